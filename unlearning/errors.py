@@ -1,0 +1,98 @@
+"""Every error that this project raises on purpose.
+
+FlowerUnlearningError
+├── ConfigurationError         a setting is wrong; lists every wrong setting at once
+├── DataError                  a data set, a model or an example id is not what was promised
+├── UpdateRefused              a client's update may not enter the model
+├── MethodFailed               an unlearning method cannot go on (retryable or not)
+├── CheckpointError            a checkpoint cannot be read, or is not what its name says
+├── Fenced                     a newer server process has taken over; this one must stop
+└── RequestError               a deletion request is refused
+    ├── InvalidRequest         malformed: no target, empty sample list, bad parameter
+    ├── UnknownClient          no such client in this federation
+    ├── UnknownMethod          no such method
+    ├── UnsupportedRequest     the method cannot serve this kind of request
+    ├── AlreadyForgotten       the target was forgotten before
+    ├── ConflictingRequest     a request for the same target is open, or the key was used for another one
+    ├── RequestNotFound        no such request
+    └── IllegalMove            the request's state does not allow this
+"""
+
+from collections.abc import Sequence
+
+
+class FlowerUnlearningError(Exception):
+    """The root of this project's errors; its message says what happened and what to do."""
+
+
+class ConfigurationError(FlowerUnlearningError):
+    """One or more settings are wrong.
+
+    `problems` holds one sentence a wrong setting.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        head = "1 setting is wrong" if count == 1 else f"{count} settings are wrong"
+        super().__init__(f"{head}:\n" + "\n".join(f"  - {problem}" for problem in self.problems))
+
+
+class DataError(FlowerUnlearningError):
+    """A data set, a model or an example id is not what was promised."""
+
+
+class UpdateRefused(FlowerUnlearningError):
+    """A client's update may not enter the model."""
+
+
+class MethodFailed(FlowerUnlearningError):
+    """An unlearning method cannot go on; `retryable` says whether trying again can help."""
+
+    def __init__(self, message: str, *, retryable: bool) -> None:
+        self.retryable = retryable
+        super().__init__(message)
+
+
+class CheckpointError(FlowerUnlearningError):
+    """A checkpoint cannot be read, or is not what its name says."""
+
+
+class Fenced(FlowerUnlearningError):
+    """A newer server process has taken over; this one must stop."""
+
+
+class RequestError(FlowerUnlearningError):
+    """A deletion request is refused."""
+
+
+class InvalidRequest(RequestError):
+    """The request is malformed."""
+
+
+class UnknownClient(RequestError):
+    """The federation has no such client."""
+
+
+class UnknownMethod(RequestError):
+    """There is no such unlearning method."""
+
+
+class UnsupportedRequest(RequestError):
+    """The method cannot serve this kind of request."""
+
+
+class AlreadyForgotten(RequestError):
+    """The target was forgotten before."""
+
+
+class ConflictingRequest(RequestError):
+    """A request for the same target is open, or the idempotency key belongs to another request."""
+
+
+class RequestNotFound(RequestError):
+    """There is no such deletion request."""
+
+
+class IllegalMove(RequestError):
+    """The request's state does not allow this."""

@@ -1,0 +1,96 @@
+"""Unlearning methods: one paper, one file, client half and server half together.
+
+Import from here: `METHODS` (the only registry), `method_named`, `validated_parameters`,
+`check_supports`, and the seam's types. A new method is one file in this folder and one line below.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from unlearning.errors import InvalidRequest, UnknownMethod, UnsupportedRequest
+from unlearning.methods.method import (
+    ClientSite,
+    Instruction,
+    Method,
+    MethodInfo,
+    MethodParameters,
+    Need,
+    Problem,
+    Reply,
+    UnlearningState,
+)
+from unlearning.methods.puf import Puf
+from unlearning.requests import Target
+
+METHODS: Mapping[str, Method] = {
+    method.info.name: method
+    for method in (
+        Puf(with_retained=False),
+        Puf(with_retained=True),
+    )
+}
+
+__all__ = [
+    "METHODS",
+    "ClientSite",
+    "Instruction",
+    "Method",
+    "MethodInfo",
+    "MethodParameters",
+    "Need",
+    "Problem",
+    "Reply",
+    "UnlearningState",
+    "check_supports",
+    "method_named",
+    "validated_parameters",
+]
+
+
+def method_named(name: str) -> Method:
+    """The method called `name`.
+
+    Raises:
+        UnknownMethod: there is none; the message lists those there are.
+    """
+    try:
+        return METHODS[name]
+    except KeyError:
+        raise UnknownMethod(
+            f"Unknown method {name!r}. The methods are: {', '.join(sorted(METHODS))}."
+        ) from None
+
+
+def validated_parameters(method: Method, values: Mapping[str, Any]) -> MethodParameters:
+    """`values` as the method's own parameters, with its defaults for what is left out.
+
+    Raises:
+        InvalidRequest: a name is unknown or a value is out of range; all of them are listed.
+    """
+    try:
+        return method.Parameters.model_validate(dict(values))
+    except ValidationError as exc:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in error['loc']) or 'parameters'}: {error['msg']}"
+            for error in exc.errors()
+        )
+        allowed = ", ".join(sorted(method.Parameters.model_fields)) or "none"
+        raise InvalidRequest(
+            f"Bad parameters for {method.info.name}: {problems}. It takes: {allowed}."
+        ) from exc
+
+
+def check_supports(method: Method, target: Target) -> None:
+    """Refuse a request that the method cannot serve.
+
+    Raises:
+        UnsupportedRequest: the method does not work at this granularity.
+    """
+    if target.granularity not in method.info.granularities:
+        able = ", ".join(sorted(method.info.granularities))
+        raise UnsupportedRequest(
+            f"{method.info.title} cannot forget {target.describe()}: it works at the level(s) "
+            f"{able}. Choose another method."
+        )

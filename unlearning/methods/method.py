@@ -1,0 +1,181 @@
+"""The seam of unlearning methods: what a method states about itself, and its two halves.
+
+A method is a small state machine that the server drives and any transport can carry:
+
+    state = method.begin(problem, parameters)
+    while not state.finished:
+        instructions = method.configure(problem, state)            # server half: whom to ask what
+        replies = {client: method.client_step(instruction, site)}  # client half, at each client
+        state = method.aggregate(problem, state, replies)          # server half: the next state
+
+State goes in and new state comes out, nothing else is kept, so a checkpoint after any exchange is
+enough to go on after a crash. `state.parameters` of the finished state is the unlearned model;
+recovery (ordinary rounds without the forgotten data) follows and is not the method's business.
+
+A new method is one file here with a class that has these attributes and four functions, and one line
+in `unlearning.methods.METHODS`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from unlearning.parameters import Vector
+from unlearning.requests import NOTHING, Forget, Granularity
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import TrainingSettings
+
+
+class Need(StrEnum):
+    """What a method cannot do without."""
+
+    REQUESTER_ONLINE = "the requesting client online for the unlearning rounds"
+    RETAINED_ONLINE = "the retained clients online for the unlearning rounds"
+    EVERY_CLIENT_ONLINE = "every client online for the unlearning rounds"
+    HISTORY = "client updates stored on the server during training"
+    PREPARATION = "work in every training round before any request"
+    CLASSIFIER_HEAD = "a model with a linear classifier head"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodInfo:
+    """What a method states about itself; requests that it cannot serve are refused by this."""
+
+    name: str
+    title: str
+    source: str
+    granularities: frozenset[Granularity]
+    several_at_once: bool
+    needs: frozenset[Need]
+    remark: str = ""
+
+
+class MethodParameters(BaseModel):
+    """The parameters of a method that has none; others subclass it. Unknown names are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What is given for the whole of one unlearning.
+
+    targets: what each concerned client must forget.
+    retained: the retained clients that take part (chosen as for an ordinary round), sorted. A
+        client that forgets only some of its examples is a target and not in here.
+    training: how clients train in this round (learning rate of the round, no augmentation); its
+        seed is replaced by one that the client and the round determine.
+    parameters: the method's own parameters, an instance of its `Parameters`.
+    """
+
+    targets: Mapping[str, Forget]
+    retained: tuple[str, ...]
+    training: TrainingSettings
+    parameters: MethodParameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    """What the server asks of one client in one exchange.
+
+    operation: a word that the method's client half understands.
+    model: the vector to start from (d,).
+    forget: what this client must forget by this unlearning (nothing for a retained client).
+    arrays, values: whatever else the method sends, as arrays and as JSON.
+    """
+
+    operation: str
+    model: Vector
+    training: TrainingSettings
+    forget: Forget = NOTHING
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a client answers: a model or update (d,), its number of examples, and measures.
+
+    arrays, values: whatever else the method returns, as arrays and as JSON.
+    """
+
+    vector: Vector
+    num_examples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSite:
+    """What the client half of a method may touch.
+
+    forget: the examples that the instruction says to forget.
+    retain: the others, without anything that was forgotten earlier.
+    """
+
+    task: Task
+    forget: Examples
+    retain: Examples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnlearningState:
+    """All that a method knows between two exchanges; the checkpoint holds exactly this.
+
+    parameters: the model (d,); the unlearned one when `finished`.
+    exchanges: how many exchanges were aggregated.
+    arrays, values: the method's own memory (iterates, shard numbers), as arrays and as JSON.
+    """
+
+    parameters: Vector
+    exchanges: int = 0
+    finished: bool = False
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def advance(self, parameters: Vector, *, finished: bool) -> "UnlearningState":
+        """The state after one more exchange."""
+        return replace(self, parameters=parameters, exchanges=self.exchanges + 1, finished=finished)
+
+
+class Method(Protocol):
+    """An unlearning method. Implementations hold no state of their own."""
+
+    info: MethodInfo
+    Parameters: type[MethodParameters]
+
+    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+        """The state before the first exchange; already finished where no client is asked."""
+
+    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+        """Whom to ask what in the next exchange, by client id."""
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """One client's answer to its instruction; runs at the client."""
+
+    def aggregate(
+        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+    ) -> UnlearningState:
+        """The state after an exchange. `replies` lacks the clients that did not answer.
+
+        Raises:
+            MethodFailed: the replies do not suffice, or a number makes no sense.
+        """
+
+
+def add_weighted(start: Vector, terms: Mapping[str, tuple[float, Vector]]) -> Vector:
+    """`start` + Σ weight · vector over `terms`, summed in float64 in the order of the keys.
+
+    Summing in one fixed order makes runs reproducible whatever order replies arrive in.
+    """
+    total = start.astype(np.float64)
+    for key in sorted(terms):
+        weight, vector = terms[key]
+        total += weight * vector.astype(np.float64)
+    return total.astype(start.dtype)

@@ -1,0 +1,92 @@
+"""A model as one flat vector, and back.
+
+The vector holds every floating-point tensor of `state_dict()` in its order: parameters, and buffers
+such as a running mean. Integer buffers (a batch counter) are not part of it and stay as they are.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from unlearning.errors import UpdateRefused
+
+Vector: TypeAlias = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one named tensor lies in the flat vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def layout(model: nn.Module) -> tuple[Slot, ...]:
+    """The names, shapes and positions of the flat vector's tensors."""
+    slots: list[Slot] = []
+    position = 0
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point():
+            slots.append(Slot(name, tuple(tensor.shape), position, position + tensor.numel()))
+            position += tensor.numel()
+    return tuple(slots)
+
+
+def flatten(model: nn.Module) -> Vector:
+    """The model's floating-point tensors as one array of shape (d,), in the model's dtype."""
+    tensors = [tensor for tensor in model.state_dict().values() if tensor.is_floating_point()]
+    return torch.cat([tensor.detach().reshape(-1).cpu() for tensor in tensors]).numpy()
+
+
+def load(model: nn.Module, vector: Vector) -> None:
+    """Write `vector` (d,) into the model, in place.
+
+    Raises:
+        UpdateRefused: the vector has another length than the model.
+    """
+    slots = layout(model)
+    check_length(vector, slots[-1].stop if slots else 0)
+    state = model.state_dict()
+    source = torch.from_numpy(np.ascontiguousarray(vector))
+    with torch.no_grad():
+        for slot in slots:
+            state[slot.name].copy_(source[slot.start : slot.stop].reshape(slot.shape))
+
+
+def check_length(vector: Vector, expected: int) -> None:
+    """Refuse a vector that does not have the model's length.
+
+    Raises:
+        UpdateRefused: it is not one-dimensional or has another length.
+    """
+    if vector.ndim != 1 or vector.size != expected:
+        raise UpdateRefused(
+            f"The model has {expected:,} parameters, got an array of shape {vector.shape}. "
+            "Check that every machine runs the same model and number of classes."
+        )
+
+
+def check_finite(vector: Vector) -> None:
+    """Refuse a vector with NaN or infinity.
+
+    Raises:
+        UpdateRefused: a value is not finite.
+    """
+    finite = np.isfinite(vector)
+    if not finite.all():
+        raise UpdateRefused(f"{int((~finite).sum()):,} of {vector.size:,} values are not finite.")
+
+
+def content_hash(vector: Vector) -> str:
+    """SHA-256 (hex) of the dtype, the length and the little-endian bytes of `vector`."""
+    little = np.ascontiguousarray(vector, dtype=vector.dtype.newbyteorder("<"))
+    digest = hashlib.sha256(f"{little.dtype.str}:{little.size}:".encode())
+    digest.update(little.tobytes())
+    return digest.hexdigest()

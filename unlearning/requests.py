@@ -1,0 +1,263 @@
+"""What a deletion request asks for, the states it goes through, and what has been forgotten.
+
+    received ──► scheduled ──► unlearning ──► recovering ──► verifying ──► completed
+        │          │ ▲ ▲ ▲         │  │
+        │          │ │ │ └─────────┘  │      a client that is needed went away: back in the queue
+        │          │ │ └──── failed ◄─┘      a retry
+        ▼          ▼ └───── (also from received and scheduled)
+    cancelled   cancelled
+
+Up to `unlearning` a request may fail or be cancelled without a trace in the model. `unlearning` →
+`recovering` commits the unlearned model and excludes the data for good; from there the only way
+is forward, and what goes wrong is said in the report.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from unlearning.errors import InvalidRequest
+
+MAX_SAMPLE_IDS = 1_000_000
+MAX_ID_LENGTH = 200
+
+
+class Granularity(StrEnum):
+    """What kind of thing is forgotten."""
+
+    CLIENT = "client"
+    SAMPLE = "sample"
+    CLASS = "class"
+
+
+class Status(StrEnum):
+    """Where a request stands."""
+
+    RECEIVED = "received"
+    SCHEDULED = "scheduled"
+    UNLEARNING = "unlearning"
+    RECOVERING = "recovering"
+    VERIFYING = "verifying"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+LEGAL_MOVES: Mapping[Status, frozenset[Status]] = {
+    Status.RECEIVED: frozenset({Status.SCHEDULED, Status.FAILED, Status.CANCELLED}),
+    Status.SCHEDULED: frozenset({Status.UNLEARNING, Status.FAILED, Status.CANCELLED}),
+    Status.UNLEARNING: frozenset({Status.RECOVERING, Status.SCHEDULED, Status.FAILED}),
+    Status.RECOVERING: frozenset({Status.VERIFYING}),
+    Status.VERIFYING: frozenset({Status.COMPLETED}),
+    Status.FAILED: frozenset({Status.SCHEDULED}),
+    Status.COMPLETED: frozenset(),
+    Status.CANCELLED: frozenset(),
+}
+
+OPEN_STATUSES = frozenset(
+    {Status.RECEIVED, Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Which of one client's examples must be forgotten: all, some by id, or whole classes."""
+
+    everything: bool = False
+    sample_ids: frozenset[str] = frozenset()
+    classes: frozenset[int] = frozenset()
+
+    def __bool__(self) -> bool:
+        return self.everything or bool(self.sample_ids) or bool(self.classes)
+
+    def __or__(self, other: "Forget") -> "Forget":
+        return Forget(
+            everything=self.everything or other.everything,
+            sample_ids=self.sample_ids | other.sample_ids,
+            classes=self.classes | other.classes,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with sorted lists, so that equal values have equal text."""
+        return {
+            "everything": self.everything,
+            "sample_ids": sorted(self.sample_ids),
+            "classes": sorted(self.classes),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Forget":
+        """The inverse of `to_json`."""
+        return cls(
+            everything=bool(value.get("everything", False)),
+            sample_ids=frozenset(value.get("sample_ids", ())),
+            classes=frozenset(value.get("classes", ())),
+        )
+
+
+NOTHING = Forget()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What one request asks to forget: a client, some of its samples, or a class everywhere.
+
+    Raises:
+        InvalidRequest: the fields do not fit the granularity.
+    """
+
+    granularity: Granularity
+    client_id: str | None = None
+    sample_ids: frozenset[str] = frozenset()
+    class_label: int | None = None
+
+    def __post_init__(self) -> None:
+        needs_client = self.granularity is not Granularity.CLASS
+        if needs_client and not self.client_id:
+            raise InvalidRequest(f"A {self.granularity} deletion must name a client.")
+        if not needs_client and self.client_id:
+            raise InvalidRequest(
+                "A class deletion concerns every client; leave the client out, "
+                f"got client {self.client_id!r}."
+            )
+        if self.client_id is not None:
+            _check_id("client id", self.client_id)
+        if self.granularity is Granularity.SAMPLE:
+            if not self.sample_ids:
+                raise InvalidRequest(
+                    "A sample deletion must name at least one sample id, got none."
+                )
+            if len(self.sample_ids) > MAX_SAMPLE_IDS:
+                raise InvalidRequest(
+                    f"A request may name at most {MAX_SAMPLE_IDS:,} sample ids, "
+                    f"got {len(self.sample_ids):,}. Split the list."
+                )
+            for sample_id in self.sample_ids:
+                _check_id("sample id", sample_id)
+        elif self.sample_ids:
+            raise InvalidRequest(f"A {self.granularity} deletion takes no sample ids.")
+        if self.granularity is Granularity.CLASS:
+            if self.class_label is None or self.class_label < 0:
+                raise InvalidRequest(
+                    f"A class deletion must name a class label of 0 or more, got {self.class_label}."
+                )
+        elif self.class_label is not None:
+            raise InvalidRequest(f"A {self.granularity} deletion takes no class label.")
+
+    @property
+    def key(self) -> str:
+        """Two requests with equal keys are about the same target; only one may be open."""
+        if self.granularity is Granularity.CLASS:
+            return f"class/{self.class_label}"
+        return f"client/{self.client_id}"
+
+    @property
+    def forget(self) -> Forget:
+        """What each client that the target concerns must forget."""
+        if self.granularity is Granularity.CLIENT:
+            return Forget(everything=True)
+        if self.granularity is Granularity.SAMPLE:
+            return Forget(sample_ids=self.sample_ids)
+        assert self.class_label is not None
+        return Forget(classes=frozenset({self.class_label}))
+
+    def describe(self) -> str:
+        """A short phrase for people: `client 3`, `12 samples of client 3`, `class 5`."""
+        if self.granularity is Granularity.CLIENT:
+            return f"client {self.client_id}"
+        if self.granularity is Granularity.SAMPLE:
+            count = len(self.sample_ids)
+            return f"{count:,} sample{'s' if count != 1 else ''} of client {self.client_id}"
+        return f"class {self.class_label} on every client"
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; `from_json` is the inverse."""
+        return {
+            "granularity": str(self.granularity),
+            "client_id": self.client_id,
+            "sample_ids": sorted(self.sample_ids),
+            "class_label": self.class_label,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Target":
+        """The inverse of `to_json`."""
+        return cls(
+            granularity=Granularity(value["granularity"]),
+            client_id=value.get("client_id"),
+            sample_ids=frozenset(value.get("sample_ids", ())),
+            class_label=value.get("class_label"),
+        )
+
+
+def _check_id(kind: str, value: str) -> None:
+    if not value or len(value) > MAX_ID_LENGTH or value != value.strip() or not value.isprintable():
+        raise InvalidRequest(
+            f"Malformed {kind} {value[:40]!r}: an id is 1 to {MAX_ID_LENGTH} printable characters "
+            "without leading or trailing blanks."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionRequest:
+    """One deletion request as the ledger holds it. Times are UTC."""
+
+    id: str
+    idempotency_key: str
+    target: Target
+    method: str
+    parameters: Mapping[str, Any]
+    submitted_by: str
+    status: Status
+    reason: str = ""
+    retryable: bool = False
+    attempts: int = 0
+    created_at: datetime
+    updated_at: datetime
+    result: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the request still has to be carried out."""
+        return self.status in OPEN_STATUSES
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusions:
+    """Everything a federation has forgotten for good; it only ever grows."""
+
+    clients: Mapping[str, Forget] = field(default_factory=dict)
+    classes: frozenset[int] = frozenset()
+
+    def of(self, client_id: str) -> Forget:
+        """What `client_id` may never train on again."""
+        return self.clients.get(client_id, NOTHING) | Forget(classes=self.classes)
+
+    def is_forgotten(self, client_id: str) -> bool:
+        """Whether the whole client was forgotten."""
+        return self.clients.get(client_id, NOTHING).everything
+
+    def including(self, targets: Iterable[Target]) -> "Exclusions":
+        """These exclusions and those of `targets`."""
+        clients, classes = dict(self.clients), self.classes
+        for target in targets:
+            if target.client_id is None:
+                classes = classes | target.forget.classes
+            else:
+                clients[target.client_id] = clients.get(target.client_id, NOTHING) | target.forget
+        return Exclusions(clients, classes)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; `from_json` is the inverse."""
+        return {
+            "clients": {key: value.to_json() for key, value in sorted(self.clients.items())},
+            "classes": sorted(self.classes),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Exclusions":
+        """The inverse of `to_json`."""
+        clients = {key: Forget.from_json(item) for key, item in value.get("clients", {}).items()}
+        return cls(clients, frozenset(value.get("classes", ())))

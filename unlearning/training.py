@@ -1,0 +1,124 @@
+"""Local training and evaluation: the same two functions for every task, client and method."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+
+from unlearning.errors import DataError
+from unlearning.parameters import Vector, flatten, load
+from unlearning.tasks.task import Examples, PerExample, Task
+
+OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """How a client trains. `seed` decides the order of examples and the augmentation."""
+
+    epochs: int = 1
+    batch_size: int = 32
+    optimizer: OptimizerName = "sgd"
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    augment: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The outcome of local training: the new model (d,), how many examples, their mean loss."""
+
+    parameters: Vector
+    num_examples: int
+    loss: float
+
+
+def initial_parameters(task: Task, seed: int) -> Vector:
+    """The untrained model's flat vector (d,), the same for the same seed."""
+    return flatten(build(task, seed))
+
+
+def build(task: Task, seed: int) -> nn.Module:
+    """A fresh model of the task's dtype; torch's global random state is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return task.build_model().to(task.dtype)
+
+
+def train(
+    task: Task, parameters: Vector, examples: Examples, settings: TrainingSettings
+) -> Trained:
+    """Train from `parameters` (d,) on `examples`; neither is changed.
+
+    The reported loss is the mean over all steps' batches. The last batch of an epoch may be smaller.
+
+    Raises:
+        DataError: there is no example to train on.
+    """
+    if len(examples) == 0:
+        raise DataError("There is no example left to train on.")
+    device = _device()
+    model = build(task, settings.seed)
+    load(model, parameters)
+    model.to(device).train()
+    optimizer = _optimizer(model, settings)
+    generator = torch.Generator().manual_seed(settings.seed)
+    total, seen = 0.0, 0
+    for _ in range(settings.epochs):
+        order = torch.randperm(len(examples), generator=generator)
+        for batch in order.split(settings.batch_size):
+            inputs = examples.inputs[batch]
+            if settings.augment and task.augment is not None:
+                inputs = task.augment(inputs, generator)
+            optimizer.zero_grad(set_to_none=True)
+            outputs = model(inputs.to(device=device, dtype=task.dtype))
+            loss = task.loss(outputs, examples.targets[batch].to(device))
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            total += loss.item() * len(batch)
+            seen += len(batch)
+    return Trained(flatten(model), len(examples), total / seen)
+
+
+def evaluate(
+    task: Task, parameters: Vector, examples: Examples, batch_size: int = 512
+) -> PerExample:
+    """The model's measures on every example, in order, without augmentation and in eval mode."""
+    device = _device()
+    model = build(task, seed=0)
+    load(model, parameters)
+    model.to(device).eval()
+    columns: list[list[torch.Tensor]] = [[], [], []]
+    with torch.inference_mode():
+        for start in range(0, len(examples), batch_size):
+            inputs = examples.inputs[start : start + batch_size].to(device=device, dtype=task.dtype)
+            targets = examples.targets[start : start + batch_size].to(device)
+            for column, values in zip(
+                columns, task.per_example(model(inputs), targets), strict=True
+            ):
+                column.append(values.double().cpu())
+    loss, score, confidence = (
+        torch.cat(column).numpy() if column else np.zeros(0) for column in columns
+    )
+    return PerExample(loss, score, confidence)
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
+    rate, decay = settings.learning_rate, settings.weight_decay
+    match settings.optimizer:
+        case "sgd":
+            return torch.optim.SGD(
+                model.parameters(), lr=rate, momentum=settings.momentum, weight_decay=decay
+            )
+        case "adam":
+            return torch.optim.Adam(model.parameters(), lr=rate, weight_decay=decay)
+        case "adamw":
+            return torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay)

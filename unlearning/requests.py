@@ -126,9 +126,7 @@ class Target:
             _check_id("client id", self.client_id)
         if self.granularity is Granularity.SAMPLE:
             if not self.sample_ids:
-                raise InvalidRequest(
-                    "A sample deletion must name at least one sample id, got none."
-                )
+                raise InvalidRequest("A sample deletion must name at least one sample id, got none.")
             if len(self.sample_ids) > MAX_SAMPLE_IDS:
                 raise InvalidRequest(
                     f"A request may name at most {MAX_SAMPLE_IDS:,} sample ids, "

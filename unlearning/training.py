@@ -49,9 +49,7 @@ def build(task: Task, seed: int) -> nn.Module:
         return task.build_model().to(task.dtype)
 
 
-def train(
-    task: Task, parameters: Vector, examples: Examples, settings: TrainingSettings
-) -> Trained:
+def train(task: Task, parameters: Vector, examples: Examples, settings: TrainingSettings) -> Trained:
     """Train from `parameters` (d,) on `examples`; neither is changed.
 
     The reported loss is the mean over all steps' batches. The last batch of an epoch may be smaller.
@@ -70,7 +68,7 @@ def train(
     total, seen = 0.0, 0
     for _ in range(settings.epochs):
         order = torch.randperm(len(examples), generator=generator)
-        for batch in order.split(settings.batch_size):
+        for batch in torch.split(order, settings.batch_size):
             inputs = examples.inputs[batch]
             if settings.augment and task.augment is not None:
                 inputs = task.augment(inputs, generator)
@@ -84,9 +82,7 @@ def train(
     return Trained(flatten(model), len(examples), total / seen)
 
 
-def evaluate(
-    task: Task, parameters: Vector, examples: Examples, batch_size: int = 512
-) -> PerExample:
+def evaluate(task: Task, parameters: Vector, examples: Examples, batch_size: int = 512) -> PerExample:
     """The model's measures on every example, in order, without augmentation and in eval mode."""
     device = _device()
     model = build(task, seed=0)
@@ -97,13 +93,9 @@ def evaluate(
         for start in range(0, len(examples), batch_size):
             inputs = examples.inputs[start : start + batch_size].to(device=device, dtype=task.dtype)
             targets = examples.targets[start : start + batch_size].to(device)
-            for column, values in zip(
-                columns, task.per_example(model(inputs), targets), strict=True
-            ):
+            for column, values in zip(columns, task.per_example(model(inputs), targets), strict=True):
                 column.append(values.double().cpu())
-    loss, score, confidence = (
-        torch.cat(column).numpy() if column else np.zeros(0) for column in columns
-    )
+    loss, score, confidence = (torch.cat(column).numpy() if column else np.zeros(0) for column in columns)
     return PerExample(loss, score, confidence)
 
 

@@ -103,9 +103,7 @@ class Puf:
         update = trained.parameters - instruction.model
         if forgets and instruction.values.get("flip", False):
             update = -update
-        return Reply(
-            vector=update, num_examples=trained.num_examples, metrics={"loss": trained.loss}
-        )
+        return Reply(vector=update, num_examples=trained.num_examples, metrics={"loss": trained.loss})
 
     def aggregate(
         self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]

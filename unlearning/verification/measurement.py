@@ -1,0 +1,180 @@
+"""One measurement of the model: utility on three sets and what the membership attacks say.
+
+Whatever cannot be measured is left empty and named with its reason; a missing number is never a zero.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from unlearning.errors import DataError
+from unlearning.verification.membership_inference import confidence_attack, yeom
+from unlearning.verification.observations import Observations
+
+Stage: TypeAlias = Literal["before", "unlearned", "recovery"]
+SetName: TypeAlias = Literal["test", "retained", "forgotten"]
+
+YEOM, CONFIDENCE = "yeom", "confidence"
+CONFIDENCE_POWER = "confidence_balanced_accuracy"
+
+
+@dataclass(frozen=True, slots=True)
+class SetMeasure:
+    """The mean loss and score over `num_examples`; None where the mean is not a finite number."""
+
+    num_examples: int
+    loss: float | None
+    score: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What was measured of one model.
+
+    stage: `before` unlearning, `unlearned` (before any recovery round), or after a `recovery` round.
+    round: the federation's round number at which the model stood.
+    test, retained, forgotten: None where the set could not be measured.
+    attacks: by name, in [0, 1]: `yeom` and `confidence` are shares of the forgotten examples called
+        members, `confidence_balanced_accuracy` is that attack's own power (0.5 is guessing).
+    not_measured: one phrase for each thing that could not be measured, with its reason.
+    """
+
+    stage: Stage
+    round: int
+    test: SetMeasure | None = None
+    retained: SetMeasure | None = None
+    forgotten: SetMeasure | None = None
+    attacks: Mapping[str, float] = field(default_factory=dict)
+    not_measured: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; `from_json` is the inverse."""
+        return {
+            "stage": self.stage,
+            "round": self.round,
+            "test": _set_to_json(self.test),
+            "retained": _set_to_json(self.retained),
+            "forgotten": _set_to_json(self.forgotten),
+            "attacks": dict(sorted(self.attacks.items())),
+            "not_measured": list(self.not_measured),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Measurement":
+        """The inverse of `to_json`."""
+        return cls(
+            stage=value["stage"],
+            round=value["round"],
+            test=_set_from_json(value["test"]),
+            retained=_set_from_json(value["retained"]),
+            forgotten=_set_from_json(value["forgotten"]),
+            attacks=dict(value["attacks"]),
+            not_measured=tuple(value["not_measured"]),
+        )
+
+
+def measure(
+    *,
+    stage: Stage,
+    round: int,  # noqa: A002 - the federation's word for it, and the field's name
+    test: Observations | None,
+    retained: Observations | None,
+    forgotten: Observations | None,
+    seed: int,
+    reasons: Mapping[SetName, str] | None = None,
+) -> Measurement:
+    """Measure what can be measured, and say of the rest why not.
+
+    retained is what the model may go on training on; its mean loss is the threshold of Yeom's attack
+    at every stage, also before unlearning, so that the stages are comparable.
+    reasons: why a set is missing (`{"forgotten": "client 3 was offline"}`), in words for the report.
+    """
+    given = {"test": test, "retained": retained, "forgotten": forgotten}
+    why = {str(name): reason for name, reason in (reasons or {}).items()}
+    present: dict[str, Observations] = {}
+    notes: list[str] = []
+    for name, observations in given.items():
+        if observations is None or observations.num_examples == 0:
+            fallback = "nobody reported any" if observations is None else "it holds no example"
+            notes.append(f"{name} data: {why.get(name, fallback)}")
+        else:
+            present[name] = observations
+            notes.extend(_notes(name, observations))
+    attacks: dict[str, float] = {}
+    notes.extend(_run_yeom(present, attacks))
+    notes.extend(_run_confidence_attack(present, attacks, seed))
+    return Measurement(
+        stage=stage,
+        round=round,
+        test=_summary(present.get("test")),
+        retained=_summary(present.get("retained")),
+        forgotten=_summary(present.get("forgotten")),
+        attacks=attacks,
+        not_measured=tuple(notes),
+    )
+
+
+def _summary(observations: Observations | None) -> SetMeasure | None:
+    if observations is None:
+        return None
+    return SetMeasure(observations.num_examples, observations.mean_loss, observations.mean_score)
+
+
+def _notes(name: str, observations: Observations) -> list[str]:
+    notes = []
+    if observations.mean_loss is None:
+        notes.append(f"{name} loss: the model's loss on these data is not a finite number")
+    if observations.mean_score is None:
+        notes.append(f"{name} score: the model's score on these data is not a finite number")
+    if len(observations.losses) < observations.num_examples:
+        notes.append(
+            f"{name} data: the attacks saw a random sample of {len(observations.losses):,} of "
+            f"{observations.num_examples:,} examples"
+        )
+    return notes
+
+
+def _run_yeom(present: Mapping[str, Observations], attacks: dict[str, float]) -> list[str]:
+    lacking = [name for name in ("retained", "forgotten") if name not in present]
+    if lacking:
+        return [f"Yeom's attack: it needs the {' and the '.join(lacking)} data"]
+    threshold = present["retained"].mean_loss
+    if threshold is None:
+        return ["Yeom's attack: there is no finite mean training loss to compare with"]
+    try:
+        attacks[YEOM] = yeom(present["forgotten"].losses, threshold)
+    except DataError as exc:
+        return [f"Yeom's attack: {exc}"]
+    return []
+
+
+def _run_confidence_attack(
+    present: Mapping[str, Observations], attacks: dict[str, float], seed: int
+) -> list[str]:
+    lacking = [name for name in ("retained", "test", "forgotten") if name not in present]
+    if lacking:
+        return [f"confidence attack: it needs the {' and the '.join(lacking)} data"]
+    try:
+        result = confidence_attack(
+            present["retained"].confidences,
+            present["test"].confidences,
+            present["forgotten"].confidences,
+            seed=seed,
+        )
+    except DataError as exc:
+        return [f"confidence attack: {exc}"]
+    attacks[CONFIDENCE] = result.score
+    attacks[CONFIDENCE_POWER] = result.balanced_accuracy
+    return []
+
+
+def _set_to_json(measure: SetMeasure | None) -> dict[str, Any] | None:
+    if measure is None:
+        return None
+    return {"num_examples": measure.num_examples, "loss": measure.loss, "score": measure.score}
+
+
+def _set_from_json(value: Mapping[str, Any] | None) -> SetMeasure | None:
+    if value is None:
+        return None
+    return SetMeasure(value["num_examples"], value["loss"], value["score"])

@@ -1,0 +1,96 @@
+"""Membership inference: which share of the forgotten examples does an attack call members?
+
+A member is an example that the model was trained on. Every attack is a pure function of arrays of
+per-example values. A low share says that this attack finds little, not that nothing is left to find;
+a share is best read beside that of a model retrained without the examples.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.svm import SVC
+
+from unlearning.errors import DataError
+
+Values = NDArray[np.float64]
+
+SVM_PENALTY = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class AttackResult:
+    """What an attack with a trained classifier says.
+
+    score: share of the forgotten examples called members, in [0, 1].
+    balanced_accuracy: how well the same attack, trained on half of the known members and
+        non-members, tells the other half apart; 0.5 is guessing. An attack without power says nothing.
+    """
+
+    score: float
+    balanced_accuracy: float
+
+
+def yeom(forget_losses: Values, mean_training_loss: float) -> float:
+    """The share, in [0, 1], of the forgotten examples (n,) whose loss is at most the mean training loss.
+
+    Source: Yeom et al., Privacy Risk in Machine Learning (CSF 2018), Adversary 1; as used in PUF, §V.
+
+    Raises:
+        DataError: there is no example, or a number is not a number.
+    """
+    _check("forgotten losses", forget_losses, at_least=1, infinite_allowed=True)
+    if not np.isfinite(mean_training_loss):
+        raise DataError(f"Yeom's attack needs a finite mean training loss, got {mean_training_loss}.")
+    return float(np.mean(forget_losses <= mean_training_loss))
+
+
+def confidence_attack(retained: Values, test: Values, forget: Values, *, seed: int) -> AttackResult:
+    """Learn member or not from the true class's confidence, then ask about the forgotten examples.
+
+    retained (members), test (non-members) and forget are confidences of shape (n,). The larger of the
+    first two is subsampled to the smaller with `seed`. The classifier is a support vector machine with
+    C = 3 and a Gaussian kernel of width fixed at γ = 1, so that every stage meets the same attack.
+
+    Source: PUF, §V, after Song and Mittal, Systematic Evaluation of Privacy Risks (USENIX Sec. 2021).
+
+    Raises:
+        DataError: fewer than two retained or test examples, no forgotten one, or a value is not finite.
+    """
+    _check("retained confidences", retained, at_least=2)
+    _check("test confidences", test, at_least=2)
+    _check("forgotten confidences", forget, at_least=1)
+    generator = np.random.default_rng(seed)
+    size = min(len(retained), len(test))
+    members = generator.permutation(retained)[:size]
+    others = generator.permutation(test)[:size]
+    half = size // 2
+    on_half = _fit(members[:half], others[:half])
+    recall = float(np.mean(_is_member(on_half, members[half:])))
+    false_alarms = float(np.mean(_is_member(on_half, others[half:])))
+    return AttackResult(
+        score=float(np.mean(_is_member(_fit(members, others), forget))),
+        balanced_accuracy=(recall + 1.0 - false_alarms) / 2.0,
+    )
+
+
+def _fit(members: Values, others: Values) -> SVC:
+    features = np.concatenate([members, others])[:, np.newaxis]
+    labels = np.repeat([1, 0], [len(members), len(others)])
+    # gamma="auto" is 1 / number of features; "scale" would follow the spread of each stage's values
+    return SVC(C=SVM_PENALTY, kernel="rbf", gamma="auto").fit(features, labels)
+
+
+def _is_member(classifier: SVC, confidences: Values) -> NDArray[np.bool_]:
+    answer: NDArray[np.bool_] = classifier.predict(confidences[:, np.newaxis]) == 1
+    return answer
+
+
+def _check(what: str, values: Values, *, at_least: int, infinite_allowed: bool = False) -> None:
+    if values.ndim != 1 or len(values) < at_least:
+        raise DataError(
+            f"A membership attack needs at least {at_least} {what} in one array, got shape {values.shape}."
+        )
+    bad = np.isnan(values) if infinite_allowed else ~np.isfinite(values)
+    if bad.any():
+        raise DataError(f"{int(bad.sum()):,} of {len(values):,} {what} are not finite numbers.")

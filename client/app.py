@@ -1,0 +1,42 @@
+"""The ClientApp: which message goes to which handler. Run by Flower as `client.app:app`.
+
+Every message starts a new Python process on a deployment, so what is heavy (torch, the data) is imported
+by the handler that needs it.
+"""
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Ordinary local training."""
+    from client.handlers import handle_train
+
+    return Message(handle_train(message, context), reply_to=message)
+
+
+@app.train("unlearn")
+def unlearn(message: Message, context: Context) -> Message:
+    """One step of an unlearning method."""
+    from client.handlers import handle_unlearn
+
+    return Message(handle_unlearn(message, context), reply_to=message)
+
+
+@app.evaluate()
+def measure(message: Message, context: Context) -> Message:
+    """Measure a model on the client's own data."""
+    from client.handlers import handle_measure
+
+    return Message(handle_measure(message, context), reply_to=message)
+
+
+@app.query("whoami")
+def whoami(message: Message, context: Context) -> Message:
+    """Say which client this node declares itself to be."""
+    from client.handlers import handle_whoami
+
+    return Message(handle_whoami(message, context), reply_to=message)

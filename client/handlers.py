@@ -1,0 +1,192 @@
+"""What a client does with each message. All work is here, away from Flower's wiring in `client.app`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Message, RecordDict
+from numpy.typing import NDArray
+
+from client.memory import ClientMemory, memory_of
+from strategies.messages import (
+    arrays_content,
+    instruction_of,
+    reply_content,
+    round_of,
+    values_of,
+    vector_of,
+)
+from strategies.run_config import RunSettings, local_seed
+from unlearning.errors import DataError, FlowerUnlearningError
+from unlearning.methods import ClientSite, Reply, method_named
+from unlearning.parameters import Vector
+from unlearning.requests import NOTHING, Forget
+from unlearning.tasks import load_site, make_task
+from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
+from unlearning.training import TrainingSettings, evaluate, train
+from unlearning.verification.observations import observe
+
+Handler = Callable[[Message, Context], RecordDict]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """What a client has at hand for one message. `examples` is all it owns, forgotten ones included."""
+
+    client_id: str
+    settings: RunSettings
+    task: Task
+    memory: ClientMemory
+    examples: Examples
+    held_out: Examples
+    values: Mapping[str, Any]
+    server_round: int
+
+    def without(self, *forgets: Forget) -> Examples:
+        """The examples that no tombstone and none of `forgets` speaks of."""
+        mask = forgotten_mask(self.examples, self.memory.tombstones())
+        for forget in forgets:
+            mask |= forgotten_mask(self.examples, forget)
+        return self.examples.select(~mask)
+
+    def training(self, training: TrainingSettings) -> TrainingSettings:
+        """The same with this client's seed of this round."""
+        return replace(training, seed=local_seed(training.seed, self.client_id, self.server_round))
+
+
+def client_id_of(context: Context) -> str:
+    """The id that this node declares; a node registered with a key is known by its name instead."""
+    declared = context.node_config.get("client-id", context.node_config.get("partition-id", context.node_id))
+    return str(declared)
+
+
+def handled(handler: Callable[[Message, Local], RecordDict]) -> Handler:
+    """Open the site for `handler`, and answer with the reason when something is refused."""
+
+    def handle(message: Message, context: Context) -> RecordDict:
+        memory = memory_of(context)
+        try:
+            values = values_of(message.content)
+            memory.confirm(values.get("answers", {}))
+            memory.bury(Forget.from_json(values.get("excluded", {})))
+            settings = RunSettings.from_run_config(context.run_config)
+            partitions = int(context.node_config.get("num-partitions", 0)) or None
+            own = str(context.node_config.get("data-dir", ""))
+            task = settings.task(partitions)
+            site = load_site(
+                task, int(context.node_config.get("partition-id", 0)), Path(own) if own else None
+            )
+            local = Local(
+                client_id=client_id_of(context),
+                settings=settings,
+                task=make_task(task),
+                memory=memory,
+                examples=site.train,
+                held_out=site.test,
+                values=values,
+                server_round=round_of(message),
+            )
+            content = handler(message, local)
+        except FlowerUnlearningError as exc:
+            content = arrays_content(
+                {}, {"error": f"{type(exc).__name__}: {exc}", "is-final": isinstance(exc, DataError)}
+            )
+        return with_site_requests(content, memory)
+
+    return handle
+
+
+def with_site_requests(content: RecordDict, memory: ClientMemory) -> RecordDict:
+    """The answer with the requests that were filed at this site, if there are any."""
+    filed = memory.outbox()
+    if filed:
+        own = values_of(content)
+        content["config"] = arrays_content({}, {**own, "site-requests": filed})["config"]
+    return content
+
+
+@handled
+def handle_train(message: Message, local: Local) -> RecordDict:
+    """Ordinary local training on everything that is not forgotten; the answer is the new model."""
+    withheld = Forget.from_json(local.values.get("withheld", {}))
+    examples = local.without(withheld)
+    if "training" in local.values:
+        training = TrainingSettings(**local.values["training"])
+    else:  # a stock strategy sends none
+        training = local.settings.training(local.server_round)
+    model = vector_of(message.content.array_records["arrays"])
+    trained = train(local.task, model, examples, local.training(training))
+    return reply_content(
+        Reply(vector=trained.parameters, num_examples=trained.num_examples, metrics={"loss": trained.loss}),
+        {},
+    )
+
+
+@handled
+def handle_unlearn(message: Message, local: Local) -> RecordDict:
+    """One step of an unlearning method.
+
+    Raises:
+        DataError: the instruction names example ids that this client does not have.
+    """
+    name, instruction = instruction_of(message)
+    missing = unknown_ids(local.examples, instruction.forget.sample_ids)
+    if missing:
+        raise DataError(
+            f"{len(missing):,} of the sample ids are not among this client's examples: "
+            f"{', '.join(missing[:5])}{', …' if len(missing) > 5 else ''}."
+        )
+    withheld = Forget.from_json(local.values.get("withheld", {}))
+    available = local.without()
+    site = ClientSite(
+        task=local.task,
+        forget=available.select(forgotten_mask(available, instruction.forget)),
+        retain=local.without(withheld, instruction.forget),
+    )
+    instruction = replace(instruction, training=local.training(instruction.training))
+    return reply_content(method_named(name).client_step(instruction, site), {})
+
+
+@handled
+def handle_measure(message: Message, local: Local) -> RecordDict:
+    """Measure the model on the retained, the forgotten and the held-out examples.
+
+    Raises:
+        DataError: this client was forgotten, and the measurement does not belong to its deletion.
+    """
+    forget = Forget.from_json(local.values.get("forget", {}))
+    if local.memory.tombstones().everything and not forget:
+        raise DataError("This client was forgotten; it answers no more.")
+    mask = forgotten_mask(local.examples, forget)
+    retained = ~(mask | forgotten_mask(local.examples, local.memory.tombstones()))
+    model = vector_of(message.content.array_records["arrays"])
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, examples in (
+        ("retained", local.examples.select(retained)),
+        ("forgotten", local.examples.select(mask)),
+        ("test", local.held_out),
+    ):
+        if name == "test" and (forget | local.memory.tombstones()).everything:
+            continue  # a client that leaves takes its held-out data with it
+        if len(examples):
+            arrays |= _observed(local, model, name, examples)
+    return arrays_content(arrays, {})
+
+
+def _observed(local: Local, model: Vector, name: str, examples: Examples) -> dict[str, NDArray[Any]]:
+    """One set's observations under the keys `name.…`; which examples are sampled depends on no model."""
+    seed = local_seed(local.settings.seed, f"{local.client_id}/{name}", 0)
+    observations = observe(
+        evaluate(local.task, model, examples),
+        max_samples=int(local.values.get("samples", local.settings.attack_samples)),
+        generator=np.random.default_rng(seed),
+    )
+    return {f"{name}.{key}": value for key, value in observations.to_arrays().items()}
+
+
+def handle_whoami(message: Message, context: Context) -> RecordDict:
+    """Which client this node says it is."""
+    memory = memory_of(context)
+    return with_site_requests(arrays_content({}, {"client-id": client_id_of(context)}), memory)

@@ -1,0 +1,155 @@
+"""What a client must remember beyond one message: tombstones, and requests filed at its own site.
+
+On a deployment this is the client's own state directory (`--node-config 'state-dir="…"'`): it outlives
+runs and restarts, and whoever operates the server cannot talk a client out of it. Without one
+(simulation) it is Flower's `context.state`, which lives as long as the run.
+
+    state-dir/tombstones.json     what may never be trained on again
+    state-dir/outbox/KEY.json     requests that the server has not confirmed yet
+    state-dir/sent/KEY.json       requests with the server's answer
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+from flwr.app import ConfigRecord, Context
+
+from unlearning.errors import CheckpointError
+from unlearning.requests import NOTHING, Forget, Target
+
+_RECORD = "flower-unlearning"
+
+
+class ClientMemory(Protocol):
+    """What a client remembers; every change is durable when the call returns."""
+
+    def tombstones(self) -> Forget:
+        """What may never be trained on again."""
+
+    def bury(self, forget: Forget) -> None:
+        """Add to the tombstones; they only ever grow."""
+
+    def outbox(self) -> list[dict[str, Any]]:
+        """The requests that the server has not confirmed, oldest first."""
+
+    def confirm(self, answers: Mapping[str, str]) -> None:
+        """The server has answered the requests with these keys."""
+
+
+class DirectoryMemory:
+    """A memory in a directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def tombstones(self) -> Forget:
+        """What may never be trained on again.
+
+        Raises:
+            CheckpointError: the file is damaged; training on would break a promise.
+        """
+        path = self._directory / "tombstones.json"
+        if not path.exists():
+            return NOTHING
+        try:
+            return Forget.from_json(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, AttributeError, TypeError) as exc:
+            raise CheckpointError(
+                f"{path} is damaged ({exc}). Restore it from a backup; this client does not train until then."
+            ) from exc
+
+    def bury(self, forget: Forget) -> None:
+        """Add to the tombstones."""
+        known = self.tombstones()
+        if known | forget != known:
+            write_atomically(self._directory / "tombstones.json", json.dumps((known | forget).to_json()))
+
+    def file_request(self, target: Target, method: str, parameters: Mapping[str, Any]) -> str:
+        """Put a request into the outbox; it travels with the client's next answer. Returns its key."""
+        key = uuid4().hex
+        count = len(list((self._directory / "outbox").glob("*.json"))) + len(
+            list((self._directory / "sent").glob("*.json"))
+        )
+        request = {
+            "key": key,
+            "number": count,
+            "target": target.to_json(),
+            "method": method,
+            "parameters": dict(parameters),
+        }
+        write_atomically(self._directory / "outbox" / f"{key}.json", json.dumps(request))
+        return key
+
+    def outbox(self) -> list[dict[str, Any]]:
+        """The requests that the server has not confirmed, oldest first."""
+        return self._read("outbox")
+
+    def sent(self) -> list[dict[str, Any]]:
+        """The requests that the server has answered, with its answer."""
+        return self._read("sent")
+
+    def confirm(self, answers: Mapping[str, str]) -> None:
+        """Move the answered requests out of the outbox."""
+        for key, answer in answers.items():
+            path = self._directory / "outbox" / f"{Path(key).name}.json"
+            if path.exists():
+                request = json.loads(path.read_text(encoding="utf-8"))
+                write_atomically(
+                    self._directory / "sent" / path.name, json.dumps({**request, "answer": answer})
+                )
+                path.unlink()
+
+    def _read(self, folder: str) -> list[dict[str, Any]]:
+        paths = (self._directory / folder).glob("*.json")
+        found: list[dict[str, Any]] = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+        return sorted(found, key=lambda request: (request.get("number", 0), request.get("key", "")))
+
+
+class ContextMemory:
+    """A memory in Flower's `context.state`, for virtual clients."""
+
+    def __init__(self, context: Context) -> None:
+        self._state = context.state
+
+    def tombstones(self) -> Forget:
+        """What may not be trained on again in this run."""
+        record = self._state.config_records.get(_RECORD)
+        return Forget.from_json(json.loads(str(record["tombstones"]))) if record is not None else NOTHING
+
+    def bury(self, forget: Forget) -> None:
+        """Add to the tombstones."""
+        merged = (self.tombstones() | forget).to_json()
+        self._state[_RECORD] = ConfigRecord({"tombstones": json.dumps(merged)})
+
+    def outbox(self) -> list[dict[str, Any]]:
+        """A virtual client has no site at which to file a request."""
+        return []
+
+    def confirm(self, answers: Mapping[str, str]) -> None:
+        """Nothing was filed."""
+
+
+def memory_of(context: Context) -> ClientMemory:
+    """The state directory where the node names one, else the run's context."""
+    directory = str(context.node_config.get("state-dir", ""))
+    return DirectoryMemory(Path(directory)) if directory else ContextMemory(context)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that after a crash it is the old one or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

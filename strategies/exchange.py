@@ -1,0 +1,107 @@
+"""One exchange with clients: send, wait with a deadline, and say who answered, who failed and why."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from logging import getLogger
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from strategies.messages import count_bytes, values_of
+from unlearning.errors import UpdateRefused
+
+_log = getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a client gave no usable answer; `is_final` if asking again cannot help."""
+
+    reason: str
+    is_final: bool = False
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What came of an exchange. Bytes are payloads: records as Flower counts them."""
+
+    messages: Mapping[str, Message] = field(default_factory=dict)
+    failures: Mapping[str, Failure] = field(default_factory=dict)
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    seconds: float = 0.0
+
+    @property
+    def replies(self) -> Mapping[str, RecordDict]:
+        """The answers by client id."""
+        return {client: message.content for client, message in self.messages.items()}
+
+
+def exchange(
+    grid: Grid,
+    messages: Mapping[str, Message],
+    *,
+    timeout_s: float,
+    poll_interval_s: float = 0.2,
+) -> Exchange:
+    """Send one message a client and wait until all have answered or `timeout_s` has passed.
+
+    An error reply's source node may be the SuperLink itself (the SuperNode was killed), so replies
+    are matched by the message they answer, never by their source.
+    """
+    started = time.monotonic()
+    clients = list(messages)
+    sent = sum(count_bytes(message.content) for message in messages.values())
+    ids = list(grid.push_messages([messages[client] for client in clients]))
+    waiting: dict[str, str] = {}
+    failures: dict[str, Failure] = {}
+    for client, message_id in zip(clients, ids, strict=False):
+        if message_id:
+            waiting[message_id] = client
+    for client in clients:
+        if client not in waiting.values():
+            failures[client] = Failure("the message could not be handed to the SuperLink")
+    answered: dict[str, Message] = {}
+    received = 0
+    while waiting:
+        for reply in grid.pull_messages(list(waiting)):
+            answering = waiting.pop(reply.metadata.reply_to_message_id, None)
+            if answering is None:
+                continue
+            if reply.has_error():
+                failures[answering] = Failure(reply.error.reason or f"error code {reply.error.code}")
+                continue
+            received += count_bytes(reply.content)
+            problem = _reported_problem(reply.content)
+            if problem:
+                failures[answering] = problem
+            else:
+                answered[answering] = reply
+        if not waiting or time.monotonic() - started >= timeout_s:
+            break
+        time.sleep(poll_interval_s)
+    for client in waiting.values():
+        failures[client] = Failure(f"no answer within {timeout_s:g} s")
+    for client, reason in sorted(failures.items()):
+        _log.warning("Client %s did not take part: %s", client, reason)
+    return Exchange(
+        messages=dict(sorted(answered.items())),
+        failures=failures,
+        bytes_sent=sent,
+        bytes_received=received,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _reported_problem(content: RecordDict) -> Failure | None:
+    try:
+        values = values_of(content)
+    except UpdateRefused as exc:
+        return Failure(str(exc))
+    if "error" not in values:
+        return None
+    return Failure(str(values["error"]), is_final=bool(values.get("is-final", False)))

@@ -1,0 +1,209 @@
+"""FedAvg over the clients that may still take part.
+
+Source: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data".
+It samples among *eligible* clients, goes on with those that answered, and refuses an update that is not
+finite or not of the model's shape. It runs under Flower's stock `start()` and under the live loop.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from logging import getLogger
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from strategies.measuring import measure_messages, merged
+from strategies.messages import (
+    NUM_EXAMPLES,
+    TRAIN,
+    compose,
+    exclusion_values,
+    model_record,
+    reply_of,
+    training_values,
+    vector_of,
+)
+from strategies.roster import Member, Roster
+from strategies.run_config import RunSettings
+from strategies.updates import check_norm, checked, weighted_mean
+from unlearning.errors import UpdateRefused
+from unlearning.parameters import Vector
+from unlearning.requests import NOTHING, Exclusions
+
+_log = getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundOutcome:
+    """Who took part in the round that was aggregated last, and whose update was refused and why."""
+
+    participants: Mapping[str, int] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    loss: float | None = None
+
+
+class FedAvg(Strategy):
+    """Federated averaging among eligible clients.
+
+    A client is eligible unless it was forgotten (`exclusions`) or a request that would forget it is
+    waiting (`withheld`); single samples and classes are left out by the client itself.
+    """
+
+    def __init__(self, settings: RunSettings, roster: Roster | None = None) -> None:
+        self.settings = settings
+        self.roster = roster or Roster()
+        self.exclusions = Exclusions()
+        self.withheld = Exclusions()
+        self.outcome = RoundOutcome()
+        self._global: Vector | None = None
+        self._was_complete = False
+
+    def summary(self) -> None:
+        """Log the settings that decide a round."""
+        _log.info(
+            "FedAvg: fraction %g, at least %d client(s), %d local epoch(s), learning rate %g",
+            self.settings.fraction,
+            self.settings.min_clients,
+            self.settings.local_epochs,
+            self.settings.learning_rate,
+        )
+
+    def eligible(self, grid: Grid) -> Mapping[str, Member]:
+        """The clients online now that may train, by id."""
+        return {
+            client: member
+            for client, member in self.roster.online(grid).items()
+            if not (self.exclusions.of(client) | self.withheld.of(client)).everything
+        }
+
+    def await_clients(self, grid: Grid, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Wait, with a limit, for the clients expected at the start, later for the fewest allowed.
+
+        A simulation starts the server before its nodes; without this the first round would lack most.
+        """
+        wanted = self.settings.min_clients
+        if not self._was_complete:
+            gone = sum(1 for forget in self.exclusions.clients.values() if forget.everything)
+            wanted = max(wanted, (self.settings.start_clients or self.settings.num_clients) - gone)
+        deadline = time.monotonic() + self.settings.wait_timeout_s
+        while (count := len(self.eligible(grid))) < wanted:
+            if time.monotonic() >= deadline or is_stopped():
+                _log.warning("Going on with %d client(s), expected %d.", count, wanted)
+                break
+            time.sleep(0.5)
+        self._was_complete = True
+
+    def sample(self, eligible: Iterable[str], server_round: int) -> list[str]:
+        """A seeded sample of the eligible clients, sorted; the same for the same seed and round."""
+        candidates = sorted(eligible)
+        wanted = math.ceil(self.settings.fraction * len(candidates))
+        count = min(len(candidates), max(wanted, self.settings.min_clients))
+        generator = np.random.default_rng([self.settings.seed, server_round])
+        return sorted(generator.choice(candidates, size=count, replace=False).tolist()) if count else []
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask a sample of the eligible clients to train; none if too few are online."""
+        self.await_clients(grid)
+        return list(self.train_messages(server_round, arrays, grid).values())
+
+    def train_messages(
+        self, server_round: int, arrays: ArrayRecord, grid: Grid, among: Iterable[str] | None = None
+    ) -> dict[str, Message]:
+        """The round's messages by client id, to the sample or to the clients `among` that are online."""
+        self._global = vector_of(arrays)
+        eligible = self.eligible(grid)
+        if len(eligible) < self.settings.min_clients:
+            _log.warning(
+                "Round %d is skipped: %d eligible client(s) online, min-clients is %d.",
+                server_round,
+                len(eligible),
+                self.settings.min_clients,
+            )
+            return {}
+        chosen = self.sample(eligible, server_round) if among is None else sorted(set(among) & set(eligible))
+        training = training_values(self.settings.training(server_round))
+        return {
+            client: compose(
+                eligible[client].node_id,
+                TRAIN,
+                server_round,
+                {
+                    **training,
+                    **exclusion_values(self.exclusions.of(client), self.withheld.of(client)),
+                },
+                arrays,
+            )
+            for client in chosen
+        }
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The weighted mean of the models that may enter, or None if there is none."""
+        assert self._global is not None, "configure_train comes first"
+        models: dict[str, tuple[int, Vector]] = {}
+        losses: list[tuple[int, float]] = []
+        refused: dict[str, str] = {}
+        for message in replies:
+            client = self.roster.client_of(message.metadata.src_node_id)
+            if message.has_error() or client is None:
+                continue
+            try:
+                if message.metadata.group_id != str(server_round):
+                    raise UpdateRefused(f"It belongs to round {message.metadata.group_id}.")
+                reply = checked(reply_of(message.content), like=self._global)
+                check_norm(reply.vector - self._global, self.settings.max_update_norm)
+            except UpdateRefused as exc:
+                refused[client] = str(exc)
+                _log.warning("The update of client %s is refused: %s", client, exc)
+                continue
+            models[client] = (reply.num_examples, reply.vector)
+            losses.append((reply.num_examples, reply.metrics.get("loss", math.nan)))
+        total = sum(count for count, _ in losses)
+        loss = sum(count * value for count, value in losses) / total if total else None
+        self.outcome = RoundOutcome(
+            participants={client: count for client, (count, _) in sorted(models.items())},
+            refused=refused,
+            loss=loss,
+        )
+        if not models:
+            return None, None
+        metrics = MetricRecord({NUM_EXAMPLES: total, "loss": math.nan if loss is None else loss})
+        return model_record(weighted_mean(models)), metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask every eligible client to measure the model on its own data."""
+        eligible = self.eligible(grid)
+        forgets = {client: (self.exclusions.of(client), NOTHING) for client in eligible}
+        return list(
+            measure_messages(
+                eligible, arrays, forgets, server_round=server_round, samples=self.settings.attack_samples
+            ).values()
+        )
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Loss and score over all clients' training data, and over their test data where they have any."""
+        contents = {
+            client: message.content
+            for message in replies
+            if not message.has_error()
+            and (client := self.roster.client_of(message.metadata.src_node_id)) is not None
+        }
+        found: dict[str, float | int] = {}
+        for name, observations in (
+            ("train", merged(contents, "retained")),
+            ("test", merged(contents, "test")),
+        ):
+            if observations is not None and observations.num_examples:
+                found[f"{name}-examples"] = observations.num_examples
+                found[f"{name}-loss"] = observations.loss_sum / observations.num_examples
+                found[f"{name}-score"] = observations.score_sum / observations.num_examples
+        return MetricRecord(found) if found else None

@@ -1,0 +1,85 @@
+"""Who is who: which node speaks for which client.
+
+A node that is registered at the SuperLink with a key and a name is the client of that name: nobody else
+can claim it. A node without a name (insecure mode: demo, tests, simulation) is asked with
+`query.whoami` and believed, which is not safe outside one's own machine. Where two unnamed nodes claim
+one id the one that came last is believed, because a restarted SuperNode gets a new node id while its
+old one still counts as online.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from logging import getLogger
+
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+
+from strategies.exchange import exchange
+from strategies.messages import WHOAMI, compose, values_of
+
+_log = getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A client that is online. `is_registered`: its id is vouched for by a registered key."""
+
+    client_id: str
+    node_id: int
+    public_key_hex: str = ""
+    is_registered: bool = False
+
+
+class Roster:
+    """The clients that are online, and those ever seen.
+
+    Asking costs a message, so the answer of each node id is remembered.
+    """
+
+    def __init__(self, *, timeout_s: float = 120.0) -> None:
+        self._timeout_s = timeout_s
+        self._members: dict[int, Member] = {}
+        self._silent: dict[int, int] = {}
+
+    def online(self, grid: Grid) -> Mapping[str, Member]:
+        """The clients online now, by client id, sorted."""
+        nodes = {node.node_id: node for node in grid.get_nodes()}
+        self._identify(grid, {key: node for key, node in nodes.items() if key not in self._members})
+        found: dict[str, Member] = {}
+        for node_id in sorted(nodes, key=lambda key: nodes[key].last_activated_at):
+            member = self._members.get(node_id)
+            if member is None:
+                continue
+            rival = found.get(member.client_id)
+            if rival is not None and rival.is_registered and not member.is_registered:
+                _log.warning(
+                    "Node %s claims to be client %s, which is registered with a key; ignored.",
+                    node_id,
+                    member.client_id,
+                )
+                continue
+            found[member.client_id] = member
+        return dict(sorted(found.items()))
+
+    def client_of(self, node_id: int) -> str | None:
+        """The client that a node speaks for, if it is known."""
+        member = self._members.get(node_id)
+        return member.client_id if member else None
+
+    def _identify(self, grid: Grid, nodes: Mapping[int, NodeInfo]) -> None:
+        unnamed: dict[str, int] = {}
+        for node_id, node in nodes.items():
+            if node.name and node.public_key:
+                self._members[node_id] = Member(node.name, node_id, node.public_key.hex(), True)
+            elif self._silent.get(node_id, 0) < 3:
+                unnamed[str(node_id)] = node_id
+        if not unnamed:
+            return
+        asked = {key: compose(node_id, WHOAMI, 0, {}) for key, node_id in unnamed.items()}
+        answers = exchange(grid, asked, timeout_s=self._timeout_s)
+        for key, content in answers.replies.items():
+            client_id = str(values_of(content).get("client-id", ""))
+            if client_id:
+                self._members[unnamed[key]] = Member(client_id, unnamed[key])
+        for key in answers.failures:
+            self._silent[unnamed[key]] = self._silent.get(unnamed[key], 0) + 1

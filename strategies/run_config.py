@@ -1,0 +1,137 @@
+"""The run configuration: `[tool.flwr.app.config]`, typed once and validated once.
+
+Server and clients read the same values (Flower sends them to every ClientApp), so both use this.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from unlearning.errors import ConfigurationError
+from unlearning.tasks.settings import TaskSettings, problems
+from unlearning.training import TrainingSettings
+
+
+class RunSettings(BaseModel):
+    """Every setting of a run; names in the configuration are written with hyphens."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=lambda name: name.replace("_", "-"),
+        populate_by_name=True,
+        allow_inf_nan=False,
+    )
+
+    # What is learnt
+    dataset: str = "digits"
+    model: str = "logistic"
+    partition: str = "iid"
+    alpha: float = 0.5
+    num_clients: int = Field(default=10, ge=1)
+    data_dir: str = ""
+    dtype: str = "float32"
+    num_classes: int = Field(default=0, ge=0)
+    input_shape: str = ""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+
+    # Rounds: 0 goes on until the run is stopped
+    rounds: int = Field(default=10, ge=0)
+    fraction: float = Field(default=1.0, gt=0, le=1)
+    min_clients: int = Field(default=1, ge=1)
+    start_clients: int = Field(default=0, ge=0)
+    round_timeout_s: float = Field(default=600.0, gt=0)
+    wait_timeout_s: float = Field(default=300.0, gt=0)
+    round_pause_s: float = Field(default=0.0, ge=0)
+    max_update_norm: float = Field(default=0.0, ge=0)
+
+    # Local training
+    local_epochs: int = Field(default=1, ge=1)
+    batch_size: int = Field(default=32, ge=1)
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    learning_rate: float = Field(default=0.1, gt=0)
+    learning_rate_decay: float = Field(default=1.0, gt=0, le=1)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    augment: bool = False
+
+    # Where the federation's memory is
+    federation: str = Field(default="federation", min_length=1)
+    state_dir: str = ""
+    ledger: str = ""
+    checkpoints_kept: int = Field(default=3, ge=1)
+
+    # Deletion
+    requests: str = ""
+    recovery_max_rounds: int = Field(default=30, ge=0)
+    recovery_tolerance: float = Field(default=0.01, ge=0, le=1)
+    recovery_target: float = Field(default=0.0, ge=0, le=1)
+    max_attempts: int = Field(default=5, ge=1)
+    attack_samples: int = Field(default=1000, ge=1)
+    measure_every_recovery_round: bool = True
+
+    @classmethod
+    def from_run_config(cls, values: Mapping[str, Any]) -> "RunSettings":
+        """The settings in `values` (Flower's `context.run_config`), defaults filled in.
+
+        Raises:
+            ConfigurationError: lists every wrong setting with what is allowed.
+        """
+        wrong: list[str] = []
+        settings = None
+        try:
+            settings = cls.model_validate(dict(values))
+        except ValidationError as exc:
+            wrong += [_sentence(error) for error in exc.errors()]
+        if settings is not None:
+            wrong += problems(settings.task())
+        if wrong or settings is None:
+            raise ConfigurationError(wrong)
+        return settings
+
+    def task(self, num_clients: int | None = None) -> TaskSettings:
+        """The part that says what is learnt; a node's own number of partitions goes before."""
+        return TaskSettings(
+            dataset=self.dataset,
+            model=self.model,
+            partition=self.partition,
+            alpha=self.alpha,
+            num_clients=num_clients or self.num_clients,
+            seed=self.seed,
+            data_dir=self.data_dir,
+            dtype=self.dtype,
+            num_classes=self.num_classes,
+            input_shape=self.input_shape,
+        )
+
+    def training(self, server_round: int, *, augment: bool | None = None) -> TrainingSettings:
+        """How clients train in `server_round` (from 1); the learning rate decays with it.
+
+        The seed is the run's: each client mixes in its id and the round (`local_seed`).
+        """
+        return TrainingSettings(
+            epochs=self.local_epochs,
+            batch_size=self.batch_size,
+            optimizer=self.optimizer,
+            learning_rate=self.learning_rate * self.learning_rate_decay ** max(server_round - 1, 0),
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            augment=self.augment if augment is None else augment,
+            seed=self.seed,
+        )
+
+
+def local_seed(seed: int, client_id: str, server_round: int) -> int:
+    """A seed for one client's work in one round: the same in simulation and in a deployment."""
+    digest = hashlib.sha256(f"{seed}:{server_round}:{client_id}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") % (2**31)
+
+
+def _sentence(error: Any) -> str:
+    name = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        known = ", ".join(sorted(field.replace("_", "-") for field in RunSettings.model_fields))
+        return f"{name}: there is no such setting. The settings are: {known}."
+    return f"{name}: {error['msg']}, got {error['input']!r}."

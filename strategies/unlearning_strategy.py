@@ -1,0 +1,183 @@
+"""An unlearning method as a Flower strategy: its exchanges first, then ordinary rounds without the target.
+
+Under Flower's stock `start()`, round 1 is the method's first exchange and the rounds after its last one
+are recovery. The live loop drives the same four functions and keeps `state` in its checkpoints.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from logging import getLogger
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from strategies.fedavg import FedAvg
+from strategies.messages import (
+    UNLEARN,
+    compose,
+    exclusion_values,
+    instruction_record,
+    instruction_values,
+    model_record,
+    reply_of,
+    vector_of,
+)
+from strategies.updates import check_norm, check_vector
+from unlearning.errors import MethodFailed, UpdateRefused
+from unlearning.methods.method import Method, MethodParameters, Problem, Reply, UnlearningState
+from unlearning.requests import NOTHING, Forget, Target
+
+_log = getLogger(__name__)
+
+
+class UnlearningStrategy(Strategy):
+    """Forget `targets` by `method`, then recover by `fedavg` among the retained clients.
+
+    state: where the method stands; None before its first exchange. Give one to go on from it.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        targets: Iterable[Target],
+        fedavg: FedAvg,
+        *,
+        parameters: MethodParameters | None = None,
+        state: UnlearningState | None = None,
+    ) -> None:
+        self.method = method
+        self.targets = tuple(targets)
+        self.fedavg = fedavg
+        self.parameters = parameters or method.Parameters()
+        self.state = state
+        self._problem: Problem | None = None
+
+    def summary(self) -> None:
+        """Log what is forgotten and how."""
+        what = ", ".join(target.describe() for target in self.targets)
+        _log.info("Unlearning of %s by %s", what, self.method.info.title)
+        self.fedavg.summary()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the unlearned model is there; what follows is recovery."""
+        return self.state is not None and self.state.finished
+
+    def concerned(self, online: Iterable[str]) -> dict[str, Forget]:
+        """What each concerned client must forget: those named, and for a class every client online."""
+        forgets: dict[str, Forget] = {}
+        for target in self.targets:
+            clients = [target.client_id] if target.client_id is not None else sorted(online)
+            for client in clients:
+                forgets[client] = forgets.get(client, NOTHING) | target.forget
+        return {
+            client: forget
+            for client, forget in sorted(forgets.items())
+            if not self.fedavg.exclusions.is_forgotten(client)
+        }
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The method's next exchange, or a recovery round when the method has finished."""
+        self.fedavg.await_clients(grid)
+        if self.is_finished:
+            return self.fedavg.configure_train(server_round, arrays, config, grid)
+        return list(self.unlearn_messages(server_round, arrays, grid).values())
+
+    def unlearn_messages(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> dict[str, Message]:
+        """The messages of the method's next exchange, by client id; empty where it asks nobody.
+
+        Raises:
+            MethodFailed: a client that the method needs is not online.
+        """
+        online = self.fedavg.roster.online(grid)
+        targets = self.concerned(online)
+        eligible = {client for client in self.fedavg.eligible(grid) if client not in targets}
+        self._problem = Problem(
+            targets=targets,
+            retained=tuple(self.fedavg.sample(eligible, server_round)) if eligible else (),
+            training=self.fedavg.settings.training(server_round, augment=False),
+            parameters=self.parameters,
+        )
+        if self.state is None:
+            self.state = self.method.begin(self._problem, vector_of(arrays))
+        if self.state.finished:
+            return {}
+        instructions = self.method.configure(self._problem, self.state)
+        absent = sorted(client for client in instructions if client not in online)
+        if absent:
+            raise MethodFailed(
+                f"{self.method.info.title} needs client(s) {', '.join(absent)}, not online now.",
+                retryable=True,
+            )
+        records: dict[int, ArrayRecord] = {}
+        messages: dict[str, Message] = {}
+        for client, instruction in sorted(instructions.items()):
+            if instruction.arrays:
+                record = instruction_record(instruction)
+            else:  # the same model for many clients is one object on the wire
+                record = records.setdefault(id(instruction.model), model_record(instruction.model))
+            values = {
+                **instruction_values(self.method.info.name, instruction),
+                **exclusion_values(self.fedavg.exclusions.of(client), self.fedavg.withheld.of(client)),
+            }
+            messages[client] = compose(online[client].node_id, UNLEARN, server_round, values, record)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The method's next model, or the recovery round's.
+
+        Raises:
+            MethodFailed: the replies do not suffice.
+        """
+        if self.is_finished and self._problem is None:
+            return self.fedavg.aggregate_train(server_round, replies)
+        assert self.state is not None, "configure_train comes first"
+        if self.state.finished:  # a method that asks nobody is finished once it has begun
+            return self._committed()
+        assert self._problem is not None, "configure_train comes first"
+        accepted: dict[str, Reply] = {}
+        refused: dict[str, str] = {}
+        for message in replies:
+            client = self.fedavg.roster.client_of(message.metadata.src_node_id)
+            if message.has_error() or client is None:
+                continue
+            try:
+                reply = reply_of(message.content)
+                check_vector(reply.vector, like=self.state.parameters)
+                check_norm(reply.vector, self.fedavg.settings.max_update_norm)
+            except UpdateRefused as exc:
+                refused[client] = str(exc)
+                _log.warning("The answer of client %s is refused: %s", client, exc)
+                continue
+            accepted[client] = reply
+        self.fedavg.outcome = replace(
+            self.fedavg.outcome,
+            participants={client: reply.num_examples for client, reply in sorted(accepted.items())},
+            refused=refused,
+            loss=None,
+        )
+        self.state = self.method.aggregate(self._problem, self.state, accepted)
+        if not self.state.finished:
+            return model_record(self.state.parameters), None
+        return self._committed()
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As FedAvg does."""
+        return self.fedavg.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """As FedAvg does."""
+        return self.fedavg.aggregate_evaluate(server_round, replies)
+
+    def _committed(self) -> tuple[ArrayRecord, None]:
+        assert self.state is not None
+        self.fedavg.exclusions = self.fedavg.exclusions.including(self.targets)
+        self._problem = None
+        return model_record(self.state.parameters), None

@@ -1,0 +1,56 @@
+"""What may enter the model: the checks that every client's vector passes, and the weighted mean."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from unlearning.errors import UpdateRefused
+from unlearning.methods.method import Reply, add_weighted
+from unlearning.parameters import Vector, check_finite, check_length
+
+
+def checked(reply: Reply, *, like: Vector) -> Reply:
+    """`reply` if its vector has the length and dtype of `like` and only finite values.
+
+    Raises:
+        UpdateRefused: no examples, another length or dtype, or not finite.
+    """
+    if reply.num_examples < 1:
+        raise UpdateRefused("It was trained on no example.")
+    check_vector(reply.vector, like=like)
+    return reply
+
+
+def check_vector(vector: Vector, *, like: Vector) -> None:
+    """Refuse a vector that has another length or dtype than `like`, or values that are not finite.
+
+    Raises:
+        UpdateRefused: what is wrong.
+    """
+    check_length(vector, like.size)
+    if vector.dtype != like.dtype:
+        raise UpdateRefused(f"The model is of type {like.dtype}, got {vector.dtype}.")
+    check_finite(vector)
+
+
+def check_norm(change: Vector, bound: float) -> None:
+    """Refuse a change of the model whose Euclidean norm is over `bound`; 0 means no bound.
+
+    Raises:
+        UpdateRefused: it is larger.
+    """
+    if bound <= 0:
+        return
+    norm = float(np.linalg.norm(change.astype(np.float64)))
+    if norm > bound:
+        raise UpdateRefused(f"Its norm is {norm:.3g}, max-update-norm allows {bound:g}.")
+
+
+def weighted_mean(models: Mapping[str, tuple[int, Vector]]) -> Vector:
+    """Σ (n_i / Σ n_j) θ_i over (n_i, θ_i) by client, summed in float64 in the order of client ids.
+
+    Source: McMahan et al., FedAvg, Algorithm 1.
+    """
+    total = sum(count for count, _ in models.values())
+    start = np.zeros_like(next(iter(models.values()))[1])
+    return add_weighted(start, {key: (count / total, model) for key, (count, model) in models.items()})

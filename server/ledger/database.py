@@ -1,0 +1,142 @@
+"""The ledger's connection to SQLite or PostgreSQL: one writer at a time, durable commits, migrations.
+
+Several processes share a ledger (deletion service, ServerApp, supervisor). Every write transaction
+takes the one write lock first: BEGIN IMMEDIATE on SQLite, an advisory lock on PostgreSQL. So what a
+transaction has read is still true when it writes, and events become visible in the order of their
+sequence numbers.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
+
+from unlearning.errors import ConfigurationError, FlowerUnlearningError, IllegalMove
+
+# How long a writer waits for the others; each holds the lock for a few milliseconds.
+BUSY_TIMEOUT_S = 20
+# Any fixed number that no other application of the database uses.
+_ADVISORY_LOCK = 0x466C_556E
+_MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+class LedgerUnavailable(FlowerUnlearningError):
+    """The ledger's database cannot be reached, is locked for too long, or refused a statement."""
+
+
+class Database:
+    """An open ledger database; safe to use from several threads."""
+
+    def __init__(self, url: str) -> None:
+        self._url = _checked_url(url)
+        self._engine = _create_engine(self._url)
+
+    @property
+    def name(self) -> str:
+        """The address without its password, for messages."""
+        return self._url.render_as_string(hide_password=True)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A transaction that only reads.
+
+        Raises:
+            LedgerUnavailable: the database cannot be read.
+        """
+        with self._translated(), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """A transaction that holds the write lock; durable once the block has ended without error.
+
+        Raises:
+            LedgerUnavailable: the database cannot be written, or is locked for too long.
+            IllegalMove: a rule of the database forbids the change.
+        """
+        with self._translated(), self._engine.connect() as plain:
+            connection = plain.execution_options(ledger_writes=True)
+            with connection.begin():
+                if connection.dialect.name == "postgresql":
+                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+                yield connection
+
+    def migrate(self) -> None:
+        """Bring the schema to the newest revision; safe when several processes do it at once.
+
+        Raises:
+            LedgerUnavailable: the database cannot be written.
+        """
+        config = Config()
+        config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+        with self.writing() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except IntegrityError as exc:
+            raise IllegalMove(f"The ledger refused the change: {exc.orig}") from exc
+        except SQLAlchemyError as exc:
+            cause = exc.orig if isinstance(exc, DBAPIError) else exc
+            raise LedgerUnavailable(
+                f"The ledger at {self.name} cannot be used: {cause}. "
+                "Check that its disk or server is up and writable, then try again."
+            ) from exc
+
+
+def _checked_url(text: str) -> sa.URL:
+    try:
+        url = sa.make_url(text)
+    except ArgumentError as exc:
+        raise ConfigurationError([f"ledger: {text!r} is not a database URL. {_EXAMPLES}"]) from exc
+    if url.drivername in ("postgresql", "postgres"):
+        url = url.set(drivername="postgresql+psycopg")
+    if url.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
+        raise ConfigurationError([f"ledger: {url.drivername!r} is not supported. {_EXAMPLES}"])
+    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+        raise ConfigurationError([f"ledger: it must outlive this process, so it needs a file. {_EXAMPLES}"])
+    return url
+
+
+_EXAMPLES = "Use sqlite:////path/to/ledger.db or postgresql+psycopg://user@host/database."
+
+
+def _create_engine(url: sa.URL) -> sa.Engine:
+    if url.get_backend_name() == "sqlite":
+        assert url.database is not None
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+        sa.event.listen(engine, "connect", _prepare_sqlite)
+        sa.event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    try:
+        return sa.create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": BUSY_TIMEOUT_S})
+    except ImportError as exc:
+        raise ConfigurationError(
+            ["ledger: PostgreSQL needs a driver; pip install 'flower-unlearning[postgresql]'."]
+        ) from exc
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # transactions begin where _begin_sqlite says, nowhere else
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")  # a commit is on disk when it returns
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    writes = connection.get_execution_options().get("ledger_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,0 +1,135 @@
+"""What the ledger hands out besides requests: events, clients, rounds; and how rows become these."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from unlearning.errors import RequestNotFound
+from unlearning.requests import DeletionRequest, Status, Target
+
+SUBMITTED, MOVED = "submitted", "moved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One thing that happened to a request; never changed, never removed.
+
+    kind: `submitted`, `moved` (then from_status and to_status are set), or the word of a note.
+    actor: who did it: a person's name or the holder of the fence.
+    """
+
+    sequence: int
+    request_id: str
+    kind: str
+    from_status: Status | None
+    to_status: Status | None
+    actor: str
+    detail: Mapping[str, Any]
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRecord:
+    """A client that has taken part at least once; `last_seen` is when it was last online."""
+
+    client_id: str
+    node_name: str = ""
+    public_key_hex: str = ""
+    online: bool = True
+    last_seen: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """One round of the live loop.
+
+    sequence: given by the ledger; 0 before.
+    round: the loop's own number. A round done again after a crash is recorded again; the last counts.
+    kind: `training`, `unlearning` or `recovery`.
+    request_ids: the requests that the round served.
+    """
+
+    sequence: int = 0
+    round: int
+    kind: str
+    request_ids: tuple[str, ...] = ()
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    at: datetime
+
+
+def request_id(number: int) -> str:
+    """The id of the request in row `number`: short, sorts in order of arrival, easy to type."""
+    return f"r-{number:06d}"
+
+
+def request_number(identifier: str) -> int:
+    """The row of request `identifier`.
+
+    Raises:
+        RequestNotFound: this is not an id of a request.
+    """
+    match = re.fullmatch(r"r-([0-9]{1,9})", identifier)
+    if match is None:
+        raise RequestNotFound(f"No deletion request {identifier[:40]!r}; ids look like r-000007.")
+    return int(match.group(1))
+
+
+def request_of(row: sa.Row[Any]) -> DeletionRequest:
+    """A row of `requests`."""
+    return DeletionRequest(
+        id=request_id(row.number),
+        idempotency_key=row.idempotency_key,
+        target=Target.from_json(row.target),
+        method=row.method,
+        parameters=row.parameters,
+        submitted_by=row.submitted_by,
+        status=Status(row.status),
+        reason=row.reason,
+        retryable=row.retryable,
+        attempts=row.attempts,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        result=row.result,
+    )
+
+
+def event_of(row: sa.Row[Any]) -> Event:
+    """A row of `events`."""
+    return Event(
+        sequence=row.sequence,
+        request_id=request_id(row.request_number),
+        kind=row.kind,
+        from_status=Status(row.from_status) if row.from_status else None,
+        to_status=Status(row.to_status) if row.to_status else None,
+        actor=row.actor,
+        detail=row.detail,
+        at=row.at,
+    )
+
+
+def round_of(row: sa.Row[Any]) -> RoundRecord:
+    """A row of `rounds`."""
+    return RoundRecord(
+        sequence=row.sequence,
+        round=row.round,
+        kind=row.kind,
+        request_ids=tuple(row.request_ids),
+        metrics=row.metrics,
+        at=row.at,
+    )
+
+
+def as_json(value: Any) -> Any:
+    """`value` without NaN and infinity, which JSON (and PostgreSQL) does not know: they become null."""
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(item) for item in value]
+    return value

@@ -1,0 +1,128 @@
+"""The ledger's tables, as the newest migration leaves them.
+
+`migrations/` creates them and adds what SQLAlchemy cannot describe: the triggers that refuse an
+illegal move and any change of what is append-only. A test compares the two.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
+
+from unlearning.requests import OPEN_STATUSES
+
+
+class UtcDateTime(sa.TypeDecorator[datetime]):
+    """A timezone-aware time, stored as UTC; SQLite, which knows no time zones, stores it without."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """To the database."""
+        if value is None:
+            return None
+        assert value.tzinfo is not None, "the ledger takes timezone-aware times only"
+        utc = value.astimezone(UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        """From the database."""
+        if value is None:
+            return None
+        assert isinstance(value, datetime)
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+metadata = sa.MetaData()
+
+legal_moves = sa.Table(
+    "legal_moves",
+    metadata,
+    sa.Column("from_status", sa.String(20), primary_key=True),
+    sa.Column("to_status", sa.String(20), primary_key=True),
+)
+
+requests = sa.Table(
+    "requests",
+    metadata,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("idempotency_key", sa.String(200), nullable=False, unique=True),
+    sa.Column("target_key", sa.String(250), nullable=False),
+    sa.Column("target", sa.JSON, nullable=False),
+    sa.Column("client_id", sa.String(200), nullable=True, index=True),
+    sa.Column("method", sa.String(100), nullable=False),
+    sa.Column("parameters", sa.JSON, nullable=False),
+    sa.Column("submitted_by", sa.String(200), nullable=False),
+    sa.Column("status", sa.String(20), nullable=False, index=True),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("retryable", sa.Boolean, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.Column("result", sa.JSON, nullable=False),
+    sqlite_autoincrement=True,  # the number of a request is never given again
+)
+
+_IS_OPEN = requests.c.status.in_(sorted(str(status) for status in OPEN_STATUSES))
+sa.Index(
+    "one_open_request_per_target",
+    requests.c.target_key,
+    unique=True,
+    sqlite_where=_IS_OPEN,
+    postgresql_where=_IS_OPEN,
+)
+
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("request_number", sa.ForeignKey("requests.number"), nullable=False, index=True),
+    sa.Column("kind", sa.String(100), nullable=False),
+    sa.Column("from_status", sa.String(20), nullable=True),
+    sa.Column("to_status", sa.String(20), nullable=True),
+    sa.Column("actor", sa.String(200), nullable=False),
+    sa.Column("detail", sa.JSON, nullable=False),
+    sa.Column("at", UtcDateTime, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+exclusions = sa.Table(
+    "exclusions",
+    metadata,
+    # What is excluded is the request's target, which never changes; a request excludes it once.
+    sa.Column("request_number", sa.ForeignKey("requests.number"), primary_key=True, autoincrement=False),
+    sa.Column("at", UtcDateTime, nullable=False),
+)
+
+clients = sa.Table(
+    "clients",
+    metadata,
+    sa.Column("client_id", sa.String(200), primary_key=True),
+    sa.Column("node_name", sa.Text, nullable=False),
+    sa.Column("public_key_hex", sa.Text, nullable=False),
+    sa.Column("online", sa.Boolean, nullable=False),
+    sa.Column("last_seen", UtcDateTime, nullable=True),
+)
+
+rounds = sa.Table(
+    "rounds",
+    metadata,
+    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("round", sa.Integer, nullable=False),
+    sa.Column("kind", sa.String(20), nullable=False),
+    sa.Column("request_ids", sa.JSON, nullable=False),
+    sa.Column("metrics", sa.JSON, nullable=False),
+    sa.Column("at", UtcDateTime, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+fence = sa.Table(
+    "fence",
+    metadata,
+    sa.Column("id", sa.Integer, sa.CheckConstraint("id = 1", name="one_fence"), primary_key=True),
+    sa.Column("token", sa.Integer, nullable=False),
+    sa.Column("holder", sa.String(200), nullable=False),
+    sa.Column("acquired_at", UtcDateTime, nullable=True),
+)

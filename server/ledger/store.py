@@ -1,0 +1,361 @@
+"""The ledger: what was asked, by whom, where it stands, and what may never be trained on again.
+
+Two kinds of callers write: people, through the deletion service (`submit`, `cancel`, `retry`), and
+the live loop, which shows the token of the fence with every write. A loop that was thought dead and
+comes back shows an old token, and is stopped by `Fenced` before it changes anything.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from server.ledger import schema, statements
+from server.ledger.database import Database
+from server.ledger.records import (
+    SUBMITTED,
+    ClientRecord,
+    Event,
+    RoundRecord,
+    as_json,
+    event_of,
+    request_number,
+    request_of,
+    round_of,
+)
+from unlearning.errors import ConflictingRequest, IllegalMove
+from unlearning.requests import (
+    LEGAL_MOVES,
+    DeletionRequest,
+    Exclusions,
+    Status,
+    Target,
+)
+
+_requests = schema.requests
+
+
+class Ledger:
+    """The durable record that the deletion service, the live loop and the supervisor share.
+
+    What a method has written is on disk when it returns. Times are timezone-aware and kept as UTC.
+    One object serves several threads; several processes may open the same database.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @classmethod
+    def open(cls, url: str) -> "Ledger":
+        """Open, and where needed create or migrate, the ledger at a SQLite or PostgreSQL URL.
+
+        Raises:
+            ConfigurationError: the URL is not one of a durable SQLite or PostgreSQL database.
+            LedgerUnavailable: the database cannot be reached or written.
+        """
+        database = Database(url)
+        database.migrate()
+        return cls(database)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._database.close()
+
+    # Requests, as people see them
+
+    def submit(
+        self,
+        target: Target,
+        *,
+        method: str,
+        parameters: Mapping[str, Any],
+        submitted_by: str,
+        idempotency_key: str,
+        now: datetime,
+    ) -> DeletionRequest:
+        """Write a new request down, or return the one that this key has already made.
+
+        Raises:
+            ConflictingRequest: the key made another request, or one for this target is open.
+        """
+        parameters = as_json(parameters)
+        with self._database.writing() as connection:
+            known = statements.find(connection, idempotency_key)
+            if known is not None:
+                if (known.target, known.method, known.parameters) == (target, method, parameters):
+                    return known
+                raise ConflictingRequest(
+                    f"The idempotency key {idempotency_key!r} belongs to request {known.id} "
+                    f"({known.target.describe()}, {known.method}), which asks for something else. "
+                    "Use a new key."
+                )
+            statements.refuse_if_open(connection, target.key)
+            row = connection.execute(
+                sa.insert(_requests)
+                .values(
+                    idempotency_key=idempotency_key,
+                    target_key=target.key,
+                    target=target.to_json(),
+                    client_id=target.client_id,
+                    method=method,
+                    parameters=parameters,
+                    submitted_by=submitted_by,
+                    status=str(Status.RECEIVED),
+                    reason="",
+                    retryable=False,
+                    attempts=0,
+                    created_at=now,
+                    updated_at=now,
+                    result={},
+                )
+                .returning(*_requests.c)
+            ).one()
+            last_round = connection.scalar(sa.select(sa.func.max(schema.rounds.c.sequence))) or 0
+            detail = {"last_round_sequence": last_round}  # where watching the rounds begins
+            statements.append_event(
+                connection, row.number, SUBMITTED, actor=submitted_by, detail=detail, now=now
+            )
+        return request_of(row)
+
+    def get(self, request_id: str) -> DeletionRequest:
+        """The request with this id.
+
+        Raises:
+            RequestNotFound: there is none.
+        """
+        with self._database.reading() as connection:
+            return statements.get(connection, request_id)
+
+    def find(self, idempotency_key: str) -> DeletionRequest | None:
+        """The request that this idempotency key made, if any."""
+        with self._database.reading() as connection:
+            return statements.find(connection, idempotency_key)
+
+    def list_requests(
+        self, *, statuses: Iterable[Status] | None = None, client_id: str | None = None
+    ) -> list[DeletionRequest]:
+        """The requests in order of arrival, of these statuses and this client where given."""
+        query = sa.select(_requests).order_by(_requests.c.number)
+        if statuses is not None:
+            query = query.where(_requests.c.status.in_([str(status) for status in statuses]))
+        if client_id is not None:
+            query = query.where(_requests.c.client_id == client_id)
+        with self._database.reading() as connection:
+            return [request_of(row) for row in connection.execute(query)]
+
+    def cancel(self, request_id: str, *, by: str, now: datetime) -> DeletionRequest:
+        """Withdraw a request that has not begun; cancelling it again changes nothing.
+
+        Raises:
+            RequestNotFound: there is none with this id.
+            IllegalMove: it has begun or is over.
+        """
+        with self._database.writing() as connection:
+            request = statements.get(connection, request_id)
+            if request.status is Status.CANCELLED:
+                return request
+            if Status.CANCELLED not in LEGAL_MOVES[request.status]:
+                raise IllegalMove(
+                    f"Request {request.id} is {request.status}; "
+                    "only a received or scheduled request can be cancelled."
+                )
+            return statements.write_move(connection, request, Status.CANCELLED, actor=by, now=now)
+
+    def retry(self, request_id: str, *, by: str, now: datetime) -> DeletionRequest:
+        """Schedule a failed request again, with its attempts counted from zero.
+
+        Raises:
+            RequestNotFound: there is none with this id.
+            IllegalMove: it has not failed, or trying again cannot help.
+            ConflictingRequest: another request for the same target is open.
+        """
+        with self._database.writing() as connection:
+            request = statements.get(connection, request_id)
+            if request.status is not Status.FAILED:
+                raise IllegalMove(
+                    f"Request {request.id} is {request.status}; only a failed request can be retried."
+                )
+            if not request.retryable:
+                raise IllegalMove(
+                    f"Request {request.id} failed for good: {request.reason or 'no reason given'} "
+                    "File a new request with another method or other parameters."
+                )
+            statements.refuse_if_open(connection, request.target.key)
+            return statements.write_move(connection, request, Status.SCHEDULED, actor=by, now=now, attempts=0)
+
+    def events(self, request_id: str | None = None, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """The events with a sequence number above `after`, in order; of one request where given."""
+        query = sa.select(schema.events).where(schema.events.c.sequence > after)
+        if request_id is not None:
+            query = query.where(schema.events.c.request_number == request_number(request_id))
+        query = query.order_by(schema.events.c.sequence).limit(limit)
+        with self._database.reading() as connection:
+            return [event_of(row) for row in connection.execute(query)]
+
+    def last_event_sequence(self) -> int:
+        """The sequence number of the newest event; 0 where there is none."""
+        with self._database.reading() as connection:
+            newest = connection.scalar(sa.select(sa.func.max(schema.events.c.sequence)))
+        return newest or 0
+
+    def exclusions(self) -> Exclusions:
+        """Everything that has been forgotten for good."""
+        query = (
+            sa.select(_requests.c.target)
+            .join(schema.exclusions, schema.exclusions.c.request_number == _requests.c.number)
+            .order_by(_requests.c.number)
+        )
+        with self._database.reading() as connection:
+            targets = [Target.from_json(value) for value in connection.scalars(query)]
+        return Exclusions().including(targets)
+
+    # The live loop
+
+    def acquire_fence(self, holder: str, *, now: datetime) -> int:
+        """Become the one live loop: the token returned is valid until someone acquires the next."""
+        fence = schema.fence
+        with self._database.writing() as connection:
+            token = connection.scalar(
+                sa.update(fence)
+                .values(token=fence.c.token + 1, holder=holder, acquired_at=now)
+                .returning(fence.c.token)
+            )
+        assert token is not None, "the first migration creates the fence's row"
+        return token
+
+    def check_fence(self, token: int) -> None:
+        """Whether `token` is still the newest.
+
+        Raises:
+            Fenced: it is not.
+        """
+        with self._database.reading() as connection:
+            statements.fence_holder(connection, token)
+
+    def move(
+        self,
+        request_id: str,
+        to: Status,
+        *,
+        token: int,
+        now: datetime,
+        reason: str = "",
+        retryable: bool = False,
+        detail: Mapping[str, Any] | None = None,
+        result: Mapping[str, Any] | None = None,
+    ) -> DeletionRequest:
+        """Move a request to its next state; where it is already there, nothing changes.
+
+        unlearning → recovering also excludes the target for good, in the same transaction;
+        unlearning → scheduled counts an attempt. `retryable` goes with failed, `result` with completed.
+
+        Raises:
+            Fenced: the token is not the newest; nothing was changed.
+            RequestNotFound: there is no such request.
+            IllegalMove: the request's state does not allow this move.
+        """
+        with self._database.writing() as connection:
+            holder = statements.fence_holder(connection, token)
+            request = statements.get(connection, request_id)
+            if request.status is to:
+                return request
+            if to not in LEGAL_MOVES[request.status]:
+                raise IllegalMove(f"Request {request.id} is {request.status}; it may not become {to}.")
+            changes: dict[str, Any] = {"retryable": retryable and to is Status.FAILED}
+            if (request.status, to) == (Status.UNLEARNING, Status.SCHEDULED):
+                changes["attempts"] = request.attempts + 1
+            if (request.status, to) == (Status.UNLEARNING, Status.RECOVERING):
+                number = request_number(request.id)
+                connection.execute(sa.insert(schema.exclusions).values(request_number=number, at=now))
+            if result is not None:
+                changes["result"] = as_json(result)
+            return statements.write_move(
+                connection, request, to, actor=holder, now=now, reason=reason, detail=detail, **changes
+            )
+
+    def note(
+        self,
+        request_id: str,
+        kind: str,
+        *,
+        token: int,
+        now: datetime,
+        detail: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Record an event of a request that is not a move, such as `waiting` for a client.
+
+        Raises:
+            Fenced: the token is not the newest.
+            RequestNotFound: there is no such request.
+        """
+        with self._database.writing() as connection:
+            holder = statements.fence_holder(connection, token)
+            number = request_number(statements.get(connection, request_id).id)
+            statements.append_event(connection, number, kind, actor=holder, detail=detail, now=now)
+
+    def register_clients(self, records: Iterable[ClientRecord], *, token: int, now: datetime) -> None:
+        """Add clients to the roster or bring them up to date; clients not named stay as they are.
+
+        `last_seen` becomes `now` for a client that is online, and is kept for one that is not.
+
+        Raises:
+            Fenced: the token is not the newest.
+        """
+        table = schema.clients
+        with self._database.writing() as connection:
+            statements.fence_holder(connection, token)
+            known = set(connection.scalars(sa.select(table.c.client_id)))
+            for record in records:
+                values: dict[str, Any] = {
+                    "node_name": record.node_name,
+                    "public_key_hex": record.public_key_hex,
+                    "online": record.online,
+                }
+                if record.online:
+                    values["last_seen"] = now
+                elif record.client_id not in known:
+                    values["last_seen"] = record.last_seen
+                if record.client_id in known:
+                    connection.execute(
+                        sa.update(table).where(table.c.client_id == record.client_id).values(values)
+                    )
+                else:
+                    connection.execute(sa.insert(table).values({"client_id": record.client_id, **values}))
+                    known.add(record.client_id)
+
+    def clients(self) -> list[ClientRecord]:
+        """The roster, in order of the ids."""
+        table = schema.clients
+        with self._database.reading() as connection:
+            rows = connection.execute(sa.select(table).order_by(table.c.client_id)).all()
+        return [ClientRecord(**row._mapping) for row in rows]
+
+    def record_round(self, record: RoundRecord, *, token: int) -> RoundRecord:
+        """Write a round down; the record returned has its sequence number.
+
+        Raises:
+            Fenced: the token is not the newest.
+        """
+        with self._database.writing() as connection:
+            statements.fence_holder(connection, token)
+            row = connection.execute(
+                sa.insert(schema.rounds)
+                .values(
+                    round=record.round,
+                    kind=record.kind,
+                    request_ids=list(record.request_ids),
+                    metrics=as_json(record.metrics),
+                    at=record.at,
+                )
+                .returning(*schema.rounds.c)
+            ).one()
+        return round_of(row)
+
+    def rounds(self, *, after: int = 0, limit: int = 1000) -> list[RoundRecord]:
+        """The rounds with a sequence number above `after`, in order."""
+        table = schema.rounds
+        query = sa.select(table).where(table.c.sequence > after)
+        with self._database.reading() as connection:
+            rows = connection.execute(query.order_by(table.c.sequence).limit(limit))
+            return [round_of(row) for row in rows]

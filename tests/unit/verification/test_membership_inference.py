@@ -1,0 +1,99 @@
+"""The membership attacks, on arrays whose answer is known."""
+
+import numpy as np
+import pytest
+
+from unlearning.errors import DataError
+from unlearning.verification.membership_inference import confidence_attack, yeom
+
+
+def values(*numbers: float):
+    return np.array(numbers, dtype=np.float64)
+
+
+def test_yeom_counts_losses_up_to_the_threshold():
+    """0.1 and the equal 0.5 count, 0.6 and infinity do not: one half."""
+    assert yeom(values(0.1, 0.5, 0.6, np.inf), 0.5) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("losses", "threshold"),
+    [(values(), 0.5), (values(np.nan), 0.5), (values(0.1), np.nan), (values(0.1), np.inf)],
+    ids=["none", "nan-loss", "nan-threshold", "infinite-threshold"],
+)
+def test_yeom_refuses_what_it_cannot_judge(losses, threshold):
+    """No example or no number is an error, not a share of zero."""
+    with pytest.raises(DataError):
+        yeom(losses, threshold)
+
+
+def separable(seed: int = 0):
+    generator = np.random.default_rng(seed)
+    return generator.uniform(0.9, 1.0, 60), generator.uniform(0.0, 0.3, 40)
+
+
+def test_examples_as_confident_as_the_members_are_called_members():
+    """Members sit near 1, others near 0.15: 0.95 is a member, 0.1 is not."""
+    retained, test = separable()
+    assert confidence_attack(retained, test, values(0.95, 0.96), seed=0).score == 1.0
+    assert confidence_attack(retained, test, values(0.1, 0.2), seed=0).score == 0.0
+    assert confidence_attack(retained, test, values(0.95, 0.1, 0.2, 0.05), seed=0).score == 0.25
+
+
+def test_an_attack_on_separable_confidences_has_full_power():
+    """The held-out half is told apart without error."""
+    retained, test = separable()
+    assert confidence_attack(retained, test, values(0.5), seed=0).balanced_accuracy == 1.0
+
+
+def test_an_attack_on_equal_confidences_has_no_power():
+    """If members and others look alike, the attack guesses: exactly one half."""
+    same = np.full(40, 0.7)
+    assert confidence_attack(same, same, values(0.7), seed=0).balanced_accuracy == 0.5
+
+
+def test_power_is_measured_on_examples_the_attack_did_not_learn_from():
+    """On pure noise an attack judged on its own training examples would look strong."""
+    generator = np.random.default_rng(3)
+    powers = [
+        confidence_attack(generator.random(40), generator.random(40), values(0.5), seed=k).balanced_accuracy
+        for k in range(30)
+    ]
+    assert abs(float(np.mean(powers)) - 0.5) < 0.05  # the mean's standard error is about 0.015
+
+
+def test_many_members_do_not_outvote_few_others():
+    """Unbalanced, a thousand members would win the overlap; balanced, the others' region stays theirs."""
+    generator = np.random.default_rng(0)
+    retained = np.concatenate([generator.uniform(0.8, 1.0, 900), generator.uniform(0.4, 0.6, 100)])
+    test = generator.uniform(0.4, 0.6, 20)
+    assert confidence_attack(retained, test, np.full(5, 0.5), seed=0).score == 0.0
+
+
+def test_the_seed_alone_decides_the_subsample():
+    """The same seed gives the same result."""
+    generator = np.random.default_rng(1)
+    retained, test, forget = generator.random(200), generator.random(30), generator.random(50)
+    results = {confidence_attack(retained, test, forget, seed=5) for _ in range(2)}
+    assert len(results) == 1
+    assert len({confidence_attack(retained, test, forget, seed=seed) for seed in range(5)}) > 1
+
+
+def test_the_arrays_are_left_as_they_were():
+    """Shuffling happens on copies."""
+    retained, test = separable()
+    forget = values(0.2, 0.9)
+    before = [array.copy() for array in (retained, test, forget)]
+    confidence_attack(retained, test, forget, seed=0)
+    for array, copy in zip((retained, test, forget), before, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+@pytest.mark.parametrize("bad", [values(), values(0.1, np.nan, 0.2)], ids=["empty", "nan"])
+def test_the_confidence_attack_refuses_empty_and_non_finite_input(position, bad):
+    """Each of its three inputs is checked."""
+    arrays = [values(0.9, 0.8), values(0.1, 0.2), values(0.5)]
+    arrays[position] = bad
+    with pytest.raises(DataError):
+        confidence_attack(*arrays, seed=0)

@@ -1,0 +1,287 @@
+"""What a deletion request may ask for, and what has been forgotten."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unlearning.errors import InvalidRequest
+from unlearning.requests import (
+    LEGAL_MOVES,
+    MAX_ID_LENGTH,
+    NOTHING,
+    OPEN_STATUSES,
+    DeletionRequest,
+    Exclusions,
+    Forget,
+    Granularity,
+    Status,
+    Target,
+)
+
+CLIENT, SAMPLE, CLASS = Granularity.CLIENT, Granularity.SAMPLE, Granularity.CLASS
+
+ids = st.text(alphabet="abc012", min_size=1, max_size=3)
+forgets = st.builds(
+    Forget,
+    everything=st.booleans(),
+    sample_ids=st.frozensets(ids, max_size=4),
+    classes=st.frozensets(st.integers(0, 9), max_size=3),
+)
+targets = st.one_of(
+    st.builds(Target, st.just(CLIENT), ids),
+    st.builds(Target, st.just(SAMPLE), ids, st.frozensets(ids, min_size=1, max_size=4)),
+    st.builds(lambda label: Target(CLASS, class_label=label), st.integers(0, 9)),
+)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"granularity": CLIENT},
+        {"granularity": CLIENT, "client_id": ""},
+        {"granularity": SAMPLE, "sample_ids": frozenset({"a"})},
+        {"granularity": CLASS, "client_id": "3", "class_label": 1},
+        {"granularity": SAMPLE, "client_id": "3"},
+        {"granularity": CLIENT, "client_id": "3", "sample_ids": frozenset({"a"})},
+        {"granularity": CLASS, "class_label": 1, "sample_ids": frozenset({"a"})},
+        {"granularity": CLASS},
+        {"granularity": CLASS, "class_label": -1},
+        {"granularity": CLIENT, "client_id": "3", "class_label": 1},
+        {"granularity": CLIENT, "client_id": " 3"},
+        {"granularity": CLIENT, "client_id": "3\n"},
+        {"granularity": CLIENT, "client_id": "a\x00b"},
+        {"granularity": CLIENT, "client_id": "x" * (MAX_ID_LENGTH + 1)},
+        {"granularity": SAMPLE, "client_id": "3", "sample_ids": frozenset({"a", ""})},
+        {"granularity": SAMPLE, "client_id": "3", "sample_ids": frozenset({"a", "b "})},
+    ],
+    ids=[
+        "client-without-name",
+        "client-with-empty-name",
+        "samples-of-nobody",
+        "class-of-one-client",
+        "no-sample",
+        "client-with-samples",
+        "class-with-samples",
+        "class-without-label",
+        "negative-class",
+        "client-with-class",
+        "leading-blank",
+        "trailing-newline",
+        "unprintable",
+        "too-long",
+        "empty-sample-id",
+        "sample-id-with-blank",
+    ],
+)
+def test_a_target_whose_fields_do_not_fit_is_refused(fields):
+    """Each malformed combination is refused when it is made, not when it is carried out."""
+    with pytest.raises(InvalidRequest):
+        Target(**fields)
+
+
+def test_too_many_samples_are_refused(monkeypatch):
+    """The limit itself passes, one more does not."""
+    monkeypatch.setattr("unlearning.requests.MAX_SAMPLE_IDS", 3)
+    Target(SAMPLE, "3", frozenset("abc"))
+    with pytest.raises(InvalidRequest, match="at most 3"):
+        Target(SAMPLE, "3", frozenset("abcd"))
+
+
+def test_an_id_of_the_greatest_length_is_allowed():
+    """The limit belongs to the allowed lengths."""
+    assert Target(CLIENT, "x" * MAX_ID_LENGTH).client_id == "x" * MAX_ID_LENGTH
+
+
+def test_a_client_and_its_samples_are_one_target():
+    """While a client's samples are being forgotten, the client itself must wait, and the reverse."""
+    assert Target(CLIENT, "3").key == Target(SAMPLE, "3", frozenset({"a"})).key
+
+
+def test_different_targets_have_different_keys():
+    """Another client and another class are other targets; client 5 is not class 5."""
+    keys = [
+        Target(CLIENT, "5").key,
+        Target(CLIENT, "6").key,
+        Target(CLASS, class_label=5).key,
+        Target(CLASS, class_label=6).key,
+    ]
+    assert len(set(keys)) == 4
+
+
+@pytest.mark.parametrize(
+    ("target", "forget"),
+    [
+        (Target(CLIENT, "3"), Forget(everything=True)),
+        (Target(SAMPLE, "3", frozenset({"a", "b"})), Forget(sample_ids=frozenset({"a", "b"}))),
+        (Target(CLASS, class_label=5), Forget(classes=frozenset({5}))),
+    ],
+    ids=["client", "sample", "class"],
+)
+def test_a_target_says_what_a_client_must_forget(target, forget):
+    """Everything, the named samples, or the class."""
+    assert target.forget == forget
+
+
+@pytest.mark.parametrize(
+    ("target", "phrase"),
+    [
+        (Target(CLIENT, "hospital-0"), "client hospital-0"),
+        (Target(SAMPLE, "3", frozenset({"a"})), "1 sample of client 3"),
+        (
+            Target(SAMPLE, "3", frozenset(str(index) for index in range(1200))),
+            "1,200 samples of client 3",
+        ),
+        (Target(CLASS, class_label=0), "class 0 on every client"),
+    ],
+    ids=["client", "one-sample", "samples", "class"],
+)
+def test_a_target_describes_itself(target, phrase):
+    """In words for people, with the number of samples and never their ids."""
+    assert target.describe() == phrase
+
+
+@given(targets)
+def test_a_target_survives_json(target):
+    """There and back through text changes nothing."""
+    assert Target.from_json(json.loads(json.dumps(target.to_json()))) == target
+
+
+@given(forgets, forgets)
+def test_forgetting_two_things_has_no_order(one, other):
+    """a | b = b | a."""
+    assert one | other == other | one
+
+
+@given(forgets, forgets, forgets)
+def test_forgetting_three_things_has_no_grouping(one, other, third):
+    """(a | b) | c = a | (b | c)."""
+    assert (one | other) | third == one | (other | third)
+
+
+@given(forgets)
+def test_forgetting_twice_is_forgetting_once(forget):
+    """a | a = a, and nothing adds nothing."""
+    assert forget | forget == forget == forget | NOTHING
+
+
+@given(forgets, forgets)
+def test_a_union_holds_both_parts(one, other):
+    """Nothing gets lost in a union."""
+    both = one | other
+    assert both.everything == (one.everything or other.everything)
+    assert both.sample_ids == one.sample_ids.union(other.sample_ids)
+    assert both.classes == one.classes.union(other.classes)
+
+
+@given(forgets)
+def test_only_nothing_is_falsy(forget):
+    """A truth value of False means that there is nothing to forget."""
+    assert bool(forget) == (forget != NOTHING)
+
+
+@given(forgets)
+def test_forget_survives_json(forget):
+    """There and back through text changes nothing."""
+    assert Forget.from_json(json.loads(json.dumps(forget.to_json()))) == forget
+
+
+def test_equal_values_have_equal_text():
+    """A set's order in memory does not reach the JSON."""
+    assert Forget(sample_ids=frozenset({"b", "a"})).to_json()["sample_ids"] == ["a", "b"]
+
+
+@given(st.lists(targets, max_size=6), targets)
+def test_exclusions_only_grow(earlier, target):
+    """Whatever was excluded for a client stays so after any further deletion."""
+    before = Exclusions().including(earlier)
+    after = before.including([target])
+    for client in {*before.clients, *after.clients, "somebody"}:
+        assert before.of(client) | after.of(client) == after.of(client)
+
+
+@given(st.lists(targets, max_size=6))
+def test_exclusions_do_not_depend_on_the_order_of_deletions(some):
+    """Serving requests one by one, together or in reverse excludes the same."""
+    one_by_one = Exclusions()
+    for target in some:
+        one_by_one = one_by_one.including([target])
+    assert one_by_one == Exclusions().including(some) == Exclusions().including(reversed(some))
+
+
+@given(st.lists(targets, max_size=6))
+def test_exclusions_survive_json(some):
+    """There and back through text changes nothing."""
+    exclusions = Exclusions().including(some)
+    assert Exclusions.from_json(json.loads(json.dumps(exclusions.to_json()))) == exclusions
+
+
+def test_including_leaves_the_earlier_exclusions_alone():
+    """New exclusions come out; the old ones stay as they were."""
+    before = Exclusions()
+    before.including([Target(CLIENT, "3"), Target(CLASS, class_label=1)])
+    assert before == Exclusions()
+
+
+def test_a_forgotten_class_is_excluded_on_every_client():
+    """Also on clients that no request named."""
+    exclusions = Exclusions().including([Target(CLASS, class_label=5)])
+    assert exclusions.of("anybody").classes == {5}
+
+
+def test_only_a_whole_client_is_a_forgotten_client():
+    """A client that forgot some samples goes on training."""
+    exclusions = Exclusions().including([Target(CLIENT, "3"), Target(SAMPLE, "4", frozenset({"a"}))])
+    assert [exclusions.is_forgotten(client) for client in ("3", "4", "5")] == [True, False, False]
+
+
+def test_every_status_has_its_moves():
+    """The table of moves speaks of every status and of nothing else."""
+    assert set(LEGAL_MOVES) == set(Status)
+    assert set().union(*LEGAL_MOVES.values()) <= set(Status)
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.CANCELLED])
+def test_a_final_status_has_no_exit(status):
+    """Completed and cancelled are final."""
+    assert LEGAL_MOVES[status] == frozenset()
+
+
+def test_every_status_can_be_reached():
+    """From received, some way leads to each other status."""
+    reached = {Status.RECEIVED}
+    for _ in Status:
+        reached |= set().union(*(LEGAL_MOVES[status] for status in reached))
+    assert reached == set(Status)
+
+
+def test_once_recovery_began_only_completion_remains():
+    """The unlearned model is committed: no failing, cancelling or starting again."""
+    assert LEGAL_MOVES[Status.RECOVERING] == {Status.VERIFYING}
+    assert LEGAL_MOVES[Status.VERIFYING] == {Status.COMPLETED}
+
+
+def test_unlearning_is_entered_from_the_queue_only():
+    """No way leads around the second eligibility check."""
+    assert [status for status in Status if Status.UNLEARNING in LEGAL_MOVES[status]] == [Status.SCHEDULED]
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_a_request_is_open_until_it_is_final_or_failed(status):
+    """Open means that somebody still has to act without being asked again."""
+    now = datetime(2025, 1, 1, tzinfo=UTC)
+    request = DeletionRequest(
+        id="7",
+        idempotency_key="k",
+        target=Target(CLIENT, "3"),
+        method="puf-special",
+        parameters={},
+        submitted_by="operator",
+        status=status,
+        created_at=now,
+        updated_at=now,
+    )
+    assert request.is_open == (status not in {Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+    assert request.is_open == (status in OPEN_STATUSES)

@@ -22,7 +22,7 @@ from strategies.run_config import RunSettings, local_seed
 from unlearning.errors import DataError, FlowerUnlearningError
 from unlearning.methods import ClientSite, Reply, method_named
 from unlearning.parameters import Vector
-from unlearning.requests import NOTHING, Forget
+from unlearning.requests import Forget
 from unlearning.tasks import load_site, make_task
 from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
 from unlearning.training import TrainingSettings, evaluate, train

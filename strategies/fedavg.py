@@ -16,10 +16,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from strategies.measuring import measure_messages, merged
+from strategies.measuring import merged
 from strategies.messages import (
+    MEASURE,
     NUM_EXAMPLES,
     TRAIN,
+    Json,
     compose,
     exclusion_values,
     model_record,
@@ -32,7 +34,7 @@ from strategies.run_config import RunSettings
 from strategies.updates import check_norm, checked, weighted_mean
 from unlearning.errors import UpdateRefused
 from unlearning.parameters import Vector
-from unlearning.requests import NOTHING, Exclusions
+from unlearning.requests import NOTHING, Exclusions, Forget
 
 _log = getLogger(__name__)
 
@@ -58,6 +60,7 @@ class FedAvg(Strategy):
         self.roster = roster or Roster()
         self.exclusions = Exclusions()
         self.withheld = Exclusions()
+        self.answers: Mapping[str, Mapping[str, str]] = {}
         self.outcome = RoundOutcome()
         self._global: Vector | None = None
         self._was_complete = False
@@ -79,6 +82,12 @@ class FedAvg(Strategy):
             for client, member in self.roster.online(grid).items()
             if not (self.exclusions.of(client) | self.withheld.of(client)).everything
         }
+
+    def site_values(self, client: str) -> Json:
+        """What every message tells a client: what it must leave out, and answers to what it filed."""
+        values = exclusion_values(self.exclusions.of(client), self.withheld.of(client))
+        answers = self.answers.get(client, {})
+        return {**values, "answers": dict(answers)} if answers else values
 
     def await_clients(self, grid: Grid, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Wait, with a limit, for the clients expected at the start, later for the fewest allowed.
@@ -133,10 +142,7 @@ class FedAvg(Strategy):
                 eligible[client].node_id,
                 TRAIN,
                 server_round,
-                {
-                    **training,
-                    **exclusion_values(self.exclusions.of(client), self.withheld.of(client)),
-                },
+                {**training, **self.site_values(client)},
                 arrays,
             )
             for client in chosen
@@ -181,13 +187,31 @@ class FedAvg(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask every eligible client to measure the model on its own data."""
-        eligible = self.eligible(grid)
-        forgets = {client: (self.exclusions.of(client), NOTHING) for client in eligible}
-        return list(
-            measure_messages(
-                eligible, arrays, forgets, server_round=server_round, samples=self.settings.attack_samples
-            ).values()
-        )
+        return list(self.measure_messages(server_round, arrays, self.eligible(grid)).values())
+
+    def measure_messages(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        members: Mapping[str, Member],
+        forgets: Mapping[str, Forget] | None = None,
+    ) -> dict[str, Message]:
+        """Ask `members` to measure the model; `forgets` says what each counts as its forgotten set."""
+        forgets = forgets or {}
+        return {
+            client: compose(
+                member.node_id,
+                MEASURE,
+                server_round,
+                {
+                    **self.site_values(client),
+                    "forget": forgets.get(client, NOTHING).to_json(),
+                    "samples": self.settings.attack_samples,
+                },
+                arrays,
+            )
+            for client, member in members.items()
+        }
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Loss and score over all clients' training data, and over their test data where they have any."""

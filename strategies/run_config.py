@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from unlearning.tasks.settings import TaskSettings, problems
 
 from unlearning.errors import ConfigurationError
-from unlearning.tasks.settings import TaskSettings, problems
 from unlearning.training import TrainingSettings
 
 
@@ -44,7 +44,6 @@ class RunSettings(BaseModel):
     start_clients: int = Field(default=0, ge=0)
     round_timeout_s: float = Field(default=600.0, gt=0)
     wait_timeout_s: float = Field(default=300.0, gt=0)
-    round_pause_s: float = Field(default=0.0, ge=0)
     max_update_norm: float = Field(default=0.0, ge=0)
 
     # Local training
@@ -71,6 +70,7 @@ class RunSettings(BaseModel):
     max_attempts: int = Field(default=5, ge=1)
     attack_samples: int = Field(default=1000, ge=1)
     measure_every_recovery_round: bool = True
+    evaluate_every: int = Field(default=1, ge=0)
 
     @classmethod
     def from_run_config(cls, values: Mapping[str, Any]) -> "RunSettings":

@@ -16,7 +16,6 @@ from strategies.fedavg import FedAvg
 from strategies.messages import (
     UNLEARN,
     compose,
-    exclusion_values,
     instruction_record,
     instruction_values,
     model_record,
@@ -121,7 +120,7 @@ class UnlearningStrategy(Strategy):
                 record = records.setdefault(id(instruction.model), model_record(instruction.model))
             values = {
                 **instruction_values(self.method.info.name, instruction),
-                **exclusion_values(self.fedavg.exclusions.of(client), self.fedavg.withheld.of(client)),
+                **self.fedavg.site_values(client),
             }
             messages[client] = compose(online[client].node_id, UNLEARN, server_round, values, record)
         return messages

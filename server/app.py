@@ -1,0 +1,103 @@
+"""The ServerApp: wires settings, ledger, checkpoints and strategy to the live loop.
+
+Run by Flower as `server.app:app`, in simulation and on a deployment alike.
+"""
+
+import os
+from datetime import UTC, datetime
+from logging import getLogger
+from pathlib import Path
+from socket import gethostname
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from server.checkpoints import CheckpointStore
+from server.driver import Driver
+from server.ledger import Ledger
+from server.live_loop import LiveLoop
+from server.logs import log_to_flower
+from server.scripted_requests import parse_requests
+from server.state import FederationState
+from strategies.fedavg import FedAvg
+from strategies.roster import Roster
+from strategies.run_config import RunSettings
+from unlearning.errors import ConfigurationError, Fenced
+from unlearning.parameters import content_hash
+from unlearning.tasks import load_server_test, make_task
+from unlearning.training import initial_parameters
+
+_log = getLogger(__name__)
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the federation of `context.run_config` until it is done or stopped."""
+    log_to_flower()
+    try:
+        settings = RunSettings.from_run_config(context.run_config)
+    except ConfigurationError as exc:
+        _log.error("%s", exc)
+        raise
+    run_federation(grid, settings, run_id=context.run_id)
+
+
+def run_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> FederationState:
+    """Go on from the newest checkpoint, or start from fresh weights; returns the last state.
+
+    A newer server process that takes over ends this one quietly.
+    """
+    scripted = parse_requests(settings.requests)
+    state_dir = state_directory(settings, run_id)
+    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    ledger = Ledger.open(settings.ledger or ledger_url(state_dir))
+    try:
+        token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
+        task = make_task(settings.task())
+        driver = Driver(
+            grid=grid,
+            settings=settings,
+            task=task,
+            test_set=load_server_test(settings.task()),
+            fedavg=FedAvg(settings, Roster(timeout_s=settings.round_timeout_s)),
+            ledger=ledger,
+            checkpoints=CheckpointStore(state_dir / "checkpoints", keep=settings.checkpoints_kept),
+            state_dir=state_dir,
+            token=token,
+            now=_now,
+        )
+        state = driver.checkpoints.newest()
+        if state is None:
+            _log.info("A new federation in %s", state_dir)
+            state = FederationState(parameters=initial_parameters(task, settings.seed))
+        else:
+            _log.info("Going on in %s from round %d (%s)", state_dir, state.round, state.phase)
+        state = LiveLoop(driver, scripted).run(state)
+        _log.info(
+            "Done after round %d; model %s in %s", state.round, content_hash(state.parameters), state_dir
+        )
+        return state
+    except Fenced as exc:
+        _log.error("This server process ends: %s", exc)
+        raise
+    finally:
+        ledger.close()
+
+
+def state_directory(settings: RunSettings, run_id: int) -> Path:
+    """Where the federation's memory is; without `state-dir` a fresh directory for this run only."""
+    if settings.state_dir:
+        return Path(settings.state_dir).expanduser().absolute()
+    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    return home / "flower-unlearning" / f"run-{run_id}"
+
+
+def ledger_url(state_dir: Path) -> str:
+    """The default ledger: SQLite in the state directory."""
+    return f"sqlite:///{state_dir / 'ledger.db'}"
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,208 @@
+"""Checkpoints: the whole state of the live federation in one file, atomic and content-hashed.
+
+A file is named `SEQUENCE-TOKEN-HASH.npz`. TOKEN is the fencing token of the process that wrote it, HASH
+the first 16 hex digits of the file's SHA-256. The newest one by (token, sequence) counts; a file whose
+content is not what its name says is passed over with a warning.
+"""
+
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.state import Batch, Cost, FederationState, Phase
+from unlearning.errors import CheckpointError
+from unlearning.methods import UnlearningState
+from unlearning.requests import Exclusions, Target
+from unlearning.verification.measurement import Measurement
+
+_log = getLogger(__name__)
+_NAME = re.compile(r"(\d{10})-(\d{6})-([0-9a-f]{16})\.npz")
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Entry:
+    token: int
+    sequence: int
+    digest: str
+    path: Path
+
+
+class CheckpointStore:
+    """The checkpoints in one directory; `keep` of them are kept."""
+
+    def __init__(self, directory: Path, *, keep: int = 3) -> None:
+        self._directory = directory
+        self._keep = keep
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def save(self, state: FederationState, *, token: int) -> Path:
+        """Write `state`; when this returns it survives a crash."""
+        entries = self._entries()
+        sequence = max((entry.sequence for entry in entries), default=0) + 1
+        content = encode(state)
+        digest = hashlib.sha256(content).hexdigest()[:16]
+        path = self._directory / f"{sequence:010d}-{token:06d}-{digest}.npz"
+        partial = self._directory / f".partial-{os.getpid()}"
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        self._sync_directory()
+        for entry in sorted(self._entries())[: -self._keep]:
+            entry.path.unlink(missing_ok=True)
+        return path
+
+    def newest(self) -> FederationState | None:
+        """The newest readable state, or None if there is none at all.
+
+        Raises:
+            CheckpointError: there are checkpoints and none can be read.
+        """
+        entries = sorted(self._entries(), reverse=True)
+        for entry in entries:
+            try:
+                return self._read(entry)
+            except CheckpointError as exc:
+                _log.error("%s", exc)
+        if entries:
+            raise CheckpointError(
+                f"None of the {len(entries)} checkpoints in {self._directory} can be read. "
+                "Restore the directory from a backup."
+            )
+        return None
+
+    def erase_older(self) -> int:
+        """Erase all but the newest; older ones still carry what was forgotten. Returns how many."""
+        old = sorted(self._entries())[:-1]
+        for entry in old:
+            entry.path.unlink(missing_ok=True)
+        self._sync_directory()
+        return len(old)
+
+    def _read(self, entry: _Entry) -> FederationState:
+        content = entry.path.read_bytes()
+        if hashlib.sha256(content).hexdigest()[:16] != entry.digest:
+            raise CheckpointError(f"{entry.path} is damaged: its content is not what its name says.")
+        return decode(content)
+
+    def _entries(self) -> list[_Entry]:
+        found = []
+        for path in self._directory.glob("*.npz"):
+            match = _NAME.fullmatch(path.name)
+            if match:
+                found.append(_Entry(int(match[2]), int(match[1]), match[3], path))
+        return found
+
+    def _sync_directory(self) -> None:
+        descriptor = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def encode(state: FederationState) -> bytes:
+    """A state as the bytes of an .npz file: arrays as such, everything else as JSON. No pickle."""
+    arrays: dict[str, NDArray[Any]] = {"parameters": state.parameters}
+    meta: dict[str, Any] = {
+        "version": VERSION,
+        "round": state.round,
+        "training_rounds": state.training_rounds,
+        "phase": str(state.phase),
+        "exclusions": state.exclusions.to_json(),
+        "event_sequence": state.event_sequence,
+        "batch": _batch_to_json(state.batch, arrays) if state.batch is not None else None,
+    }
+    text = json.dumps(meta, sort_keys=True).encode()
+    arrays["meta"] = np.frombuffer(text, dtype=np.uint8)
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()
+
+
+def decode(content: bytes) -> FederationState:
+    """The inverse of `encode`.
+
+    Raises:
+        CheckpointError: the bytes are no checkpoint of a version that is known here.
+    """
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        meta = json.loads(arrays.pop("meta").tobytes())
+        if meta["version"] != VERSION:
+            raise CheckpointError(
+                f"The checkpoint is of version {meta['version']}, this program reads version {VERSION}."
+            )
+        return FederationState(
+            parameters=arrays["parameters"],
+            round=meta["round"],
+            training_rounds=meta["training_rounds"],
+            phase=Phase(meta["phase"]),
+            exclusions=Exclusions.from_json(meta["exclusions"]),
+            event_sequence=meta["event_sequence"],
+            batch=_batch_from_json(meta["batch"], arrays) if meta["batch"] is not None else None,
+        )
+    except (KeyError, ValueError, OSError, EOFError) as exc:
+        raise CheckpointError(f"Not a checkpoint: {type(exc).__name__}: {exc}") from exc
+
+
+_COSTS = ("unlearning_cost", "recovery_cost", "measuring_cost")
+
+
+def _batch_to_json(batch: Batch, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    method = batch.method_state
+    state = None
+    if method is not None:
+        arrays["method.parameters"] = method.parameters
+        arrays |= {f"method.arrays.{name}": value for name, value in method.arrays.items()}
+        state = {
+            "exchanges": method.exchanges,
+            "finished": method.finished,
+            "values": dict(method.values),
+        }
+    plain = asdict(replace(batch, method_state=None, measurements={}, targets=()))
+    return {
+        **plain,
+        "method_state": state,
+        "targets": [target.to_json() for target in batch.targets],
+        "measurements": {
+            request_id: [measurement.to_json() for measurement in measurements]
+            for request_id, measurements in batch.measurements.items()
+        },
+    }
+
+
+def _batch_from_json(value: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Batch:
+    fields = dict(value)
+    state = fields.pop("method_state")
+    if state is not None:
+        prefix = "method.arrays."
+        state = UnlearningState(
+            parameters=arrays["method.parameters"],
+            arrays={
+                name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)
+            },
+            **state,
+        )
+    fields |= {name: Cost(**fields[name]) for name in _COSTS}
+    fields["request_ids"] = tuple(fields["request_ids"])
+    fields["participants"] = tuple(fields["participants"])
+    fields["targets"] = tuple(Target.from_json(item) for item in fields["targets"])
+    fields["measurements"] = {
+        request_id: tuple(Measurement.from_json(item) for item in items)
+        for request_id, items in fields["measurements"].items()
+    }
+    return Batch(method_state=state, **fields)

@@ -1,0 +1,367 @@
+"""A deletion on the live federation, step by step: claim, unlearn, recover, verify, report.
+
+Each step takes a state and gives the next one, and leaves ledger and checkpoint so that doing the step
+again after a crash changes nothing:
+
+    claim       ledger: scheduled → unlearning, then checkpoint. A crash in between leaves requests that
+                no checkpoint knows; `reconcile` puts them back into the queue.
+    unlearn     a checkpoint after every exchange of the method. With the last one the model, the
+                exclusions and the phase change in one checkpoint; then the ledger follows.
+    recover     ordinary rounds without the forgotten data, a checkpoint after each.
+    verify      report, ledger: completed, then checkpoint; older checkpoints are erased.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from logging import getLogger
+from pathlib import Path
+
+from server.driver import Driver, Observed
+from server.report import write_report
+from server.reporting import report_of
+from server.state import Batch, FederationState, Phase
+from strategies.messages import model_record, vector_of
+from strategies.unlearning_strategy import UnlearningStrategy
+from unlearning.errors import IllegalMove, MethodFailed, RequestError
+from unlearning.methods import Need, check_supports, method_named, validated_parameters
+from unlearning.parameters import content_hash
+from unlearning.requests import NOTHING, DeletionRequest, Forget, Status, Target
+from unlearning.verification.measurement import Measurement, Stage, measure
+from unlearning.verification.observations import merge
+
+_log = getLogger(__name__)
+
+
+def reconcile(driver: Driver, state: FederationState) -> FederationState:
+    """Make ledger and state agree after a start; the checkpoint is always the one that is ahead or equal."""
+    batch = state.batch
+    mine = set(batch.request_ids) if batch is not None else set()
+    for request in driver.ledger.list_requests(statuses=(Status.UNLEARNING,)):
+        if request.id not in mine:
+            _move(driver, request.id, Status.SCHEDULED, reason="the server stopped before it had begun")
+    if batch is not None and state.phase is not Phase.UNLEARNING:
+        for request_id in batch.request_ids:
+            _follow(driver, request_id, state.phase)
+    return state
+
+
+def schedule(driver: Driver) -> None:
+    """Check what was received once more, now with the live federation at hand, and put it in the queue."""
+    for request in driver.ledger.list_requests(statuses=(Status.RECEIVED,)):
+        try:
+            method = method_named(request.method)
+            check_supports(method, request.target)
+            validated_parameters(method, request.parameters)
+        except RequestError as exc:
+            _move(driver, request.id, Status.FAILED, reason=str(exc))
+            continue
+        _move(driver, request.id, Status.SCHEDULED)
+
+
+def claim(driver: Driver, state: FederationState) -> Batch | None:
+    """Take the first request that can be served now, and those that the method can serve with it."""
+    online = set(driver.fedavg.roster.online(driver.grid))
+    ready: list[DeletionRequest] = []
+    for request in driver.ledger.list_requests(statuses=(Status.SCHEDULED,)):
+        absent = _absent(request, online)
+        if absent:
+            _note_once(driver, request, f"waiting for {absent} to come online")
+        else:
+            ready.append(request)
+    if not ready:
+        return None
+    first = ready[0]
+    method = method_named(first.method)
+    together = [
+        request
+        for request in ready
+        if request.method == first.method and dict(request.parameters) == dict(first.parameters)
+    ]
+    taken: list[DeletionRequest] = []
+    for request in together if method.info.several_at_once else [first]:
+        try:
+            taken.append(_move(driver, request.id, Status.UNLEARNING))
+        except IllegalMove as exc:  # it was cancelled at this very moment
+            _log.info("%s", exc)
+    if not taken:
+        return None
+    return Batch(
+        request_ids=tuple(request.id for request in taken),
+        targets=tuple(request.target for request in taken),
+        method=first.method,
+        parameters=dict(first.parameters),
+        attempt=1 + max(request.attempts for request in taken),
+        started_round=state.round,
+        hash_before=content_hash(state.parameters),
+    )
+
+
+def begin(driver: Driver, state: FederationState, batch: Batch) -> FederationState:
+    """The checkpoint "before"."""
+    _log.info(
+        "Deletion of %s by %s begins (%s).",
+        ", ".join(target.describe() for target in batch.targets),
+        batch.method,
+        ", ".join(batch.request_ids),
+    )
+    return driver.save(replace(state, batch=batch, phase=Phase.UNLEARNING))
+
+
+def unlearn(driver: Driver, state: FederationState) -> FederationState:
+    """Measure the model as it was, or carry out the method's next exchange."""
+    batch = _batch(state)
+    try:
+        if not batch.measurements:
+            return driver.save(_measured(driver, state, "before"))
+        return _exchange(driver, state, batch)
+    except MethodFailed as exc:
+        return _given_up(driver, state, batch, exc)
+
+
+def recover(driver: Driver, state: FederationState) -> FederationState:
+    """Measure the unlearned model, or one recovery round, or decide that it is enough."""
+    batch = _batch(state)
+    if all(measurement.stage == "before" for measurement in _first_measurements(batch)):
+        return driver.save(_measured(driver, state, "unlearned"))
+    reason = _stop_reason(driver, state, batch)
+    if reason:
+        if _first_measurements(batch)[-1].round != state.round:
+            state = _measured(driver, state, "recovery")
+        state = replace(state, phase=Phase.VERIFYING, batch=replace(_batch(state), stop_reason=reason))
+        state = driver.save(state)
+        _move_all(driver, batch, Status.VERIFYING, reason=reason)
+        return state
+    driver.fedavg.await_clients(driver.grid)
+    number = state.round + 1
+    messages = driver.fedavg.train_messages(number, model_record(state.parameters), driver.grid)
+    if not messages:
+        return state
+    done = driver.exchange(messages)
+    arrays, _ = driver.fedavg.aggregate_train(number, done.messages.values())
+    state = replace(
+        state,
+        round=number,
+        parameters=state.parameters if arrays is None else vector_of(arrays),
+        batch=replace(
+            batch,
+            recovery_rounds=batch.recovery_rounds + 1,
+            recovery_cost=batch.recovery_cost.plus(done.seconds, done.bytes_sent, done.bytes_received),
+        ),
+    )
+    driver.record(state, "recovery", done, batch.request_ids)
+    if driver.settings.measure_every_recovery_round:
+        state = _measured(driver, state, "recovery")
+    return driver.save(state)
+
+
+def verify(driver: Driver, state: FederationState) -> FederationState:
+    """Write the reports, complete the requests, and erase the checkpoints that still carry the data."""
+    batch = _batch(state)
+    after = content_hash(state.parameters)
+    for request_id in batch.request_ids:
+        report = report_of(driver, state, request_id)
+        directory = driver.state_dir / "reports" / request_id
+        write_report(directory, report)
+        driver.ledger.move(
+            request_id,
+            Status.COMPLETED,
+            token=driver.token,
+            now=driver.now(),
+            result={
+                "report": str(Path("reports") / request_id / "report.html"),
+                "model_hash_before": batch.hash_before,
+                "model_hash_unlearned": batch.hash_unlearned,
+                "model_hash_after": after,
+                "recovery_rounds": batch.recovery_rounds,
+            },
+        )
+        _log.info("Deletion request %s is completed; report in %s", request_id, directory)
+    state = driver.save(replace(state, phase=Phase.TRAINING, batch=None))
+    erased = driver.checkpoints.erase_older()
+    _log.info("%d older checkpoint(s) erased: they still carried what was forgotten.", erased)
+    return state
+
+
+def concerned(driver: Driver, targets: Sequence[Target]) -> dict[str, Forget]:
+    """What each client counts as forgotten in these deletions; a class concerns every known client."""
+    everyone = [record.client_id for record in driver.ledger.clients()]
+    forgets: dict[str, Forget] = {}
+    for target in targets:
+        for client in [target.client_id] if target.client_id is not None else everyone:
+            forgets[client] = forgets.get(client, NOTHING) | target.forget
+    return forgets
+
+
+def _exchange(driver: Driver, state: FederationState, batch: Batch) -> FederationState:
+    method = method_named(batch.method)
+    strategy = UnlearningStrategy(
+        method,
+        batch.targets,
+        driver.fedavg,
+        parameters=validated_parameters(method, batch.parameters),
+        state=batch.method_state,
+    )
+    number = state.round + 1
+    messages = strategy.unlearn_messages(number, model_record(state.parameters), driver.grid)
+    done = driver.exchange(messages)
+    final = [failure for failure in done.failures.values() if failure.is_final]
+    if final:
+        raise MethodFailed("; ".join(str(failure) for failure in final), retryable=False)
+    strategy.aggregate_train(number, done.messages.values())
+    method_state = strategy.state
+    assert method_state is not None
+    batch = replace(
+        batch,
+        method_state=method_state,
+        participants=tuple(sorted({*batch.participants, *done.replies})),
+        unlearning_cost=batch.unlearning_cost.plus(done.seconds, done.bytes_sent, done.bytes_received),
+    )
+    if not method_state.finished:
+        return driver.save(replace(state, round=number, batch=batch))
+    state = driver.save(
+        replace(
+            state,
+            round=number,
+            parameters=method_state.parameters,
+            exclusions=state.exclusions.including(batch.targets),
+            phase=Phase.RECOVERING,
+            batch=replace(batch, method_state=None, hash_unlearned=content_hash(method_state.parameters)),
+        )
+    )
+    driver.record(state, "unlearning", done, batch.request_ids)
+    _move_all(driver, batch, Status.RECOVERING)
+    return state
+
+
+def _measured(driver: Driver, state: FederationState, stage: Stage) -> FederationState:
+    """`state` with one more measurement of its model for each request of the batch."""
+    batch = _batch(state)
+    forgets = concerned(driver, batch.targets)
+    driver.restrict(state)
+    observed = driver.observe_all(state, state.parameters, forgets)
+    measurements = {
+        request_id: (
+            *batch.measurements.get(request_id, ()),
+            _measurement_of(driver, state, target, stage, observed),
+        )
+        for request_id, target in zip(batch.request_ids, batch.targets, strict=True)
+    }
+    done = observed.exchange
+    batch = replace(
+        batch,
+        measurements=measurements,
+        measuring_cost=batch.measuring_cost.plus(done.seconds, done.bytes_sent, done.bytes_received),
+    )
+    if stage == "before":
+        batch = replace(batch, target_score=_target_score(driver, _first_measurements(batch)[0]))
+    return replace(state, batch=batch)
+
+
+def _measurement_of(
+    driver: Driver, state: FederationState, target: Target, stage: Stage, observed: Observed
+) -> Measurement:
+    clients = sorted(concerned(driver, [target]))
+    mine = [observed.forgotten[client] for client in clients if client in observed.forgotten]
+    missing = [
+        f"client {client}: {observed.missing[client]}" for client in clients if client in observed.missing
+    ]
+    return measure(
+        stage=stage,
+        round=state.round,
+        test=observed.test,
+        retained=observed.retained,
+        forgotten=merge(mine) if mine else None,
+        seed=driver.settings.seed,
+        reasons={"forgotten": "; ".join(missing)} if missing else None,
+    )
+
+
+def _target_score(driver: Driver, before: Measurement) -> float | None:
+    if driver.settings.recovery_target > 0:
+        return driver.settings.recovery_target
+    if before.test is None or before.test.score is None:
+        return None
+    return before.test.score - driver.settings.recovery_tolerance
+
+
+def _stop_reason(driver: Driver, state: FederationState, batch: Batch) -> str:
+    """Why recovery ends now; empty while it goes on."""
+    known = {record.client_id for record in driver.ledger.clients()}
+    if known and all(state.exclusions.is_forgotten(client) for client in known):
+        return "no client is left to recover with"
+    last = _first_measurements(batch)[-1]
+    score = last.test.score if last.test is not None and last.round == state.round else None
+    if score is None and batch.target_score is not None and last.round != state.round:
+        test = driver.observe_test(state.parameters)
+        score = test.mean_score if test is not None else None
+    if score is not None and batch.target_score is not None and score >= batch.target_score:
+        name = driver.task.score_name
+        return f"test {name} {score:.4f} reached the target {batch.target_score:.4f}"
+    if batch.recovery_rounds >= driver.settings.recovery_max_rounds:
+        return f"recovery-max-rounds ({driver.settings.recovery_max_rounds}) is reached"
+    return ""
+
+
+def _given_up(driver: Driver, state: FederationState, batch: Batch, failure: MethodFailed) -> FederationState:
+    """Back to training with the model as it was; the requests wait for another try, or have failed."""
+    _log.warning("Unlearning attempt %d failed: %s", batch.attempt, failure)
+    state = driver.save(replace(state, phase=Phase.TRAINING, batch=None))
+    for request_id in batch.request_ids:
+        if not failure.retryable:
+            _move(driver, request_id, Status.FAILED, reason=str(failure))
+        elif batch.attempt >= driver.settings.max_attempts:
+            reason = f"{batch.attempt} attempts failed, the last one because: {failure}"
+            _move(driver, request_id, Status.FAILED, reason=reason, retryable=True)
+        else:
+            _move(driver, request_id, Status.SCHEDULED, reason=str(failure))
+    return state
+
+
+def _absent(request: DeletionRequest, online: set[str]) -> str:
+    needs = method_named(request.method).info.needs
+    client = request.target.client_id
+    if (
+        client is not None
+        and client not in online
+        and needs & {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE}
+    ):
+        return f"client {client}"
+    return "" if online else "any client"
+
+
+def _note_once(driver: Driver, request: DeletionRequest, text: str) -> None:
+    events = driver.ledger.events(request.id)
+    if not events or events[-1].detail.get("text") != text:
+        driver.ledger.note(request.id, "waiting", token=driver.token, now=driver.now(), detail={"text": text})
+
+
+def _follow(driver: Driver, request_id: str, phase: Phase) -> None:
+    """Bring the ledger to where the checkpoint already is."""
+    order = [Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING]
+    wanted = Status.RECOVERING if phase is Phase.RECOVERING else Status.VERIFYING
+    status = driver.ledger.get(request_id).status
+    while status in order and order.index(status) < order.index(wanted):
+        status = _move(driver, request_id, order[order.index(status) + 1]).status
+
+
+def _move_all(driver: Driver, batch: Batch, to: Status, reason: str = "") -> None:
+    for request_id in batch.request_ids:
+        _move(driver, request_id, to, reason=reason)
+
+
+def _move(
+    driver: Driver, request_id: str, to: Status, *, reason: str = "", retryable: bool = False
+) -> DeletionRequest:
+    return driver.ledger.move(
+        request_id, to, token=driver.token, now=driver.now(), reason=reason, retryable=retryable
+    )
+
+
+def _batch(state: FederationState) -> Batch:
+    assert state.batch is not None, "a step of a deletion needs its batch"
+    return state.batch
+
+
+def _first_measurements(batch: Batch) -> tuple[Measurement, ...]:
+    """The measurements of the first request: all requests of a batch are measured together."""
+    return tuple(batch.measurements[batch.request_ids[0]])

@@ -1,0 +1,226 @@
+"""What every step of the live federation needs: exchanges, measurements, checkpoints, records.
+
+The driver knows Flower's Grid and the ledger; what happens in which order is in `server.live_loop`
+(training) and `server.deletion` (everything from the claim of a request to its report).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from server.admission import admit
+from server.checkpoints import CheckpointStore
+from server.ledger import ClientRecord, Ledger, RoundRecord
+from server.state import FederationState
+from strategies.exchange import Exchange, exchange
+from strategies.fedavg import FedAvg
+from strategies.measuring import merged
+from strategies.messages import model_record, values_of
+from strategies.run_config import RunSettings
+from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
+from unlearning.parameters import Vector
+from unlearning.requests import Exclusions, Forget, Granularity, Status, Target
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import evaluate
+from unlearning.verification.observations import Observations, observe
+
+_log = getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What was observed of one model: by the server on its test set, and by the clients.
+
+    forgotten: by client, what it observed on its forgotten examples.
+    missing: why a client gave no answer.
+    """
+
+    test: Observations | None
+    retained: Observations | None
+    forgotten: Mapping[str, Observations]
+    missing: Mapping[str, str]
+    exchange: Exchange
+
+
+@dataclass(slots=True, kw_only=True)
+class Driver:
+    """The server's hands. `token` is the fencing token that this process acquired."""
+
+    grid: Grid
+    settings: RunSettings
+    task: Task
+    test_set: Examples | None
+    fedavg: FedAvg
+    ledger: Ledger
+    checkpoints: CheckpointStore
+    state_dir: Path
+    token: int
+    now: Callable[[], datetime]
+    answers: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def save(self, state: FederationState) -> FederationState:
+        """Make `state` durable.
+
+        Raises:
+            Fenced: a newer server process has taken over.
+        """
+        self.ledger.check_fence(self.token)
+        state = replace(state, event_sequence=self.ledger.last_event_sequence())
+        self.checkpoints.save(state, token=self.token)
+        return state
+
+    def restrict(self, state: FederationState) -> None:
+        """Tell the strategy who may train: not the forgotten, and not who waits to be forgotten."""
+        waiting = [
+            request.target
+            for request in self.ledger.list_requests(
+                statuses=(Status.RECEIVED, Status.SCHEDULED, Status.UNLEARNING)
+            )
+        ]
+        self.fedavg.exclusions = state.exclusions
+        self.fedavg.withheld = Exclusions().including(waiting)
+        self.fedavg.answers = self.answers
+
+    def exchange(self, messages: Mapping[str, Message]) -> Exchange:
+        """Send, wait, and take in what clients filed at their own sites."""
+        done = exchange(self.grid, messages, timeout_s=self.settings.round_timeout_s)
+        for client, content in done.replies.items():
+            self._take_site_requests(client, content)
+        return done
+
+    def register_clients(self) -> None:
+        """Write who is online into the ledger: the deletion service knows clients from there."""
+        online = self.fedavg.roster.online(self.grid)
+        now = self.now()
+        known = {record.client_id: record for record in self.ledger.clients()}
+        records = [
+            ClientRecord(
+                client, member.client_id if member.is_registered else "", member.public_key_hex, True, now
+            )
+            for client, member in online.items()
+        ]
+        records += [
+            replace(record, online=False)
+            for client, record in known.items()
+            if client not in online and record.online
+        ]
+        self.ledger.register_clients(records, token=self.token, now=now)
+
+    def record(
+        self, state: FederationState, kind: str, done: Exchange, request_ids: tuple[str, ...] = ()
+    ) -> None:
+        """Write what a round was like into the ledger, for `watch` and for the record."""
+        outcome = self.fedavg.outcome
+        metrics: dict[str, Any] = {
+            "participants": sorted(outcome.participants),
+            "num_examples": sum(outcome.participants.values()),
+            "loss": outcome.loss,
+            "seconds": round(done.seconds, 3),
+            "bytes_sent": done.bytes_sent,
+            "bytes_received": done.bytes_received,
+            "failed": {client: str(failure) for client, failure in sorted(done.failures.items())},
+            "refused": dict(outcome.refused),
+        }
+        every = self.settings.evaluate_every
+        if every and (kind != "training" or state.round % every == 0):
+            test = self.observe_test(state.parameters)
+            if test is not None:
+                metrics |= {"test_loss": test.mean_loss, "test_score": test.mean_score}
+        self.ledger.record_round(
+            RoundRecord(
+                round=state.round, kind=kind, request_ids=request_ids, metrics=metrics, at=self.now()
+            ),
+            token=self.token,
+        )
+        score = metrics.get("test_score")
+        _log.info(
+            "Round %d (%s): %d of %d client(s), loss %s, test %s %s, %.1f s",
+            state.round,
+            kind,
+            len(outcome.participants),
+            len(outcome.participants) + len(done.failures) + len(outcome.refused),
+            "–" if outcome.loss is None else f"{outcome.loss:.4f}",
+            self.task.score_name,
+            "–" if score is None else f"{score:.4f}",
+            done.seconds,
+        )
+
+    def observe_test(self, parameters: Vector) -> Observations | None:
+        """What the server observes on its own test set; None where it has none."""
+        if self.test_set is None:
+            return None
+        return observe(
+            evaluate(self.task, parameters, self.test_set),
+            max_samples=self.settings.attack_samples,
+            generator=np.random.default_rng(self.settings.seed),
+        )
+
+    def observe_all(
+        self, state: FederationState, parameters: Vector, forgets: Mapping[str, Forget]
+    ) -> Observed:
+        """Ask the retained clients of the round and those that forget to measure `parameters`.
+
+        forgets: what each concerned client counts as its forgotten set.
+        """
+        online = self.fedavg.roster.online(self.grid)
+        retained = self.fedavg.sample(
+            (client for client in self.fedavg.eligible(self.grid) if client not in forgets), state.round
+        )
+        asked = {client: online[client] for client in sorted({*retained, *forgets}) if client in online}
+        messages = self.fedavg.measure_messages(state.round, model_record(parameters), asked, forgets)
+        done = self.exchange(messages)
+        missing = {client: str(failure) for client, failure in done.failures.items()}
+        missing |= {client: "it is not online" for client in forgets if client not in asked}
+        own_test = self.observe_test(parameters)
+        forgotten = {
+            client: observations
+            for client in forgets
+            if client in done.replies
+            and (observations := merged({client: done.replies[client]}, "forgotten")) is not None
+        }
+        return Observed(
+            test=own_test if own_test is not None else merged(done.replies, "test"),
+            retained=merged(done.replies, "retained"),
+            forgotten=forgotten,
+            missing=missing,
+            exchange=done,
+        )
+
+    def _take_site_requests(self, client: str, content: RecordDict) -> None:
+        """Admit what a client filed at its own site; it can only speak for itself."""
+        for filed in values_of(content).get("site-requests", []):
+            key = str(filed.get("key", ""))
+            if not key or key in self.answers.get(client, {}):
+                continue
+            try:
+                target = _own_target(client, filed)
+                request = admit(
+                    self.ledger,
+                    target,
+                    method=str(filed.get("method", "")),
+                    parameters=dict(filed.get("parameters", {})),
+                    submitted_by=f"site of client {client}",
+                    idempotency_key=f"site/{client}/{key}",
+                    now=self.now(),
+                )
+                answer = f"accepted as {request.id}"
+            except ConfigurationError:
+                raise
+            except (FlowerUnlearningError, TypeError, ValueError) as exc:
+                answer = f"refused: {exc}"
+            _log.info("Site request %s of client %s: %s", key, client, answer)
+            self.answers.setdefault(client, {})[key] = answer
+
+
+def _own_target(client: str, filed: Mapping[str, Any]) -> Target:
+    asked = Target.from_json(filed["target"])
+    if asked.granularity is Granularity.CLASS:
+        raise InvalidRequest("A client may ask to forget itself or its own samples, not a class.")
+    return replace(asked, client_id=client)

@@ -1,0 +1,91 @@
+"""Everything the live federation knows between two steps. A checkpoint holds exactly this.
+
+training ──► unlearning ──► recovering ──► verifying ──► training
+    ▲             │
+    └─────────────┘    the method failed: the model is as it was
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from unlearning.methods import UnlearningState
+from unlearning.parameters import Vector
+from unlearning.requests import Exclusions, Target
+from unlearning.verification.measurement import Measurement
+
+
+class Phase(StrEnum):
+    """What the next step will be about."""
+
+    TRAINING = "training"
+    UNLEARNING = "unlearning"
+    RECOVERING = "recovering"
+    VERIFYING = "verifying"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a phase has cost so far: payload bytes both ways, seconds, and how many exchanges."""
+
+    exchanges: int = 0
+    seconds: float = 0.0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+    def plus(self, seconds: float, bytes_sent: int, bytes_received: int) -> "Cost":
+        """This cost and one more exchange's."""
+        return Cost(
+            exchanges=self.exchanges + 1,
+            seconds=self.seconds + seconds,
+            bytes_sent=self.bytes_sent + bytes_sent,
+            bytes_received=self.bytes_received + bytes_received,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The requests that are being carried out together.
+
+    method_state: where the method stands; its parameters are the model that is being unlearned, while
+        the federation's own model stays as it was until the method has finished.
+    measurements: by request id, in order of time; all requests of a batch are measured together.
+    target_score: recovery may end when the test score reaches it; None if there is nothing to test on.
+    """
+
+    request_ids: tuple[str, ...]
+    targets: tuple[Target, ...]
+    method: str
+    parameters: Mapping[str, Any]
+    attempt: int
+    started_round: int
+    hash_before: str
+    hash_unlearned: str = ""
+    method_state: UnlearningState | None = None
+    target_score: float | None = None
+    recovery_rounds: int = 0
+    stop_reason: str = ""
+    participants: tuple[str, ...] = ()
+    measurements: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
+    unlearning_cost: Cost = field(default_factory=Cost)
+    recovery_cost: Cost = field(default_factory=Cost)
+    measuring_cost: Cost = field(default_factory=Cost)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederationState:
+    """The live federation.
+
+    round: counts every exchange that moves the model (training, unlearning, recovery); it decides the
+        learning rate and all seeds, so that a round repeated after a crash is the same round.
+    training_rounds: the rounds outside of deletions; `rounds` in the configuration bounds these.
+    """
+
+    parameters: Vector
+    round: int = 0
+    training_rounds: int = 0
+    phase: Phase = Phase.TRAINING
+    exclusions: Exclusions = field(default_factory=Exclusions)
+    batch: Batch | None = None
+    event_sequence: int = 0

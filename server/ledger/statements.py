@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from server.ledger import schema
-from server.ledger.records import MOVED, request_number, request_of
+from server.ledger.records import MOVED, as_json, request_number, request_of
 from unlearning.errors import ConflictingRequest, Fenced, RequestNotFound
 from unlearning.requests import OPEN_STATUSES, DeletionRequest, Status
 

@@ -216,7 +216,7 @@ class Ledger:
         """Become the one live loop: the token returned is valid until someone acquires the next."""
         fence = schema.fence
         with self._database.writing() as connection:
-            token = connection.scalar(
+            token: int | None = connection.scalar(
                 sa.update(fence)
                 .values(token=fence.c.token + 1, holder=holder, acquired_at=now)
                 .returning(fence.c.token)

@@ -1,0 +1,146 @@
+"""The one door for new deletion requests: what is refused here never enters the ledger.
+
+The deletion service uses it for requests that people file, and the ServerApp for those that a
+client files at its own site; the live loop checks again before it begins (`check_admissible`),
+because a federation can change while a request waits.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+from server.ledger import Ledger
+from unlearning.errors import AlreadyForgotten, InvalidRequest, UnknownClient
+from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Exclusions, Granularity, Target
+
+# How many ids an error message lists; a federation may have thousands of clients.
+_SHOWN = 20
+
+
+def admit(
+    ledger: Ledger,
+    target: Target,
+    *,
+    method: str,
+    parameters: Mapping[str, Any],
+    submitted_by: str,
+    idempotency_key: str,
+    now: datetime,
+) -> DeletionRequest:
+    """Check a new request and write it down; it is durable when this returns.
+
+    The method's default parameters are written down too, so that a request says everything about
+    itself. Without an idempotency key it gets one; a key seen before returns the request it made.
+
+    Raises:
+        InvalidRequest: a parameter, the key or the submitter's name is malformed.
+        UnknownMethod: there is no such method.
+        UnsupportedRequest: the method does not work at this granularity.
+        UnknownClient: the federation has no such client.
+        AlreadyForgotten: nothing is left of the target.
+        ConflictingRequest: a request for the same target is open, or the key made another one.
+        LedgerUnavailable: the ledger cannot be written.
+    """
+    key = idempotency_key or str(uuid4())
+    _check_text("idempotency key", key)
+    _check_text("submitter's name", submitted_by)
+    complete = _complete_parameters(target, method, parameters)
+    # A request sent twice gets its first answer, also when its client has been forgotten since.
+    if ledger.find(key) is None:
+        _check_target(ledger, target)
+    return ledger.submit(
+        target,
+        method=method,
+        parameters=complete,
+        submitted_by=submitted_by,
+        idempotency_key=key,
+        now=now,
+    )
+
+
+def check_admissible(ledger: Ledger, target: Target, *, method: str, parameters: Mapping[str, Any]) -> None:
+    """Refuse what `admit` would refuse, but for open requests and idempotency keys.
+
+    Raises:
+        InvalidRequest: a parameter is malformed.
+        UnknownMethod: there is no such method.
+        UnsupportedRequest: the method does not work at this granularity.
+        UnknownClient: the federation has no such client.
+        AlreadyForgotten: nothing is left of the target.
+    """
+    _complete_parameters(target, method, parameters)
+    _check_target(ledger, target)
+
+
+def parse_sample_ids(text: str) -> frozenset[str]:
+    """The ids in a list with one id a line; blank lines and lines that begin with `#` do not count.
+
+    Raises:
+        InvalidRequest: the list has no id, or has one twice.
+    """
+    first_seen: dict[str, int] = {}
+    repeated: list[str] = []
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+        sample_id = line.strip()
+        if not sample_id or sample_id.startswith("#"):
+            continue
+        if sample_id in first_seen:
+            repeated.append(f"line {number} repeats {sample_id[:40]!r} of line {first_seen[sample_id]}")
+        else:
+            first_seen[sample_id] = number
+    if repeated:
+        raise InvalidRequest(f"The list of sample ids has repetitions: {_some(repeated, '; ')}.")
+    if not first_seen:
+        lines = len(text.splitlines())
+        raise InvalidRequest(f"The list of sample ids is empty: {lines} line(s), none with an id.")
+    return frozenset(first_seen)
+
+
+def _complete_parameters(target: Target, method: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    # Imported here because it brings in PyTorch, and the command line needs only parse_sample_ids.
+    from unlearning.methods import check_supports, method_named, validated_parameters
+
+    chosen = method_named(method)
+    check_supports(chosen, target)
+    return validated_parameters(chosen, parameters).model_dump(mode="json")
+
+
+def _check_target(ledger: Ledger, target: Target) -> None:
+    if target.client_id is not None:
+        known = [client.client_id for client in ledger.clients()]
+        if not known:
+            raise UnknownClient(
+                f"There is no client {target.client_id!r}: the federation has not started, no client "
+                "has joined yet. Start it, then try again."
+            )
+        if target.client_id not in known:
+            raise UnknownClient(f"There is no client {target.client_id!r}. Known: {_some(known, ', ')}.")
+    _refuse_if_forgotten(ledger.exclusions(), target)
+
+
+def _refuse_if_forgotten(forgotten: Exclusions, target: Target) -> None:
+    if target.client_id is not None and forgotten.is_forgotten(target.client_id):
+        raise AlreadyForgotten(f"Client {target.client_id} is already forgotten; nothing is left to do.")
+    if target.granularity is Granularity.SAMPLE:
+        assert target.client_id is not None
+        if target.sample_ids <= forgotten.of(target.client_id).sample_ids:
+            raise AlreadyForgotten(
+                f"All {len(target.sample_ids):,} named sample(s) of client {target.client_id} are already "
+                "forgotten; nothing is left to do."
+            )
+    if target.granularity is Granularity.CLASS and target.class_label in forgotten.classes:
+        raise AlreadyForgotten(f"Class {target.class_label} is already forgotten; nothing is left to do.")
+
+
+def _check_text(what: str, text: str) -> None:
+    if not text or len(text) > MAX_ID_LENGTH or not text.isprintable():
+        raise InvalidRequest(
+            f"Malformed {what} {text[:40]!r}: it is 1 to {MAX_ID_LENGTH} printable characters."
+        )
+
+
+def _some(items: Sequence[str], separator: str) -> str:
+    rest = len(items) - _SHOWN
+    shown = separator.join(item[:120] for item in items[:_SHOWN])
+    return f"{shown} and {rest:,} more" if rest > 0 else shown

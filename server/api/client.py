@@ -1,0 +1,171 @@
+"""The client half of the deletion service: typed calls that raise the service's own errors."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from server.api import convert
+from server.api import deletion_pb2 as pb
+from server.api.convert import ClientStatus, MethodDescription
+from server.api.deletion_pb2_grpc import DeletionServiceStub
+from server.api.errors import error_of
+from server.api.tls import TlsFiles, is_loopback
+from server.ledger import Event, RoundRecord
+from unlearning.requests import DeletionRequest, Status, Target
+
+DEFAULT_TIMEOUT_S = 30.0
+# How long a broken watch waits for the service to come back; a supervisor restarts it sooner.
+RECONNECT_S = 60.0
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A request's report, as JSON and as a page (empty where there is none)."""
+
+    json: bytes
+    html: bytes
+
+
+class DeletionClient:
+    """A connection to the deletion service at `address` (host:port).
+
+    Every call raises what the service raised (a `RequestError` or `LedgerUnavailable`), or
+    `ServiceUnavailable` where it gave no answer.
+    """
+
+    def __init__(
+        self, address: str, tls: TlsFiles | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.keepalive_time_ms", 30_000),
+        ]
+        if is_loopback(address):
+            options.append(("grpc.enable_http_proxy", 0))  # a proxy cannot reach this machine's loopback
+        if tls is None:
+            self._channel = grpc.insecure_channel(address, options)
+        else:
+            self._channel = grpc.secure_channel(address, tls.channel_credentials(), options)
+        self._stub: Any = DeletionServiceStub(self._channel)  # type: ignore[no-untyped-call]  # generated
+
+    def __enter__(self) -> "DeletionClient":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def submit(
+        self,
+        target: Target,
+        *,
+        method: str,
+        parameters: Mapping[str, Any] | None = None,
+        submitted_by: str = "",
+        idempotency_key: str = "",
+    ) -> DeletionRequest:
+        """File a request; it is durable when this returns."""
+        message = pb.SubmitRequestRequest(
+            target=convert.target_message(target),
+            method=method,
+            parameters_json=json.dumps(dict(parameters or {})),
+            idempotency_key=idempotency_key,
+            submitted_by=submitted_by,
+        )
+        return convert.request_of(self._call("SubmitRequest", message))
+
+    def get(self, request_id: str) -> DeletionRequest:
+        """One request as it stands."""
+        return convert.request_of(self._call("GetRequest", pb.GetRequestRequest(id=request_id)))
+
+    def list_requests(
+        self, *, statuses: Iterable[Status | str] = (), client_id: str = ""
+    ) -> list[DeletionRequest]:
+        """The requests in order of arrival, of these statuses and this client where given."""
+        names = [str(status) for status in statuses]
+        message = pb.ListRequestsRequest(statuses=names, client_id=client_id)
+        return [convert.request_of(item) for item in self._call("ListRequests", message).requests]
+
+    def watch(self, request_id: str) -> Iterator[DeletionRequest | Event | RoundRecord]:
+        """The request, its events and the federation's rounds as they happen; last, the request again.
+
+        Goes on where it was when the service is away for less than a minute.
+        """
+        asked = pb.WatchRequestRequest(id=request_id)
+        connected = False
+        while True:
+            try:
+                for message in self._stub.WatchRequest(asked):
+                    item = _watch_item(message)
+                    if isinstance(item, Event):
+                        asked.after_event = item.sequence
+                    elif isinstance(item, RoundRecord):
+                        asked.after_round = item.sequence
+                    connected = True
+                    yield item
+                return
+            except grpc.RpcError as exc:
+                error = error_of(exc, self._address)
+                assert isinstance(exc, grpc.Call)
+                if not connected or exc.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise error from exc
+            try:
+                grpc.channel_ready_future(self._channel).result(timeout=RECONNECT_S)
+            except grpc.FutureTimeoutError:
+                raise error from None
+
+    def cancel(self, request_id: str, *, by: str = "") -> DeletionRequest:
+        """Withdraw a request that has not begun."""
+        message = pb.CancelRequestRequest(id=request_id, by=by)
+        return convert.request_of(self._call("CancelRequest", message))
+
+    def retry(self, request_id: str, *, by: str = "") -> DeletionRequest:
+        """Schedule a failed request again."""
+        return convert.request_of(self._call("RetryRequest", pb.RetryRequestRequest(id=request_id, by=by)))
+
+    def report(self, request_id: str) -> Report:
+        """The report of a completed request."""
+        answer = self._call("GetReport", pb.GetReportRequest(id=request_id))
+        return Report(answer.json, answer.html)
+
+    def clients(self) -> list[ClientStatus]:
+        """Every client that ever took part."""
+        answer = self._call("ListClients", pb.ListClientsRequest())
+        return [convert.client_of(item) for item in answer.clients]
+
+    def methods(self) -> list[MethodDescription]:
+        """Every method of the service."""
+        answer = self._call("ListMethods", pb.ListMethodsRequest())
+        return [convert.method_of(item) for item in answer.methods]
+
+    def _call(self, name: str, message: Any) -> Any:
+        try:
+            return getattr(self._stub, name)(message, timeout=self._timeout_s)
+        except grpc.RpcError as exc:
+            raise error_of(exc, self._address) from exc
+
+
+def _watch_item(message: pb.WatchRequestResponse) -> DeletionRequest | Event | RoundRecord:
+    match message.WhichOneof("item"):
+        case "event":
+            return convert.event_of(message.event)
+        case "round":
+            return convert.round_of(message.round)
+        case _:
+            return convert.request_of(message.request)

@@ -1,0 +1,241 @@
+"""Between the project's types and the messages of deletion.proto, both ways."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from server.api import deletion_pb2 as pb
+from server.ledger import ClientRecord, Event, RoundRecord
+from unlearning.errors import InvalidRequest
+from unlearning.requests import DeletionRequest, Granularity, Status, Target
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStatus:
+    """A client of the federation and how much of it was forgotten."""
+
+    client: ClientRecord
+    forgotten: bool
+    num_forgotten_samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodDescription:
+    """What a method states about itself; `parameters` maps a name to its JSON schema."""
+
+    name: str
+    title: str
+    source: str
+    granularities: tuple[str, ...]
+    several_at_once: bool
+    needs: tuple[str, ...]
+    remark: str
+    parameters: Mapping[str, Any]
+
+
+def target_message(target: Target) -> pb.Target:
+    """To the wire."""
+    return pb.Target(
+        granularity=str(target.granularity),
+        client_id=target.client_id or "",
+        sample_ids=sorted(target.sample_ids),
+        class_label=target.class_label,
+    )
+
+
+def target_of(message: pb.Target) -> Target:
+    """From the wire, checked.
+
+    Raises:
+        InvalidRequest: it is not a target, or names a sample twice.
+    """
+    try:
+        granularity = Granularity(message.granularity)
+    except ValueError:
+        allowed = ", ".join(Granularity)
+        raise InvalidRequest(
+            f"Unknown granularity {message.granularity[:40]!r}; it is one of: {allowed}."
+        ) from None
+    sample_ids = frozenset(message.sample_ids)
+    if len(sample_ids) != len(message.sample_ids):
+        repeated = len(message.sample_ids) - len(sample_ids)
+        raise InvalidRequest(f"The list of sample ids has {repeated:,} repetition(s); name each once.")
+    return Target(
+        granularity=granularity,
+        client_id=message.client_id or None,
+        sample_ids=sample_ids,
+        class_label=message.class_label if message.HasField("class_label") else None,
+    )
+
+
+def parameters_of(text: str) -> Mapping[str, Any]:
+    """A method's parameters from the wire.
+
+    Raises:
+        InvalidRequest: it is not a JSON object.
+    """
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError) as exc:
+        raise InvalidRequest(f"The parameters are not JSON: {exc}.") from exc
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"The parameters must be a JSON object, got {type(value).__name__}.")
+    return value
+
+
+def request_message(request: DeletionRequest) -> pb.DeletionRequest:
+    """To the wire."""
+    return pb.DeletionRequest(
+        id=request.id,
+        idempotency_key=request.idempotency_key,
+        target=target_message(request.target),
+        method=request.method,
+        parameters_json=json.dumps(dict(request.parameters)),
+        submitted_by=request.submitted_by,
+        status=str(request.status),
+        reason=request.reason,
+        retryable=request.retryable,
+        attempts=request.attempts,
+        created_at=_timestamp(request.created_at),
+        updated_at=_timestamp(request.updated_at),
+        result_json=json.dumps(dict(request.result)),
+    )
+
+
+def request_of(message: pb.DeletionRequest) -> DeletionRequest:
+    """From the wire."""
+    return DeletionRequest(
+        id=message.id,
+        idempotency_key=message.idempotency_key,
+        target=target_of(message.target),
+        method=message.method,
+        parameters=json.loads(message.parameters_json),
+        submitted_by=message.submitted_by,
+        status=Status(message.status),
+        reason=message.reason,
+        retryable=message.retryable,
+        attempts=message.attempts,
+        created_at=_time(message.created_at),
+        updated_at=_time(message.updated_at),
+        result=json.loads(message.result_json),
+    )
+
+
+def event_message(event: Event) -> pb.Event:
+    """To the wire."""
+    return pb.Event(
+        sequence=event.sequence,
+        request_id=event.request_id,
+        kind=event.kind,
+        from_status=str(event.from_status or ""),
+        to_status=str(event.to_status or ""),
+        actor=event.actor,
+        detail_json=json.dumps(dict(event.detail)),
+        at=_timestamp(event.at),
+    )
+
+
+def event_of(message: pb.Event) -> Event:
+    """From the wire."""
+    return Event(
+        sequence=message.sequence,
+        request_id=message.request_id,
+        kind=message.kind,
+        from_status=Status(message.from_status) if message.from_status else None,
+        to_status=Status(message.to_status) if message.to_status else None,
+        actor=message.actor,
+        detail=json.loads(message.detail_json),
+        at=_time(message.at),
+    )
+
+
+def round_message(record: RoundRecord) -> pb.Round:
+    """To the wire."""
+    return pb.Round(
+        sequence=record.sequence,
+        round=record.round,
+        kind=record.kind,
+        request_ids=record.request_ids,
+        metrics_json=json.dumps(dict(record.metrics)),
+        at=_timestamp(record.at),
+    )
+
+
+def round_of(message: pb.Round) -> RoundRecord:
+    """From the wire."""
+    return RoundRecord(
+        sequence=message.sequence,
+        round=message.round,
+        kind=message.kind,
+        request_ids=tuple(message.request_ids),
+        metrics=json.loads(message.metrics_json),
+        at=_time(message.at),
+    )
+
+
+def client_message(status: ClientStatus) -> pb.Client:
+    """To the wire."""
+    client = status.client
+    return pb.Client(
+        client_id=client.client_id,
+        node_name=client.node_name,
+        public_key_hex=client.public_key_hex,
+        online=client.online,
+        last_seen=None if client.last_seen is None else _timestamp(client.last_seen),
+        forgotten=status.forgotten,
+        num_forgotten_samples=status.num_forgotten_samples,
+    )
+
+
+def client_of(message: pb.Client) -> ClientStatus:
+    """From the wire."""
+    client = ClientRecord(
+        client_id=message.client_id,
+        node_name=message.node_name,
+        public_key_hex=message.public_key_hex,
+        online=message.online,
+        last_seen=_time(message.last_seen) if message.HasField("last_seen") else None,
+    )
+    return ClientStatus(client, message.forgotten, message.num_forgotten_samples)
+
+
+def method_message(method: MethodDescription) -> pb.Method:
+    """To the wire."""
+    return pb.Method(
+        name=method.name,
+        title=method.title,
+        source=method.source,
+        granularities=method.granularities,
+        several_at_once=method.several_at_once,
+        needs=method.needs,
+        remark=method.remark,
+        parameters_json=json.dumps(dict(method.parameters)),
+    )
+
+
+def method_of(message: pb.Method) -> MethodDescription:
+    """From the wire."""
+    return MethodDescription(
+        name=message.name,
+        title=message.title,
+        source=message.source,
+        granularities=tuple(message.granularities),
+        several_at_once=message.several_at_once,
+        needs=tuple(message.needs),
+        remark=message.remark,
+        parameters=json.loads(message.parameters_json),
+    )
+
+
+def _timestamp(value: datetime) -> Timestamp:
+    message = Timestamp()
+    message.FromDatetime(value)
+    return message
+
+
+def _time(message: Timestamp) -> datetime:
+    return message.ToDatetime(tzinfo=UTC)

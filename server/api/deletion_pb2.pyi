@@ -1,0 +1,230 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Target(_message.Message):
+    __slots__ = ("granularity", "client_id", "sample_ids", "class_label")
+    GRANULARITY_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_IDS_FIELD_NUMBER: _ClassVar[int]
+    CLASS_LABEL_FIELD_NUMBER: _ClassVar[int]
+    granularity: str
+    client_id: str
+    sample_ids: _containers.RepeatedScalarFieldContainer[str]
+    class_label: int
+    def __init__(self, granularity: _Optional[str] = ..., client_id: _Optional[str] = ..., sample_ids: _Optional[_Iterable[str]] = ..., class_label: _Optional[int] = ...) -> None: ...
+
+class DeletionRequest(_message.Message):
+    __slots__ = ("id", "idempotency_key", "target", "method", "parameters_json", "submitted_by", "status", "reason", "retryable", "attempts", "created_at", "updated_at", "result_json")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_JSON_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_BY_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RETRYABLE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
+    RESULT_JSON_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    idempotency_key: str
+    target: Target
+    method: str
+    parameters_json: str
+    submitted_by: str
+    status: str
+    reason: str
+    retryable: bool
+    attempts: int
+    created_at: _timestamp_pb2.Timestamp
+    updated_at: _timestamp_pb2.Timestamp
+    result_json: str
+    def __init__(self, id: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., target: _Optional[_Union[Target, _Mapping]] = ..., method: _Optional[str] = ..., parameters_json: _Optional[str] = ..., submitted_by: _Optional[str] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., retryable: _Optional[bool] = ..., attempts: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., result_json: _Optional[str] = ...) -> None: ...
+
+class SubmitRequestRequest(_message.Message):
+    __slots__ = ("target", "method", "parameters_json", "idempotency_key", "submitted_by")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_JSON_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_BY_FIELD_NUMBER: _ClassVar[int]
+    target: Target
+    method: str
+    parameters_json: str
+    idempotency_key: str
+    submitted_by: str
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., method: _Optional[str] = ..., parameters_json: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., submitted_by: _Optional[str] = ...) -> None: ...
+
+class GetRequestRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class ListRequestsRequest(_message.Message):
+    __slots__ = ("statuses", "client_id")
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    statuses: _containers.RepeatedScalarFieldContainer[str]
+    client_id: str
+    def __init__(self, statuses: _Optional[_Iterable[str]] = ..., client_id: _Optional[str] = ...) -> None: ...
+
+class ListRequestsResponse(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[DeletionRequest]
+    def __init__(self, requests: _Optional[_Iterable[_Union[DeletionRequest, _Mapping]]] = ...) -> None: ...
+
+class WatchRequestRequest(_message.Message):
+    __slots__ = ("id", "after_event", "after_round")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_EVENT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_ROUND_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    after_event: int
+    after_round: int
+    def __init__(self, id: _Optional[str] = ..., after_event: _Optional[int] = ..., after_round: _Optional[int] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("sequence", "request_id", "kind", "from_status", "to_status", "actor", "detail_json", "at")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    FROM_STATUS_FIELD_NUMBER: _ClassVar[int]
+    TO_STATUS_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_JSON_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    request_id: str
+    kind: str
+    from_status: str
+    to_status: str
+    actor: str
+    detail_json: str
+    at: _timestamp_pb2.Timestamp
+    def __init__(self, sequence: _Optional[int] = ..., request_id: _Optional[str] = ..., kind: _Optional[str] = ..., from_status: _Optional[str] = ..., to_status: _Optional[str] = ..., actor: _Optional[str] = ..., detail_json: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class Round(_message.Message):
+    __slots__ = ("sequence", "round", "kind", "request_ids", "metrics_json", "at")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_JSON_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    round: int
+    kind: str
+    request_ids: _containers.RepeatedScalarFieldContainer[str]
+    metrics_json: str
+    at: _timestamp_pb2.Timestamp
+    def __init__(self, sequence: _Optional[int] = ..., round: _Optional[int] = ..., kind: _Optional[str] = ..., request_ids: _Optional[_Iterable[str]] = ..., metrics_json: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class WatchRequestResponse(_message.Message):
+    __slots__ = ("request", "event", "round")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    request: DeletionRequest
+    event: Event
+    round: Round
+    def __init__(self, request: _Optional[_Union[DeletionRequest, _Mapping]] = ..., event: _Optional[_Union[Event, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ...) -> None: ...
+
+class CancelRequestRequest(_message.Message):
+    __slots__ = ("id", "by")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    by: str
+    def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ...) -> None: ...
+
+class RetryRequestRequest(_message.Message):
+    __slots__ = ("id", "by")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    by: str
+    def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ...) -> None: ...
+
+class GetReportRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class GetReportResponse(_message.Message):
+    __slots__ = ("json", "html")
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    HTML_FIELD_NUMBER: _ClassVar[int]
+    json: bytes
+    html: bytes
+    def __init__(self, json: _Optional[bytes] = ..., html: _Optional[bytes] = ...) -> None: ...
+
+class ListClientsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Client(_message.Message):
+    __slots__ = ("client_id", "node_name", "public_key_hex", "online", "last_seen", "forgotten", "num_forgotten_samples")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_NAME_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_HEX_FIELD_NUMBER: _ClassVar[int]
+    ONLINE_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    NUM_FORGOTTEN_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    node_name: str
+    public_key_hex: str
+    online: bool
+    last_seen: _timestamp_pb2.Timestamp
+    forgotten: bool
+    num_forgotten_samples: int
+    def __init__(self, client_id: _Optional[str] = ..., node_name: _Optional[str] = ..., public_key_hex: _Optional[str] = ..., online: _Optional[bool] = ..., last_seen: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., forgotten: _Optional[bool] = ..., num_forgotten_samples: _Optional[int] = ...) -> None: ...
+
+class ListClientsResponse(_message.Message):
+    __slots__ = ("clients",)
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    clients: _containers.RepeatedCompositeFieldContainer[Client]
+    def __init__(self, clients: _Optional[_Iterable[_Union[Client, _Mapping]]] = ...) -> None: ...
+
+class ListMethodsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Method(_message.Message):
+    __slots__ = ("name", "title", "source", "granularities", "several_at_once", "needs", "remark", "parameters_json")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    GRANULARITIES_FIELD_NUMBER: _ClassVar[int]
+    SEVERAL_AT_ONCE_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_FIELD_NUMBER: _ClassVar[int]
+    REMARK_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_JSON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    title: str
+    source: str
+    granularities: _containers.RepeatedScalarFieldContainer[str]
+    several_at_once: bool
+    needs: _containers.RepeatedScalarFieldContainer[str]
+    remark: str
+    parameters_json: str
+    def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ..., source: _Optional[str] = ..., granularities: _Optional[_Iterable[str]] = ..., several_at_once: _Optional[bool] = ..., needs: _Optional[_Iterable[str]] = ..., remark: _Optional[str] = ..., parameters_json: _Optional[str] = ...) -> None: ...
+
+class ListMethodsResponse(_message.Message):
+    __slots__ = ("methods",)
+    METHODS_FIELD_NUMBER: _ClassVar[int]
+    methods: _containers.RepeatedCompositeFieldContainer[Method]
+    def __init__(self, methods: _Optional[_Iterable[_Union[Method, _Mapping]]] = ...) -> None: ...

@@ -39,4 +39,4 @@ def whoami(message: Message, context: Context) -> Message:
     """Say which client this node declares itself to be."""
     from client.handlers import handle_whoami
 
-    return Message(handle_whoami(message, context), reply_to=message)
+    return Message(handle_whoami(context), reply_to=message)

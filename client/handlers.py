@@ -186,7 +186,7 @@ def _observed(local: Local, model: Vector, name: str, examples: Examples) -> dic
     return {f"{name}.{key}": value for key, value in observations.to_arrays().items()}
 
 
-def handle_whoami(message: Message, context: Context) -> RecordDict:
+def handle_whoami(context: Context) -> RecordDict:
     """Which client this node says it is."""
     memory = memory_of(context)
     return with_site_requests(arrays_content({}, {"client-id": client_id_of(context)}), memory)

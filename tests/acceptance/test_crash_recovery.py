@@ -1,0 +1,103 @@
+"""A crash at any durable step loses no request, applies none twice, and changes no bit of the outcome.
+
+The real code runs in this process; the "kill" is an exception that nothing catches, raised right before or
+right after a write. Killing real processes is in tests/integration.
+"""
+
+import pytest
+
+from server.checkpoints import CheckpointStore
+from server.ledger import Ledger
+from unlearning.parameters import content_hash
+from unlearning.requests import Status
+
+SCRIPT = "at=1 client=2 method=puf-regular; at=2 client=0"
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Killer:
+    """Kills at the n-th write, before or after it; counts writes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.writes = 0
+        self.kill_at = -1
+        for owner, name in (
+            (CheckpointStore, "save"),
+            (CheckpointStore, "erase_older"),
+            (Ledger, "move"),
+            (Ledger, "submit"),
+            (Ledger, "record_round"),
+        ):
+            self._wrap(monkeypatch, owner, name)
+
+    def _wrap(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+        original = getattr(owner, name)
+
+        def wrapped(*args: object, **kwargs: object) -> object:
+            self._maybe_die()
+            result = original(*args, **kwargs)
+            self._maybe_die()
+            return result
+
+        monkeypatch.setattr(owner, name, wrapped)
+
+    def _maybe_die(self) -> None:
+        self.writes += 1
+        if self.writes == self.kill_at:
+            raise Killed
+
+
+def test_a_kill_at_any_write_changes_nothing_in_the_end(federation, monkeypatch):
+    """For every write of a run with two deletions: kill there, start again, compare with no kill."""
+    settings = {"requests": SCRIPT, "rounds": 3, "recovery_max_rounds": 1, "num_clients": 3, "attack_samples": 50}
+    killer = Killer(monkeypatch)
+    whole = federation(name="whole", **settings)
+    expected = content_hash(whole.run().parameters)
+    total = killer.writes
+    assert total > 40
+    for kill_at in range(1, total + 1):
+        one = federation(name=f"killed-{kill_at}", **settings)
+        killer.writes, killer.kill_at = 0, kill_at
+        with pytest.raises(Killed):
+            one.run()
+        killer.kill_at = -1
+        one.new_grid()
+        state = one.run()
+        requests = one.ledger.list_requests()
+        assert [request.status for request in requests] == [Status.COMPLETED] * 2, kill_at
+        assert content_hash(state.parameters) == expected, f"killed at write {kill_at}"
+        completed = [event for event in one.ledger.events() if event.to_status is Status.COMPLETED]
+        assert len(completed) == 2, f"killed at write {kill_at}"
+        unlearned = {
+            record.round: record.request_ids for record in one.ledger.rounds() if record.kind == "unlearning"
+        }
+        assert len(unlearned) <= 2, f"killed at write {kill_at}: an unlearning round was done twice"
+        one.close()
+
+
+def test_an_old_server_process_is_fenced_off(federation):
+    """Two ServerApps at once: the older one may not write any more."""
+    from datetime import UTC, datetime
+
+    from unlearning.errors import Fenced
+
+    one = federation(rounds=3)
+    ledger = one.ledger
+    original = one.grid.push_messages
+    calls = []
+
+    def take_over_in_the_second_round(messages):
+        calls.append(1)
+        if len(calls) == 3:
+            ledger.acquire_fence("the new one", now=datetime.now(UTC))
+        return original(messages)
+
+    one.grid.push_messages = take_over_in_the_second_round  # type: ignore[method-assign]
+    with pytest.raises(Fenced):
+        one.run()
+    assert one.checkpoint().training_rounds == 1
+    one.new_grid()
+    assert one.run().training_rounds == 3

@@ -1,0 +1,233 @@
+"""From a request to its report, with the real server and client code on an in-process Grid."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.federation import client
+from unlearning.errors import AlreadyForgotten
+from unlearning.parameters import content_hash
+from unlearning.requests import Granularity, Status, Target
+
+
+def trained_on(federation, client_id: str, since: int = 0) -> list[int]:
+    """The rounds in which a client was asked to train (not to unlearn or measure)."""
+    return [
+        int(message.metadata.group_id)
+        for message in federation.grid.sent[since:]
+        if message.metadata.message_type == "train"
+        and message.metadata.dst_node_id == federation.node(client_id)
+    ]
+
+
+def test_a_request_filed_between_rounds_is_completed(federation):
+    """The main job: train, forget a client, recover, verify, report."""
+    one = federation()
+    one.run()
+    request = one.file(client("2"))
+    one.run(rounds=3)
+    done = one.ledger.get(request.id)
+    assert done.status is Status.COMPLETED
+    report = json.loads((one.directory / "reports" / request.id / "report.json").read_text())
+    assert report["request"]["id"] == request.id
+    assert (one.directory / "reports" / request.id / "report.html").exists()
+
+
+def test_a_forgotten_client_never_trains_again(federation):
+    """Neither in recovery nor in the rounds after, also after a restart of everything."""
+    one = federation()
+    one.run()
+    one.file(client("2"))
+    before = len(one.grid.sent)
+    one.run(rounds=4)
+    assert trained_on(one, "2", before) == []
+    assert len(trained_on(one, "1", before)) >= 2
+    one.new_grid()
+    one.run(rounds=6)
+    assert trained_on(one, "2") == []
+    assert len(trained_on(one, "1")) == 2
+
+
+def test_the_other_clients_keep_training_while_a_request_is_served(federation):
+    """A request filed mid-training: the rounds of the others go on before, during and after."""
+    one = federation(requests="at=1 client=3", rounds=3)
+    one.run()
+    kinds = [record.kind for record in one.ledger.rounds()]
+    assert kinds == ["training", "unlearning", "recovery", "recovery", "training", "training"]
+    after_unlearning = [record for record in one.ledger.rounds() if record.kind != "unlearning"][1:]
+    assert all(record.metrics["participants"] == ["0", "1", "2"] for record in after_unlearning)
+
+
+def test_the_client_itself_refuses_to_train_after_it_was_forgotten(federation):
+    """The tombstone at the client holds even against a server that forgot about it."""
+    one = federation()
+    one.run()
+    one.file(client("2"))
+    one.run(rounds=3)
+    other = federation(name="other-server")
+    for node_id, context in other.grid.contexts.items():
+        context.node_config["state-dir"] = one.grid.contexts[node_id].node_config["state-dir"]
+    other.run(rounds=1)
+    assert other.ledger.rounds()[0].metrics["participants"] == ["0", "1", "3"]
+    assert "2" in other.ledger.rounds()[0].metrics["failed"]
+
+
+def test_forgotten_samples_never_train_again_and_the_rest_does(federation):
+    """Sample level: the client goes on with what it retains."""
+    one = federation()
+    one.run()
+    counted = one.ledger.rounds()[-1].metrics["num_examples"]
+    one.file(Target(Granularity.SAMPLE, "1", frozenset(sample_ids(one, "1", 7))))
+    one.run(rounds=3)
+    last = one.ledger.rounds()[-1].metrics
+    assert last["participants"] == ["0", "1", "2", "3"]
+    assert last["num_examples"] == counted - 7
+
+
+def test_a_class_is_forgotten_on_every_client(federation):
+    """Class level: no client trains on the class any more, and the model no longer tells it."""
+    one = federation()
+    one.run()
+    request = one.file(Target(Granularity.CLASS, class_label=4))
+    one.run(rounds=3)
+    assert one.ledger.get(request.id).status is Status.COMPLETED
+    report = json.loads((one.directory / "reports" / request.id / "report.json").read_text())
+    scores = [item["forgotten"]["score"] for item in report["measurements"]]
+    assert scores[0] > 0.8
+    assert scores[-1] < 0.1
+
+
+def test_requests_that_go_together_share_one_unlearning_round(federation):
+    """Two clients, same method and parameters: one batch, both forgotten."""
+    one = federation(requests="at=1 client=0; at=1 client=3", rounds=2)
+    one.run()
+    kinds = [record.kind for record in one.ledger.rounds()]
+    assert kinds.count("unlearning") == 1
+    unlearning = next(record for record in one.ledger.rounds() if record.kind == "unlearning")
+    assert len(unlearning.request_ids) == 2
+    assert unlearning.metrics["participants"] == ["0", "3"]
+
+
+def test_requests_with_different_methods_are_served_one_after_the_other(federation):
+    """The second deletion starts from the first one's result."""
+    one = federation(requests="at=1 client=0; at=1 client=3 method=puf-regular", rounds=2)
+    state = one.run()
+    assert [r.kind for r in one.ledger.rounds()].count("unlearning") == 2
+    assert state.exclusions.is_forgotten("0")
+    assert state.exclusions.is_forgotten("3")
+
+
+def test_an_absent_client_is_waited_for_while_training_goes_on(federation):
+    """The request stays in the queue and says what it waits for."""
+    one = federation()
+    one.run()
+    request = one.file(client("2"))
+    one.grid.offline.add(one.node("2"))
+    one.run(rounds=3)
+    assert one.ledger.get(request.id).status is Status.SCHEDULED
+    assert any("waiting for client 2" in str(event.detail) for event in one.ledger.events(request.id))
+    one.grid.offline.clear()
+    one.run(rounds=4)
+    assert one.ledger.get(request.id).status is Status.COMPLETED
+
+
+def test_a_client_waiting_to_be_forgotten_does_not_train(federation):
+    """From the moment a request is accepted its data is left out of training."""
+    one = federation()
+    one.run()
+    one.file(client("2"))
+    one.grid.broken.add(one.node("2"))
+    before = len(one.grid.sent)
+    one.run(rounds=4)
+    assert trained_on(one, "2", before) == []
+
+
+def test_a_failed_attempt_leaves_the_model_as_it_was_and_is_tried_again(federation):
+    """The requester dies with the message: back to the queue, then it succeeds."""
+    one = federation(max_attempts=3)
+    before = content_hash(one.run().parameters)
+    request = one.file(client("2"))
+    one.grid.broken.add(one.node("2"))
+    one.run()
+    failed = one.ledger.get(request.id)
+    assert failed.status is Status.FAILED
+    assert failed.retryable
+    assert content_hash(one.checkpoint().parameters) == before
+    one.grid.broken.clear()
+    one.ledger.retry(request.id, by="test", now=failed.updated_at)
+    one.run(rounds=3)
+    assert one.ledger.get(request.id).status is Status.COMPLETED
+
+
+def test_unknown_sample_ids_fail_the_request_for_good(federation):
+    """Only the client can tell; its answer reaches the request."""
+    one = federation()
+    before = content_hash(one.run().parameters)
+    request = one.file(Target(Granularity.SAMPLE, "1", frozenset({"no-such-example"})))
+    one.run()
+    failed = one.ledger.get(request.id)
+    assert failed.status is Status.FAILED
+    assert not failed.retryable
+    assert "no-such-example" in failed.reason
+    assert content_hash(one.checkpoint().parameters) == before
+
+
+def test_a_forgotten_client_is_refused_at_the_door(federation):
+    """Forgetting twice is not possible."""
+    one = federation(requests="at=1 client=3")
+    one.run()
+    with pytest.raises(AlreadyForgotten):
+        one.file(client("3"))
+
+
+def test_a_client_files_a_request_at_its_own_site(federation):
+    """It travels with the next answer, is served, and the client learns what became of it."""
+    from client.memory import DirectoryMemory
+
+    one = federation()
+    memory = DirectoryMemory(Path(one.grid.contexts[one.node("1")].node_config["state-dir"]))
+    memory.file_request(client("1"), "puf-special", {})
+    one.run(rounds=3)
+    (request,) = one.ledger.list_requests()
+    assert request.target.client_id == "1"
+    assert request.status is Status.COMPLETED
+    assert memory.outbox() == []
+    assert "accepted as r-000001" in memory.sent()[0]["answer"]
+
+
+def test_a_client_cannot_file_for_another_one(federation):
+    """Whoever it names, it speaks for itself."""
+    from client.memory import DirectoryMemory
+
+    one = federation(rounds=3)
+    memory = DirectoryMemory(Path(one.grid.contexts[one.node("1")].node_config["state-dir"]))
+    memory.file_request(client("3"), "puf-special", {})
+    state = one.run()
+    assert not state.exclusions.is_forgotten("3")
+    assert state.exclusions.is_forgotten("1")
+
+
+def test_the_same_seed_gives_the_same_model(federation):
+    """Two federations with the same settings end with equal bits, through an unlearning round too."""
+    script = "at=1 client=2 method=puf-regular"
+    first = federation(name="a", requests=script).run()
+    second = federation(name="b", requests=script).run()
+    assert content_hash(first.parameters) == content_hash(second.parameters)
+    third = federation(name="c", requests=script, seed=1).run()
+    assert not np.array_equal(first.parameters, third.parameters)
+
+
+def test_the_checkpoints_from_before_the_deletion_are_erased(federation):
+    """They still carried what was forgotten."""
+    one = federation(requests="at=2 client=2")
+    one.run()
+    assert len(list((one.directory / "checkpoints").glob("*.npz"))) == 1
+
+
+def sample_ids(federation, client_id: str, count: int) -> list[str]:
+    from unlearning.tasks import load_site
+
+    site = load_site(federation.settings.task(), int(client_id))
+    return sorted(site.train.ids.tolist())[:count]

@@ -1,0 +1,23 @@
+"""Fixtures that several kinds of tests share."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.federation import InProcessFederation
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Callable[..., InProcessFederation]]:
+    """Makes federations in this process; their ledgers are closed at the end."""
+    made: list[InProcessFederation] = []
+
+    def make(**settings: object) -> InProcessFederation:
+        directory = tmp_path / str(settings.pop("name", "server"))
+        made.append(InProcessFederation(directory, settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

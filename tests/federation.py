@@ -1,0 +1,100 @@
+"""A whole federation in this process, for tests: the real server and client code on an in-process Grid."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from client.app import app as client_app
+from server.admission import admit
+from server.app import ledger_url, run_federation
+from server.checkpoints import CheckpointStore
+from server.ledger import Ledger
+from server.state import FederationState
+from strategies.in_process_grid import InProcessGrid
+from strategies.run_config import RunSettings
+from unlearning.requests import DeletionRequest, Granularity, Target
+
+DEFAULTS: Mapping[str, Any] = {
+    "dataset": "digits",
+    "model": "logistic",
+    "num-clients": 4,
+    "partition": "dirichlet",
+    "alpha": 1.0,
+    "rounds": 2,
+    "learning-rate": 0.5,
+    "recovery-max-rounds": 2,
+    "wait-timeout-s": 0.2,
+    "round-timeout-s": 60.0,
+}
+
+
+class InProcessFederation:
+    """A federation with a state directory; `run` goes on from where the last run ended."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, Any]) -> None:
+        self.directory = directory
+        given = {name.replace("_", "-"): value for name, value in settings.items()}
+        self.run_config = {**DEFAULTS, "state-dir": str(directory), **given}
+        self.settings = RunSettings.from_run_config(self.run_config)
+        directory.mkdir(parents=True, exist_ok=True)
+        self._ledger: Ledger | None = None
+        self.grid = self.new_grid()
+
+    def new_grid(self) -> InProcessGrid:
+        """Fresh nodes, as after a restart of everything; client state directories stay."""
+        count = self.settings.num_clients
+        configs = [
+            {
+                "partition-id": number,
+                "num-partitions": count,
+                "client-id": str(number),
+                "state-dir": str(self.directory / "clients" / str(number)),
+            }
+            for number in range(count)
+        ]
+        self.grid = InProcessGrid(client_app, configs, self.run_config)
+        return self.grid
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger, as the deletion service would open it."""
+        if self._ledger is None:
+            self._ledger = Ledger.open(ledger_url(self.directory))
+        return self._ledger
+
+    def run(self, **changes: Any) -> FederationState:
+        """Run the real ServerApp code to its end and give the last state."""
+        given = {name.replace("_", "-"): value for name, value in changes.items()}
+        settings = RunSettings.from_run_config({**self.run_config, **given})
+        return run_federation(self.grid, settings, run_id=1)
+
+    def file(self, target: Target, method: str = "puf-special", **parameters: Any) -> DeletionRequest:
+        """File a request through the door."""
+        return admit(
+            self.ledger,
+            target,
+            method=method,
+            parameters=parameters,
+            submitted_by="test",
+            idempotency_key=None,
+            now=datetime.now(UTC),
+        )
+
+    def checkpoint(self) -> FederationState | None:
+        """The newest checkpoint."""
+        return CheckpointStore(self.directory / "checkpoints").newest()
+
+    def node(self, client_id: str) -> int:
+        """The node id of a client."""
+        return 1001 + int(client_id)
+
+    def close(self) -> None:
+        """Close the ledger."""
+        if self._ledger is not None:
+            self._ledger.close()
+
+
+def client(client_id: str) -> Target:
+    """The target "this whole client"."""
+    return Target(Granularity.CLIENT, client_id)

@@ -12,7 +12,7 @@ from server.api import convert
 from server.api import deletion_pb2 as pb
 from server.api.convert import ClientStatus, MethodDescription
 from server.api.deletion_pb2_grpc import DeletionServiceStub
-from server.api.errors import error_of
+from server.api.errors import ServiceUnavailable, error_of
 from server.api.tls import TlsFiles, is_loopback
 from server.ledger import Event, RoundRecord
 from unlearning.requests import DeletionRequest, Status, Target
@@ -122,8 +122,7 @@ class DeletionClient:
                 return
             except grpc.RpcError as exc:
                 error = error_of(exc, self._address)
-                assert isinstance(exc, grpc.Call)
-                if not connected or exc.code() is not grpc.StatusCode.UNAVAILABLE:
+                if not (connected and isinstance(error, ServiceUnavailable)):
                     raise error from exc
             try:
                 grpc.channel_ready_future(self._channel).result(timeout=RECONNECT_S)

@@ -1,7 +1,7 @@
 """What the deletion service answers to each call: admission and ledger, translated to gRPC."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -200,8 +200,10 @@ def _statuses(names: Iterable[str]) -> list[Status]:
 
 def _caller(context: grpc.ServicerContext, declared: str) -> str:
     """Who calls: what the certificate says; without one, what the caller says."""
-    names = context.auth_context().get("x509_common_name")
-    name = next(iter(names)).decode(errors="replace") if names else declared
+    # A mapping from names to lists of bytes, whatever the stubs say.
+    identity: Mapping[str, Iterable[bytes]] = context.auth_context()  # type: ignore[assignment]
+    names = list(identity.get("x509_common_name", ()))
+    name = names[0].decode(errors="replace") if names else declared
     if len(name) > MAX_ID_LENGTH or not name.isprintable():
         raise InvalidRequest(f"Malformed name of the caller: {name[:40]!r}.")
     return name or "unnamed"

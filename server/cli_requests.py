@@ -1,0 +1,287 @@
+"""The commands that ask one question of the deletion service and print the answer."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import uuid4
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from server.admission import parse_sample_ids
+from server.api.client import ServiceUnavailable
+from server.cli_connection import AsJson, RequestId, connection_of, user_name
+from server.cli_watch import follow
+from unlearning.errors import InvalidRequest, RequestError
+from unlearning.requests import DeletionRequest, Granularity, Status, Target
+
+DEFAULT_METHOD = "puf-special"
+
+
+def request(
+    ctx: typer.Context,
+    client: Annotated[
+        list[str] | None, typer.Option(help="A client to forget; repeat it for one request each.")
+    ] = None,
+    samples: Annotated[
+        Path | None, typer.Option(help="Forget only these samples of the client: a file, one id a line.")
+    ] = None,
+    class_label: Annotated[
+        int | None, typer.Option("--class", help="Forget this class on every client.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="The unlearning method; `methods` lists them.")
+    ] = DEFAULT_METHOD,
+    parameter: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A parameter of the method.")
+    ] = None,
+    key: Annotated[
+        str, typer.Option(help="Idempotency key: the same request with the same key is filed once.")
+    ] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Show progress until the request is over.")] = False,
+) -> None:
+    """File a deletion request; it is durable when this command returns."""
+    targets = _targets(client or [], samples, class_label)
+    parameters = dict(_parameter(text) for text in parameter or [])
+    key = key or str(uuid4())
+    filed: list[DeletionRequest] = []
+    refused = 0
+    with connection_of(ctx).client() as service:
+        for target in targets:
+            try:
+                done = service.submit(
+                    target,
+                    method=method,
+                    parameters=parameters,
+                    submitted_by=user_name(),
+                    # one key for the command, so that running it again files nothing twice
+                    idempotency_key=key if len(targets) == 1 else f"{key}/{target.client_id}",
+                )
+            except RequestError as exc:
+                refused += 1
+                typer.echo(f"Refused: {exc}", err=True)
+            except ServiceUnavailable as exc:
+                raise ServiceUnavailable(
+                    f"{exc} With --key {key} the command can be run again without filing anything twice."
+                ) from exc
+            else:
+                filed.append(done)
+                typer.echo(f"{done.id}  {done.status}  forget {target.describe()} with {done.method}")
+        over = [follow(service, done.id) for done in filed] if wait else []
+    if refused:
+        raise typer.Exit(2)
+    if any(done.status is not Status.COMPLETED for done in over):
+        raise typer.Exit(1)
+
+
+def status(ctx: typer.Context, request_id: RequestId, as_json: AsJson = False) -> None:
+    """Show where a request stands."""
+    with connection_of(ctx).client() as service:
+        found = service.get(request_id)
+    if as_json:
+        typer.echo(json.dumps(_request_json(found), indent=2))
+        return
+    for name, value in _request_lines(found):
+        typer.echo(f"{name + ':':<13}{value}")
+
+
+def list_requests(
+    ctx: typer.Context,
+    only: Annotated[
+        list[Status] | None, typer.Option("--status", help="Only requests of this status.")
+    ] = None,
+    client: Annotated[str, typer.Option(help="Only requests about this client.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the requests in order of arrival."""
+    with connection_of(ctx).client() as service:
+        found = service.list_requests(statuses=only or (), client_id=client)
+    if as_json:
+        typer.echo(json.dumps([_request_json(item) for item in found], indent=2))
+        return
+    rows = [
+        (
+            item.id,
+            item.target.describe(),
+            item.method,
+            item.status,
+            f"{item.created_at:%Y-%m-%d %H:%M}",
+            item.reason,
+        )
+        for item in found
+    ]
+    _table(("id", "forget", "method", "status", "filed (UTC)", "reason"), rows, "No requests.")
+
+
+def cancel(ctx: typer.Context, request_id: RequestId) -> None:
+    """Withdraw a request that has not begun."""
+    with connection_of(ctx).client() as service:
+        done = service.cancel(request_id, by=user_name())
+    typer.echo(f"{done.id}  {done.status}")
+
+
+def retry(ctx: typer.Context, request_id: RequestId) -> None:
+    """Try a failed request again."""
+    with connection_of(ctx).client() as service:
+        done = service.retry(request_id, by=user_name())
+    typer.echo(f"{done.id}  {done.status}")
+
+
+def report(
+    ctx: typer.Context,
+    request_id: RequestId,
+    output: Annotated[Path, typer.Option(help="Directory to write the report to.")] = Path(),
+) -> None:
+    """Fetch the report of a completed request."""
+    with connection_of(ctx).client() as service:
+        found = service.report(request_id)
+    output.mkdir(parents=True, exist_ok=True)
+    for suffix, content in (("json", found.json), ("html", found.html)):
+        if content:
+            path = output / f"report-{request_id}.{suffix}"
+            path.write_bytes(content)
+            typer.echo(str(path))
+
+
+def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List the clients of the federation."""
+    with connection_of(ctx).client() as service:
+        found = service.clients()
+    if as_json:
+        typer.echo(
+            json.dumps(
+                [
+                    {
+                        "client_id": item.client.client_id,
+                        "node_name": item.client.node_name,
+                        "public_key": item.client.public_key_hex,
+                        "online": item.client.online,
+                        "last_seen": item.client.last_seen.isoformat() if item.client.last_seen else None,
+                        "forgotten": item.forgotten,
+                        "num_forgotten_samples": item.num_forgotten_samples,
+                    }
+                    for item in found
+                ],
+                indent=2,
+            )
+        )
+        return
+    rows = []
+    for item in found:
+        samples = f"{item.num_forgotten_samples:,} sample(s)" if item.num_forgotten_samples else "–"
+        seen = f"{item.client.last_seen:%Y-%m-%d %H:%M:%S}" if item.client.last_seen else "–"
+        rows.append(
+            (
+                item.client.client_id,
+                item.client.node_name or "–",
+                "yes" if item.client.online else "no",
+                seen,
+                "all" if item.forgotten else samples,
+            )
+        )
+    _table(
+        ("client", "node", "online", "last seen (UTC)", "forgotten"),
+        rows,
+        "No client has joined yet.",
+    )
+
+
+def methods(ctx: typer.Context) -> None:
+    """List the unlearning methods of the service and their parameters."""
+    with connection_of(ctx).client() as service:
+        found = service.methods()
+    rows = []
+    for item in found:
+        parameters = [
+            f"{name}={json.dumps(schema['default']) if 'default' in schema else '(required)'}"
+            + (f"  {schema['description']}" if schema.get("description") else "")
+            for name, schema in item.parameters.items()
+        ]
+        rows.append(
+            (
+                item.name,
+                ", ".join(item.granularities),
+                "\n".join(item.needs) or "–",
+                "\n".join(parameters) or "–",
+                "\n".join(part for part in (item.source, item.remark) if part),
+            )
+        )
+    _table(("method", "forgets a", "needs", "parameters", "source"), rows, "No methods.")
+
+
+def _targets(clients: Sequence[str], samples: Path | None, class_label: int | None) -> list[Target]:
+    if class_label is not None:
+        if clients or samples is not None:
+            raise InvalidRequest("--class concerns every client; leave --client and --samples out.")
+        return [Target(Granularity.CLASS, class_label=class_label)]
+    if not clients:
+        raise InvalidRequest("Say what to forget: --client ID, --client ID --samples FILE, or --class LABEL.")
+    if samples is None:
+        return [Target(Granularity.CLIENT, client_id) for client_id in dict.fromkeys(clients)]
+    if len(clients) > 1:
+        raise InvalidRequest("--samples names the samples of one client; give one --client.")
+    try:
+        ids = parse_sample_ids(samples.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError) as exc:
+        raise InvalidRequest(f"--samples {str(samples)!r} cannot be read as text: {exc}") from exc
+    except InvalidRequest as exc:
+        raise InvalidRequest(f"{samples}: {exc}") from exc
+    return [Target(Granularity.SAMPLE, clients[0], ids)]
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise InvalidRequest(f"--parameter takes NAME=VALUE, got {text!r}.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value  # a bare word
+
+
+def _request_json(request: DeletionRequest) -> dict[str, Any]:
+    return {
+        "id": request.id,
+        "status": str(request.status),
+        "target": request.target.to_json(),
+        "method": request.method,
+        "parameters": dict(request.parameters),
+        "submitted_by": request.submitted_by,
+        "idempotency_key": request.idempotency_key,
+        "reason": request.reason,
+        "retryable": request.retryable,
+        "attempts": request.attempts,
+        "created_at": request.created_at.isoformat(),
+        "updated_at": request.updated_at.isoformat(),
+        "result": dict(request.result),
+    }
+
+
+def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:
+    yield "request", request.id
+    yield "forget", request.target.describe()
+    yield "status", str(request.status)
+    if request.reason:
+        yield "reason", request.reason
+    if request.status is Status.FAILED:
+        yield "retry", f"flower-unlearn retry {request.id}" if request.retryable else "would not help"
+    yield "method", request.method
+    yield "parameters", ", ".join(f"{name}={value}" for name, value in request.parameters.items()) or "–"
+    yield "attempts", str(request.attempts)
+    yield "filed by", request.submitted_by
+    yield "filed at", f"{request.created_at:%Y-%m-%d %H:%M:%S} UTC"
+    yield "changed at", f"{request.updated_at:%Y-%m-%d %H:%M:%S} UTC"
+    yield "key", request.idempotency_key
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
+    if not rows:
+        typer.echo(empty)
+        return
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    Console().print(table)

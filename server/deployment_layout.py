@@ -1,0 +1,200 @@
+"""Where a local federation's programs keep their files, where they listen and how they are called.
+
+The programs and their options are those of deploy/README.md; only the addresses are all loopback.
+Each has a directory of its own, as if it ran on a host of its own:
+
+    server/     superlink.db, ledger.db, state/, flower/ (Flower's home), certificates/ if secure
+    client-0/   state/, flower/, key and key.pub if secure
+    ...
+"""
+
+import os
+import secrets
+import socket
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from server.flower_control import ConfigValue, DeploymentError, config_argument, program
+
+FEDERATION = "federation"
+"""The name of the SuperLink in Flower's configuration file."""
+
+_SCRIPTS = Path(__file__).resolve().parent.parent / "deploy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Files, addresses and command lines of a federation on one machine.
+
+    Client i is the client of id `str(i)`. `node_config` adds settings to every SuperNode's.
+    """
+
+    directory: Path
+    secure: bool
+    control_address: str
+    fleet_address: str
+    deletion_address: str
+    runtime_ports: tuple[int, ...]
+    node_config: Mapping[str, ConfigValue] = field(default_factory=dict)
+
+    @property
+    def num_clients(self) -> int:
+        """How many SuperNodes there are."""
+        return len(self.runtime_ports)
+
+    @property
+    def server_dir(self) -> Path:
+        """The server's directory."""
+        return self.directory / "server"
+
+    @property
+    def state_dir(self) -> Path:
+        """Where the ServerApp and the deletion service keep checkpoints and reports."""
+        return self.server_dir / "state"
+
+    @property
+    def ledger_url(self) -> str:
+        """The ledger's database."""
+        return f"sqlite:///{self.server_dir / 'ledger.db'}"
+
+    @property
+    def certificates_dir(self) -> Path:
+        """The certificates, if secure: ca.crt, server.pem, server.key, operator.pem, operator.key."""
+        return self.server_dir / "certificates"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that everybody trusts, if secure."""
+        return self.certificates_dir / "ca.crt"
+
+    def client_dir(self, client: int) -> Path:
+        """The directory of one client's site."""
+        return self.directory / f"client-{client}"
+
+    def prepare(self) -> None:
+        """Write what the programs read: directories, Flower's configuration, the secret, keys.
+
+        Raises:
+            DeploymentError: a key or a certificate could not be made.
+        """
+        for site in (self.server_dir, *map(self.client_dir, range(self.num_clients))):
+            (site / "flower").mkdir(parents=True, exist_ok=True)
+            (site / "state").mkdir(exist_ok=True)
+        if not self._secret.exists():
+            self._secret.touch(mode=0o600)
+            self._secret.write_bytes(secrets.token_bytes(32))
+        trust = f'root-certificates = "{self.authority}"' if self.secure else "insecure = true"
+        (self.server_dir / "flower" / "config.toml").write_text(
+            f'[superlink]\ndefault = "{FEDERATION}"\n\n'
+            f'[superlink.{FEDERATION}]\naddress = "{self.control_address}"\n{trust}\n'
+        )
+        if self.secure and not self.authority.exists():
+            _run_script("make_certificates.sh", str(self.certificates_dir), "server", "localhost")
+            _run_script("make_certificates.sh", str(self.certificates_dir), "client", "operator")
+            for client in range(self.num_clients):
+                _run_script("make_supernode_key.sh", str(self.client_dir(client) / "key"))
+
+    def superlink_command(self) -> list[str]:
+        """How `flower-superlink` is called."""
+        host, _, port = self.control_address.partition(":")
+        command = [program("flower-superlink"), "--host", host, "--port", port, "--isolation", "process"]
+        command += ["--fleet-api-address", self.fleet_address]
+        command += ["--database", str(self.server_dir / "superlink.db")]
+        command += ["--superexec-auth-secret-file", str(self._secret)]
+        if not self.secure:
+            return [*command, "--insecure"]
+        command += ["--ssl-ca-certfile", str(self.authority)]
+        command += ["--ssl-certfile", str(self.certificates_dir / "server.pem")]
+        command += ["--ssl-keyfile", str(self.certificates_dir / "server.key")]
+        return [*command, "--enable-supernode-auth"]
+
+    def superexec_command(self) -> list[str]:
+        """How `flower-superexec` is called, which starts the ServerApps."""
+        command = [program("flower-superexec"), "--runtime-api-address", self.control_address]
+        command += ["--superexec-auth-secret-file", str(self._secret)]
+        return command + (["--root-certificates", str(self.authority)] if self.secure else ["--insecure"])
+
+    def supernode_command(self, client: int) -> list[str]:
+        """How one client's `flower-supernode` is called."""
+        directory = self.client_dir(client)
+        settings: dict[str, ConfigValue] = {
+            "partition-id": client,
+            "num-partitions": self.num_clients,
+            "client-id": str(client),
+            "state-dir": str(directory / "state"),
+            **self.node_config,
+        }
+        command = [program("flower-supernode"), "--superlink", self.fleet_address, "--host", "127.0.0.1"]
+        command += ["--port", str(self.runtime_ports[client]), "--node-config", config_argument(settings)]
+        if not self.secure:
+            return [*command, "--insecure"]
+        command += ["--root-certificates", str(self.authority)]
+        return [*command, "--auth-supernode-private-key", str(directory / "key")]
+
+    def deletion_service_command(self) -> list[str]:
+        """How the deletion service is called."""
+        command = [program("flower-unlearn"), "serve", "--ledger", self.ledger_url]
+        return [*command, "--state-dir", str(self.state_dir), "--address", self.deletion_address]
+
+    @property
+    def _secret(self) -> Path:
+        return self.server_dir / "superexec.secret"
+
+
+def new_layout(
+    directory: Path, *, num_clients: int, secure: bool, node_config: Mapping[str, ConfigValue]
+) -> Layout:
+    """Lay a federation out in `directory`, on loopback ports that are free now.
+
+    Raises:
+        DeploymentError: too few ports are free.
+    """
+    control, fleet, deletion, *runtimes = free_ports(3 + num_clients)
+    return Layout(
+        directory=directory.resolve(),
+        secure=secure,
+        control_address=f"127.0.0.1:{control}",
+        fleet_address=f"127.0.0.1:{fleet}",
+        deletion_address=f"127.0.0.1:{deletion}",
+        runtime_ports=tuple(runtimes),
+        node_config=dict(node_config),
+    )
+
+
+def free_ports(count: int) -> list[int]:
+    """Find `count` loopback ports that nobody listens on, below those that the system hands out.
+
+    A port from the system's own range could become some other connection's local port while the
+    program that owns it is down for a restart.
+
+    Raises:
+        DeploymentError: there are not as many.
+    """
+    found: list[int] = []
+    first, end = 20_000, 32_000
+    # Different processes begin at different places, so that two deployments do not race for one port.
+    begin = first + os.getpid() * 61 % (end - first)
+    for port in [*range(begin, end), *range(first, begin)]:
+        if len(found) == count:
+            break
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+    if len(found) < count:
+        raise DeploymentError(f"Only {len(found)} of {count} ports are free between {first} and {end}.")
+    return found
+
+
+def _run_script(name: str, *arguments: str) -> None:
+    script = _SCRIPTS / name
+    if not script.exists():
+        raise DeploymentError(f"{script} is missing: a secure deployment needs a checkout of the repository.")
+    command = ["sh", str(script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise DeploymentError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")

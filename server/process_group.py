@@ -1,0 +1,156 @@
+"""A program with everything it starts, as one thing that can be started, watched and ended.
+
+Flower's processes start others, which can outlive them: a SuperNode's `flower-superexec`, and that
+one's ClientApps. Each program therefore leads a session of its own, and its whole group is ended.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.flower_control import DeploymentError
+
+_POLL_S = 0.05
+_KILL_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A living process: not one that has ended and waits to be collected."""
+
+    pid: int
+    group: int
+    command: str
+
+
+class ProcessGroup:
+    """One program and all that it starts. Output goes to `log_path`, which grows over restarts."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], *, environment: Mapping[str, str], directory: Path
+    ) -> None:
+        self.name = name
+        self.command = tuple(command)
+        self.log_path = directory / f"{name}.log"
+        self._directory = directory
+        self._environment = dict(environment)
+        self._leader: subprocess.Popen[bytes] | None = None
+        self._has_gone = False
+
+    @property
+    def pid(self) -> int:
+        """The program's process id, also its group's.
+
+        Raises:
+            DeploymentError: it was not started.
+        """
+        if self._leader is None:
+            raise DeploymentError(f"{self.name} was not started; start it first.")
+        return self._leader.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the program itself runs."""
+        return self._leader is not None and self._leader.poll() is None
+
+    def members(self) -> list[Process]:
+        """List the living processes of the group, also when the program itself has ended."""
+        if self._leader is None or self._has_gone:
+            return []
+        has_ended = self._leader.poll() is not None  # collects the program, whose id is then free
+        members = [process for process in _living_processes() if process.group == self._leader.pid]
+        # The system may give the id of an empty group to somebody else: never look for it again.
+        self._has_gone = has_ended and not members
+        return members
+
+    def start(self) -> None:
+        """Start the program.
+
+        Raises:
+            DeploymentError: it runs already, or what it started the last time still lives.
+        """
+        if living := self.members():
+            pids = [process.pid for process in living]
+            raise DeploymentError(f"{self.name} still has living processes {pids}; kill it first.")
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self._leader = subprocess.Popen(
+                self.command,
+                env=self._environment,
+                cwd=self._directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._has_gone = False
+
+    def ask_to_end(self) -> None:
+        """Send SIGTERM to the group; return at once."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the whole group with SIGKILL and return when none of it lives.
+
+        Raises:
+            DeploymentError: a process outlived SIGKILL by seconds (it hangs in the kernel).
+        """
+        self._signal(signal.SIGKILL)
+        if not self.wait_until_gone(_KILL_TIMEOUT_S):
+            raise DeploymentError(f"{self.name} outlived SIGKILL: {self.members()}.")
+
+    def wait_until_gone(self, timeout_s: float) -> bool:
+        """Wait until no process of the group lives; say whether that came to be in time."""
+        deadline = time.monotonic() + timeout_s
+        while self.members():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def log_text(self) -> str:
+        """Give all that the program and its children have written."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.members():
+            # It may end between the look and the signal.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+
+def _living_processes() -> Iterator[Process]:
+    if Path("/proc/self/stat").exists():
+        yield from _processes_from_proc()
+    else:
+        yield from _processes_from_ps()
+
+
+def _processes_from_proc() -> Iterator[Process]:
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text(errors="replace")
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue  # it ended while we looked
+        # pid (name) state parent group ...; the name may hold spaces and parentheses
+        state, _, group = stat.rpartition(")")[2].split()[:3]
+        if state not in "ZX":
+            yield Process(int(entry.name), int(group), command.replace(b"\0", b" ").decode(errors="replace"))
+
+
+def _processes_from_ps() -> Iterator[Process]:
+    listing = subprocess.run(
+        ["ps", "-A", "-o", "pid=,pgid=,stat=,args="], capture_output=True, text=True, check=True
+    )
+    for line in listing.stdout.splitlines():
+        pid, group, state, *command = line.split(None, 3)
+        if not state.startswith("Z"):
+            yield Process(int(pid), int(group), " ".join(command))

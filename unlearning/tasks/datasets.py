@@ -1,0 +1,106 @@
+"""The data sets by name, and what is known about each without reading it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+
+from torch import Generator, Tensor
+
+from unlearning.tasks.arrays import Arrays, Scaling
+from unlearning.tasks.augmentation import crop_and_flip
+from unlearning.tasks.heart_disease import HOSPITALS, NUM_INPUTS, read_hospitals, read_own_hospital
+from unlearning.tasks.images import (
+    NUCLEI_SITES,
+    read_cifar10,
+    read_digits,
+    read_nuclei,
+    read_torchvision,
+)
+from unlearning.tasks.models import Kind, Shape
+
+USER_DATASET = "npz"
+"""The data set of the user's own; its shape, classes and kind come from the settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetInfo:
+    """A data set.
+
+    input_shape, num_classes: of one example.
+    train: reads the examples that clients share; called with the data directory.
+    test: reads the server's test set; None where each site holds out its own.
+    train_own: reads a client's own directory where that is not the npz layout.
+    num_sites: how many natural sites there are, 0 for none.
+    """
+
+    input_shape: Shape
+    num_classes: int
+    train: Callable[[Path], Arrays]
+    test: Callable[[Path], Arrays] | None = None
+    train_own: Callable[[Path], Arrays] | None = None
+    kind: Kind = Kind.CLASSIFICATION
+    num_sites: int = 0
+    needs_directory: bool = True
+    scaling: Scaling = field(default_factory=Scaling)
+    augment: Callable[[Tensor, Generator], Tensor] | None = None
+
+
+def _torchvision(
+    class_name: str, input_shape: Shape, num_classes: int, scaling: Scaling, *, augmented: bool = False
+) -> DatasetInfo:
+    return DatasetInfo(
+        input_shape=input_shape,
+        num_classes=num_classes,
+        train=partial(read_torchvision, class_name, train=True),
+        test=partial(read_torchvision, class_name, train=False),
+        scaling=scaling,
+        augment=crop_and_flip(scaling.mean, scaling.std) if augmented else None,
+    )
+
+
+CIFAR10_SCALING = Scaling((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+
+DATASETS: Mapping[str, DatasetInfo | None] = {
+    "digits": DatasetInfo(
+        input_shape=(1, 8, 8),
+        num_classes=10,
+        train=lambda _: read_digits(train=True),
+        test=lambda _: read_digits(train=False),
+        needs_directory=False,
+    ),
+    "mnist": _torchvision("MNIST", (1, 28, 28), 10, Scaling((0.1307,), (0.3081,))),
+    "fashion-mnist": _torchvision("FashionMNIST", (1, 28, 28), 10, Scaling((0.2860,), (0.3530,))),
+    "cifar10": DatasetInfo(
+        input_shape=(3, 32, 32),
+        num_classes=10,
+        train=partial(read_cifar10, train=True),
+        test=partial(read_cifar10, train=False),
+        scaling=CIFAR10_SCALING,
+        augment=crop_and_flip(CIFAR10_SCALING.mean, CIFAR10_SCALING.std),
+    ),
+    "cifar100": _torchvision(
+        "CIFAR100",
+        (3, 32, 32),
+        100,
+        Scaling((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+        augmented=True,
+    ),
+    "nuclei": DatasetInfo(
+        input_shape=(3, 128, 128),
+        num_classes=2,
+        train=read_nuclei,
+        kind=Kind.SEGMENTATION,
+        num_sites=NUCLEI_SITES,
+        # Dark fluorescence and bright stained tissue have no common mean: map 0..1 to −1..1.
+        scaling=Scaling((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    ),
+    "heart-disease": DatasetInfo(
+        input_shape=(NUM_INPUTS,),
+        num_classes=2,
+        train=lru_cache(maxsize=1)(read_hospitals),
+        train_own=read_own_hospital,
+        num_sites=len(HOSPITALS),
+    ),
+    USER_DATASET: None,
+}

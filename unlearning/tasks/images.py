@@ -1,0 +1,124 @@
+"""The picture data sets, read from where they are stored. Nothing is imported before it is needed.
+
+Each function returns one half of a data set: every Flower message starts a process, and a client needs
+the training half only. The halves stay in memory, for a simulation runs many clients in one process.
+"""
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unlearning.errors import DataError
+from unlearning.tasks.arrays import Arrays, index_ids
+
+DOWNLOAD_VARIABLE = "FLOWER_UNLEARNING_DOWNLOAD"
+DIGITS_TEST_SHARE = 0.2
+NUCLEI_SITES = 6
+
+
+@lru_cache(maxsize=1)
+def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
+    """All inputs and labels of scikit-learn's digits, and which examples are the test set."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    random = np.random.RandomState(0)
+    is_test = np.zeros(len(labels), dtype=np.bool_)
+    for label in np.unique(labels):
+        members = random.permutation(np.flatnonzero(labels == label))
+        is_test[members[: round(DIGITS_TEST_SHARE * len(members))]] = True
+    return (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8), labels.astype(np.int64), is_test
+
+
+def read_digits(train: bool) -> Arrays:
+    """Four fifths (train) or one fifth of the digits in each class, values 0..1, always the same."""
+    inputs, labels, is_test = _digits()
+    chosen = ~is_test if train else is_test
+    return Arrays(inputs=inputs[chosen], targets=labels[chosen], ids=index_ids(len(labels))[chosen])
+
+
+@lru_cache(maxsize=4)
+def read_torchvision(class_name: str, directory: Path, train: bool) -> Arrays:
+    """One half of a torchvision data set: bytes (n, channels, height, width).
+
+    Raises:
+        DataError: the files are not there and may not be downloaded, or are damaged.
+    """
+    # Only the module of these data sets is needed, but importing it imports all of torchvision.
+    from torchvision import datasets
+
+    download = os.environ.get(DOWNLOAD_VARIABLE) == "1"
+    try:
+        data_set = getattr(datasets, class_name)(str(directory), train=train, download=download)
+    except (RuntimeError, OSError) as exc:
+        raise DataError(
+            f"The data set {class_name} cannot be loaded from {directory} ({exc}). Set the environment "
+            f"variable {DOWNLOAD_VARIABLE}=1 to let torchvision download it, or put the files there."
+        ) from exc
+    return _pictures(np.asarray(data_set.data), np.asarray(data_set.targets), train)
+
+
+@lru_cache(maxsize=2)
+def read_cifar10(directory: Path, train: bool) -> Arrays:
+    """One half of CIFAR-10, from `cifar10.npz` where there is one, else through torchvision.
+
+    The keys are x_train, x_test (n, 32, 32, 3) uint8 and y_train, y_test.
+
+    Raises:
+        DataError: neither can be read.
+    """
+    path = directory / "cifar10.npz"
+    if not path.exists():
+        return read_torchvision("CIFAR10", directory, train)
+    half = "train" if train else "test"
+    content = _npz(path, f"x_{half}", f"y_{half}")
+    pictures, labels = content[f"x_{half}"], content[f"y_{half}"].reshape(-1)
+    if pictures.dtype != np.uint8 or pictures.shape != (len(labels), 32, 32, 3):
+        raise DataError(
+            f"{path}: the key 'x_{half}' must be bytes ({len(labels)}, 32, 32, 3), "
+            f"got {pictures.dtype} {pictures.shape}."
+        )
+    return _pictures(pictures, labels, train)
+
+
+@lru_cache(maxsize=1)
+def read_nuclei(directory: Path) -> Arrays:
+    """Tiles of microscope pictures with nucleus masks, from `nuclei_128.npz`, of the sites 0 to 5.
+
+    The keys are images (n, 128, 128, 3) uint8, masks (n, 128, 128) of 0 and 1, site, image_id. Site 6
+    is a rest of several sources and is left out. Tiles of one picture are one group.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    path = directory / "nuclei_128.npz"
+    content = _npz(path, "images", "masks", "site", "image_id")
+    kept = content["site"] < NUCLEI_SITES
+    return Arrays(
+        inputs=content["images"][kept].transpose(0, 3, 1, 2),
+        targets=content["masks"][kept],
+        ids=index_ids(len(kept))[kept],
+        sites=content["site"][kept],
+        groups=content["image_id"][kept],
+    )
+
+
+def _pictures(pixels: NDArray[Any], labels: NDArray[Any], train: bool) -> Arrays:
+    """Grey (n, h, w) or coloured (n, h, w, channels) bytes, with the channels put first."""
+    inputs = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
+    ids = index_ids(len(labels), "" if train else "test-")
+    return Arrays(inputs=inputs, targets=labels, ids=ids)
+
+
+def _npz(path: Path, *keys: str) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {key: archive[key] for key in keys}
+    except FileNotFoundError as exc:
+        raise DataError(f"There is no file {path}. Put it there, or correct the setting data-dir.") from exc
+    except (OSError, ValueError, KeyError, EOFError) as exc:
+        raise DataError(f"{path} cannot be read ({exc}); it needs the keys {', '.join(keys)}.") from exc

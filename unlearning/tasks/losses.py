@@ -1,0 +1,64 @@
+"""Losses and measures of classification and segmentation.
+
+For each kind the loss is the mean over the batch of the per-example loss, so means over batches of
+any sizes, weighted by examples, agree with the mean over the data set.
+
+Logits are (n, classes) with targets (n,), or (n, classes, h, w) with targets (n, h, w).
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+DICE_SMOOTHING = 1.0
+"""Added to both sides of the soft Dice fraction in pixels: an empty mask has a gradient too."""
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross entropy in nats, a scalar."""
+    return functional.cross_entropy(logits, targets)
+
+
+def classification_measures(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cross entropy, whether the arg-max is right (0 or 1), probability of the true class: each (n,)."""
+    loss = functional.cross_entropy(logits, targets, reduction="none")
+    correct = (logits.argmax(dim=1) == targets).to(logits.dtype)
+    return loss, correct, torch.exp(-loss)
+
+
+def cross_entropy_and_dice(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean over examples of the pixels' mean cross entropy plus 1 − soft Dice, a scalar.
+
+    Soft Dice is taken for each example and foreground class (every class but 0) and averaged.
+    Source: Milletari et al., V-Net, for the soft Dice loss; PUF's segmentation experiment for the sum.
+    """
+    return _segmentation_loss(logits, targets).mean()
+
+
+def segmentation_measures(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss, Dice coefficient of the arg-max, mean probability of the true class: each (n,).
+
+    The Dice coefficient is averaged over the foreground classes; a class that neither the prediction
+    nor the mask contains counts as 1, a perfect answer.
+    """
+    predicted = functional.one_hot(logits.argmax(dim=1), logits.shape[1]).movedim(-1, 1)[:, 1:]
+    actual = _one_hot(targets, logits)[:, 1:]
+    overlap = 2 * (predicted * actual).sum(dim=(2, 3))
+    size = (predicted + actual).sum(dim=(2, 3))
+    dice = torch.where(size > 0, overlap / size.clamp(min=1), 1.0).mean(dim=1)
+    true_class = torch.softmax(logits, dim=1).gather(1, targets.unsqueeze(1))
+    return _segmentation_loss(logits, targets), dice, true_class.mean(dim=(1, 2, 3))
+
+
+def _segmentation_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    pixels = functional.cross_entropy(logits, targets, reduction="none").mean(dim=(1, 2))
+    probable = torch.softmax(logits, dim=1)[:, 1:]
+    actual = _one_hot(targets, logits)[:, 1:]
+    overlap = 2 * (probable * actual).sum(dim=(2, 3)) + DICE_SMOOTHING
+    size = (probable + actual).sum(dim=(2, 3)) + DICE_SMOOTHING
+    return pixels + 1 - (overlap / size).mean(dim=1)
+
+
+def _one_hot(targets: Tensor, logits: Tensor) -> Tensor:
+    """Targets (n, h, w) as 0 and 1 of shape (n, classes, h, w), in the dtype of the logits."""
+    return functional.one_hot(targets, logits.shape[1]).movedim(-1, 1).to(logits.dtype)

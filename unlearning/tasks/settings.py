@@ -1,0 +1,150 @@
+"""The settings that say what is learnt, and what can be wrong with them."""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unlearning.errors import ConfigurationError
+from unlearning.tasks.datasets import DATASETS, USER_DATASET, DatasetInfo
+from unlearning.tasks.models import (
+    MODELS,
+    Kind,
+    Shape,
+    imported_factory,
+    unfit_input,
+)
+from unlearning.tasks.partitions import PARTITIONS
+
+DTYPES = ("float32", "float64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """Which task, and how its data is shared out; the same on every machine.
+
+    dataset, model, partition: names in `DATASETS`, `MODELS` and `PARTITIONS`; the model may also be
+        an import string `package.module:factory`.
+    alpha: concentration of the Dirichlet partition.
+    num_clients: into how many parts the data is shared.
+    seed: decides the partition and what sites hold out.
+    data_dir: where the data set's files are; empty: the environment variable FLOWER_UNLEARNING_DATA.
+    dtype: of the model, float32 or float64.
+    num_classes, input_shape: such as 10 and "1x28x28"; for the data set npz only, whose files the
+        server may not have. The others' are known.
+    """
+
+    dataset: str = "digits"
+    model: str = "logistic"
+    partition: str = "iid"
+    alpha: float = 0.5
+    num_clients: int = 10
+    seed: int = 0
+    data_dir: str = ""
+    dtype: str = "float32"
+    num_classes: int = 0
+    input_shape: str = ""
+
+
+def problems(settings: TaskSettings) -> list[str]:
+    """Everything that is wrong with the settings, one sentence each; no data is read."""
+    return [*_wrong_values(settings), *_wrong_dataset(settings), *_wrong_model(settings)]
+
+
+def parsed_shape(text: str) -> Shape | None:
+    """ "1x28x28" as (1, 28, 28); None where the text is no shape of numbers of 1 or more."""
+    if not re.fullmatch(r"[1-9][0-9]*(x[1-9][0-9]*)*", text):
+        return None
+    return tuple(int(side) for side in text.split("x"))
+
+
+def _wrong_values(settings: TaskSettings) -> Iterator[str]:
+    """What is wrong with single values."""
+    if settings.partition not in PARTITIONS:
+        yield f"Unknown partition {settings.partition!r}. The partitions are: {', '.join(PARTITIONS)}."
+    if not (math.isfinite(settings.alpha) and settings.alpha > 0):
+        yield f"alpha must be above 0, got {settings.alpha}."
+    if settings.num_clients < 1:
+        yield f"num-clients must be 1 or more, got {settings.num_clients}."
+    if not 0 <= settings.seed < 2**31:
+        yield f"seed must be 0 to {2**31 - 1}, got {settings.seed}."
+    if settings.dtype not in DTYPES:
+        yield f"Unknown dtype {settings.dtype!r}. The dtypes are: {', '.join(DTYPES)}."
+
+
+def _wrong_dataset(settings: TaskSettings) -> Iterator[str]:
+    """What is wrong with the data set and the settings that must fit it."""
+    if settings.dataset not in DATASETS:
+        yield f"Unknown dataset {settings.dataset!r}. The datasets are: {', '.join(DATASETS)}."
+        return
+    info = DATASETS[settings.dataset]
+    if info is None:
+        yield from _wrong_user_dataset(settings)
+        return
+    shape = "x".join(map(str, info.input_shape))
+    if settings.num_classes not in (0, info.num_classes):
+        yield (
+            f"num-classes of {settings.dataset} is {info.num_classes}, got {settings.num_classes}; "
+            "leave it at 0."
+        )
+    if settings.input_shape not in ("", shape):
+        yield f"input-shape of {settings.dataset} is {shape}, got {settings.input_shape!r}; leave it empty."
+    if settings.partition == "dirichlet" and info.kind is Kind.SEGMENTATION:
+        yield (
+            f"The partition dirichlet deals out classes, and {settings.dataset} is a segmentation data set "
+            f"without classes; use iid{' or natural' if info.num_sites else ''}."
+        )
+    if settings.partition == "natural":
+        yield from _wrong_natural_partition(settings, info)
+
+
+def _wrong_natural_partition(settings: TaskSettings, info: DatasetInfo) -> Iterator[str]:
+    with_sites = [name for name, other in DATASETS.items() if other is not None and other.num_sites]
+    if not info.num_sites:
+        yield (
+            f"The data set {settings.dataset} has no natural sites; use the partition iid or dirichlet, "
+            f"or a data set that has some: {', '.join(with_sites)}."
+        )
+    elif settings.num_clients > info.num_sites:
+        yield (
+            f"{settings.dataset} has {info.num_sites} natural sites; num-clients must be 1 to "
+            f"{info.num_sites} with the partition natural, got {settings.num_clients}."
+        )
+
+
+def _wrong_user_dataset(settings: TaskSettings) -> Iterator[str]:
+    if settings.num_classes < 2:
+        yield f"num-classes must be 2 or more with the data set {USER_DATASET}, got {settings.num_classes}."
+    if parsed_shape(settings.input_shape) is None:
+        yield (
+            f"input-shape must be the shape of one input, such as 1x28x28 or 22, with the data set "
+            f"{USER_DATASET}, got {settings.input_shape!r}."
+        )
+    if settings.partition == "natural":
+        yield (
+            f"The data set {USER_DATASET} has no natural sites: use the partition iid or dirichlet, or give "
+            "each client its own data directory, which then replaces any partition."
+        )
+
+
+def _wrong_model(settings: TaskSettings) -> Iterator[str]:
+    """What is wrong with the model, on its own and for this data set."""
+    if settings.model not in MODELS:
+        try:
+            imported_factory(settings.model)
+        except ConfigurationError as exc:
+            yield from exc.problems
+        return
+    info = DATASETS.get(settings.dataset)
+    shape = info.input_shape if info else parsed_shape(settings.input_shape)
+    if shape is not None:
+        unfit = unfit_input(settings.model, shape)
+        if unfit is not None:
+            yield f"The data set {settings.dataset} does not fit: {unfit}."
+    kind = MODELS[settings.model].kind
+    if info is not None and kind is not info.kind:
+        fitting = [name for name, model in MODELS.items() if model.kind is info.kind]
+        yield (
+            f"{settings.dataset} is a {info.kind} data set and {settings.model} a {kind} model; "
+            f"models for it are: {', '.join(fitting)}, or your own as package.module:factory."
+        )

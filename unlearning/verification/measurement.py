@@ -87,7 +87,8 @@ def measure(
 
     retained is what the model may go on training on; its mean loss is the threshold of Yeom's attack
     at every stage, also before unlearning, so that the stages are comparable.
-    reasons: why a set is missing (`{"forgotten": "client 3 was offline"}`), in words for the report.
+    reasons: why a set is missing, in part or as a whole (`{"forgotten": "client 3 was offline"}`), in
+        words for the report.
     """
     given = {"test": test, "retained": retained, "forgotten": forgotten}
     why = {str(name): reason for name, reason in (reasons or {}).items()}
@@ -99,6 +100,8 @@ def measure(
             notes.append(f"{name} data: {why.get(name, fallback)}")
         else:
             present[name] = observations
+            if name in why:
+                notes.append(f"{name} data, in part: {why[name]}")
             notes.extend(_notes(name, observations))
     attacks: dict[str, float] = {}
     notes.extend(_run_yeom(present, attacks))

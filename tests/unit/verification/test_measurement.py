@@ -63,6 +63,13 @@ def test_a_missing_set_is_named_with_the_given_reason():
     assert result.not_measured[0] == "forgotten data: client 3 was offline"
 
 
+def test_a_set_that_is_there_in_part_is_named_too():
+    """A class on three clients of which one was offline is measured, and the gap is said."""
+    result = measured(reasons={"forgotten": "client 3 was offline"})
+    assert result.forgotten is not None
+    assert result.not_measured == ("forgotten data, in part: client 3 was offline",)
+
+
 def test_no_attack_without_forgotten_data():
     """Both attacks are named as not run, and no share is made up."""
     result = measured(forgotten=None)

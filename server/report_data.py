@@ -1,0 +1,140 @@
+"""What a deletion report holds. `ReportData.to_json()` is documented field by field in docs/report.md.
+
+Everything here is a fact that the ledger, the checkpoint or a measurement knows; None or an empty text
+means unknown and is shown as such. Times are ISO 8601 in UTC, durations seconds, sizes bytes.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from unlearning.verification.measurement import Measurement, Stage
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The request as it was submitted. The ids of samples stay out of the report; their number is in."""
+
+    id: str
+    target: str
+    granularity: str
+    client_id: str | None = None
+    num_samples: int | None = None
+    class_label: int | None = None
+    method: str
+    method_title: str = ""
+    method_source: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    submitted_by: str
+    created_at: str
+    served_with: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportEvent:
+    """One line of the request's history: when, what (`scheduled → unlearning`), and why if known."""
+
+    time: str
+    move: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederationSummary:
+    """The federation at the time of the report; `score_name` is what scores are (`accuracy`, `dice`)."""
+
+    name: str
+    task: str = ""
+    score_name: str = "accuracy"
+    clients_known: tuple[str, ...] = ()
+    clients_retained: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnlearningPhase:
+    """What the unlearning method did and cost. `attempts` counts this one."""
+
+    rounds: int
+    participants: tuple[str, ...] = ()
+    attempts: int = 1
+    seconds: float | None = None
+    bytes_sent: int | None = None
+    bytes_received: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryPhase:
+    """The ordinary rounds without the forgotten data, and why they ended."""
+
+    rounds: int
+    stop_reason: str = ""
+    target_score: float | None = None
+    seconds: float | None = None
+    bytes_sent: int | None = None
+    bytes_received: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuringCost:
+    """What the measurements of this report cost."""
+
+    seconds: float | None = None
+    bytes_sent: int | None = None
+    bytes_received: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportData:
+    """All that the JSON file and the page say about one deletion.
+
+    model_hash_*: SHA-256 of the model before, after the unlearning rounds, and after recovery.
+    not_measured: what this report cannot say and why, beside what each measurement names itself.
+    """
+
+    request: Asked
+    federation: FederationSummary
+    model_hash_before: str = ""
+    model_hash_after_unlearning: str = ""
+    model_hash_after: str = ""
+    unlearning: UnlearningPhase
+    recovery: RecoveryPhase
+    measuring: MeasuringCost | None = None
+    measurements: tuple[Measurement, ...] = ()
+    events: tuple[ReportEvent, ...] = ()
+    stop_rule: str = ""
+    exclusions_note: str = ""
+    not_measured: tuple[str, ...] = ()
+    software: Mapping[str, str] = field(default_factory=dict)
+    seeds: Mapping[str, int] = field(default_factory=dict)
+    written_at: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object. A number that is not finite becomes null: JSON has no word for it."""
+        value = _plain(self)
+        assert isinstance(value, dict)
+        return {"schema_version": SCHEMA_VERSION, **value}
+
+    def first(self, stage: Stage) -> Measurement | None:
+        """The first measurement of `stage`."""
+        return next((item for item in self.measurements if item.stage == stage), None)
+
+    def last(self, stage: Stage) -> Measurement | None:
+        """The last measurement of `stage`."""
+        return next((item for item in reversed(self.measurements) if item.stage == stage), None)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Measurement):
+        return _plain(value.to_json())
+    if is_dataclass(value):
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

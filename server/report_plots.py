@@ -1,0 +1,168 @@
+"""The report's plots as SVG text, to stand inside the page.
+
+Colours are Okabe and Ito's, which stay apart for colour-blind readers and in grey; each line also has
+a marker and a dash of its own. The same data give the same text.
+"""
+
+import io
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from html import escape
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from server.report_data import ReportData
+from unlearning.verification.measurement import CONFIDENCE, YEOM, Measurement, SetMeasure
+
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+INK, GRID = "#333d47", "#dde3e8"
+MAX_LABELS = 12  # more stage names than this would overlap
+
+
+def score_plot(data: ReportData) -> str:
+    """The score on test, retained and forgotten data over the stages; empty if nothing was scored."""
+    series = [
+        ("test", [_score(item.test) for item in data.measurements], BLUE, "o", "-"),
+        ("retained", [_score(item.retained) for item in data.measurements], GREEN, "^", ":"),
+        ("forgotten", [_score(item.forgotten) for item in data.measurements], ORANGE, "s", "--"),
+    ]
+    return _line_plot(data.measurements, series, "scores", f"{data.federation.score_name} over the stages")
+
+
+def attack_plot(data: ReportData) -> str:
+    """The share of forgotten examples called members, over the stages; empty if no attack ran."""
+    series = [
+        ("loss attack", [item.attacks.get(YEOM) for item in data.measurements], ORANGE, "s", "-"),
+        (
+            "confidence attack",
+            [item.attacks.get(CONFIDENCE) for item in data.measurements],
+            PURPLE,
+            "D",
+            "--",
+        ),
+    ]
+    return _line_plot(
+        data.measurements, series, "attacks", "forgotten examples called members, over the stages"
+    )
+
+
+def cost_plot(data: ReportData) -> str:
+    """Bytes (both directions) and seconds of unlearning, recovery and measuring; empty if unknown."""
+    phases = [("unlearning", data.unlearning), ("recovery", data.recovery), ("measuring", data.measuring)]
+    known = [(name, phase) for name, phase in phases if phase is not None and phase.seconds is not None]
+    if not known:
+        return ""
+    names = [name for name, _ in known]
+    sent = [(phase.bytes_sent or 0) / 1e6 for _, phase in known]
+    received = [(phase.bytes_received or 0) / 1e6 for _, phase in known]
+    seconds = [phase.seconds or 0.0 for _, phase in known]
+    with _style():
+        figure = Figure(figsize=(9.0, 0.62 + 0.42 * len(known)), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        left.barh(names, sent, color=BLUE, height=0.55, label="server to clients")
+        left.barh(names, received, left=sent, color=ORANGE, height=0.55, hatch="///", edgecolor="white",
+                  label="clients to server")  # fmt: skip
+        left.set_xlabel("megabytes")
+        left.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(-0.02, 1.0), borderpad=0)
+        right.barh(names, seconds, color=GREEN, height=0.55)
+        right.set_xlabel("seconds")
+        for axes in (left, right):
+            axes.invert_yaxis()
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+            _decorate(axes, grid="x")
+        return _svg(figure, "costs", "Bytes and seconds of each phase")
+
+
+def _line_plot(
+    measurements: Sequence[Measurement],
+    series: Sequence[tuple[str, Sequence[float | None], str, str, str]],
+    name: str,
+    label: str,
+) -> str:
+    drawn = [line for line in series if any(value is not None for value in line[1])]
+    if not drawn:
+        return ""
+    with _style():
+        figure = Figure(figsize=(4.6, 3.0), layout="constrained")
+        axes = figure.subplots()
+        for legend, values, colour, marker, dash in drawn:
+            points = [math.nan if value is None else value for value in values]
+            axes.plot(points, dash, color=colour, marker=marker, markersize=5, linewidth=1.8, label=legend)
+        positions, names = _stage_ticks(measurements)
+        axes.set_xticks(positions, names, parse_math=False)
+        axes.set_xlim(-0.4, max(len(measurements) - 0.6, 0.4))
+        axes.set_ylim(-0.03, 1.03)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %", decimals=0))
+        axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(-0.02, 1.0), borderpad=0)
+        _decorate(axes, grid="y")
+        return _svg(figure, name, label)
+
+
+def _stage_ticks(measurements: Sequence[Measurement]) -> tuple[list[int], list[str]]:
+    """Positions and names of the ticks: before, unlearned, then recovery rounds counted from there."""
+    unlearned = next((item.round for item in measurements if item.stage == "unlearned"), None)
+    recoveries = [index for index, item in enumerate(measurements) if item.stage == "recovery"]
+    stride = max(1, math.ceil(len(recoveries) / MAX_LABELS))
+    # counted from the last one, which the text speaks of
+    named = set(recoveries[::-1][::stride])
+    positions, names = [], []
+    for index, item in enumerate(measurements):
+        if item.stage != "recovery":
+            positions.append(index)
+            names.append(item.stage)
+        elif index in named:
+            positions.append(index)
+            names.append(f"+{item.round - unlearned}" if unlearned is not None else f"round {item.round}")
+    return positions, names
+
+
+def _score(measure: SetMeasure | None) -> float | None:
+    return None if measure is None else measure.score
+
+
+def _decorate(axes: Axes, grid: str) -> None:
+    axes.grid(axis="y" if grid == "y" else "x", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0)
+    for side in ("top", "right", "left" if grid == "y" else "bottom"):
+        axes.spines[side].set_visible(False)
+    for spine in axes.spines.values():
+        spine.set_color("#9aa5af")
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    # text stays text (searchable, small); ids and clip paths do not change from run to run
+    settings = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "deletion report",
+        "font.family": "sans-serif",
+        "font.size": 9.5,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "hatch.linewidth": 0.8,
+    }
+    with mpl.rc_context(settings):
+        yield
+
+
+def _svg(figure: Figure, name: str, label: str) -> str:
+    FigureCanvasSVG(figure)
+    buffer = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)
+    text = buffer.getvalue()
+    body = text[text.index("<svg") :]  # without the XML head, which may not stand inside a page
+    body = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", body, count=1)
+    body = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", body, count=1)
+    # every plot numbers its parts from one; in one page the ids must differ
+    body = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", body)
+    return body.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)

@@ -1,0 +1,181 @@
+"""The page's HTML and CSS, as a Jinja template. Light, printable, readable without colours."""
+
+# ruff: noqa: E501 - breaking lines of markup changes what the page's text looks like
+
+STYLE = """
+:root { --ink: #1f2933; --soft: #5b6770; --line: #dde3e8; --wash: #f5f7f9; --accent: #0072b2; }
+* { box-sizing: border-box; }
+html { -webkit-text-size-adjust: 100%; }
+body { margin: 0; color: var(--ink); background: #fff; font: 16px/1.55 system-ui, -apple-system, "Segoe UI",
+  Roboto, "Helvetica Neue", Arial, sans-serif; }
+main { max-width: 62rem; margin: 0 auto; padding: 2.5rem 1.5rem 4rem; }
+header { border-bottom: 3px solid var(--accent); padding-bottom: 1rem; margin-bottom: 1.5rem; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .35rem; letter-spacing: -.01em; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin: 2.4rem 0 .7rem; padding-bottom: .3rem; border-bottom: 1px solid var(--line); }
+h3 { font-size: .82rem; letter-spacing: .06em; text-transform: uppercase; color: var(--accent); margin: 0 0 .3rem; }
+p { margin: 0 0 .5rem; max-width: 46rem; }
+.soft { color: var(--soft); font-size: .9rem; }
+.summary { background: var(--wash); border-left: 4px solid var(--accent); padding: 1.1rem 1.3rem .7rem; }
+.summary section + section { margin-top: .9rem; }
+.summary ul { margin: 0; padding-left: 1.1rem; }
+.summary li { margin-bottom: .25rem; max-width: 46rem; }
+.caveat { border: 1px solid #e5b98f; background: #fff8f1; padding: .7rem 1rem; margin: 1rem 0 0; max-width: none; }
+.tiles { display: grid; grid-template-columns: repeat(4, 1fr); gap: .8rem; margin: 1.3rem 0 0; padding: 0; list-style: none; }
+.tiles li { border: 1px solid var(--line); border-radius: 6px; padding: .8rem .9rem; display: flex;
+  flex-direction: column; justify-content: space-between; }
+.tiles .label { font-size: .84rem; line-height: 1.35; color: var(--soft); }
+.tiles .now { font-size: 1.6rem; font-weight: 650; line-height: 1.2; margin-top: .5rem; font-variant-numeric: tabular-nums; }
+.tiles .now.none { font-size: 1rem; font-weight: 500; color: var(--soft); }
+.tiles .then { font-size: .84rem; color: var(--soft); }
+table { border-collapse: collapse; width: 100%; font-size: .93rem; }
+caption { text-align: left; color: var(--soft); font-size: .88rem; padding-bottom: .4rem; }
+th, td { text-align: left; padding: .38rem .7rem .38rem 0; border-top: 1px solid var(--line); vertical-align: top; }
+thead th { border-top: 0; border-bottom: 2px solid var(--ink); font-size: .85rem; }
+tbody th { font-weight: 500; }
+td.figure, th.figure { text-align: right; padding-right: .3rem; font-variant-numeric: tabular-nums; white-space: nowrap; }
+tr.group th, tr.group td { border-top: 1px solid #9aa5af; }
+tbody tr:first-child th, tbody tr:first-child td { border-top: 0; }
+td.none { color: var(--soft); font-style: italic; }
+.plots { display: grid; grid-template-columns: 1fr 1fr; gap: 1.2rem 1.8rem; }
+figure { margin: 0; break-inside: avoid; }
+figure.wide { grid-column: 1 / -1; }
+figcaption { font-size: .9rem; font-weight: 600; margin-bottom: .3rem; }
+svg { width: 100%; height: auto; display: block; }
+code { font: .86rem/1.4 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
+.facts th { width: 13rem; color: var(--soft); }
+.facts td { overflow-wrap: anywhere; }
+.gaps li { margin-bottom: .25rem; max-width: 46rem; }
+dl { display: grid; grid-template-columns: 12rem 1fr; gap: .25rem 1rem; font-size: .9rem; margin: 0; }
+dt { font-weight: 600; } dd { margin: 0; color: var(--soft); }
+footer { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: .8rem; }
+@media (max-width: 46rem) { .tiles { grid-template-columns: 1fr 1fr; } .plots { grid-template-columns: 1fr; }
+  dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; } .scroll { overflow-x: auto; } }
+@media print { body { font-size: 10.5pt; } main { max-width: none; padding: 0; } h2 { break-after: avoid; }
+  tr, .tiles li, .summary section { break-inside: avoid; } thead { display: table-header-group; }
+  .summary, .caveat { print-color-adjust: exact; -webkit-print-color-adjust: exact; } @page { margin: 18mm 16mm; } }
+"""
+
+TEMPLATE = (
+    """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Deletion report: {{ data.request.target }} ({{ data.request.id }})</title>
+<style>"""
+    + STYLE
+    + """</style>
+</head>
+{% macro cell(text) %}<td class="figure{{ ' none' if text == missing }}">{{ text }}</td>{% endmacro %}
+<body><main>
+<header>
+<h1>Deletion report: {{ data.request.target }}</h1>
+<p class="soft">Federation {{ data.federation.name }} · request {{ data.request.id }}
+{%- if data.written_at %} · written {{ moment(data.written_at) }}{% endif %}</p>
+</header>
+
+<div class="summary">
+<section><h3>What was asked</h3><p>{{ asked }}</p></section>
+<section><h3>What was done</h3><ul>{% for line in done %}<li>{{ line }}</li>{% endfor %}</ul></section>
+<section><h3>What was measured</h3><ul>{% for line in measured %}<li>{{ line }}</li>{% endfor %}</ul></section>
+</div>
+
+<ul class="tiles">
+{% for tile in tiles %}
+<li><span class="label">{{ tile.label[0] | upper }}{{ tile.label[1:] }}</span>
+<span><span class="now{{ ' none' if tile.after == missing }}">{{ tile.after }}</span><br>
+<span class="then">before: {{ tile.before }}</span></span></li>
+{% endfor %}
+</ul>
+<p class="caveat">How to read this: these figures describe the model and the attacks used here, on this day. A low
+share does not prove that nothing about the data is left in the model, and a share above zero is normal:
+examples the model never saw are called members too. The fairest comparison is a model trained anew without
+the data, where there is one.</p>
+
+<h2>Before and after</h2>
+<div class="scroll"><table>
+<thead><tr><th scope="col">Measure</th><th scope="col" class="figure">Before</th>
+<th scope="col" class="figure">After unlearning</th><th scope="col" class="figure">After recovery</th></tr></thead>
+<tbody>
+{% for row in rows %}
+<tr{% if row.starts_group %} class="group"{% endif %}><th scope="row">{{ row.label }}</th>
+{% for text in row.values %}{{ cell(text) }}{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+
+{% if plots.scores or plots.attacks or plots.costs %}
+<h2>Plots</h2>
+<div class="plots">
+{% if plots.scores %}<figure><figcaption>{{ data.federation.score_name | capitalize }}</figcaption>{{ plots.scores }}</figure>{% endif %}
+{% if plots.attacks %}<figure><figcaption>Forgotten examples called members</figcaption>{{ plots.attacks }}</figure>{% endif %}
+{% if plots.costs %}<figure class="wide"><figcaption>Traffic and time</figcaption>{{ plots.costs }}</figure>{% endif %}
+</div>
+{% if plots.scores or plots.attacks %}<p class="soft">Stages: before the deletion, right after unlearning, then the
+number of recovery rounds (+1, +2, …).</p>{% endif %}
+{% endif %}
+
+<h2>Cost</h2>
+<table><thead><tr><th scope="col">Phase</th><th scope="col" class="figure">Rounds</th>
+<th scope="col" class="figure">Server to clients</th><th scope="col" class="figure">Clients to server</th>
+<th scope="col" class="figure">Time</th></tr></thead><tbody>
+{% for name, phase, rounds in [("Unlearning", data.unlearning, data.unlearning.rounds),
+                               ("Recovery", data.recovery, data.recovery.rounds),
+                               ("Measuring for this report", data.measuring, "")] if phase %}
+<tr><th scope="row">{{ name }}</th><td class="figure">{{ rounds }}</td><td class="figure">{{ size(phase.bytes_sent) }}</td>
+<td class="figure">{{ size(phase.bytes_received) }}</td><td class="figure">{{ duration(phase.seconds) }}</td></tr>
+{% endfor %}
+</tbody></table>
+
+<h2>What was not measured, and why</h2>
+{% if gaps %}
+<ul class="gaps">{% for line in gaps %}<li>{{ line }}</li>{% endfor %}</ul>
+{% else %}
+<p>Everything this report sets out to measure was measured.</p>
+{% endif %}
+
+<h2>The request and the federation</h2>
+<table class="facts"><tbody>
+{% for name, text in facts %}<tr><th scope="row">{{ name }}</th><td>{{ text }}</td></tr>
+{% endfor %}
+</tbody></table>
+
+<h2>Fingerprints of the model</h2>
+<table class="facts"><tbody>
+{% for name, hash in [("Before", data.model_hash_before), ("After unlearning", data.model_hash_after_unlearning),
+                      ("After recovery", data.model_hash_after)] %}
+<tr><th scope="row">{{ name }}</th><td>{% if hash %}<code>{{ hash }}</code>{% else %}unknown{% endif %}</td></tr>
+{% endfor %}
+</tbody></table>
+
+<h2>Timeline</h2>
+{% if data.events %}
+<table><thead><tr><th scope="col">Time</th><th scope="col">What</th><th scope="col">Why</th></tr></thead><tbody>
+{% for event in data.events %}
+<tr><td class="when">{{ moment(event.time) }}</td><td>{{ event.move }}</td><td>{{ event.reason }}</td></tr>
+{% endfor %}
+</tbody></table>
+{% else %}<p>No event was recorded.</p>{% endif %}
+
+{% if rounds | length > 3 %}
+<h2>Every measurement</h2>
+<div class="scroll"><table><caption>{{ data.federation.score_name | capitalize }} on three sets, and the share of forgotten
+examples that each attack calls members.</caption>
+<thead><tr><th scope="col">Stage</th><th scope="col" class="figure">Round</th><th scope="col" class="figure">Test</th>
+<th scope="col" class="figure">Retained</th><th scope="col" class="figure">Forgotten</th>
+<th scope="col" class="figure">Loss attack</th><th scope="col" class="figure">Confidence attack</th></tr></thead><tbody>
+{% for line in rounds %}
+<tr><th scope="row">{{ line.stage }}</th><td class="figure">{{ line.round }}</td>{{ cell(line.test) }}{{ cell(line.retained) }}
+{{ cell(line.forgotten) }}{{ cell(line.yeom) }}{{ cell(line.confidence) }}</tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
+
+<h2>Words</h2>
+<dl>{% for term, meaning in glossary %}<dt>{{ term }}</dt><dd>{{ meaning }}</dd>
+{% endfor %}</dl>
+
+<footer class="soft">The same facts for machines are in report.json beside this page.</footer>
+</main></body></html>
+"""
+)

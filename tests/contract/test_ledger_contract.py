@@ -1,0 +1,535 @@
+"""SQLite and PostgreSQL keep the same ledger: the same answers, the same refusals, the same durability."""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from server.ledger import ClientRecord, Ledger, RoundRecord
+from server.ledger.schema import metadata
+from unlearning.errors import ConflictingRequest, Fenced, IllegalMove, RequestNotFound
+from unlearning.requests import LEGAL_MOVES, DeletionRequest, Exclusions, Forget, Granularity, Status, Target
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=5)
+CLIENT_3 = Target(Granularity.CLIENT, "3")
+WAY = [Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED]
+ROUTES = {
+    Status.RECEIVED: [],
+    Status.SCHEDULED: WAY[:1],
+    Status.UNLEARNING: WAY[:2],
+    Status.RECOVERING: WAY[:3],
+    Status.VERIFYING: WAY[:4],
+    Status.COMPLETED: WAY,
+    Status.FAILED: [Status.FAILED],
+    Status.CANCELLED: [Status.CANCELLED],
+}
+ILLEGAL_MOVES = [
+    (source, to) for source in Status for to in Status if to not in LEGAL_MOVES[source] and to is not source
+]
+
+
+# The databases
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[str]:
+    """The URL of a PostgreSQL server where databases may be made: a given one, or a private one."""
+    given = os.environ.get("FLOWER_UNLEARNING_POSTGRESQL_URL")
+    if given:
+        yield given
+        return
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not programs:
+        pytest.skip("no PostgreSQL server here, and FLOWER_UNLEARNING_POSTGRESQL_URL is not set")
+    # Not below tmp_path: that is closed to the user `postgres`, and a socket's path must be short.
+    directory = Path(tempfile.mkdtemp(prefix="pg-"))
+    as_user: list[str] = []
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+        account = pwd.getpwnam("postgres")
+        os.chown(directory, account.pw_uid, account.pw_gid)
+        as_user = ["runuser", "-u", "postgres", "--"]
+    pg_ctl, data = str(programs[-1].with_name("pg_ctl")), str(directory / "data")
+
+    def run(*command: str) -> None:
+        subprocess.run(
+            [*as_user, *command], check=True, cwd=directory, stdout=subprocess.DEVNULL, timeout=120
+        )
+
+    run(str(programs[-1]), "-D", data, "-A", "trust", "-U", "ledger", "--no-sync")
+    options = f"-c listen_addresses='' -k {directory}"
+    run(pg_ctl, "-D", data, "-w", "-l", str(directory / "log"), "-o", options, "start")
+    try:
+        yield f"postgresql+psycopg://ledger@/postgres?host={directory}"
+    finally:
+        run(pg_ctl, "-D", data, "-m", "immediate", "-w", "stop")
+        shutil.rmtree(directory)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty database."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'ledger.db'}"
+        return
+    server = sa.make_url(request.getfixturevalue("postgresql_server"))
+    name = f"ledger_{os.urandom(6).hex()}"
+    admin = sa.create_engine(server, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    yield server.set(database=name).render_as_string(hide_password=False)
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+    admin.dispose()
+
+
+@pytest.fixture
+def ledger(url: str) -> Iterator[Ledger]:
+    opened = Ledger.open(url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def token(ledger: Ledger) -> int:
+    return ledger.acquire_fence("loop", now=NOW)
+
+
+@pytest.fixture
+def sql(url: str, ledger: Ledger) -> Iterator[sa.Engine]:
+    """A way to the database that does not pass through the ledger's code."""
+    engine = sa.create_engine(url)
+    yield engine
+    engine.dispose()
+
+
+def submit(ledger: Ledger, target: Target = CLIENT_3, *, key: str = "key", **changes: Any) -> DeletionRequest:
+    values: dict[str, Any] = {"method": "puf", "parameters": {"rate": 2.0}, "submitted_by": "ada", "now": NOW}
+    return ledger.submit(target, idempotency_key=key, **values | changes)
+
+
+def advance(ledger: Ledger, request_id: str, to: Status, token: int, **changes: Any) -> DeletionRequest:
+    for step in ROUTES[to]:
+        ledger.move(request_id, step, token=token, now=LATER, **changes)
+    return ledger.get(request_id)
+
+
+# Submitting
+
+
+def test_a_submitted_request_is_read_back_as_it_was_filed(ledger: Ledger) -> None:
+    """Target, method, parameters, names and time survive the database."""
+    target = Target(Granularity.SAMPLE, "3", frozenset({"17", "é"}))
+    filed = submit(ledger, target)
+    assert filed == DeletionRequest(
+        id="r-000001",
+        idempotency_key="key",
+        target=target,
+        method="puf",
+        parameters={"rate": 2.0},
+        submitted_by="ada",
+        status=Status.RECEIVED,
+        created_at=NOW,
+        updated_at=NOW,
+    )
+    assert ledger.get("r-000001") == filed
+
+
+def test_a_time_in_another_zone_comes_back_as_the_same_instant_in_utc(ledger: Ledger) -> None:
+    """Times are kept as UTC."""
+    local = NOW.astimezone(timezone(timedelta(hours=5)))
+    submit(ledger, now=local)
+    read = ledger.get("r-000001").created_at
+    assert read == NOW
+    assert read.utcoffset() == timedelta(0)
+
+
+def test_the_same_request_with_the_same_key_is_one_request(ledger: Ledger) -> None:
+    """Sending again returns the first request and records nothing."""
+    first = submit(ledger)
+    assert submit(ledger, now=LATER) == first
+    assert len(ledger.list_requests()) == len(ledger.events()) == 1
+
+
+def test_a_key_cannot_be_used_for_another_request(ledger: Ledger) -> None:
+    """The same key with other content is refused, and the message names the first request."""
+    submit(ledger)
+    with pytest.raises(ConflictingRequest, match=r"key 'key' belongs to request r-000001"):
+        submit(ledger, parameters={"rate": 3.0})
+
+
+def test_a_target_has_one_open_request(ledger: Ledger) -> None:
+    """A second request about the same client is refused, whatever of it is to be forgotten."""
+    submit(ledger)
+    with pytest.raises(ConflictingRequest, match=r"r-000001 .client 3. is received"):
+        submit(ledger, Target(Granularity.SAMPLE, "3", frozenset({"1"})), key="other")
+
+
+def test_another_target_can_be_filed_meanwhile(ledger: Ledger) -> None:
+    """An open request stands in nobody else's way, and ids follow the order of arrival."""
+    submit(ledger)
+    other = submit(ledger, Target(Granularity.CLASS, class_label=3), key="other")
+    assert [item.id for item in ledger.list_requests()] == ["r-000001", other.id]
+
+
+def test_a_target_can_be_filed_again_when_its_request_is_over(ledger: Ledger) -> None:
+    """A cancelled request no longer blocks its target."""
+    ledger.cancel(submit(ledger).id, by="ada", now=LATER)
+    assert submit(ledger, key="again").status is Status.RECEIVED
+
+
+def test_requests_can_be_listed_by_status_and_client(ledger: Ledger, token: int) -> None:
+    """Both filters count, alone and together."""
+    three = submit(ledger)
+    four = submit(ledger, Target(Granularity.CLIENT, "4"), key="4")
+    ledger.move(four.id, Status.SCHEDULED, token=token, now=LATER)
+    assert [item.id for item in ledger.list_requests(statuses=[Status.SCHEDULED])] == [four.id]
+    assert [item.id for item in ledger.list_requests(client_id="3")] == [three.id]
+    assert ledger.list_requests(statuses=[Status.SCHEDULED], client_id="3") == []
+
+
+def test_a_request_is_found_by_its_key(ledger: Ledger) -> None:
+    """`find` returns the key's request or nothing."""
+    filed = submit(ledger)
+    assert ledger.find("key") == filed
+    assert ledger.find("other") is None
+
+
+@pytest.mark.parametrize("request_id", ["r-000009", "9", "r-x", "r-99999999999999", "", "r-1'--"])
+def test_an_unknown_id_is_not_found(ledger: Ledger, request_id: str) -> None:
+    """Ids that no request has are refused, well-formed or not."""
+    with pytest.raises(RequestNotFound, match="No deletion request"):
+        ledger.get(request_id)
+
+
+# Moves
+
+
+def test_the_database_knows_exactly_the_legal_moves_of_the_code(sql: sa.Engine) -> None:
+    """The migration's table and LEGAL_MOVES agree."""
+    with sql.connect() as connection:
+        rows = connection.execute(sa.text("SELECT from_status, to_status FROM legal_moves")).all()
+    assert {(row[0], row[1]) for row in rows} == {
+        (str(source), str(to)) for source, targets in LEGAL_MOVES.items() for to in targets
+    }
+
+
+def test_the_migrations_make_the_tables_that_the_code_uses(sql: sa.Engine) -> None:
+    """Alembic finds no difference between the database and server/ledger/schema.py."""
+    with sql.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+
+
+@pytest.mark.parametrize(("source", "to"), ILLEGAL_MOVES)
+def test_an_illegal_move_is_refused_by_code_and_database(
+    ledger: Ledger, token: int, sql: sa.Engine, source: Status, to: Status
+) -> None:
+    """Neither `move` nor an UPDATE past the ledger gets a request to where it may not go."""
+    request = advance(ledger, submit(ledger).id, source, token)
+    with pytest.raises(IllegalMove, match=f"{request.id} is {source}; it may not become {to}"):
+        ledger.move(request.id, to, token=token, now=LATER)
+    with pytest.raises(sa.exc.IntegrityError, match="illegal move"), sql.begin() as connection:
+        connection.execute(sa.text("UPDATE requests SET status = :to WHERE number = 1"), {"to": str(to)})
+    assert ledger.get(request.id).status is source
+
+
+def test_moving_where_the_request_already_is_changes_nothing(ledger: Ledger, token: int) -> None:
+    """A step repeated after a crash leaves no second event and no second attempt."""
+    request = advance(ledger, submit(ledger).id, Status.RECOVERING, token)
+    events = ledger.last_event_sequence()
+    assert ledger.move(request.id, Status.RECOVERING, token=token, now=LATER) == request
+    assert ledger.last_event_sequence() == events
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_the_target_is_excluded_from_recovering_on(ledger: Ledger, token: int, status: Status) -> None:
+    """The move to recovering forgets for good; nothing before it does."""
+    advance(ledger, submit(ledger).id, status, token)
+    gone = status in (Status.RECOVERING, Status.VERIFYING, Status.COMPLETED)
+    assert ledger.exclusions().is_forgotten("3") is gone
+
+
+def test_exclusions_add_up(ledger: Ledger, token: int) -> None:
+    """Samples, a class and a client forgotten by several requests are all in the exclusions."""
+    targets = [
+        Target(Granularity.SAMPLE, "3", frozenset({"a"})),
+        Target(Granularity.CLASS, class_label=7),
+        Target(Granularity.CLIENT, "4"),
+    ]
+    for number, target in enumerate(targets):
+        advance(ledger, submit(ledger, target, key=str(number)).id, Status.COMPLETED, token)
+    again = submit(ledger, Target(Granularity.SAMPLE, "3", frozenset({"b"})), key="again")
+    advance(ledger, again.id, Status.COMPLETED, token)
+    assert ledger.exclusions() == Exclusions(
+        {"3": Forget(sample_ids=frozenset({"a", "b"})), "4": Forget(everything=True)}, frozenset({7})
+    )
+
+
+def test_going_back_in_the_queue_counts_an_attempt(ledger: Ledger, token: int) -> None:
+    """unlearning → scheduled adds one attempt and keeps the reason; the way forward adds none."""
+    request = advance(ledger, submit(ledger).id, Status.UNLEARNING, token)
+    assert request.attempts == 0
+    back = ledger.move(request.id, Status.SCHEDULED, token=token, now=LATER, reason="client 3 went away")
+    assert (back.attempts, back.reason) == (1, "client 3 went away")
+
+
+def test_the_result_is_kept_and_nan_becomes_null(ledger: Ledger, token: int) -> None:
+    """JSON knows no NaN; the rest of the result comes back as it was."""
+    request = advance(ledger, submit(ledger).id, Status.VERIFYING, token)
+    result = {"accuracy": 0.5, "loss": float("nan"), "hashes": ["a", "b"]}
+    ledger.move(request.id, Status.COMPLETED, token=token, now=LATER, result=result)
+    assert ledger.get(request.id).result == {"accuracy": 0.5, "loss": None, "hashes": ["a", "b"]}
+
+
+def test_an_old_token_changes_nothing(ledger: Ledger, token: int) -> None:
+    """Every write of a live loop that was replaced is refused."""
+    request = submit(ledger)
+    newer = ledger.acquire_fence("its successor", now=LATER)
+    assert newer == token + 1
+    events = ledger.events()
+    writes = [
+        lambda: ledger.move(request.id, Status.SCHEDULED, token=token, now=LATER),
+        lambda: ledger.note(request.id, "waiting", token=token, now=LATER, detail={}),
+        lambda: ledger.register_clients([ClientRecord("3")], token=token, now=LATER),
+        lambda: ledger.record_round(RoundRecord(round=1, kind="training", at=LATER), token=token),
+        lambda: ledger.check_fence(token),
+    ]
+    for write in writes:
+        with pytest.raises(Fenced, match="its successor"):
+            write()
+    assert (ledger.events(), ledger.clients(), ledger.rounds()) == (events, [], [])
+    assert ledger.get(request.id) == request
+    ledger.check_fence(newer)
+
+
+# What people do to a request
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_only_a_request_that_has_not_begun_can_be_cancelled(
+    ledger: Ledger, token: int, status: Status
+) -> None:
+    """Received and scheduled requests are cancelled; cancelling twice is harmless; the rest is refused."""
+    request = advance(ledger, submit(ledger).id, status, token)
+    if status in (Status.RECEIVED, Status.SCHEDULED, Status.CANCELLED):
+        assert ledger.cancel(request.id, by="ada", now=LATER).status is Status.CANCELLED
+    else:
+        with pytest.raises(IllegalMove, match=f"is {status}; only a received or scheduled"):
+            ledger.cancel(request.id, by="ada", now=LATER)
+
+
+def test_a_retryable_failure_is_scheduled_again(ledger: Ledger, token: int) -> None:
+    """A retry clears the reason and counts attempts from zero."""
+    request = advance(ledger, submit(ledger).id, Status.UNLEARNING, token)
+    ledger.move(request.id, Status.SCHEDULED, token=token, now=LATER)
+    failed = ledger.move(request.id, Status.FAILED, token=token, now=LATER, reason="gave up", retryable=True)
+    assert (failed.reason, failed.retryable, failed.attempts) == ("gave up", True, 1)
+    again = ledger.retry(request.id, by="ada", now=LATER)
+    assert (again.status, again.reason, again.retryable, again.attempts) == (Status.SCHEDULED, "", False, 0)
+
+
+def test_a_failure_for_good_is_not_retried(ledger: Ledger, token: int) -> None:
+    """The refusal repeats why it failed."""
+    request = advance(ledger, submit(ledger).id, Status.FAILED, token, reason="No head.")
+    with pytest.raises(IllegalMove, match="failed for good: No head"):
+        ledger.retry(request.id, by="ada", now=LATER)
+
+
+def test_a_retry_waits_for_the_open_request_of_its_target(ledger: Ledger, token: int) -> None:
+    """A retry may not make a second open request for one target."""
+    failed = advance(ledger, submit(ledger).id, Status.FAILED, token, retryable=True)
+    submit(ledger, key="other")
+    with pytest.raises(ConflictingRequest, match="r-000002"):
+        ledger.retry(failed.id, by="ada", now=LATER)
+
+
+# Events, clients, rounds
+
+
+def test_events_tell_what_happened_in_order(ledger: Ledger, token: int) -> None:
+    """Submission, moves and notes are there with who, when and why."""
+    request = submit(ledger)
+    ledger.move(request.id, Status.SCHEDULED, token=token, now=LATER, reason="fits", detail={"queue": 1})
+    ledger.note(request.id, "waiting", token=token, now=LATER, detail={"text": "client 3"})
+    submit(ledger, Target(Granularity.CLIENT, "4"), key="4")
+    told = [
+        (event.kind, event.from_status, event.to_status, event.actor, event.at)
+        for event in ledger.events(request.id)
+    ]
+    assert told == [
+        ("submitted", None, None, "ada", NOW),
+        ("moved", Status.RECEIVED, Status.SCHEDULED, "loop", LATER),
+        ("waiting", None, None, "loop", LATER),
+    ]
+    assert [event.detail for event in ledger.events(request.id, after=1)] == [
+        {"queue": 1, "reason": "fits"},
+        {"text": "client 3"},
+    ]
+    assert [event.sequence for event in ledger.events()] == [1, 2, 3, 4]
+    assert len(ledger.events(limit=2)) == 2
+    assert ledger.last_event_sequence() == 4
+
+
+def test_a_client_once_known_stays_known(ledger: Ledger, token: int) -> None:
+    """Going offline keeps the client and when it was last seen; others are left alone."""
+    ledger.register_clients(
+        [ClientRecord("3", "hospital-3", "abcd"), ClientRecord("4")], token=token, now=NOW
+    )
+    ledger.register_clients([ClientRecord("3", "hospital-3", "abcd", online=False)], token=token, now=LATER)
+    assert ledger.clients() == [
+        ClientRecord("3", "hospital-3", "abcd", online=False, last_seen=NOW),
+        ClientRecord("4", online=True, last_seen=NOW),
+    ]
+
+
+def test_rounds_are_read_back_in_order(ledger: Ledger, token: int) -> None:
+    """A round keeps its kind, requests and metrics, and gets the next sequence number."""
+    first = RoundRecord(round=7, kind="training", metrics={"loss": 0.25, "failed": {}}, at=NOW)
+    second = RoundRecord(round=8, kind="unlearning", request_ids=("r-000001", "r-000002"), at=LATER)
+    stored = [ledger.record_round(item, token=token) for item in (first, second)]
+    assert [item.sequence for item in stored] == [1, 2]
+    assert ledger.rounds() == stored
+    assert ledger.rounds(after=1) == stored[1:]
+    assert (stored[0].metrics, stored[1].request_ids) == (first.metrics, second.request_ids)
+
+
+# The database's own rules
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE events SET kind = 'forged'",
+        "DELETE FROM events",
+        "DELETE FROM exclusions",
+        "UPDATE exclusions SET request_number = 2",
+        "UPDATE legal_moves SET to_status = 'completed'",
+        "DELETE FROM legal_moves",
+        "INSERT INTO legal_moves VALUES ('completed', 'received')",
+        "DELETE FROM requests",
+        "UPDATE requests SET method = 'other'",
+        "UPDATE requests SET target = '{}'",
+        "UPDATE requests SET submitted_by = 'someone else'",
+        "INSERT INTO fence (id, token, holder) VALUES (2, 0, '')",
+    ],
+)
+def test_the_past_cannot_be_rewritten(ledger: Ledger, token: int, sql: sa.Engine, statement: str) -> None:
+    """Statements past the ledger's code cannot change or remove what was recorded."""
+    advance(ledger, submit(ledger).id, Status.COMPLETED, token)
+    before = (ledger.list_requests(), ledger.events(), ledger.exclusions())
+    with pytest.raises(sa.exc.IntegrityError), sql.begin() as connection:
+        connection.execute(sa.text(statement))
+    assert (ledger.list_requests(), ledger.events(), ledger.exclusions()) == before
+
+
+@pytest.mark.parametrize(
+    ("target_key", "status"), [("client/3", "received"), ("client/9", "completed"), ("client/9", "scheduled")]
+)
+def test_an_insert_past_the_ledger_obeys_the_rules(
+    ledger: Ledger, sql: sa.Engine, target_key: str, status: str
+) -> None:
+    """A request starts as received, and a target has one open request, also for raw SQL."""
+    submit(ledger)
+    columns = (
+        "idempotency_key, target_key, target, method, parameters, submitted_by, status, reason, "
+        "retryable, attempts, created_at, updated_at, result"
+    )
+    values = (
+        f"'k2', '{target_key}', '{{}}', 'puf', '{{}}', 'eve', '{status}', '', false, 0, "
+        "'2026-01-01 00:00:00', '2026-01-01 00:00:00', '{}'"
+    )
+    with pytest.raises(sa.exc.IntegrityError), sql.begin() as connection:
+        connection.execute(sa.text(f"INSERT INTO requests ({columns}) VALUES ({values})"))
+    assert len(ledger.list_requests()) == 1
+
+
+# Several processes, and processes that die
+
+SUBMIT_MANY = """
+import sys
+from datetime import UTC, datetime
+from server.ledger import Ledger
+from unlearning.errors import ConflictingRequest
+from unlearning.requests import Granularity, Target
+
+ledger = Ledger.open(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(15):
+    try:
+        ledger.submit(
+            Target(Granularity.CLIENT, str(number)), method="puf", parameters={}, submitted_by="ada",
+            idempotency_key=f"{sys.argv[2]}-{number}", now=datetime.now(UTC),
+        )
+    except ConflictingRequest:
+        print("refused", flush=True)
+    else:
+        print("filed", flush=True)
+"""
+
+SUBMIT_AND_HANG = """
+import sys
+from datetime import UTC, datetime
+from server.ledger import Ledger
+from unlearning.requests import Granularity, Target
+
+ledger = Ledger.open(sys.argv[1])
+request = ledger.submit(
+    Target(Granularity.CLIENT, "3"), method="puf", parameters={}, submitted_by="ada",
+    idempotency_key="key", now=datetime.now(UTC),
+)
+print(request.id, flush=True)
+sys.stdin.readline()
+"""
+
+
+def start(code: str, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def test_of_two_processes_that_file_at_once_one_gets_each_target(url: str) -> None:
+    """Both create the ledger at once and race for 15 targets: each is filed exactly once."""
+    processes = [start(SUBMIT_MANY, url, name) for name in ("a", "b")]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = "".join(process.communicate(timeout=120)[0] for process in processes).split()
+    assert (answers.count("filed"), answers.count("refused")) == (15, 15)
+    ledger = Ledger.open(url)
+    assert sorted(int(item.target.client_id or "") for item in ledger.list_requests()) == list(range(15))
+    assert len(ledger.events()) == 15
+    ledger.close()
+
+
+def test_a_request_survives_kill_9_right_after_it_was_answered(url: str) -> None:
+    """What `submit` has returned is in the ledger, although the process never closed it."""
+    process = start(SUBMIT_AND_HANG, url)
+    assert process.stdout is not None
+    request_id = process.stdout.readline().strip()
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    ledger = Ledger.open(url)
+    assert ledger.get(request_id).target == CLIENT_3
+    ledger.close()

@@ -1,0 +1,62 @@
+"""Which addresses a ledger accepts, and what SQLite is told."""
+
+from pathlib import Path
+
+import pytest
+
+from server.ledger import Ledger, LedgerUnavailable
+from server.ledger.database import Database
+from unlearning.errors import ConfigurationError
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_ledger_in_memory_is_refused(url: str) -> None:
+    """A ledger outlives its process."""
+    with pytest.raises(ConfigurationError, match="it needs a file"):
+        Ledger.open(url)
+
+
+@pytest.mark.parametrize("url", ["mysql://host/db", "not a url", "sqlite+aiosqlite:///x.db"])
+def test_another_database_is_refused_with_the_ones_that_work(url: str) -> None:
+    """The message shows the two forms that are supported."""
+    with pytest.raises(ConfigurationError, match=r"sqlite:////.*postgresql\+psycopg://"):
+        Ledger.open(url)
+
+
+def test_a_password_is_not_shown() -> None:
+    """Messages name the database without its password."""
+    database = Database("postgresql://ada:secret@db.invalid/ledger")
+    assert "secret" not in database.name
+    assert "db.invalid" in database.name
+
+
+def test_a_file_that_is_no_database_is_explained(tmp_path: Path) -> None:
+    """The driver's error becomes ours, with the address."""
+    path = tmp_path / "ledger.db"
+    path.write_bytes(b"certainly not a database file" * 100)
+    with pytest.raises(LedgerUnavailable, match=r"ledger\.db cannot be used: file is not a database"):
+        Ledger.open(f"sqlite:///{path}")
+
+
+def test_sqlite_commits_are_flushed_to_disk(tmp_path: Path) -> None:
+    """Every connection has the write-ahead log, full synchronisation and foreign keys."""
+    database = Database(f"sqlite:///{tmp_path / 'ledger.db'}")
+    with database.reading() as connection:
+        settings = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        }
+    database.close()
+    assert settings == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 20_000}
+
+
+def test_opening_twice_keeps_what_is_there(tmp_path: Path) -> None:
+    """Migrating a ledger that is up to date changes nothing."""
+    from datetime import UTC, datetime
+
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    first, second = Ledger.open(url), Ledger.open(url)
+    assert first.acquire_fence("a", now=datetime.now(UTC)) == 1
+    assert second.acquire_fence("b", now=datetime.now(UTC)) == 2
+    first.close()
+    second.close()

@@ -22,7 +22,7 @@ from unlearning.verification.measurement import CONFIDENCE, YEOM, Measurement, S
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 INK, GRID = "#333d47", "#dde3e8"
-MAX_LABELS = 12  # more stage names than this would overlap
+MAX_LABELS = 7  # more stage names than this would overlap
 
 
 def score_plot(data: ReportData) -> str:
@@ -53,15 +53,20 @@ def attack_plot(data: ReportData) -> str:
 
 
 def cost_plot(data: ReportData) -> str:
-    """Bytes (both directions) and seconds of unlearning, recovery and measuring; empty if unknown."""
+    """Bytes (both directions) and seconds of unlearning, recovery and measuring, as far as all are known."""
     phases = [("unlearning", data.unlearning), ("recovery", data.recovery), ("measuring", data.measuring)]
-    known = [(name, phase) for name, phase in phases if phase is not None and phase.seconds is not None]
+    known = [
+        (name, phase.seconds, phase.bytes_sent, phase.bytes_received)
+        for name, phase in phases
+        if phase is not None
+        and phase.seconds is not None
+        and phase.bytes_sent is not None
+        and phase.bytes_received is not None
+    ]
     if not known:
         return ""
-    names = [name for name, _ in known]
-    sent = [(phase.bytes_sent or 0) / 1e6 for _, phase in known]
-    received = [(phase.bytes_received or 0) / 1e6 for _, phase in known]
-    seconds = [phase.seconds or 0.0 for _, phase in known]
+    names, seconds = [name for name, *_ in known], [phase[1] for phase in known]
+    sent, received = [phase[2] / 1e6 for phase in known], [phase[3] / 1e6 for phase in known]
     with _style():
         figure = Figure(figsize=(9.0, 0.62 + 0.42 * len(known)), layout="constrained")
         left, right = figure.subplots(1, 2)
@@ -91,12 +96,16 @@ def _line_plot(
     with _style():
         figure = Figure(figsize=(4.6, 3.0), layout="constrained")
         axes = figure.subplots()
+        positions = _positions(measurements)
+        marker_size = 5.0 if len(measurements) <= 2 * MAX_LABELS else 3.0
         for legend, values, colour, marker, dash in drawn:
             points = [math.nan if value is None else value for value in values]
-            axes.plot(points, dash, color=colour, marker=marker, markersize=5, linewidth=1.8, label=legend)
-        positions, names = _stage_ticks(measurements)
-        axes.set_xticks(positions, names, parse_math=False)
-        axes.set_xlim(-0.4, max(len(measurements) - 0.6, 0.4))
+            axes.plot(
+                positions, points, dash, color=colour, marker=marker, markersize=marker_size, label=legend
+            )
+        axes.set_xticks(positions, _stage_names(measurements))
+        margin = 0.08 * max(positions[-1], 1.0)
+        axes.set_xlim(-margin, positions[-1] + margin)
         axes.set_ylim(-0.03, 1.03)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %", decimals=0))
         axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(-0.02, 1.0), borderpad=0)
@@ -104,22 +113,32 @@ def _line_plot(
         return _svg(figure, name, label)
 
 
-def _stage_ticks(measurements: Sequence[Measurement]) -> tuple[list[int], list[str]]:
-    """Positions and names of the ticks: before, unlearned, then recovery rounds counted from there."""
+def _positions(measurements: Sequence[Measurement]) -> list[float]:
+    """Where each stage stands. The first two get room for their names when recovery is long."""
+    recoveries = sum(item.stage == "recovery" for item in measurements)
+    room = max(1.0, recoveries / 3.5)
+    positions, here = [], 0.0
+    for item in measurements:
+        positions.append(here)
+        here += 1.0 if item.stage == "recovery" else room
+    return positions
+
+
+def _stage_names(measurements: Sequence[Measurement]) -> list[str]:
+    """Each stage's name, empty where it would overlap; recovery rounds count from the unlearned model."""
     unlearned = next((item.round for item in measurements if item.stage == "unlearned"), None)
     recoveries = [index for index, item in enumerate(measurements) if item.stage == "recovery"]
-    stride = max(1, math.ceil(len(recoveries) / MAX_LABELS))
-    # counted from the last one, which the text speaks of
-    named = set(recoveries[::-1][::stride])
-    positions, names = [], []
+    # every stride-th, counted back from the last one: that is the model the text speaks of
+    shown = set(recoveries[:: -max(1, math.ceil(len(recoveries) / MAX_LABELS))])
+    names = []
     for index, item in enumerate(measurements):
         if item.stage != "recovery":
-            positions.append(index)
             names.append(item.stage)
-        elif index in named:
-            positions.append(index)
+        elif index in shown:
             names.append(f"+{item.round - unlearned}" if unlearned is not None else f"round {item.round}")
-    return positions, names
+        else:
+            names.append("")
+    return names
 
 
 def _score(measure: SetMeasure | None) -> float | None:
@@ -144,6 +163,7 @@ def _style() -> Iterator[None]:
         "svg.hashsalt": "deletion report",
         "font.family": "sans-serif",
         "font.size": 9.5,
+        "lines.linewidth": 1.8,
         "text.color": INK,
         "axes.labelcolor": INK,
         "xtick.color": INK,

@@ -38,7 +38,7 @@ tbody tr:first-child th, tbody tr:first-child td { border-top: 0; }
 td.none { color: var(--soft); font-style: italic; }
 .plots { display: grid; grid-template-columns: 1fr 1fr; gap: 1.2rem 1.8rem; }
 figure { margin: 0; break-inside: avoid; }
-figure.wide { grid-column: 1 / -1; }
+.wide { grid-column: 1 / -1; }
 figcaption { font-size: .9rem; font-weight: 600; margin-bottom: .3rem; }
 svg { width: 100%; height: auto; display: block; }
 code { font: .86rem/1.4 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
@@ -109,14 +109,14 @@ the data, where there is one.</p>
 <div class="plots">
 {% if plots.scores %}<figure><figcaption>{{ data.federation.score_name | capitalize }}</figcaption>{{ plots.scores }}</figure>{% endif %}
 {% if plots.attacks %}<figure><figcaption>Forgotten examples called members</figcaption>{{ plots.attacks }}</figure>{% endif %}
+{% if plots.scores or plots.attacks %}<p class="soft wide">Stages: before the deletion, right after unlearning, then the
+number of recovery rounds (+1, +2, …).</p>{% endif %}
 {% if plots.costs %}<figure class="wide"><figcaption>Traffic and time</figcaption>{{ plots.costs }}</figure>{% endif %}
 </div>
-{% if plots.scores or plots.attacks %}<p class="soft">Stages: before the deletion, right after unlearning, then the
-number of recovery rounds (+1, +2, …).</p>{% endif %}
 {% endif %}
 
 <h2>Cost</h2>
-<table><thead><tr><th scope="col">Phase</th><th scope="col" class="figure">Rounds</th>
+<div class="scroll"><table><thead><tr><th scope="col">Phase</th><th scope="col" class="figure">Rounds</th>
 <th scope="col" class="figure">Server to clients</th><th scope="col" class="figure">Clients to server</th>
 <th scope="col" class="figure">Time</th></tr></thead><tbody>
 {% for name, phase, rounds in [("Unlearning", data.unlearning, data.unlearning.rounds),
@@ -125,7 +125,7 @@ number of recovery rounds (+1, +2, …).</p>{% endif %}
 <tr><th scope="row">{{ name }}</th><td class="figure">{{ rounds }}</td><td class="figure">{{ size(phase.bytes_sent) }}</td>
 <td class="figure">{{ size(phase.bytes_received) }}</td><td class="figure">{{ duration(phase.seconds) }}</td></tr>
 {% endfor %}
-</tbody></table>
+</tbody></table></div>
 
 <h2>What was not measured, and why</h2>
 {% if gaps %}

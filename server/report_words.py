@@ -149,6 +149,13 @@ def gaps(data: ReportData) -> list[str]:
             stages.setdefault(note, []).append(name)
     everywhere = len(data.measurements)
     lines = list(data.not_measured)
+    if data.first("before") is None:
+        lines.append("the model before the deletion: no measurement was taken")
+    if data.first("unlearned") is None:
+        lines.append("the model right after unlearning: no measurement was taken")
+    if data.first("recovery") is None:
+        none = "no measurement was taken" if data.recovery.rounds else "there was no recovery round"
+        lines.append(f"the model after recovery: {none}")
     for note, names in stages.items():
         where = "at every stage" if len(names) == everywhere else ", ".join(names)
         lines.append(f"{note} ({where})")

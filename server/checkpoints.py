@@ -122,6 +122,7 @@ def encode(state: FederationState) -> bytes:
         "training_rounds": state.training_rounds,
         "phase": str(state.phase),
         "exclusions": state.exclusions.to_json(),
+        "is_resting": state.is_resting,
         "event_sequence": state.event_sequence,
         "batch": _batch_to_json(state.batch, arrays) if state.batch is not None else None,
     }
@@ -152,6 +153,7 @@ def decode(content: bytes) -> FederationState:
             training_rounds=meta["training_rounds"],
             phase=Phase(meta["phase"]),
             exclusions=Exclusions.from_json(meta["exclusions"]),
+            is_resting=meta["is_resting"],
             event_sequence=meta["event_sequence"],
             batch=_batch_from_json(meta["batch"], arrays) if meta["batch"] is not None else None,
         )

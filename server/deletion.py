@@ -305,7 +305,7 @@ def _stop_reason(driver: Driver, state: FederationState, batch: Batch) -> str:
 def _given_up(driver: Driver, state: FederationState, batch: Batch, failure: MethodFailed) -> FederationState:
     """Back to training with the model as it was; the requests wait for another try, or have failed."""
     _log.warning("Unlearning attempt %d failed: %s", batch.attempt, failure)
-    state = driver.save(replace(state, phase=Phase.TRAINING, batch=None))
+    state = driver.save(replace(state, phase=Phase.TRAINING, batch=None, is_resting=True))
     for request_id in batch.request_ids:
         if not failure.retryable:
             _move(driver, request_id, Status.FAILED, reason=str(failure))

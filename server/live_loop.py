@@ -64,7 +64,7 @@ class LiveLoop:
         driver = self._driver
         self._file_scripted(state)
         deletion.schedule(driver)
-        batch = deletion.claim(driver, state)
+        batch = None if state.is_resting else deletion.claim(driver, state)
         if batch is not None:
             return deletion.begin(driver, state, batch)
         if driver.settings.rounds and state.training_rounds >= driver.settings.rounds:
@@ -91,6 +91,7 @@ class LiveLoop:
             state,
             round=number,
             training_rounds=state.training_rounds + 1,
+            is_resting=False,
             parameters=state.parameters if arrays is None else vector_of(arrays),
         )
         state = driver.save(state)

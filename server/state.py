@@ -77,6 +77,8 @@ class Batch:
 class FederationState:
     """The live federation.
 
+    is_resting: an unlearning attempt has just failed; a training round comes before the next one.
+
     round: counts every exchange that moves the model (training, unlearning, recovery); it decides the
         learning rate and all seeds, so that a round repeated after a crash is the same round.
     training_rounds: the rounds outside of deletions; `rounds` in the configuration bounds these.
@@ -88,4 +90,5 @@ class FederationState:
     phase: Phase = Phase.TRAINING
     exclusions: Exclusions = field(default_factory=Exclusions)
     batch: Batch | None = None
+    is_resting: bool = False
     event_sequence: int = 0

@@ -221,7 +221,7 @@ class FedAvg(Strategy):
             if not message.has_error()
             and (client := self.roster.client_of(message.metadata.src_node_id)) is not None
         }
-        found: dict[str, float | int] = {}
+        found: dict[str, int | float | list[int] | list[float]] = {}
         for name, observations in (
             ("train", merged(contents, "retained")),
             ("test", merged(contents, "test")),

@@ -23,7 +23,7 @@ class InProcessGrid(Grid):
     """A federation of `node_configs`, one node each, that runs `client_app` on each message.
 
     offline: node ids that are not online; change it to take nodes away and bring them back.
-    broken: node ids whose answers are errors, as when a SuperNode dies with the message.
+    broken: node ids that answer queries only and fail with all work, as when the work kills the process.
     """
 
     def __init__(
@@ -115,7 +115,9 @@ class InProcessGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         node_id = message.metadata.dst_node_id
-        if node_id in self.broken or node_id in self.offline or node_id not in self.contexts:
+        is_query = message.metadata.message_type.startswith("query")
+        is_broken = node_id in self.broken and not is_query
+        if is_broken or node_id in self.offline or node_id not in self.contexts:
             return Message(Error(code=0, reason="The node is unavailable."), reply_to=message)
         received = message_from_proto(message_to_proto(message))
         try:

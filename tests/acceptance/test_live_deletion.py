@@ -146,19 +146,44 @@ def test_a_client_waiting_to_be_forgotten_does_not_train(federation):
 
 def test_a_failed_attempt_leaves_the_model_as_it_was_and_is_tried_again(federation):
     """The requester dies with the message: back to the queue, then it succeeds."""
-    one = federation(max_attempts=3)
+    one = federation()
     before = content_hash(one.run().parameters)
     request = one.file(client("2"))
     one.grid.broken.add(one.node("2"))
     one.run()
-    failed = one.ledger.get(request.id)
-    assert failed.status is Status.FAILED
-    assert failed.retryable
+    waiting = one.ledger.get(request.id)
+    assert (waiting.status, waiting.attempts) == (Status.SCHEDULED, 1)
     assert content_hash(one.checkpoint().parameters) == before
     one.grid.broken.clear()
-    one.ledger.retry(request.id, by="test", now=failed.updated_at)
-    one.run(rounds=3)
+    one.run(rounds=4)
     assert one.ledger.get(request.id).status is Status.COMPLETED
+
+
+def test_after_the_last_attempt_a_request_has_failed_and_can_be_retried(federation):
+    """A training round comes between two attempts; after `max-attempts` of them somebody must look."""
+    one = federation(max_attempts=2)
+    one.run()
+    request = one.file(client("2"))
+    one.grid.broken.add(one.node("2"))
+    one.run(rounds=4)
+    failed = one.ledger.get(request.id)
+    assert (failed.status, failed.retryable) == (Status.FAILED, True)
+    assert "2 attempts failed" in failed.reason
+    one.grid.broken.clear()
+    one.ledger.retry(request.id, by="test", now=failed.updated_at)
+    one.run(rounds=5)
+    assert one.ledger.get(request.id).status is Status.COMPLETED
+
+
+def test_a_cancelled_request_leaves_no_trace(federation):
+    """Cancelled before it was served: the client trains on, nothing is excluded."""
+    one = federation()
+    one.run()
+    request = one.file(client("2"))
+    one.ledger.cancel(request.id, by="test", now=request.created_at)
+    state = one.run(rounds=3)
+    assert not state.exclusions.of("2")
+    assert one.ledger.rounds()[-1].metrics["participants"] == ["0", "1", "2", "3"]
 
 
 def test_unknown_sample_ids_fail_the_request_for_good(federation):

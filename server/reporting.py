@@ -1,0 +1,129 @@
+"""Gathers what the report of a deletion says, from the ledger, the state and the settings."""
+
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+
+from server.driver import Driver
+from server.ledger import Event
+from server.report import (
+    Asked,
+    FederationSummary,
+    MeasuringCost,
+    RecoveryPhase,
+    ReportData,
+    ReportEvent,
+    UnlearningPhase,
+)
+from server.state import Batch, FederationState
+from unlearning.methods import method_named, validated_parameters
+from unlearning.parameters import content_hash
+from unlearning.requests import Granularity, Target
+
+PACKAGES = ("flower-unlearning", "flwr", "torch", "numpy", "scikit-learn")
+NOT_MEASURED = (
+    "the difference to a model retrained without the data: no retrained model exists in a live federation",
+    "attacks other than Yeom's and the confidence attack: stronger ones may still find members",
+    "copies of the model or of updates that anybody outside this server and these clients has kept",
+)
+
+
+def report_of(driver: Driver, state: FederationState, request_id: str) -> ReportData:
+    """Everything that is known about the deletion `request_id` of the state's batch."""
+    batch = state.batch
+    assert batch is not None, "a report belongs to a batch"
+    request = driver.ledger.get(request_id)
+    target = request.target
+    method = method_named(request.method)
+    known = tuple(sorted(record.client_id for record in driver.ledger.clients()))
+    return ReportData(
+        request=Asked(
+            id=request.id,
+            target=target.describe(),
+            granularity=str(target.granularity),
+            client_id=target.client_id,
+            num_samples=len(target.sample_ids) if target.granularity is Granularity.SAMPLE else None,
+            class_label=target.class_label,
+            method=request.method,
+            method_title=method.info.title,
+            method_source=method.info.source,
+            parameters=validated_parameters(method, request.parameters).model_dump(),
+            submitted_by=request.submitted_by,
+            created_at=_text(request.created_at),
+            served_with=tuple(other for other in batch.request_ids if other != request_id),
+        ),
+        federation=FederationSummary(
+            name=driver.settings.federation,
+            task=f"{driver.settings.model} on {driver.settings.dataset}",
+            score_name=driver.task.score_name,
+            clients_known=known,
+            clients_retained=tuple(name for name in known if not state.exclusions.is_forgotten(name)),
+        ),
+        model_hash_before=batch.hash_before,
+        model_hash_after_unlearning=batch.hash_unlearned,
+        model_hash_after=content_hash(state.parameters),
+        unlearning=UnlearningPhase(
+            rounds=batch.unlearning_cost.exchanges,
+            participants=batch.participants,
+            attempts=batch.attempt,
+            seconds=batch.unlearning_cost.seconds,
+            bytes_sent=batch.unlearning_cost.bytes_sent,
+            bytes_received=batch.unlearning_cost.bytes_received,
+        ),
+        recovery=RecoveryPhase(
+            rounds=batch.recovery_rounds,
+            stop_reason=batch.stop_reason,
+            target_score=batch.target_score,
+            seconds=batch.recovery_cost.seconds,
+            bytes_sent=batch.recovery_cost.bytes_sent,
+            bytes_received=batch.recovery_cost.bytes_received,
+        ),
+        measuring=MeasuringCost(
+            seconds=batch.measuring_cost.seconds,
+            bytes_sent=batch.measuring_cost.bytes_sent,
+            bytes_received=batch.measuring_cost.bytes_received,
+        ),
+        measurements=tuple(batch.measurements.get(request_id, ())),
+        events=tuple(_line(event) for event in driver.ledger.events(request_id)),
+        stop_rule=_stop_rule(driver, batch),
+        exclusions_note=_exclusions_note(target),
+        not_measured=NOT_MEASURED,
+        software={name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
+        seeds={"run": driver.settings.seed},
+        written_at=_text(driver.now()),
+    )
+
+
+def _line(event: Event) -> ReportEvent:
+    move = f"{event.from_status} → {event.to_status}" if event.from_status is not None else event.kind
+    reason = event.detail.get("reason") or event.detail.get("text") or ""
+    return ReportEvent(time=_text(event.at), move=move, reason=str(reason))
+
+
+def _stop_rule(driver: Driver, batch: Batch) -> str:
+    name, most = driver.task.score_name, driver.settings.recovery_max_rounds
+    if batch.target_score is None:
+        return f"{most} recovery rounds; there is no test data to decide earlier"
+    return f"test {name} of at least {batch.target_score:.4f}, or {most} recovery rounds"
+
+
+def _exclusions_note(target: Target) -> str:
+    if target.granularity is Granularity.CLIENT:
+        return (
+            f"Client {target.client_id} is excluded for good: the server asks it for no more training, and the "
+            "client itself refuses."
+        )
+    if target.granularity is Granularity.SAMPLE:
+        return f"The samples are excluded for good from the training of client {target.client_id}, by the client."
+    return f"Examples of class {target.class_label} are excluded for good from training, by every client."
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="seconds")

@@ -56,6 +56,9 @@ def answering(context: grpc.ServicerContext) -> Iterator[None]:
 
     The caller sees no stack trace but a reference that the log has too.
     """
+    if not context.is_active():
+        # The deadline passed while the call waited for a thread; its caller no longer counts on it.
+        context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "The deadline had passed; nothing was done.")
     try:
         yield
     except tuple(STATUS_OF) as exc:

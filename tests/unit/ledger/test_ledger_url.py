@@ -1,5 +1,6 @@
 """Which addresses a ledger accepts, and what SQLite is told."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,6 @@ def test_sqlite_commits_are_flushed_to_disk(tmp_path: Path) -> None:
 
 def test_opening_twice_keeps_what_is_there(tmp_path: Path) -> None:
     """Migrating a ledger that is up to date changes nothing."""
-    from datetime import UTC, datetime
-
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     first, second = Ledger.open(url), Ledger.open(url)
     assert first.acquire_fence("a", now=datetime.now(UTC)) == 1

@@ -1,0 +1,36 @@
+"""Fixtures of the tests that talk to a deletion service."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from server.api.client import DeletionClient
+from server.api.server import RunningServer, serve
+from server.ledger import Ledger
+from tests.deletion_service import LiveLoop
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    opened = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def loop(ledger: Ledger) -> LiveLoop:
+    return LiveLoop(ledger)
+
+
+@pytest.fixture
+def service(ledger: Ledger, tmp_path: Path) -> Iterator[RunningServer]:
+    running = serve(ledger, tmp_path / "reports", "127.0.0.1:0")
+    yield running
+    running.stop(0)
+
+
+@pytest.fixture
+def client(service: RunningServer) -> Iterator[DeletionClient]:
+    with DeletionClient(service.address) as connected:
+        yield connected

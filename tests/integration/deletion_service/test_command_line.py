@@ -1,0 +1,246 @@
+"""The command `flower-unlearn` against a real deletion service."""
+
+import io
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from server.api.server import RunningServer
+from server.cli import app
+from server.cli_watch import Picture
+from server.ledger import Event, Ledger, RoundRecord
+from tests.deletion_service import CLIENT_3, FORGETTING, LiveLoop, free_port
+from unlearning.requests import DeletionRequest, Status
+
+# The command
+
+
+@pytest.fixture
+def command(service: RunningServer, loop: LiveLoop) -> Callable[..., Result]:
+    """Runs `flower-unlearn` against the service."""
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["--server", service.address, *arguments])
+
+    return run
+
+
+def test_request_files_one_request_for_each_client(command: Callable[..., Result], ledger: Ledger) -> None:
+    """Two clients, two requests, each said on its line."""
+    result = command("request", "--client", "3", "--client", "4", "--parameter", "unlearning_rate=1")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "r-000001  received  forget client 3 with puf-special",
+        "r-000002  received  forget client 4 with puf-special",
+    ]
+    assert [item.parameters["unlearning_rate"] for item in ledger.list_requests()] == [1.0, 1.0]
+
+
+def test_request_reads_sample_ids_from_a_file(
+    command: Callable[..., Result], ledger: Ledger, tmp_path: Path
+) -> None:
+    """One id a line."""
+    (tmp_path / "ids.txt").write_text("# visits\n17\n21\n")
+    result = command("request", "--client", "3", "--samples", str(tmp_path / "ids.txt"))
+    assert result.stdout == "r-000001  received  forget 2 samples of client 3 with puf-special\n"
+    assert ledger.get("r-000001").target.sample_ids == {"17", "21"}
+
+
+def test_request_run_twice_with_a_key_files_once(command: Callable[..., Result], ledger: Ledger) -> None:
+    """Also for several clients."""
+    arguments = ("request", "--client", "3", "--client", "4", "--key", "k")
+    assert command(*arguments).stdout == command(*arguments).stdout
+    assert len(ledger.list_requests()) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["request"], "Say what to forget: --client ID"),
+        (["request", "--client", "9"], "Refused: There is no client '9'. Known: 3, 4."),
+        (["request", "--client", "3", "--method", "magic"], "Refused: Unknown method 'magic'."),
+        (["request", "--client", "3", "--parameter", "fast"], "--parameter takes NAME=VALUE, got 'fast'."),
+        (["request", "--class", "1", "--client", "3"], "--class concerns every client"),
+        (["request", "--class", "-1"], "class label of 0 or more"),
+        (["request", "--client", "3", "--samples", "nowhere.txt"], "'nowhere.txt' cannot be read as text"),
+        (["status", "r-000009"], "No deletion request 'r-000009'"),
+        (["report", "seven"], "No deletion request 'seven'; ids look like r-000007."),
+        (["--tls-ca", "nowhere.pem", "clients"], "tls: --tls-ca 'nowhere.pem' cannot be read"),
+    ],
+)
+def test_a_refusal_is_one_message_and_exit_code_2(
+    command: Callable[..., Result], arguments: list[str], message: str
+) -> None:
+    """On stderr, without a stack trace, and nothing on stdout."""
+    result = command(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_one_refused_client_does_not_stop_the_others(command: Callable[..., Result], ledger: Ledger) -> None:
+    """What was filed is said, what was refused is said, and the exit code is that of a refusal."""
+    result = command("request", "--client", "9", "--client", "4")
+    assert result.exit_code == 2
+    assert "no client '9'" in result.stderr
+    assert "forget client 4" in result.stdout
+
+
+def test_a_repeated_sample_id_is_refused_with_file_and_lines(
+    command: Callable[..., Result], tmp_path: Path
+) -> None:
+    """The user can go to the line."""
+    path = tmp_path / "ids.txt"
+    path.write_text("17\n17\n")
+    result = command("request", "--client", "3", "--samples", str(path))
+    assert result.exit_code == 2
+    assert f"{path}: The list of sample ids has repetitions: line 2 repeats '17' of line 1." in result.stderr
+
+
+def test_without_a_service_the_command_says_so_and_how_to_repeat_safely() -> None:
+    """Exit code 1: it was not refused, it is not known."""
+    result = CliRunner().invoke(
+        app, ["--server", f"127.0.0.1:{free_port()}", "request", "--client", "3", "--key", "k7"]
+    )
+    assert result.exit_code == 1
+    assert "Start it with `flower-unlearn serve`" in result.stderr
+    assert "With --key k7 the command can be run again" in result.stderr
+
+
+def test_status_and_list_print_json_for_scripts(command: Callable[..., Result]) -> None:
+    """Both describe the request alike."""
+    command("request", "--client", "3", "--key", "k")
+    one, many = json.loads(command("status", "r-000001", "--json").stdout), command("list", "--json").stdout
+    assert json.loads(many) == [one]
+    assert (one["status"], one["target"]["client_id"], one["idempotency_key"]) == ("received", "3", "k")
+
+
+def test_status_shows_why_a_request_failed_and_how_to_go_on(
+    command: Callable[..., Result], loop: LiveLoop
+) -> None:
+    """Reason and next step are lines of the answer."""
+    command("request", "--client", "3")
+    loop.move("r-000001", Status.FAILED, reason="Client 3 went away.", retryable=True)
+    shown = command("status", "r-000001").stdout
+    assert "reason:      Client 3 went away." in shown
+    assert "retry:       flower-unlearn retry r-000001" in shown
+
+
+def test_list_filters_by_status(command: Callable[..., Result], loop: LiveLoop) -> None:
+    """Only the scheduled one is shown."""
+    command("request", "--client", "3", "--client", "4")
+    loop.move("r-000002", Status.SCHEDULED)
+    shown = command("list", "--status", "scheduled").stdout
+    assert "r-000002" in shown
+    assert "r-000001" not in shown
+    assert command("list", "--status", "failed").stdout == "No requests.\n"
+
+
+def test_clients_and_methods_are_tables(command: Callable[..., Result]) -> None:
+    """Each client and each method has its row."""
+    listed = json.loads(command("clients", "--json").stdout)
+    assert [(item["client_id"], item["online"], item["forgotten"]) for item in listed] == [
+        ("3", True, False),
+        ("4", True, False),
+    ]
+    assert "last seen" in command("clients").stdout
+    assert "puf-special" in command("methods").stdout
+
+
+def test_cancel_and_retry_say_the_new_state(command: Callable[..., Result], loop: LiveLoop) -> None:
+    """One line each."""
+    command("request", "--client", "3", "--client", "4")
+    assert command("cancel", "r-000001").stdout == "r-000001  cancelled\n"
+    loop.move("r-000002", Status.FAILED, retryable=True)
+    assert command("retry", "r-000002").stdout == "r-000002  scheduled\n"
+
+
+def test_watch_prints_states_waits_and_rounds_with_their_scores(
+    command: Callable[..., Result], loop: LiveLoop
+) -> None:
+    """In a pipe, one line for each thing that happened, and where the report is."""
+    command("request", "--client", "3")
+    loop.note("r-000001", "client 3 is not online")
+    loop.move("r-000001", Status.SCHEDULED, Status.UNLEARNING)
+    loop.round(5, "unlearning", "r-000001", participants=["3"], loss=0.5, test_score=0.8125, seconds=2.0)
+    loop.move("r-000001", *FORGETTING[2:])
+    result = command("watch", "r-000001")
+    assert result.exit_code == 0
+    assert "waiting: client 3 is not online" in result.stdout
+    assert "scheduled → unlearning" in result.stdout
+    assert (
+        "round 5 (unlearning): 1 client(s), loss 0.5000, test score 0.8125, test loss –, 2.0 s"
+        in result.stdout
+    )
+    assert result.stdout.endswith("r-000001 is completed. Its report: flower-unlearn report r-000001\n")
+
+
+def test_watching_a_request_that_failed_exits_with_1(command: Callable[..., Result], loop: LiveLoop) -> None:
+    """Scripts can tell."""
+    command("request", "--client", "3")
+    loop.move("r-000001", Status.FAILED, reason="no way")
+    result = command("watch", "r-000001")
+    assert result.exit_code == 1
+    assert "r-000001 is failed: no way" in result.stdout
+
+
+def test_report_writes_both_files(command: Callable[..., Result], loop: LiveLoop, tmp_path: Path) -> None:
+    """Their paths are printed."""
+    command("request", "--client", "3")
+    loop.move("r-000001", *FORGETTING)
+    folder = tmp_path / "reports" / "r-000001"
+    folder.mkdir(parents=True)
+    (folder / "report.json").write_text("{}")
+    (folder / "report.html").write_text("<p>")
+    result = command("report", "r-000001", "--output", str(tmp_path / "out"))
+    paths = [Path(line) for line in result.stdout.splitlines()]
+    assert [path.name for path in paths] == ["report-r-000001.json", "report-r-000001.html"]
+    assert [path.read_text() for path in paths] == ["{}", "<p>"]
+
+
+def test_the_picture_of_a_terminal_shows_state_rounds_and_what_is_waited_for() -> None:
+    """The present state stands out, the last rounds have their scores, the last note is below."""
+    picture = Picture()
+    at = datetime(2026, 3, 1, tzinfo=UTC)
+    request = DeletionRequest(
+        id="r-000001",
+        idempotency_key="k",
+        target=CLIENT_3,
+        method="puf",
+        parameters={},
+        submitted_by="ada",
+        status=Status.SCHEDULED,
+        created_at=at,
+        updated_at=at,
+    )
+    picture.take(request)
+    for number in range(1, 21):
+        picture.take(
+            RoundRecord(round=number, kind="training", metrics={"test_score": 0.5 + number / 1000}, at=at)
+        )
+    picture.take(
+        Event(
+            sequence=1,
+            request_id="r-000001",
+            kind="waiting",
+            from_status=None,
+            to_status=None,
+            actor="loop",
+            detail={"text": "client 3"},
+            at=at,
+        )
+    )
+    console = Console(width=100, force_terminal=True, color_system="standard", file=io.StringIO())
+    with console.capture() as captured:
+        console.print(picture)
+    shown = captured.get()
+    assert "\x1b[1;7mscheduled" in shown
+    assert "0.5200" in shown
+    assert "0.5100" not in shown
+    assert "waiting: client 3" in shown

@@ -1,0 +1,194 @@
+"""The deletion service over real gRPC: its answers, and watching a request."""
+
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from server.api.client import DeletionClient
+from server.api.server import RunningServer, serve
+from server.api.service import MAX_WATCHERS
+from server.ledger import Event, Ledger, RoundRecord
+from tests.deletion_service import FORGETTING, LiveLoop, submit
+from unlearning.errors import AlreadyForgotten
+from unlearning.methods import METHODS
+from unlearning.requests import DeletionRequest, Granularity, Status, Target
+
+# Answers
+
+
+def test_a_request_is_in_the_ledger_when_it_is_answered(
+    client: DeletionClient, ledger: Ledger, loop: LiveLoop
+) -> None:
+    """The answer is the ledger's own record, over the wire and back."""
+    target = Target(Granularity.SAMPLE, "3", frozenset({"17", "é"}))
+    answer = submit(client, target, parameters={"unlearning_rate": 1.5}, idempotency_key="k")
+    assert answer == ledger.get(answer.id) == client.get(answer.id)
+    assert (answer.target, answer.submitted_by) == (target, "ada")
+
+
+def test_the_same_request_with_the_same_key_is_one_request(
+    client: DeletionClient, ledger: Ledger, loop: LiveLoop
+) -> None:
+    """A client that lost the first answer gets it again."""
+    assert submit(client, idempotency_key="k") == submit(client, idempotency_key="k")
+    assert len(ledger.list_requests()) == 1
+
+
+def test_requests_are_listed_by_status_and_client(client: DeletionClient, loop: LiveLoop) -> None:
+    """The filters reach the ledger."""
+    three, four = submit(client), submit(client, Target(Granularity.CLIENT, "4"))
+    loop.move(four.id, Status.SCHEDULED)
+    assert [item.id for item in client.list_requests()] == [three.id, four.id]
+    assert [item.id for item in client.list_requests(statuses=[Status.SCHEDULED])] == [four.id]
+    assert [item.id for item in client.list_requests(client_id="3")] == [three.id]
+
+
+def test_the_roster_says_what_was_forgotten(client: DeletionClient, loop: LiveLoop) -> None:
+    """A forgotten client, and the number of forgotten samples of another."""
+    loop.move(submit(client).id, *FORGETTING)
+    two = Target(Granularity.SAMPLE, "4", frozenset({"a", "b"}))
+    loop.move(submit(client, two).id, *FORGETTING)
+    told = [(item.client.client_id, item.forgotten, item.num_forgotten_samples) for item in client.clients()]
+    assert told == [("3", True, 0), ("4", False, 2)]
+
+
+def test_every_method_is_described(client: DeletionClient) -> None:
+    """Names and parameters come from the registry."""
+    described = {method.name: method for method in client.methods()}
+    assert set(described) == set(METHODS)
+    assert described["puf-special"].parameters["unlearning_rate"]["default"] == 2.0
+
+
+def test_a_cancelled_request_is_cancelled_in_the_ledger(
+    client: DeletionClient, ledger: Ledger, loop: LiveLoop
+) -> None:
+    """Who cancelled is in the events."""
+    request = submit(client)
+    assert client.cancel(request.id, by="bob").status is Status.CANCELLED
+    assert ledger.events(request.id)[-1].actor == "bob"
+
+
+def test_a_failed_request_is_retried(client: DeletionClient, loop: LiveLoop) -> None:
+    """It is scheduled again."""
+    request = submit(client)
+    loop.move(request.id, Status.FAILED, reason="client away", retryable=True)
+    assert client.retry(request.id).status is Status.SCHEDULED
+
+
+def test_a_retry_is_refused_when_its_target_was_forgotten_meanwhile(
+    client: DeletionClient, loop: LiveLoop
+) -> None:
+    """Otherwise one client would be unlearned twice."""
+    failed = submit(client)
+    loop.move(failed.id, Status.FAILED, retryable=True)
+    loop.move(submit(client).id, *FORGETTING)
+    with pytest.raises(AlreadyForgotten):
+        client.retry(failed.id)
+
+
+def test_a_report_is_handed_out(client: DeletionClient, loop: LiveLoop, tmp_path: Path) -> None:
+    """Both files, byte for byte."""
+    request = submit(client)
+    loop.move(request.id, *FORGETTING)
+    folder = tmp_path / "reports" / request.id
+    folder.mkdir(parents=True)
+    (folder / "report.json").write_bytes(b'{"a": 1}')
+    (folder / "report.html").write_bytes("<p>é</p>".encode())
+    report = client.report(request.id)
+    assert (report.json, report.html) == (b'{"a": 1}', "<p>é</p>".encode())
+
+
+def test_the_service_says_that_it_is_healthy(service: RunningServer) -> None:
+    """The standard health service, for load balancers and supervisors."""
+    with grpc.insecure_channel(service.address) as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(service="flower_unlearning.deletion.v1.DeletionService"), timeout=10
+        )
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+# Watching
+
+
+def test_a_watch_of_a_finished_request_tells_its_story_and_ends(
+    client: DeletionClient, loop: LiveLoop
+) -> None:
+    """Rounds and events in the order of their times, from filing to the end and no others."""
+    loop.round(1, "training")
+    request = submit(client)
+    loop.move(request.id, Status.SCHEDULED)
+    loop.round(2, "training")
+    loop.note(request.id, "client 3")
+    loop.move(request.id, Status.UNLEARNING)
+    loop.round(3, "unlearning", request.id)
+    loop.move(request.id, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED)
+    loop.round(4, "training")
+    story = list(client.watch(request.id))
+    assert [_word(item) for item in story] == [
+        "completed",
+        "submitted",
+        "→ scheduled",
+        "round 2",
+        "waiting",
+        "→ unlearning",
+        "round 3",
+        "→ recovering",
+        "→ verifying",
+        "→ completed",
+        "completed",
+    ]
+
+
+def test_a_watch_shows_what_happens_while_it_watches_and_ends_with_the_request(
+    client: DeletionClient, loop: LiveLoop
+) -> None:
+    """Each item arrives before the next thing is done."""
+    request = submit(client)
+    story = client.watch(request.id)
+    assert [_word(next(story)) for _ in range(2)] == ["received", "submitted"]
+    loop.round(1, "training")
+    assert _word(next(story)) == "round 1"
+    loop.move(request.id, Status.SCHEDULED)
+    assert _word(next(story)) == "→ scheduled"
+    client.cancel(request.id)
+    assert [_word(item) for item in story] == ["→ cancelled", "cancelled"]
+
+
+def test_a_watch_goes_on_when_the_service_comes_back(ledger: Ledger, loop: LiveLoop, tmp_path: Path) -> None:
+    """Nothing is told twice and nothing is left out when the service restarts on the same port."""
+    first = serve(ledger, tmp_path, "127.0.0.1:0")
+    with DeletionClient(first.address) as client:
+        request = submit(client)
+        story = client.watch(request.id)
+        assert [_word(next(story)) for _ in range(2)] == ["received", "submitted"]
+        first.stop(0)
+        loop.move(request.id, Status.SCHEDULED)
+        second = serve(ledger, tmp_path, first.address)
+        loop.move(request.id, Status.FAILED)
+        rest = [_word(item) for item in story]
+        second.stop(0)
+    assert rest[-3:] == ["→ scheduled", "→ failed", "failed"]
+    assert "submitted" not in rest
+
+
+def test_a_watch_that_nobody_reads_any_more_frees_its_place(
+    service: RunningServer, ledger: Ledger, loop: LiveLoop
+) -> None:
+    """More watchers than places, one after the other, all get their answer."""
+    with DeletionClient(service.address) as client:
+        request_id = submit(client).id
+    for _ in range(2 * MAX_WATCHERS):
+        with DeletionClient(service.address) as client:
+            assert _word(next(client.watch(request_id))) == "received"
+
+
+def _word(item: DeletionRequest | Event | RoundRecord) -> str:
+    match item:
+        case DeletionRequest():
+            return str(item.status)
+        case Event():
+            return f"→ {item.to_status}" if item.to_status else item.kind
+        case RoundRecord():
+            return f"round {item.round}"

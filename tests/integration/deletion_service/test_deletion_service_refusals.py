@@ -1,0 +1,193 @@
+"""What the deletion service refuses, over real gRPC, and how the refusal arrives."""
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from server.api import deletion_pb2 as pb
+from server.api.client import DeletionClient
+from server.api.deletion_pb2_grpc import DeletionServiceStub
+from server.api.errors import STATUS_OF, ServiceUnavailable
+from server.api.server import RunningServer
+from server.ledger import Ledger, LedgerUnavailable
+from tests.deletion_service import FORGETTING, LiveLoop, submit
+from unlearning import errors
+from unlearning.errors import (
+    AlreadyForgotten,
+    ConflictingRequest,
+    IllegalMove,
+    InvalidRequest,
+    RequestError,
+    RequestNotFound,
+    UnknownClient,
+    UnknownMethod,
+    UnsupportedRequest,
+)
+from unlearning.methods import METHODS
+from unlearning.methods.puf import Puf
+from unlearning.requests import DeletionRequest, Granularity, Target
+
+# Refusals
+
+
+def _forgotten_client(client: DeletionClient, loop: LiveLoop) -> None:
+    loop.move(submit(client).id, *FORGETTING)
+    submit(client)
+
+
+def _forgotten_samples(client: DeletionClient, loop: LiveLoop) -> None:
+    target = Target(Granularity.SAMPLE, "3", frozenset({"1"}))
+    loop.move(submit(client, target).id, *FORGETTING)
+    submit(client, target)
+
+
+def _open_target(client: DeletionClient, loop: LiveLoop) -> None:
+    submit(client)
+    submit(client)
+
+
+def _key_of_another(client: DeletionClient, loop: LiveLoop) -> None:
+    submit(client, idempotency_key="k")
+    submit(client, Target(Granularity.CLIENT, "4"), idempotency_key="k")
+
+
+def _cancel_completed(client: DeletionClient, loop: LiveLoop) -> None:
+    request = submit(client)
+    loop.move(request.id, *FORGETTING)
+    client.cancel(request.id)
+
+
+def _report_too_early(client: DeletionClient, loop: LiveLoop) -> None:
+    client.report(submit(client).id)
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [
+        (
+            lambda c, _: submit(c, Target(Granularity.CLIENT, "9")),
+            UnknownClient,
+            "no client '9'. Known: 3, 4.",
+        ),
+        (lambda c, _: submit(c, method="magic"), UnknownMethod, "Unknown method 'magic'. The methods are:"),
+        (lambda c, _: submit(c, parameters={"speed": 1}), InvalidRequest, "speed"),
+        (lambda c, _: submit(c, parameters={"unlearning_rate": 0}), InvalidRequest, "greater than 0"),
+        (_forgotten_client, AlreadyForgotten, "Client 3 is already forgotten"),
+        (_forgotten_samples, AlreadyForgotten, "All 1 named sample(s) of client 3"),
+        (_open_target, ConflictingRequest, "Request r-000001 (client 3) is received"),
+        (_key_of_another, ConflictingRequest, "key 'k' belongs to request r-000001"),
+        (_cancel_completed, IllegalMove, "r-000001 is completed"),
+        (lambda c, _: c.retry(submit(c).id), IllegalMove, "only a failed request can be retried"),
+        (_report_too_early, IllegalMove, "r-000001 is received; its report comes with its completion"),
+        (lambda c, _: c.get("r-000099"), RequestNotFound, "No deletion request 'r-000099'"),
+        (lambda c, _: c.report("../secrets"), RequestNotFound, "No deletion request '../secrets'"),
+        (lambda c, _: list(c.watch("r-000099")), RequestNotFound, "No deletion request 'r-000099'"),
+        (lambda c, _: c.list_requests(statuses=["done"]), InvalidRequest, "a status is one of: received"),
+    ],
+)
+def test_a_refusal_arrives_as_the_same_error_with_its_message(
+    client: DeletionClient,
+    loop: LiveLoop,
+    act: Callable[[DeletionClient, LiveLoop], object],
+    error: type[RequestError],
+    message: str,
+) -> None:
+    """The client raises what the door raised."""
+    with pytest.raises(error, match=re.escape(message)) as caught:
+        act(client, loop)
+    assert type(caught.value) is error
+
+
+def test_a_method_that_cannot_serve_the_granularity_is_refused(
+    client: DeletionClient, loop: LiveLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal names what the method can do. A method that forgets classes only stands in."""
+    method = Puf(with_retained=False)
+    method.info = replace(method.info, granularities=frozenset({Granularity.CLASS}))
+    monkeypatch.setitem(METHODS, "puf-special", method)  # type: ignore[arg-type]  # a dict behind a Mapping
+    with pytest.raises(UnsupportedRequest, match=r"cannot forget client 3: it works at the level\(s\) class"):
+        submit(client)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (pb.Target(), "Unknown granularity ''"),
+        (pb.Target(granularity="client"), "must name a client"),
+        (pb.Target(granularity="sample", client_id="3"), "at least one sample id"),
+        (pb.Target(granularity="sample", client_id="3", sample_ids=["1", "2", "1"]), "1 repetition(s)"),
+        (pb.Target(granularity="sample", client_id="3", sample_ids=[" 1"]), "Malformed sample id"),
+        (pb.Target(granularity="sample", client_id="3", sample_ids=["a\nb"]), "Malformed sample id"),
+        (pb.Target(granularity="client", client_id="3", sample_ids=["1"]), "takes no sample ids"),
+        (pb.Target(granularity="class", class_label=-1), "class label of 0 or more"),
+    ],
+)
+def test_a_malformed_target_is_an_invalid_argument(
+    service: RunningServer, loop: LiveLoop, target: pb.Target, message: str
+) -> None:
+    """Callers in any language get a status and a sentence."""
+    status, details = _raw(service, pb.SubmitRequestRequest(target=target, method="puf-special"))
+    assert status is grpc.StatusCode.INVALID_ARGUMENT
+    assert message in details
+
+
+@pytest.mark.parametrize("parameters", ["{", "[1]", '"text"'])
+def test_parameters_that_are_not_an_object_are_an_invalid_argument(
+    service: RunningServer, loop: LiveLoop, parameters: str
+) -> None:
+    """parameters_json is checked like everything else."""
+    message = pb.SubmitRequestRequest(
+        target=pb.Target(granularity="client", client_id="3"),
+        method="puf-special",
+        parameters_json=parameters,
+    )
+    status, _ = _raw(service, message)
+    assert status is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def _raw(service: RunningServer, message: pb.SubmitRequestRequest) -> tuple[grpc.StatusCode, str]:
+    with grpc.insecure_channel(service.address) as channel, pytest.raises(grpc.RpcError) as caught:
+        DeletionServiceStub(channel).SubmitRequest(message, timeout=10)
+    return caught.value.code(), caught.value.details()
+
+
+def test_every_refusal_has_a_status() -> None:
+    """The table names each subclass of RequestError, so none can arrive as an internal error."""
+    refusals = {
+        error
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, RequestError)
+    }
+    assert set(STATUS_OF) == refusals | {LedgerUnavailable}
+
+
+def test_an_unexpected_error_shows_the_caller_only_a_reference(
+    client: DeletionClient,
+    ledger: Ledger,
+    loop: LiveLoop,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The log has the cause under the same reference."""
+
+    def broken(self: Ledger, request_id: str) -> DeletionRequest:
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr(Ledger, "get", broken)
+    with caplog.at_level(logging.ERROR), pytest.raises(ServiceUnavailable) as caught:
+        client.get("r-000001")
+    reference = re.search(r"under reference ([0-9a-f]{12})", str(caught.value))
+    assert reference is not None
+    assert "secret" not in str(caught.value)
+    assert reference.group(1) in caplog.text
+    assert "secret detail" in caplog.text
+
+
+def test_a_very_long_refusal_still_arrives(client: DeletionClient, loop: LiveLoop) -> None:
+    """A message longer than gRPC's headers is cut instead of being lost."""
+    with pytest.raises(InvalidRequest, match="Bad parameters"):
+        submit(client, parameters={f"päräméter-{number}": 1 for number in range(500)})

@@ -3,7 +3,7 @@
 The programs and their options are those of deploy/README.md; only the addresses are all loopback.
 Each has a directory of its own, as if it ran on a host of its own:
 
-    server/     superlink.db, ledger.db, state/, flower/ (Flower's home), certificates/ if secure
+    server/     superlink.db, state/ (with ledger.db), flower/ (Flower's home), certificates/ if secure
     client-0/   state/, flower/, key and key.pub if secure
     ...
 """
@@ -55,9 +55,14 @@ class Layout:
         return self.server_dir / "state"
 
     @property
+    def superlink_database(self) -> Path:
+        """Where the SuperLink keeps its runs, nodes and messages."""
+        return self.server_dir / "superlink.db"
+
+    @property
     def ledger_url(self) -> str:
         """The ledger's database."""
-        return f"sqlite:///{self.server_dir / 'ledger.db'}"
+        return f"sqlite:///{self.state_dir / 'ledger.db'}"
 
     @property
     def certificates_dir(self) -> Path:
@@ -101,7 +106,7 @@ class Layout:
         host, _, port = self.control_address.partition(":")
         command = [program("flower-superlink"), "--host", host, "--port", port, "--isolation", "process"]
         command += ["--fleet-api-address", self.fleet_address]
-        command += ["--database", str(self.server_dir / "superlink.db")]
+        command += ["--database", str(self.superlink_database)]
         command += ["--superexec-auth-secret-file", str(self._secret)]
         if not self.secure:
             return [*command, "--insecure"]
@@ -136,7 +141,12 @@ class Layout:
     def deletion_service_command(self) -> list[str]:
         """How the deletion service is called."""
         command = [program("flower-unlearn"), "serve", "--ledger", self.ledger_url]
-        return [*command, "--state-dir", str(self.state_dir), "--address", self.deletion_address]
+        command += ["--state-dir", str(self.state_dir), "--address", self.deletion_address]
+        if not self.secure:
+            return command
+        command += ["--tls-ca", str(self.authority)]
+        command += ["--tls-cert", str(self.certificates_dir / "server.pem")]
+        return [*command, "--tls-key", str(self.certificates_dir / "server.key")]
 
     @property
     def _secret(self) -> Path:

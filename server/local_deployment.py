@@ -1,9 +1,10 @@
 """A whole federation of real processes on this machine: for the demo, the tests and the benchmarks."""
 
+import os
+import signal
 import socket
 import ssl
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,10 +32,11 @@ class LocalDeployment:
 
     Client i is the client of id `str(i)`; if `secure`, it is registered under that name with a key of
     its own and everything but loopback HTTP inside a client's site is encrypted. `layout` holds the
-    addresses and the places of all files.
+    addresses and the places of all files. A directory that was used before goes on where it was.
 
-    `node_config` adds settings to every SuperNode's configuration; `environment` adds environment
-    variables to every program.
+    The deletion service and the app share a ledger, so with it the run configuration's `ledger` and
+    `state-dir` are set. `node_config` adds settings to every SuperNode's
+    configuration; `environment` adds environment variables to every program.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class LocalDeployment:
         node_config: Mapping[str, ConfigValue] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.run_config = dict(run_config or {})
+        self.run_config: dict[str, ConfigValue] = dict(run_config or {})
         self.layout = layout = new_layout(
             directory, num_clients=num_clients, secure=secure, node_config=node_config or {}
         )
@@ -62,6 +64,7 @@ class LocalDeployment:
             self._add(supernode(client), layout.supernode_command(client), layout.client_dir(client))
         if with_deletion_service:
             self._add(DELETION_SERVICE, layout.deletion_service_command(), layout.server_dir)
+            self.run_config |= {"ledger": layout.ledger_url, "state-dir": str(layout.state_dir)}
         self.control = FlowerControl(app_dir, FEDERATION, environment=self._environment_of(layout.server_dir))
 
     # --- the whole
@@ -74,14 +77,19 @@ class LocalDeployment:
         """
         try:
             self.layout.prepare()
+            is_new = not self.layout.superlink_database.exists()
             self.start(SUPERLINK)
             self.wait_until(self.superlink_answers, _START_TIMEOUT_S, "the SuperLink answers")
-            if self.layout.secure:
+            if self.layout.secure and is_new:
                 for client in range(self.layout.num_clients):
                     self.control.register_supernode(self.layout.client_dir(client) / "key.pub", str(client))
             for name in self._groups:
                 if name != SUPERLINK:
                     self.start(name)
+            if DELETION_SERVICE in self._groups:
+                self.wait_until(
+                    self.deletion_service_answers, _START_TIMEOUT_S, "the deletion service answers"
+                )
         except BaseException:
             self.stop()
             raise
@@ -174,6 +182,18 @@ class LocalDeployment:
                 return process.pid
         return None
 
+    def kill_server_app(self) -> None:
+        """End the ServerApp that runs now with SIGKILL; return when it is dead.
+
+        Raises:
+            DeploymentError: none runs, or it outlived SIGKILL.
+        """
+        pid = self.server_app_pid()
+        if pid is None:
+            raise DeploymentError("No ServerApp runs; submit a run and wait for its server_app_pid().")
+        os.kill(pid, signal.SIGKILL)
+        self.wait_until(lambda: self.server_app_pid() != pid, _STOP_GRACE_S, "the ServerApp is dead")
+
     # --- runs
 
     def submit_run(self, overrides: Mapping[str, ConfigValue] | None = None) -> int:
@@ -219,19 +239,18 @@ class LocalDeployment:
     def superlink_answers(self) -> bool:
         """Whether the SuperLink answers over HTTP and takes SuperNodes' connections."""
         scheme = "https" if self.layout.secure else "http"
-        context = (
-            ssl.create_default_context(cafile=str(self.layout.authority)) if self.layout.secure else None
-        )
-        host, _, port = self.layout.fleet_address.partition(":")
+        context = ssl.create_default_context(cafile=self.layout.authority) if self.layout.secure else None
         try:
             with urllib.request.urlopen(
                 f"{scheme}://{self.layout.control_address}/health", timeout=2, context=context
             ) as answer:
-                is_healthy = bool(answer.status == 200)
-            with socket.create_connection((host, int(port)), timeout=2):
-                return is_healthy
-        except (urllib.error.URLError, OSError):
+                return bool(answer.status == 200) and _is_listening(self.layout.fleet_address)
+        except OSError:  # urllib's errors among them
             return False
+
+    def deletion_service_answers(self) -> bool:
+        """Whether the deletion service takes connections."""
+        return _is_listening(self.layout.deletion_address)
 
     def connected_clients(self) -> list[int]:
         """List the clients whose SuperNode was given its node id since its last start."""
@@ -289,3 +308,12 @@ class LocalDeployment:
 def supernode(client: int) -> str:
     """The name of a client's SuperNode among a deployment's programs."""
     return f"flower-supernode-{client}"
+
+
+def _is_listening(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=2):
+            return True
+    except OSError:
+        return False

@@ -60,13 +60,19 @@ class ProcessGroup:
 
     def members(self) -> list[Process]:
         """List the living processes of the group, also when the program itself has ended."""
-        if self._leader is None or self._has_gone:
+        if self.is_gone:
             return []
-        has_ended = self._leader.poll() is not None  # collects the program, whose id is then free
-        members = [process for process in _living_processes() if process.group == self._leader.pid]
-        # The system may give the id of an empty group to somebody else: never look for it again.
-        self._has_gone = has_ended and not members
-        return members
+        return [process for process in _living_processes() if process.group == self.pid]
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing of the group lives and the program's exit status was collected."""
+        if self._leader is not None and not self._has_gone:
+            # Looked at in this order: the group's id stays its own until the program is collected, and
+            # a program whose threads are still dying looks dead before it can be collected.
+            is_empty = not any(process.group == self._leader.pid for process in _living_processes())
+            self._has_gone = is_empty and self._leader.poll() is not None
+        return self._leader is None or self._has_gone
 
     def start(self) -> None:
         """Start the program.
@@ -107,7 +113,7 @@ class ProcessGroup:
     def wait_until_gone(self, timeout_s: float) -> bool:
         """Wait until no process of the group lives; say whether that came to be in time."""
         deadline = time.monotonic() + timeout_s
-        while self.members():
+        while not self.is_gone:
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL_S)

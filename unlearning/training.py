@@ -16,7 +16,7 @@ OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """How a client trains. `seed` decides the order of examples and the augmentation."""
+    """How a client trains. `seed` decides the order of examples, the augmentation and dropout."""
 
     epochs: int = 1
     batch_size: int = 32
@@ -63,6 +63,17 @@ def train(task: Task, parameters: Vector, examples: Examples, settings: Training
     model = build(task, settings.seed)
     load(model, parameters)
     model.to(device).train()
+    # A model of the user's own may have dropout, which draws from torch's global random state.
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(settings.seed)
+        loss = _epochs(task, model, examples, settings, device)
+    return Trained(flatten(model), len(examples), loss)
+
+
+def _epochs(
+    task: Task, model: nn.Module, examples: Examples, settings: TrainingSettings, device: torch.device
+) -> float:
+    """Run the local epochs on `model`, in place; the mean loss over all steps' batches."""
     optimizer = _optimizer(model, settings)
     generator = torch.Generator().manual_seed(settings.seed)
     total, seen = 0.0, 0
@@ -79,7 +90,7 @@ def train(task: Task, parameters: Vector, examples: Examples, settings: Training
             optimizer.step()
             total += loss.item() * len(batch)
             seen += len(batch)
-    return Trained(flatten(model), len(examples), total / seen)
+    return total / seen
 
 
 def evaluate(task: Task, parameters: Vector, examples: Examples, batch_size: int = 512) -> PerExample:

@@ -17,6 +17,7 @@ Every floating-point tensor is negated; integer buffers are left alone.
 
 from collections.abc import Mapping
 
+import numpy as np
 from pydantic import Field
 
 from unlearning.errors import MethodFailed
@@ -96,9 +97,14 @@ class Puf:
         return instructions
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """Ordinary local training; the answer is the update Δ (or −Δ)."""
+        """Ordinary local training; the answer is the update Δ (or −Δ).
+
+        A client that holds nothing of what is forgotten (a class it never had) answers with weight 0.
+        """
         forgets = instruction.operation == FORGET
         examples = site.forget if forgets else site.retain
+        if forgets and len(examples) == 0:
+            return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
         trained = train(site.task, instruction.model, examples, instruction.training)
         update = trained.parameters - instruction.model
         if forgets and instruction.values.get("flip", False):
@@ -111,7 +117,8 @@ class Puf:
         """Equation 9: add the retained updates, subtract the targets'.
 
         Raises:
-            MethodFailed: a target did not answer; without it the model would not be unlearned.
+            MethodFailed: a target did not answer; without it the model would not be unlearned. Or no
+                target holds an example of what is to be forgotten.
         """
         absent = sorted(set(problem.targets) - set(replies))
         if absent:
@@ -119,6 +126,11 @@ class Puf:
                 f"{self.info.title} needs an answer of every target; client(s) "
                 f"{', '.join(absent)} gave none.",
                 retryable=True,
+            )
+        if not any(replies[client].num_examples for client in problem.targets):
+            raise MethodFailed(
+                "No client holds an example of what is to be forgotten; there is nothing to unlearn.",
+                retryable=False,
             )
         parameters = problem.parameters
         assert isinstance(parameters, PufSpecialParameters | PufRegularParameters)

@@ -4,14 +4,19 @@ Pictures stay bytes until a client's part is chosen: CIFAR-10 is 0.15 GB as byte
 floats, and every Flower message starts a process that loads it.
 """
 
-from collections.abc import Sequence
+import zipfile
+import zlib
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from unlearning.errors import DataError
 from unlearning.tasks.task import Examples
 
 
@@ -68,3 +73,25 @@ def examples(arrays: Arrays, which: NDArray[np.intp], scaling: Scaling) -> Examp
     return Examples(
         torch.from_numpy(np.ascontiguousarray(inputs)), torch.from_numpy(targets), arrays.ids[which]
     )
+
+
+def read_archive(path: Path, keys: Collection[str], layout: str) -> dict[str, NDArray[Any]]:
+    """The arrays that a `.npz` file holds under `keys`; those that it lacks are left out.
+
+    `layout` is a sentence for the message that says what the file should hold.
+
+    Raises:
+        DataError: the file is missing, unreadable, or no archive of plain arrays.
+    """
+    try:
+        # NumPy leaves the file open where it is damaged, so it is opened here. Pickled objects could
+        # run code and are refused.
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, NpzFile):
+                raise DataError(f"{path} is no .npz archive but a single array. {layout}")
+            return {key: archive[key] for key in keys if key in archive.files}
+    except FileNotFoundError as exc:
+        raise DataError(f"There is no file {path}. {layout}") from exc
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as exc:
+        raise DataError(f"{path} is no .npz archive of plain arrays ({exc}). {layout}") from exc

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError
-from unlearning.tasks.arrays import Arrays, index_ids
+from unlearning.tasks.arrays import Arrays, index_ids, read_archive
 
 DOWNLOAD_VARIABLE = "FLOWER_UNLEARNING_DOWNLOAD"
 DIGITS_TEST_SHARE = 0.2
@@ -115,10 +115,9 @@ def _pictures(pixels: NDArray[Any], labels: NDArray[Any], train: bool) -> Arrays
 
 
 def _npz(path: Path, *keys: str) -> dict[str, NDArray[Any]]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {key: archive[key] for key in keys}
-    except FileNotFoundError as exc:
-        raise DataError(f"There is no file {path}. Put it there, or correct the setting data-dir.") from exc
-    except (OSError, ValueError, KeyError, EOFError) as exc:
-        raise DataError(f"{path} cannot be read ({exc}); it needs the keys {', '.join(keys)}.") from exc
+    layout = f"It needs the keys {', '.join(keys)}."
+    content = read_archive(path, keys, layout)
+    missing = [key for key in keys if key not in content]
+    if missing:
+        raise DataError(f"{path} lacks {', '.join(missing)}. {layout}")
+    return content

@@ -11,7 +11,6 @@
   position counts: "0", "1", ...
 """
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,14 @@ from numpy.typing import NDArray
 
 from unlearning.errors import DataError
 from unlearning.requests import MAX_ID_LENGTH
-from unlearning.tasks.arrays import Arrays, index_ids
+from unlearning.tasks.arrays import Arrays, index_ids, read_archive
 from unlearning.tasks.models import Kind, Shape
 
 TRAIN_FILE, TEST_FILE = "train.npz", "test.npz"
+KEYS = ("inputs", "targets", "ids")
 LAYOUT = (
     "It must hold inputs (n, ...), targets (n,) or (n, height, width), "
-    "and optionally ids (n,): see unlearning/tasks/npz.py"
+    "and optionally ids (n,): see unlearning/tasks/npz.py."
 )
 
 
@@ -36,26 +36,15 @@ def read_npz(path: Path, input_shape: Shape, num_classes: int, kind: Kind) -> Ar
     Raises:
         DataError: the file is missing or unreadable, or a key is missing or malformed; names the key.
     """
-    content = _read(path)
+    content = read_archive(path, KEYS, LAYOUT)
     for key in ("inputs", "targets"):
         if key not in content:
-            raise DataError(f"{path} has no key {key!r}, only {sorted(content)}. {LAYOUT}.")
+            raise DataError(f"{path} has no key {key!r}, only {sorted(content)}. {LAYOUT}")
     inputs, targets = content["inputs"], content["targets"]
     _check_inputs(path, inputs, input_shape)
     _check_targets(path, targets, (len(inputs), *_target_shape(input_shape, kind)), num_classes)
     ids = index_ids(len(inputs)) if "ids" not in content else _checked_ids(path, content["ids"], len(inputs))
     return Arrays(inputs=inputs, targets=targets, ids=ids)
-
-
-def _read(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files if key in ("inputs", "targets", "ids")}
-    except FileNotFoundError as exc:
-        raise DataError(f"There is no file {path}. {LAYOUT}.") from exc
-    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as exc:
-        # AttributeError: a plain .npy array under this name has no `files`
-        raise DataError(f"{path} is no .npz file of plain arrays ({exc}). {LAYOUT}.") from exc
 
 
 def _target_shape(input_shape: Shape, kind: Kind) -> Shape:

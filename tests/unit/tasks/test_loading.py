@@ -1,0 +1,106 @@
+"""From settings to tasks and data, on the embedded digits."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from unlearning.errors import DataError
+from unlearning.tasks import Examples, TaskSettings, load_server_test, load_site, make_task
+from unlearning.tasks.loading import DATA_VARIABLE
+
+DIGITS = TaskSettings(num_clients=7)
+
+
+def server_test(settings: TaskSettings) -> Examples:
+    examples = load_server_test(settings)
+    assert examples is not None
+    return examples
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet"])
+def test_clients_and_server_share_out_all_digits(partition: str) -> None:
+    """Every one of the 1,797 digits is with one client or in the server's test set, by its id."""
+    settings = replace(DIGITS, partition=partition)
+    sites = [load_site(settings, client) for client in range(7)]
+    ids = np.concatenate([site.train.ids for site in sites] + [server_test(settings).ids])
+    assert sorted(ids.tolist(), key=int) == [str(index) for index in range(1797)]
+    assert all(len(site.test) == 0 for site in sites)
+
+
+def test_an_id_is_the_position_in_the_original_set() -> None:
+    """Whatever the partition, id 17 is the 17th digit of scikit-learn's, scaled to 0..1."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    site = load_site(replace(DIGITS, partition="dirichlet", seed=5), 3).train
+    positions = site.ids.astype(int)
+    assert np.array_equal(site.inputs.numpy().reshape(-1, 64) * 16, pixels[positions].astype(np.float32))
+    assert np.array_equal(site.targets.numpy(), labels[positions])
+
+
+def test_the_servers_digits_are_a_fifth_of_each_class() -> None:
+    """And the same for every seed, so that results can be compared."""
+    test = server_test(DIGITS)
+    counts = np.bincount(test.targets.numpy())
+    all_counts = np.asarray([178, 182, 177, 183, 181, 182, 181, 179, 174, 180])
+    assert counts.tolist() == np.round(0.2 * all_counts).astype(int).tolist()
+    assert np.array_equal(test.ids, server_test(replace(DIGITS, seed=9)).ids)
+
+
+def test_a_site_may_be_changed_without_changing_the_next_load() -> None:
+    """The arrays that are kept in memory are copied out."""
+    site = load_site(DIGITS, 0).train
+    before = site.inputs.clone()
+    site.inputs.zero_()
+    assert torch.equal(load_site(DIGITS, 0).train.inputs, before)
+
+
+@pytest.mark.parametrize("partition", [-1, 7])
+def test_a_partition_that_does_not_exist_is_refused(partition: int) -> None:
+    with pytest.raises(DataError, match=f"partitions 0 to 6, got {partition}"):
+        load_site(DIGITS, partition)
+
+
+def test_a_task_takes_its_dtype_and_shape_from_the_settings() -> None:
+    task = make_task(replace(DIGITS, model="cnn", dtype="float64"))
+    assert task.dtype is torch.float64
+    assert task.num_classes == 10
+    assert task.score_name == "accuracy"
+    assert task.build_model()(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
+
+
+def test_a_segmentation_task_is_measured_by_dice() -> None:
+    task = make_task(TaskSettings(dataset="nuclei", model="res-unet"))
+    assert task.score_name == "dice"
+    assert task.augment is None
+
+
+def test_coloured_pictures_are_augmented() -> None:
+    assert make_task(TaskSettings(dataset="cifar10", model="small-cnn")).augment is not None
+
+
+def test_a_users_own_model_of_the_wrong_kind_is_refused() -> None:
+    """Its outputs are looked at: a segmentation model cannot classify digits."""
+    settings = replace(DIGITS, model="unlearning.tasks.unet:ResUNet")
+    with pytest.raises(DataError, match="have the shape of segmentation"):
+        make_task(settings)
+
+
+def test_a_data_set_without_a_directory_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    with pytest.raises(DataError, match=f"Set data-dir, or the environment variable {DATA_VARIABLE}"):
+        load_site(TaskSettings(dataset="cifar10", model="small-cnn"), 0)
+
+
+def test_nothing_heavy_is_imported_before_data_is_read() -> None:
+    """Every Flower message starts a process; it pays for scikit-learn and torchvision only if it must."""
+    code = (
+        "import sys, unlearning.tasks as t; t.make_task(t.TaskSettings()); "
+        "print([m for m in ('sklearn', 'torchvision', 'scipy') if m in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"

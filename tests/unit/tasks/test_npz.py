@@ -1,0 +1,176 @@
+"""A user's own data: what is read, and what is refused with the key's name."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from unlearning.errors import DataError
+from unlearning.tasks import TaskSettings, load_server_test, load_site
+
+SETTINGS = TaskSettings(dataset="npz", num_classes=3, input_shape="2", num_clients=2)
+SEGMENTATION = TaskSettings(dataset="npz", model="res-unet", num_classes=2, input_shape="1x8x8")
+
+
+def content() -> dict[str, NDArray[Any]]:
+    return {
+        "inputs": np.asarray([[1.5, 2], [3, 4], [5, 6], [7, 8]], dtype=np.float32),
+        "targets": np.asarray([0, 1, 2, 1]),
+        "ids": np.asarray(["anna", "bert", "cleo", "dora"]),
+    }
+
+
+def write(path: Path, **changes: NDArray[Any]) -> None:
+    np.savez(path, **{key: value for key, value in (content() | changes).items() if value is not None})
+
+
+def test_an_own_directory_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Inputs, targets and ids in order; no test.npz, no test examples."""
+    write(tmp_path / "train.npz")
+    site = load_site(SETTINGS, 0, tmp_path)
+    assert np.array_equal(site.train.inputs.numpy(), content()["inputs"])
+    assert np.array_equal(site.train.targets.numpy(), content()["targets"])
+    assert site.train.ids.tolist() == ["anna", "bert", "cleo", "dora"]
+    assert len(site.test) == 0
+
+
+def test_an_own_test_file_is_the_sites_test_set(tmp_path: Path) -> None:
+    write(tmp_path / "train.npz")
+    np.savez(tmp_path / "test.npz", inputs=np.ones((1, 2)), targets=np.asarray([2]))
+    test = load_site(SETTINGS, 0, tmp_path).test
+    assert test.targets.tolist() == [2]
+    assert test.ids.tolist() == ["0"]
+
+
+def test_integer_ids_become_strings(tmp_path: Path) -> None:
+    write(tmp_path / "train.npz", ids=np.asarray([30, 10, 20, 40]))
+    assert load_site(SETTINGS, 0, tmp_path).train.ids.tolist() == ["30", "10", "20", "40"]
+
+
+def test_a_shared_file_is_partitioned(tmp_path: Path) -> None:
+    """data_dir/train.npz is dealt out; data_dir/test.npz is the server's test set."""
+    write(tmp_path / "train.npz")
+    write(tmp_path / "test.npz")
+    settings = TaskSettings(
+        dataset="npz", num_classes=3, input_shape="2", num_clients=2, data_dir=str(tmp_path)
+    )
+    ids = [load_site(settings, client).train.ids.tolist() for client in (0, 1)]
+    test = load_server_test(settings)
+    assert sorted(ids[0] + ids[1]) == ["anna", "bert", "cleo", "dora"]
+    assert [len(part) for part in ids] == [2, 2]
+    assert test is not None
+    assert len(test) == 4
+
+
+def test_a_server_without_the_users_data_has_no_test_set() -> None:
+    assert load_server_test(SETTINGS) is None
+
+
+def test_bytes_are_scaled_to_one(tmp_path: Path) -> None:
+    write(tmp_path / "train.npz", inputs=np.asarray([[0, 255]] * 4, dtype=np.uint8))
+    assert load_site(SETTINGS, 0, tmp_path).train.inputs[0].tolist() == [0, 1]
+
+
+def test_bytes_of_a_known_data_set_are_standardised_with_its_constants(tmp_path: Path) -> None:
+    """A client's own Fashion-MNIST pictures look to the model like everybody's."""
+    black = np.zeros((4, 1, 28, 28), dtype=np.uint8)
+    write(tmp_path / "train.npz", inputs=black)
+    settings = TaskSettings(dataset="fashion-mnist", model="lenet")
+    inputs = load_site(settings, 0, tmp_path).train.inputs
+    assert inputs.unique().tolist() == pytest.approx([-0.2860 / 0.3530])
+
+
+def test_double_precision_is_kept(tmp_path: Path) -> None:
+    values = np.full((4, 2), 1 / 3)
+    write(tmp_path / "train.npz", inputs=values)
+    assert np.array_equal(load_site(SETTINGS, 0, tmp_path).train.inputs.numpy(), values)
+
+
+def test_segmentation_masks_are_read(tmp_path: Path) -> None:
+    masks = np.arange(4 * 64).reshape(4, 8, 8) % 2
+    np.savez(tmp_path / "train.npz", inputs=np.zeros((4, 1, 8, 8)), targets=masks)
+    assert np.array_equal(load_site(SEGMENTATION, 0, tmp_path).train.targets.numpy(), masks)
+
+
+def test_masks_cannot_be_dealt_out_by_class(tmp_path: Path) -> None:
+    np.savez(tmp_path / "train.npz", inputs=np.zeros((4, 1, 8, 8)), targets=np.zeros((4, 8, 8), dtype=int))
+    settings = TaskSettings(
+        dataset="npz",
+        model="res-unet",
+        num_classes=2,
+        input_shape="1x8x8",
+        num_clients=2,
+        partition="dirichlet",
+        data_dir=str(tmp_path),
+    )
+    with pytest.raises(DataError, match="the targets are masks"):
+        load_site(settings, 0)
+
+
+@pytest.mark.parametrize("key", ["inputs", "targets"])
+def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
+    kept = {name: value for name, value in content().items() if name != key}
+    np.savez(tmp_path / "train.npz", **kept)
+    with pytest.raises(DataError, match=f"no key '{key}'"):
+        load_site(SETTINGS, 0, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("inputs", np.ones((4, 3)), r"shape \(n, 2\)"),
+        ("inputs", np.ones((0, 2)), "n of 1 or more"),
+        ("inputs", np.ones(()), r"got \(\)"),
+        ("inputs", np.ones((4, 2), dtype=np.int64), "got int64"),
+        ("inputs", np.asarray([[1, np.nan]] * 4), "not finite"),
+        ("targets", np.asarray([0, 1, 2]), r"shape \(4,\).*got \(3,\)"),
+        ("targets", np.zeros((4, 1), dtype=int), r"got \(4, 1\)"),
+        ("targets", np.asarray([0.0, 1, 2, 1]), "got float64"),
+        ("targets", np.asarray([0, 1, 2, 3]), "0 to 2, got 0 to 3"),
+        ("targets", np.asarray([0, -1, 2, 1]), "0 to 2, got -1 to 2"),
+        ("ids", np.asarray(["a", "b", "c"]), "4 strings or integers"),
+        ("ids", np.asarray([0.5, 1, 2, 3]), "got float64"),
+        ("ids", np.asarray(["a", "b", "a", "c"]), "repeats 'a'"),
+        ("ids", np.asarray(["a", "b", "", "c"]), "holds ''"),
+        ("ids", np.asarray(["a", "b", "c ", "d"]), "holds 'c '"),
+        ("ids", np.asarray(["a", "b", "c\n1", "d"]), "1 to 200 printable"),
+        ("ids", np.asarray(["a", "b", "c" * 201, "d"]), "1 to 200 printable"),
+    ],
+)
+def test_a_malformed_key_is_named(tmp_path: Path, key: str, value: NDArray[Any], words: str) -> None:
+    """The file, the key, what was expected and what came."""
+    write(tmp_path / "train.npz", **{key: value})
+    with pytest.raises(DataError, match=f"train.npz: the key '{key}'.*{words}"):
+        load_site(SETTINGS, 0, tmp_path)
+
+
+def test_masks_for_a_classifier_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "train.npz", inputs=np.zeros((4, 1, 8, 8)), targets=np.zeros((4, 8, 8), dtype=int))
+    with pytest.raises(DataError, match=r"the key 'targets' must have the shape \(4,\)"):
+        load_site(TaskSettings(), 0, tmp_path)
+
+
+def test_a_missing_file_says_what_it_should_hold(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"There is no file .*train\.npz\. It must hold inputs"):
+        load_site(SETTINGS, 0, tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["text", "array", "objects", "cut"])
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, damage: str) -> None:
+    """Text, a bare array, pickled objects (which could run code), half a file."""
+    path = tmp_path / "train.npz"
+    match damage:
+        case "text":
+            path.write_text("no archive")
+        case "array":
+            with path.open("wb") as file:
+                np.save(file, np.ones(3))
+        case "objects":
+            np.savez(path, inputs=np.asarray([{}], dtype=object), targets=np.asarray([0]))
+        case "cut":
+            write(path)
+            path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(DataError, match=r"is no \.npz archive .* It must hold inputs"):
+        load_site(SETTINGS, 0, tmp_path)

@@ -1,5 +1,6 @@
 """The models: sizes, shapes, gradients and second derivatives."""
 
+from collections.abc import Mapping
 from math import prod
 
 import pytest
@@ -10,7 +11,7 @@ from unlearning.errors import ConfigurationError, DataError
 from unlearning.tasks import losses
 from unlearning.tasks.models import MODELS, Kind, Shape, model_builder, unfit_input
 
-TINY: dict[str, Shape] = dict.fromkeys(MODELS, (1, 8, 8)) | {
+TINY: Mapping[str, Shape] = dict.fromkeys(MODELS, (1, 8, 8)) | {
     "lenet": (1, 28, 28),
     "resnet18": (3, 8, 8),
     "res-unet": (3, 8, 8),
@@ -114,10 +115,12 @@ def test_double_backward_gives_a_symmetric_hessian(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_initial_weights_depend_on_the_seed_only(name: str) -> None:
     """Machines that build the model apart from each other start from the same one."""
-    first, again, other = [], [], []
-    for seed, into in ((1, first), (1, again), (2, other)):
+
+    def initial(seed: int) -> list[Tensor]:
         torch.manual_seed(seed)
-        into += [parameter.detach() for parameter in MODELS[name].factory(TINY[name], 3).parameters()]
+        return [parameter.detach() for parameter in MODELS[name].factory(TINY[name], 3).parameters()]
+
+    first, again, other = initial(1), initial(1), initial(2)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 

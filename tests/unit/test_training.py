@@ -1,0 +1,175 @@
+"""Local training and evaluation, against closed forms and for what they must not touch."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from unlearning.errors import DataError
+from unlearning.tasks import Examples, Task, TaskSettings, load_site, make_task
+from unlearning.training import OptimizerName, TrainingSettings, build, evaluate, initial_parameters, train
+
+DIGITS = TaskSettings(num_clients=5, model="mlp")
+TASK = make_task(DIGITS)
+EXACT = make_task(TaskSettings(dataset="npz", num_classes=3, input_shape="4", dtype="float64"))
+
+
+def digits() -> Examples:
+    return load_site(DIGITS, 0).train
+
+
+def blobs(count: int = 12) -> Examples:
+    """Twelve examples of four numbers and three classes, in float64."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(count, 4, generator=generator, dtype=torch.float64)
+    return Examples(inputs, torch.arange(count) % 3, np.asarray([str(i) for i in range(count)]))
+
+
+def log_probabilities(vector: NDArray[np.float64], inputs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of logistic regression, from its definition; `vector` is the weight (3, 4), then the bias (3,)."""
+    logits = inputs @ vector[:12].reshape(3, 4).T + vector[12:]
+    return np.asarray(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)))
+
+
+def test_one_step_of_sgd_equals_the_closed_form() -> None:
+    """θ − η ((p − y)ᵀx/n + wd θ) on logistic regression in float64; the loss is the one before the step."""
+    examples, start = blobs(), initial_parameters(EXACT, 1).astype(np.float64)
+    settings = TrainingSettings(learning_rate=0.3, weight_decay=0.1, batch_size=12)
+    trained = train(EXACT, start, examples, settings)
+
+    inputs, labels = examples.inputs.numpy(), examples.targets.numpy()
+    log_p = log_probabilities(start, inputs)
+    error = np.exp(log_p) - np.eye(3)[labels]
+    gradient = np.concatenate([(error.T @ inputs / 12).ravel(), error.mean(axis=0)])
+    expected = start - 0.3 * (gradient + 0.1 * start)
+    np.testing.assert_allclose(trained.parameters, expected, rtol=0, atol=1e-14)
+    assert trained.loss == pytest.approx(-log_p[np.arange(12), labels].mean(), abs=1e-14)
+    assert trained.num_examples == 12
+
+
+def test_momentum_carries_the_last_step_on() -> None:
+    """Two full-batch steps: θ₂ = θ₁ − η (g₁ + μ g₀), with g from steps without momentum."""
+    examples, start = blobs(), initial_parameters(EXACT, 1)
+    step = TrainingSettings(learning_rate=0.3, batch_size=12)
+    first = train(EXACT, start, examples, step).parameters
+    second = train(EXACT, first, examples, step).parameters
+    both = train(EXACT, start, examples, replace(step, epochs=2, momentum=0.9)).parameters
+    np.testing.assert_allclose(both, second + 0.9 * (first - start), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.5), ("adam", 0.003), ("adamw", 0.003)])
+def test_training_lowers_the_loss(optimizer: OptimizerName, rate: float) -> None:
+    """On digits, with each optimizer, the loss on the training data falls to less than half."""
+    examples, start = digits(), initial_parameters(TASK, 0)
+    settings = TrainingSettings(epochs=5, optimizer=optimizer, learning_rate=rate)
+    trained = train(TASK, start, examples, settings)
+    before = evaluate(TASK, start, examples)
+    after = evaluate(TASK, trained.parameters, examples)
+    assert after.loss.mean() < before.loss.mean() / 2
+    assert after.score.mean() > before.score.mean() + 0.3
+
+
+def test_the_seed_decides_the_outcome() -> None:
+    """Same seed, same bits; another seed, another order of examples and another model."""
+    examples, start = digits(), initial_parameters(TASK, 0)
+    first, again, other = (
+        train(TASK, start, examples, TrainingSettings(seed=seed)).parameters for seed in (1, 1, 2)
+    )
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def with_dropout() -> Task:
+    def dropping() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10))
+
+    return replace(TASK, build_model=dropping)
+
+
+def test_dropout_follows_the_seed() -> None:
+    """It draws from torch's global state, whose past must not matter."""
+    task, examples = with_dropout(), digits()
+    start, settings = initial_parameters(task, 0), TrainingSettings(seed=1)
+    torch.manual_seed(5)
+    first = train(task, start, examples, settings).parameters
+    torch.manual_seed(6)
+    again = train(task, start, examples, settings).parameters
+    assert np.array_equal(first, again)
+
+
+def test_training_leaves_the_global_random_state_alone() -> None:
+    task, examples = with_dropout(), digits()
+    torch.manual_seed(5)
+    train(task, initial_parameters(task, 0), examples, TrainingSettings())
+    drawn = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(drawn, torch.rand(1))
+
+
+def test_what_training_is_given_is_not_changed() -> None:
+    """Neither the vector nor the examples."""
+    examples, start = digits(), initial_parameters(TASK, 0)
+    inputs, vector = examples.inputs.clone(), start.copy()
+    train(TASK, start, examples, TrainingSettings())
+    assert np.array_equal(start, vector)
+    assert torch.equal(examples.inputs, inputs)
+
+
+def test_augmentation_is_used_only_when_asked_for() -> None:
+    """A task whose augmentation blanks every input: with it, the weights of the first layer stay."""
+
+    def blank(inputs: Tensor, generator: torch.Generator) -> Tensor:
+        return torch.zeros_like(inputs)
+
+    task, examples = replace(EXACT, augment=blank), blobs()
+    start = initial_parameters(task, 0)
+    augmented = train(task, start, examples, TrainingSettings(augment=True)).parameters
+    plain = train(task, start, examples, TrainingSettings(augment=False)).parameters
+    assert np.array_equal(augmented[:12], start[:12])
+    assert not np.array_equal(plain[:12], start[:12])
+
+
+def test_nothing_to_train_on_is_refused() -> None:
+    examples = digits().select(np.zeros(0, dtype=np.intp))
+    with pytest.raises(DataError, match="no example left to train on"):
+        train(TASK, initial_parameters(TASK, 0), examples, TrainingSettings())
+
+
+def test_measures_equal_their_definition() -> None:
+    """Loss, correctness and true-class probability of every example, in order, whatever the batches."""
+    examples, vector = blobs(), initial_parameters(EXACT, 3).astype(np.float64)
+    measured = evaluate(EXACT, vector, examples, batch_size=5)
+    labels = examples.targets.numpy()
+    log_p = log_probabilities(vector, examples.inputs.numpy())
+    own = log_p[np.arange(12), labels]
+    np.testing.assert_allclose(measured.loss, -own, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(measured.confidence, np.exp(own), rtol=0, atol=1e-14)
+    assert measured.score.tolist() == (log_p.argmax(axis=1) == labels).astype(float).tolist()
+    assert 0 < measured.score.mean() < 1
+
+
+def test_evaluation_is_in_eval_mode() -> None:
+    """Dropout is off: two evaluations agree."""
+    task, examples = with_dropout(), digits()
+    vector = initial_parameters(task, 0)
+    first, again = (evaluate(task, vector, examples).loss for _ in range(2))
+    assert np.array_equal(first, again)
+
+
+def test_measuring_nothing_gives_nothing() -> None:
+    measured = evaluate(TASK, initial_parameters(TASK, 0), digits().select(np.zeros(0, dtype=np.intp)))
+    assert len(measured) == len(measured.score) == len(measured.confidence) == 0
+
+
+def test_building_a_model_leaves_the_global_random_state_alone() -> None:
+    """The same seed gives the same model, and what is drawn afterwards is as if none was built."""
+    torch.manual_seed(5)
+    build(TASK, 1)
+    drawn = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(drawn, torch.rand(1))
+    assert np.array_equal(initial_parameters(TASK, 1), initial_parameters(TASK, 1))
+    assert not np.array_equal(initial_parameters(TASK, 1), initial_parameters(TASK, 2))

@@ -117,14 +117,11 @@ def test_a_retained_client_is_not_told_to_forget():
 def test_the_order_of_replies_does_not_change_a_bit(name):
     """Floating-point sums depend on their order; the model must not depend on the network's."""
     generator = np.random.default_rng(0)
-    theta = generator.normal(size=50).astype(np.float32)
+    theta = generator.normal(size=50)  # float64: rounding to float32 would hide the order of the sum
     clients = [f"c{index}" for index in range(7)]
     replies = {
-        client: Reply(
-            vector=(generator.normal(size=50) * 10.0 ** generator.integers(-6, 6)).astype(np.float32),
-            num_examples=int(generator.integers(1, 100)),
-        )
-        for client in clients
+        client: reply(generator.normal(size=50) * 10.0 ** generator.integers(-6, 6), int(count))
+        for client, count in zip(clients, generator.integers(1, 100, size=7), strict=True)
     }
     problem = problem_of(name, dict.fromkeys(clients[:3], EVERYTHING), clients[3:])
     models = set()

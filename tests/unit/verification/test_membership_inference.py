@@ -53,13 +53,13 @@ def test_an_attack_on_equal_confidences_has_no_power():
 
 
 def test_power_is_measured_on_examples_the_attack_did_not_learn_from():
-    """On pure noise an attack judged on its own training examples would look strong."""
+    """On pure noise an attack judged on the few examples it learnt from would look strong."""
     generator = np.random.default_rng(3)
     powers = [
-        confidence_attack(generator.random(40), generator.random(40), values(0.5), seed=k).balanced_accuracy
-        for k in range(30)
+        confidence_attack(generator.random(6), generator.random(6), values(0.5), seed=k).balanced_accuracy
+        for k in range(400)
     ]
-    assert abs(float(np.mean(powers)) - 0.5) < 0.05  # the mean's standard error is about 0.015
+    assert abs(float(np.mean(powers)) - 0.5) < 0.03  # three standard errors of the mean
 
 
 def test_many_members_do_not_outvote_few_others():

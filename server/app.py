@@ -4,6 +4,8 @@ Run by Flower as `server.app:app`, in simulation and on a deployment alike.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from logging import getLogger
 from pathlib import Path
@@ -47,41 +49,47 @@ def main(grid: Grid, context: Context) -> None:
 def run_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> FederationState:
     """Go on from the newest checkpoint, or start from fresh weights; returns the last state.
 
-    A newer server process that takes over ends this one quietly.
+    Raises:
+        ConfigurationError: the scripted requests are malformed.
+        Fenced: a newer server process has taken over.
     """
     scripted = parse_requests(settings.requests)
+    with open_driver(grid, settings, run_id=run_id) as driver:
+        state = driver.checkpoints.newest()
+        if state is None:
+            _log.info("A new federation in %s", driver.state_dir)
+            state = FederationState(parameters=initial_parameters(driver.task, settings.seed))
+        else:
+            _log.info("Going on in %s from round %d (%s)", driver.state_dir, state.round, state.phase)
+        try:
+            state = LiveLoop(driver, scripted).run(state)
+        except Fenced as exc:
+            _log.error("This server process ends: %s", exc)
+            raise
+        digest = content_hash(state.parameters)
+        _log.info("Done after round %d; model %s in %s", state.round, digest, driver.state_dir)
+        return state
+
+
+@contextmanager
+def open_driver(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterator[Driver]:
+    """The server's hands, with the fencing token that makes this process the only writer."""
     state_dir = state_directory(settings, run_id)
     state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     ledger = Ledger.open(settings.ledger or ledger_url(state_dir))
     try:
-        token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
-        task = make_task(settings.task())
-        driver = Driver(
+        yield Driver(
             grid=grid,
             settings=settings,
-            task=task,
+            task=make_task(settings.task()),
             test_set=load_server_test(settings.task()),
             fedavg=FedAvg(settings, Roster(timeout_s=settings.round_timeout_s)),
             ledger=ledger,
             checkpoints=CheckpointStore(state_dir / "checkpoints", keep=settings.checkpoints_kept),
             state_dir=state_dir,
-            token=token,
+            token=ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now()),
             now=_now,
         )
-        state = driver.checkpoints.newest()
-        if state is None:
-            _log.info("A new federation in %s", state_dir)
-            state = FederationState(parameters=initial_parameters(task, settings.seed))
-        else:
-            _log.info("Going on in %s from round %d (%s)", state_dir, state.round, state.phase)
-        state = LiveLoop(driver, scripted).run(state)
-        _log.info(
-            "Done after round %d; model %s in %s", state.round, content_hash(state.parameters), state_dir
-        )
-        return state
-    except Fenced as exc:
-        _log.error("This server process ends: %s", exc)
-        raise
     finally:
         ledger.close()
 

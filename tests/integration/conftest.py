@@ -1,3 +1,52 @@
-# TO BE RESTORED BY ITS AUTHOR, do not commit as it is: the first version of this file, with REPOSITORY, TRIVIAL_APP and the fixtures
-# `deploy_trivial` and `answers` of test_local_deployment.py and test_supervisor.py, was overwritten by
-# mistake by the author of tests/integration/deletion_service, and no copy of it was found.
+"""Fixtures of the tests of real processes: federations of the trivial app, and what its clients answered."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from server.local_deployment import LocalDeployment
+
+REPOSITORY = Path(__file__).parents[2]
+TRIVIAL_APP = Path(__file__).parent / "trivial_app"
+
+
+@pytest.fixture
+def progress(tmp_path: Path) -> Path:
+    """The file in which the trivial app writes down each answer."""
+    return tmp_path / "progress"
+
+
+@pytest.fixture
+def answers(progress: Path) -> Callable[[], list[tuple[int, str]]]:
+    """Reads the answers so far, as (round, client id), in the order of their arrival."""
+
+    def read() -> list[tuple[int, str]]:
+        lines = progress.read_text().splitlines() if progress.exists() else []
+        return [(int(number), client) for number, client in (line.split() for line in lines)]
+
+    return read
+
+
+@pytest.fixture
+def deploy_trivial(tmp_path: Path, progress: Path) -> Iterator[Callable[..., LocalDeployment]]:
+    """Starts a federation of the trivial app; it is stopped at the end of the test."""
+    # The bundle carries no code, so the app's modules are "installed" by putting them on the path.
+    installed = [str(TRIVIAL_APP / "installed"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with ExitStack() as stack:
+
+        def deploy(*, num_clients: int, secure: bool = False) -> LocalDeployment:
+            return stack.enter_context(
+                LocalDeployment(
+                    tmp_path / "federation",
+                    num_clients=num_clients,
+                    app_dir=TRIVIAL_APP,
+                    run_config={"num-nodes": num_clients, "progress": str(progress)},
+                    secure=secure,
+                    environment={"PYTHONPATH": os.pathsep.join(installed)},
+                )
+            )
+
+        yield deploy

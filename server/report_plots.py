@@ -17,7 +17,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from server.report_data import ReportData
+from server.report_data import MeasuringCost, RecoveryPhase, ReportData, UnlearningPhase
 from unlearning.verification.measurement import CONFIDENCE, YEOM, Measurement, SetMeasure
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -54,7 +54,11 @@ def attack_plot(data: ReportData) -> str:
 
 def cost_plot(data: ReportData) -> str:
     """Bytes (both directions) and seconds of unlearning, recovery and measuring, as far as all are known."""
-    phases = [("unlearning", data.unlearning), ("recovery", data.recovery), ("measuring", data.measuring)]
+    phases: list[tuple[str, UnlearningPhase | RecoveryPhase | MeasuringCost | None]] = [
+        ("unlearning", data.unlearning),
+        ("recovery", data.recovery),
+        ("measuring", data.measuring),
+    ]
     known = [
         (name, phase.seconds, phase.bytes_sent, phase.bytes_received)
         for name, phase in phases
@@ -130,7 +134,7 @@ def _stage_names(measurements: Sequence[Measurement]) -> list[str]:
     recoveries = [index for index, item in enumerate(measurements) if item.stage == "recovery"]
     # every stride-th, counted back from the last one: that is the model the text speaks of
     shown = set(recoveries[:: -max(1, math.ceil(len(recoveries) / MAX_LABELS))])
-    names = []
+    names: list[str] = []
     for index, item in enumerate(measurements):
         if item.stage != "recovery":
             names.append(item.stage)
@@ -158,19 +162,20 @@ def _decorate(axes: Axes, grid: str) -> None:
 @contextmanager
 def _style() -> Iterator[None]:
     # text stays text (searchable, small); ids and clip paths do not change from run to run
-    settings = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "deletion report",
-        "font.family": "sans-serif",
-        "font.size": 9.5,
-        "lines.linewidth": 1.8,
-        "text.color": INK,
-        "axes.labelcolor": INK,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "hatch.linewidth": 0.8,
-    }
-    with mpl.rc_context(settings):
+    with mpl.rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "deletion report",
+            "font.family": "sans-serif",
+            "font.size": 9.5,
+            "lines.linewidth": 1.8,
+            "text.color": INK,
+            "axes.labelcolor": INK,
+            "xtick.color": INK,
+            "ytick.color": INK,
+            "hatch.linewidth": 0.8,
+        }
+    ):
         yield
 
 

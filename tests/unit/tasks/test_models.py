@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from unlearning.errors import ConfigurationError, DataError
 from unlearning.tasks import losses
 from unlearning.tasks.models import MODELS, Kind, Shape, model_builder, unfit_input
+from unlearning.tasks.vit import Attention
 
 TINY: Mapping[str, Shape] = dict.fromkeys(MODELS, (1, 8, 8)) | {
     "lenet": (1, 28, 28),
@@ -131,6 +132,19 @@ def test_a_classifier_ends_in_its_linear_head(name: str) -> None:
     head = list(MODELS[name].factory(TINY[name], 3).modules())[-1]
     assert isinstance(head, nn.Linear)
     assert head.out_features == 3
+
+
+def test_attention_is_torchs_own() -> None:
+    """Written out for its second derivative, it has the values of `nn.MultiheadAttention`."""
+    torch.manual_seed(0)
+    attention = Attention(8, 2).double()
+    reference = nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
+    reference.in_proj_weight = attention.query_key_value.weight
+    reference.in_proj_bias = attention.query_key_value.bias
+    reference.out_proj.load_state_dict(attention.output.state_dict())
+    tokens = torch.randn(3, 5, 8, dtype=torch.float64)
+    expected, _ = reference(tokens, tokens, tokens)
+    torch.testing.assert_close(attention(tokens), expected, rtol=0, atol=1e-14)
 
 
 def own_classifier(input_shape: Shape, num_classes: int) -> nn.Module:

@@ -66,7 +66,7 @@ server)
 client)
     # The name becomes a file and a part of a distinguished name: neither may get a slash.
     case $1 in
-    *[!A-Za-z0-9._-]* | ca | server | .*)
+    '' | *[!A-Za-z0-9._-]* | ca | server | .*)
         echo "A client's name is made of letters, digits, '.', '_' and '-', and is not ca or server; got '$1'." >&2
         exit 2
         ;;

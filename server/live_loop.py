@@ -77,9 +77,9 @@ class LiveLoop:
                 )
             return None
         driver.restrict(state)
-        return self._train(state)
+        return self.train(state)
 
-    def _train(self, state: FederationState) -> FederationState:
+    def train(self, state: FederationState) -> FederationState:
         """One ordinary round; one without any usable update leaves the model and counts all the same."""
         driver = self._driver
         driver.fedavg.await_clients(driver.grid)

@@ -35,6 +35,7 @@ class RunSettings(BaseModel):
     dtype: str = "float32"
     num_classes: int = Field(default=0, ge=0)
     input_shape: str = ""
+    max_examples: int = Field(default=0, ge=0)
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     # Rounds: 0 goes on until the run is stopped
@@ -104,6 +105,7 @@ class RunSettings(BaseModel):
             dtype=self.dtype,
             num_classes=self.num_classes,
             input_shape=self.input_shape,
+            max_examples=self.max_examples,
         )
 
     def training(self, server_round: int, *, augment: bool | None = None) -> TrainingSettings:

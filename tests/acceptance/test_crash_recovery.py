@@ -52,11 +52,20 @@ class Killer:
 
 @pytest.mark.parametrize(
     "stride",
-    [pytest.param(9, id="some"), pytest.param(1, id="every", marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+    [
+        pytest.param(9, id="some"),
+        pytest.param(1, id="every", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+    ],
 )
 def test_a_kill_at_any_write_changes_nothing_in_the_end(federation, monkeypatch, stride):
     """For the writes of a run with two deletions: kill there, start again, compare with no kill."""
-    settings = {"requests": SCRIPT, "rounds": 3, "recovery_max_rounds": 1, "num_clients": 3, "attack_samples": 50}
+    settings = {
+        "requests": SCRIPT,
+        "rounds": 3,
+        "recovery_max_rounds": 1,
+        "num_clients": 3,
+        "attack_samples": 50,
+    }
     killer = Killer(monkeypatch)
     whole = federation(name="whole", **settings)
     expected = content_hash(whole.run().parameters)

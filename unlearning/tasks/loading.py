@@ -149,20 +149,27 @@ def _shared(settings: TaskSettings) -> Arrays:
 def _parts(settings: TaskSettings) -> list[Indices]:
     """Each client's positions in the shared examples."""
     arrays = _shared(settings)
+    kept = partitions.subset(len(arrays), settings.max_examples, settings.seed)
+    return [kept[part] for part in _partitioned(settings, arrays, kept)]
+
+
+def _partitioned(settings: TaskSettings, arrays: Arrays, kept: Indices) -> list[Indices]:
+    """The examples at `kept` dealt out, as positions in `kept`."""
     match settings.partition:
         case "natural":
             assert arrays.sites is not None  # `problems` refuses natural for the others
-            return partitions.natural(arrays.sites, settings.num_clients)
+            return partitions.natural(arrays.sites[kept], settings.num_clients)
         case "dirichlet":
             if arrays.targets.ndim != 1:
                 raise DataError(
                     "The partition dirichlet deals out classes, but the targets are masks. Use iid."
                 )
-            return partitions.dirichlet(arrays.targets, settings.num_clients, settings.alpha, settings.seed)
+            targets = arrays.targets[kept]
+            return partitions.dirichlet(targets, settings.num_clients, settings.alpha, settings.seed)
         case _ if arrays.groups is not None:
-            return partitions.iid_groups(arrays.groups, settings.num_clients, settings.seed)
+            return partitions.iid_groups(arrays.groups[kept], settings.num_clients, settings.seed)
         case _:
-            return partitions.iid(len(arrays), settings.num_clients, settings.seed)
+            return partitions.iid(len(kept), settings.num_clients, settings.seed)
 
 
 def _own(settings: TaskSettings, path: Path, *, optional: bool = False) -> Examples:

@@ -21,6 +21,13 @@ Indices: TypeAlias = NDArray[np.intp]
 PARTITIONS = ("iid", "dirichlet", "natural")
 
 
+def subset(num_examples: int, most: int, seed: int) -> Indices:
+    """At most `most` of the positions 0 to `num_examples` - 1, at random, sorted; all if `most` is 0."""
+    if most == 0 or most >= num_examples:
+        return np.arange(num_examples)
+    return np.sort(np.random.RandomState(seed).choice(num_examples, size=most, replace=False))
+
+
 def iid(num_examples: int, num_clients: int, seed: int) -> list[Indices]:
     """A random split into parts whose sizes differ by at most one.
 

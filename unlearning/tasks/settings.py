@@ -30,6 +30,7 @@ class TaskSettings:
     seed: decides the partition and what sites hold out.
     data_dir: where the data set's files are; empty: the environment variable FLOWER_UNLEARNING_DATA.
     dtype: of the model, float32 or float64.
+    max_examples: deal out a random subset of so many training examples; 0 for all.
     num_classes, input_shape: such as 10 and "1x28x28"; for the data set npz only, whose files the
         server may not have. The others' are known.
     """
@@ -44,6 +45,7 @@ class TaskSettings:
     dtype: str = "float32"
     num_classes: int = 0
     input_shape: str = ""
+    max_examples: int = 0
 
 
 def problems(settings: TaskSettings) -> list[str]:
@@ -66,6 +68,8 @@ def _wrong_values(settings: TaskSettings) -> Iterator[str]:
         yield f"alpha must be above 0, got {settings.alpha}."
     if settings.num_clients < 1:
         yield f"num-clients must be 1 or more, got {settings.num_clients}."
+    if settings.max_examples < 0:
+        yield f"max-examples must be 0 (all) or more, got {settings.max_examples}."
     if not 0 <= settings.seed < 2**31:
         yield f"seed must be 0 to {2**31 - 1}, got {settings.seed}."
     if settings.dtype not in DTYPES:

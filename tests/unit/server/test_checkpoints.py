@@ -31,9 +31,7 @@ STATE = FederationState(
             parameters=np.ones(5, dtype=np.float32), exchanges=1, arrays={"v": np.eye(2)}, values={"k": 3}
         ),
         target_score=0.9,
-        measurements={
-            "r-000001": (Measurement(stage="before", round=6, test=SetMeasure(10, 0.5, 0.91)),)
-        },
+        measurements={"r-000001": (Measurement(stage="before", round=6, test=SetMeasure(10, 0.5, 0.91)),)},
         unlearning_cost=Cost(exchanges=1, seconds=2.5, bytes_sent=10, bytes_received=20),
     ),
     event_sequence=12,

@@ -129,7 +129,9 @@ def test_the_sample_is_seeded_sorted_and_of_the_right_size():
 
 def test_an_exchange_ends_at_its_deadline_and_names_who_was_silent():
     """A client that never answers costs the timeout, not the run."""
-    grid = InProcessGrid(Answers({"a": (1, START), "b": (1, START)}), [{"client-id": "a"}, {"client-id": "b"}], {})
+    grid = InProcessGrid(
+        Answers({"a": (1, START), "b": (1, START)}), [{"client-id": "a"}, {"client-id": "b"}], {}
+    )
     strategy = FedAvg(RunSettings.from_run_config({"num-clients": 2}))
     messages = strategy.train_messages(1, model_record(START), grid)
     original = grid.pull_messages

@@ -159,3 +159,12 @@ def test_hold_out_takes_its_share_by_the_seed() -> None:
     assert held_out.sum() == 20
     assert np.array_equal(held_out, partitions.hold_out(groups, 0.2, 7))
     assert not np.array_equal(held_out, partitions.hold_out(groups, 0.2, 8))
+
+
+def test_a_subset_is_random_sorted_and_of_the_size_asked_for():
+    """The same for the same seed; everything where nothing or too much is asked for."""
+    some = partitions.subset(100, 30, seed=1)
+    assert len(set(some.tolist())) == 30
+    assert some.tolist() == sorted(some.tolist()) != list(range(30))
+    assert some.tolist() == partitions.subset(100, 30, seed=1).tolist()
+    assert len(partitions.subset(100, 0, seed=1)) == len(partitions.subset(100, 500, seed=1)) == 100

@@ -1,0 +1,220 @@
+"""What deploy/ gives an administrator works: certificates, keys, service units."""
+
+import shlex
+import socket
+import ssl
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from flwr.common.config import parse_config_args
+
+from server.deployment_layout import free_ports
+from server.flower_control import flower_environment, program
+from server.process_group import ProcessGroup
+from tests.integration.conftest import REPOSITORY
+
+DEPLOY = REPOSITORY / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+
+
+def script(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["sh", str(DEPLOY / name), *arguments], capture_output=True, text=True, check=False)
+
+
+def unit_command(unit: Path) -> list[str]:
+    text = unit.read_text().replace("\\\n", " ")
+    [line] = [line for line in text.splitlines() if line.startswith("ExecStart=")]
+    return shlex.split(line.removeprefix("ExecStart="))
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    directory = tmp_path / "certificates"
+    done = script("make_certificates.sh", str(directory), "server", "fed.example.org", "192.0.2.7")
+    assert done.returncode == 0, done.stderr
+    done = script("make_certificates.sh", str(directory), "client", "operator")
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext, server_name: str) -> str:
+    """Connect the two; give the name in the certificate that the client showed."""
+    left, right = socket.socketpair()
+    left.settimeout(10)
+    right.settimeout(10)
+    errors: list[ssl.SSLError] = []
+
+    def connect() -> None:
+        try:
+            with client.wrap_socket(right, server_hostname=server_name) as secure:
+                secure.recv(1)
+        except ssl.SSLError as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    try:
+        with server.wrap_socket(left, server_side=True) as secure:
+            secure.sendall(b"!")
+            shown = secure.getpeercert() or {}
+    except (ssl.SSLError, ConnectionError):
+        shown = {}
+    finally:
+        thread.join()
+        left.close()
+        right.close()
+    if errors:
+        raise errors[0]
+    return dict(pair for part in shown.get("subject", ()) for pair in part).get("commonName", "")
+
+
+def contexts(certificates: Path, caller: str = "operator") -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates / "ca.crt")
+    server.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    server.verify_mode = ssl.CERT_REQUIRED
+    client = ssl.create_default_context(cafile=certificates / "ca.crt")
+    client.load_cert_chain(certificates / f"{caller}.pem", certificates / f"{caller}.key")
+    return server, client
+
+
+@pytest.mark.parametrize("name", ["fed.example.org", "192.0.2.7", "localhost", "127.0.0.1"])
+def test_the_server_is_believed_under_each_of_its_names(certificates, name):
+    """Those that were asked for, and loopback; and it learns who calls by the certificate's name."""
+    assert handshake(*contexts(certificates), name) == "operator"
+
+
+def test_the_server_is_not_believed_under_another_name(certificates):
+    """A certificate holds for its names only."""
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(*contexts(certificates), "elsewhere.example.org")
+
+
+def test_a_caller_of_another_authority_is_refused(certificates, tmp_path):
+    """A certificate that somebody else's authority made opens nothing."""
+    script("make_certificates.sh", str(tmp_path / "other"), "client", "operator")
+    server, client = contexts(certificates)
+    client.load_cert_chain(tmp_path / "other" / "operator.pem", tmp_path / "other" / "operator.key")
+    with pytest.raises(ssl.SSLError, match=r"unknown ca|alert"):
+        handshake(server, client, "localhost")
+
+
+def test_a_callers_certificate_cannot_play_the_server(certificates):
+    """Whoever may file requests may not impersonate the federation."""
+    server, client = contexts(certificates)
+    server.load_cert_chain(certificates / "operator.pem", certificates / "operator.key")
+    client.check_hostname = False
+    with pytest.raises(ssl.SSLCertVerificationError, match="purpose"):
+        handshake(server, client, "localhost")
+
+
+def test_private_keys_are_private(certificates):
+    """Nobody but their owner reads them."""
+    assert {path.stat().st_mode & 0o077 for path in certificates.glob("*.key")} == {0}
+
+
+def test_a_certificate_is_not_overwritten(certificates):
+    """Making one again says so and leaves the old one."""
+    before = (certificates / "operator.pem").read_bytes()
+    done = script("make_certificates.sh", str(certificates), "client", "operator")
+    assert done.returncode == 1
+    assert "exists already" in done.stderr
+    assert (certificates / "operator.pem").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["../escape", "a/CN=operator", "ca", "server", ""])
+def test_a_name_that_could_pass_for_another_is_refused(certificates, name):
+    """No paths, no further parts of a distinguished name, and not the server's own files."""
+    before = {path: path.read_bytes() for path in certificates.iterdir()}
+    assert script("make_certificates.sh", str(certificates), "client", name).returncode == 2
+    assert {path: path.read_bytes() for path in certificates.iterdir()} == before
+
+
+def test_a_client_key_is_not_overwritten(tmp_path):
+    """A client that loses its key is a new client."""
+    assert script("make_supernode_key.sh", str(tmp_path / "key")).returncode == 0
+    before = (tmp_path / "key").read_bytes()
+    assert script("make_supernode_key.sh", str(tmp_path / "key")).returncode == 1
+    assert (tmp_path / "key").read_bytes() == before
+
+
+def test_there_is_a_unit_for_each_service():
+    """Four on the server host, one on a client host."""
+    assert {unit.stem for unit in UNITS} == {
+        "flower-superexec",
+        "flower-superlink",
+        "flower-supernode",
+        "flower-unlearning",
+        "flower-unlearning-supervisor",
+    }
+
+
+def test_the_node_configuration_reaches_flower_whole():
+    """Read as a shell reads it, the example tells the SuperNode its id as a text, its part as a number."""
+    command = f'. "{DEPLOY / "systemd" / "environment"}" && printf %s "$NODE_CONFIG"'
+    read = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
+    settings = parse_config_args([read])
+    assert settings["client-id"] == "hospital-0"
+    assert settings["partition-id"] == 0
+    assert settings["state-dir"] == "/var/lib/flower-unlearning/state"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_units_options_are_the_programs(unit):
+    """Each option of the unit's command exists in the installed version of its program."""
+    executable, *arguments = unit_command(unit)
+    commands = arguments[:1] if Path(executable).name == "flower-unlearn" else []
+    shown = subprocess.run(
+        [program(Path(executable).name), *commands, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**flower_environment(), "COLUMNS": "200"},
+    )
+    options = [word for word in arguments if word.startswith("--")]
+    assert options
+    assert [option for option in options if option not in shown.stdout] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(90)
+def test_the_superlinks_unit_opens_the_fleet_port_alone(certificates, tmp_path):
+    """As the unit starts it, the SuperLink serves the fleet on every address and the rest on loopback."""
+    control, fleet = free_ports(2)
+    (tmp_path / "secret").write_bytes(bytes(range(32)))
+    text = shlex.join(unit_command(DEPLOY / "systemd" / "flower-superlink.service"))
+    for old, new in {
+        "/opt/flower-unlearning/bin/flower-superlink": program("flower-superlink"),
+        "/etc/flower-unlearning/certificates": str(certificates),
+        "/etc/flower-unlearning/superexec.secret": str(tmp_path / "secret"),
+        "/var/lib/flower-unlearning": str(tmp_path),
+        "--port 8000": f"--port {control}",
+        ":9092": f":{fleet}",
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    superlink = ProcessGroup(
+        "superlink",
+        shlex.split(text),
+        environment=flower_environment(tmp_path / "flower"),
+        directory=tmp_path,
+    )
+    superlink.start()
+    try:
+        while not (answers("127.0.0.1", control) and answers("127.0.0.1", fleet)):
+            assert superlink.is_running, superlink.log_text()
+        # 127.0.0.2 stands for the machine's other addresses: bound to 127.0.0.1 is closed there.
+        assert answers("127.0.0.2", fleet)
+        assert not answers("127.0.0.2", control)
+    finally:
+        superlink.kill()
+
+
+def answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=5):
+            return True
+    except ConnectionRefusedError:
+        return False

@@ -314,6 +314,12 @@ def test_an_old_token_changes_nothing(ledger: Ledger, token: int) -> None:
     ledger.check_fence(newer)
 
 
+def test_a_token_that_was_never_given_is_refused(ledger: Ledger, token: int) -> None:
+    """A token of another ledger may be larger; only the newest of this one counts."""
+    with pytest.raises(Fenced):
+        ledger.check_fence(token + 1)
+
+
 # What people do to a request
 
 

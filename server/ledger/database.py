@@ -6,6 +6,7 @@ transaction has read is still true when it writes, and events become visible in 
 sequence numbers.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,8 @@ class Database:
     def __init__(self, url: str) -> None:
         self._url = _checked_url(url)
         self._engine = _create_engine(self._url)
+        # SQLite has waiting writers sleep up to 100 ms between two looks; threads queue here instead.
+        self._turn = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -63,7 +66,7 @@ class Database:
             LedgerUnavailable: the database cannot be written, or is locked for too long.
             IllegalMove: a rule of the database forbids the change.
         """
-        with self._translated(), self._engine.connect() as plain:
+        with self._turn, self._translated(), self._engine.connect() as plain:
             connection = plain.execution_options(ledger_writes=True)
             with connection.begin():
                 if connection.dialect.name == "postgresql":

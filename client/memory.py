@@ -10,7 +10,6 @@ runs and restarts, and whoever operates the server cannot talk a client out of i
 """
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ from uuid import uuid4
 
 from flwr.app import ConfigRecord, Context
 
+from unlearning.durable_files import write_atomically
 from unlearning.errors import CheckpointError
 from unlearning.requests import NOTHING, Forget, Target
 
@@ -66,7 +66,7 @@ class DirectoryMemory:
         """Add to the tombstones."""
         known = self.tombstones()
         if known | forget != known:
-            write_atomically(self._directory / "tombstones.json", json.dumps((known | forget).to_json()))
+            _write(self._directory / "tombstones.json", (known | forget).to_json())
 
     def file_request(self, target: Target, method: str, parameters: Mapping[str, Any]) -> str:
         """Put a request into the outbox; it travels with the client's next answer. Returns its key."""
@@ -81,7 +81,7 @@ class DirectoryMemory:
             "method": method,
             "parameters": dict(parameters),
         }
-        write_atomically(self._directory / "outbox" / f"{key}.json", json.dumps(request))
+        _write(self._directory / "outbox" / f"{key}.json", request)
         return key
 
     def outbox(self) -> list[dict[str, Any]]:
@@ -98,9 +98,7 @@ class DirectoryMemory:
             path = self._directory / "outbox" / f"{Path(key).name}.json"
             if path.exists():
                 request = json.loads(path.read_text(encoding="utf-8"))
-                write_atomically(
-                    self._directory / "sent" / path.name, json.dumps({**request, "answer": answer})
-                )
+                _write(self._directory / "sent" / path.name, {**request, "answer": answer})
                 path.unlink()
 
     def _read(self, folder: str) -> list[dict[str, Any]]:
@@ -139,17 +137,5 @@ def memory_of(context: Context) -> ClientMemory:
     return DirectoryMemory(Path(directory)) if directory else ContextMemory(context)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that after a crash it is the old one or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    write_atomically(path, json.dumps(value).encode())

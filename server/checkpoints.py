@@ -8,7 +8,6 @@ content is not what its name says is passed over with a warning.
 import hashlib
 import io
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.state import Batch, Cost, FederationState, Phase
+from unlearning.durable_files import sync_directory, write_atomically
 from unlearning.errors import CheckpointError
 from unlearning.methods import UnlearningState
 from unlearning.requests import Exclusions, Target
@@ -53,13 +53,7 @@ class CheckpointStore:
         content = encode(state)
         digest = hashlib.sha256(content).hexdigest()[:16]
         path = self._directory / f"{sequence:010d}-{token:06d}-{digest}.npz"
-        partial = self._directory / f".partial-{os.getpid()}"
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        self._sync_directory()
+        write_atomically(path, content)
         for entry in sorted(self._entries())[: -self._keep]:
             entry.path.unlink(missing_ok=True)
         return path
@@ -88,7 +82,7 @@ class CheckpointStore:
         old = sorted(self._entries())[:-1]
         for entry in old:
             entry.path.unlink(missing_ok=True)
-        self._sync_directory()
+        sync_directory(self._directory)
         return len(old)
 
     def _read(self, entry: _Entry) -> FederationState:
@@ -104,13 +98,6 @@ class CheckpointStore:
             if match:
                 found.append(_Entry(int(match[2]), int(match[1]), match[3], path))
         return found
-
-    def _sync_directory(self) -> None:
-        descriptor = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def encode(state: FederationState) -> bytes:

@@ -4,7 +4,6 @@ Import `write_report` and the dataclasses of `server.report_data` from here.
 """
 
 import json
-import os
 from pathlib import Path
 
 from server.report_data import (
@@ -18,6 +17,7 @@ from server.report_data import (
     UnlearningPhase,
 )
 from server.report_page import render_page
+from unlearning.durable_files import write_atomically
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -53,31 +53,7 @@ def write_report(directory: Path, data: ReportData) -> tuple[Path, Path]:
         TypeError: a parameter of the request is not JSON.
     """
     text, page = canonical_json(data), render_page(data)
-    directory.mkdir(parents=True, exist_ok=True)
     json_path, html_path = directory / "report.json", directory / "report.html"
-    _write_atomically(html_path, page)
-    _write_atomically(json_path, text)
+    write_atomically(html_path, page.encode())
+    write_atomically(json_path, text.encode())
     return json_path, html_path
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    # the process id keeps a second writer off this file; what a killed one left behind is no harm
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)  # the renaming itself must survive a power cut
-    finally:
-        os.close(descriptor)

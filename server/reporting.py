@@ -110,11 +110,11 @@ def _stop_rule(driver: Driver, batch: Batch) -> str:
 def _exclusions_note(target: Target) -> str:
     if target.granularity is Granularity.CLIENT:
         return (
-            f"Client {target.client_id} is excluded for good: the server asks it for no more training, and the "
-            "client itself refuses."
+            f"Client {target.client_id} is excluded for good: the server asks it for no more training, and "
+            "the client itself refuses."
         )
     if target.granularity is Granularity.SAMPLE:
-        return f"The samples are excluded for good from the training of client {target.client_id}, by the client."
+        return f"The samples are excluded for good from client {target.client_id}'s training, by the client."
     return f"Examples of class {target.class_label} are excluded for good from training, by every client."
 
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from unlearning.tasks.settings import TaskSettings, problems
 
 from unlearning.errors import ConfigurationError
+from unlearning.tasks.settings import TaskSettings, problems
 from unlearning.training import TrainingSettings
 
 

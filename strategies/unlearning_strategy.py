@@ -51,6 +51,7 @@ class UnlearningStrategy(Strategy):
         self.parameters = parameters or method.Parameters()
         self.state = state
         self._problem: Problem | None = None
+        self._asked: frozenset[str] = frozenset()
 
     def summary(self) -> None:
         """Log what is forgotten and how."""
@@ -105,6 +106,7 @@ class UnlearningStrategy(Strategy):
         if self.state.finished:
             return {}
         instructions = self.method.configure(self._problem, self.state)
+        self._asked = frozenset(instructions)
         absent = sorted(client for client in instructions if client not in online)
         if absent:
             raise MethodFailed(
@@ -146,6 +148,8 @@ class UnlearningStrategy(Strategy):
             if message.has_error() or client is None:
                 continue
             try:
+                if client not in self._asked:
+                    raise UpdateRefused("It was not asked.")
                 reply = reply_of(message.content)
                 check_vector(reply.vector, like=self.state.parameters)
                 check_norm(reply.vector, self.fedavg.settings.max_update_norm)

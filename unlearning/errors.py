@@ -58,6 +58,10 @@ class CheckpointError(FlowerUnlearningError):
     """A checkpoint cannot be read, or is not what its name says."""
 
 
+class DeploymentError(FlowerUnlearningError):
+    """Flower's own programs do not do what was asked of them."""
+
+
 class Fenced(FlowerUnlearningError):
     """A newer server process has taken over; this one must stop."""
 

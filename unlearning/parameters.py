@@ -54,7 +54,7 @@ def load(model: nn.Module, vector: Vector) -> None:
     slots = layout(model)
     check_length(vector, slots[-1].stop if slots else 0)
     state = model.state_dict()
-    source = torch.from_numpy(np.ascontiguousarray(vector))
+    source = torch.from_numpy(np.array(vector))  # a copy: what comes from a message is read-only
     with torch.no_grad():
         for slot in slots:
             state[slot.name].copy_(source[slot.start : slot.stop].reshape(slot.shape))

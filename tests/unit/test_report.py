@@ -192,7 +192,7 @@ def test_a_write_that_fails_leaves_the_older_report_whole(tmp_path, monkeypatch)
     def full_disk(descriptor):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(module.os, "fsync", full_disk)
+    monkeypatch.setattr("unlearning.durable_files.os.fsync", full_disk)
     with pytest.raises(OSError, match="No space"):
         write_report(tmp_path, FULL)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

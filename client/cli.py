@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from client.memory import DirectoryMemory
-from unlearning.errors import FlowerUnlearningError, InvalidRequest
-from unlearning.requests import Granularity, Target
+from unlearning.errors import FlowerUnlearningError
+from unlearning.requests import Granularity, Target, parse_sample_ids
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="File a deletion request at the client's own site."
@@ -36,11 +36,8 @@ def request(
     if samples is None:
         target = Target(Granularity.CLIENT, client)
     else:
-        lines = samples.read_text(encoding="utf-8").splitlines()
-        ids = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-        if not ids:
-            raise InvalidRequest(f"{samples} names no sample id.")
-        target = Target(Granularity.SAMPLE, client, frozenset(ids))
+        ids = parse_sample_ids(samples.read_text(encoding="utf-8"))
+        target = Target(Granularity.SAMPLE, client, ids)
     key = DirectoryMemory(state_dir).file_request(target, method, {})
     typer.echo(f"Filed {key}: forget {target.describe()} by {method}. It travels with the next answer.")
 

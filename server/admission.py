@@ -73,30 +73,6 @@ def check_admissible(ledger: Ledger, target: Target, *, method: str, parameters:
     _check_target(ledger, target)
 
 
-def parse_sample_ids(text: str) -> frozenset[str]:
-    """The ids in a list with one id a line; blank lines and lines that begin with `#` do not count.
-
-    Raises:
-        InvalidRequest: the list has no id, or has one twice.
-    """
-    first_seen: dict[str, int] = {}
-    repeated: list[str] = []
-    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
-        sample_id = line.strip()
-        if not sample_id or sample_id.startswith("#"):
-            continue
-        if sample_id in first_seen:
-            repeated.append(f"line {number} repeats {sample_id[:40]!r} of line {first_seen[sample_id]}")
-        else:
-            first_seen[sample_id] = number
-    if repeated:
-        raise InvalidRequest(f"The list of sample ids has repetitions: {_some(repeated, '; ')}.")
-    if not first_seen:
-        lines = len(text.splitlines())
-        raise InvalidRequest(f"The list of sample ids is empty: {lines} line(s), none with an id.")
-    return frozenset(first_seen)
-
-
 def _complete_parameters(target: Target, method: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     # Imported here because it brings in PyTorch, and the command line needs only parse_sample_ids.
     from unlearning.methods import check_supports, method_named, validated_parameters

@@ -11,12 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from server.admission import parse_sample_ids
-from server.api.client import ServiceUnavailable
+from server.api.errors import ServiceUnavailable
 from server.cli_connection import AsJson, RequestId, connection_of, user_name
 from server.cli_watch import follow
 from unlearning.errors import InvalidRequest, RequestError
-from unlearning.requests import DeletionRequest, Granularity, Status, Target
+from unlearning.requests import DeletionRequest, Granularity, Status, Target, parse_sample_ids
 
 DEFAULT_METHOD = "puf-special"
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
 
+from server.admission import check_admissible
 from server.driver import Driver, Observed
 from server.report import write_report
 from server.reporting import report_of
@@ -23,7 +24,7 @@ from server.state import Batch, FederationState, Phase
 from strategies.messages import model_record, vector_of
 from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.errors import IllegalMove, MethodFailed, RequestError
-from unlearning.methods import Need, check_supports, method_named, validated_parameters
+from unlearning.methods import Need, method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import NOTHING, DeletionRequest, Forget, Status, Target
 from unlearning.verification.measurement import Measurement, Stage, measure
@@ -49,9 +50,9 @@ def schedule(driver: Driver) -> None:
     """Check what was received once more, now with the live federation at hand, and put it in the queue."""
     for request in driver.ledger.list_requests(statuses=(Status.RECEIVED,)):
         try:
-            method = method_named(request.method)
-            check_supports(method, request.target)
-            validated_parameters(method, request.parameters)
+            check_admissible(
+                driver.ledger, request.target, method=request.method, parameters=request.parameters
+            )
         except RequestError as exc:
             _move(driver, request.id, Status.FAILED, reason=str(exc))
             continue
@@ -330,8 +331,8 @@ def _absent(request: DeletionRequest, online: set[str]) -> str:
 
 
 def _note_once(driver: Driver, request: DeletionRequest, text: str) -> None:
-    events = driver.ledger.events(request.id)
-    if not events or events[-1].detail.get("text") != text:
+    if driver.notes.get(request.id) != text:
+        driver.notes[request.id] = text
         driver.ledger.note(request.id, "waiting", token=driver.token, now=driver.now(), detail={"text": text})
 
 

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server.flower_control import ConfigValue, DeploymentError, config_argument, program
+from server.flower_control import ConfigValue, config_argument, program
+from unlearning.errors import DeploymentError
 
 FEDERATION = "federation"
 """The name of the SuperLink in Flower's configuration file."""

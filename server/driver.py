@@ -51,7 +51,12 @@ class Observed:
 
 @dataclass(slots=True, kw_only=True)
 class Driver:
-    """The server's hands. `token` is the fencing token that this process acquired."""
+    """The server's hands.
+
+    token: the fencing token that this process acquired.
+    answers: what became of the requests that clients filed at their sites, by client and key.
+    notes: the last thing noted of a request that waits, so that it is noted once.
+    """
 
     grid: Grid
     settings: RunSettings
@@ -64,6 +69,7 @@ class Driver:
     token: int
     now: Callable[[], datetime]
     answers: dict[str, dict[str, str]] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
 
     def save(self, state: FederationState) -> FederationState:
         """Make `state` durable.

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from unlearning.errors import FlowerUnlearningError
+from unlearning.errors import DeploymentError
 
 ConfigValue = bool | int | float | str
 """What a Flower run or node configuration can hold."""
@@ -33,10 +33,6 @@ FLOWER_ENVIRONMENT: Mapping[str, str] = {
 """What each Flower process of this project runs with."""
 
 _COMMAND_TIMEOUT_S = 90.0
-
-
-class DeploymentError(FlowerUnlearningError):
-    """A process of the federation, or a command to it, did not do what was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

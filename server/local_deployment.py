@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Self
 
 from server.deployment_layout import FEDERATION, new_layout
-from server.flower_control import ConfigValue, DeploymentError, FlowerControl, flower_environment
+from server.flower_control import ConfigValue, FlowerControl, flower_environment
 from server.process_group import ProcessGroup
+from unlearning.errors import DeploymentError
 
 SUPERLINK = "flower-superlink"
 SUPEREXEC = "flower-superexec"

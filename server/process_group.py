@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from server.flower_control import DeploymentError
+from unlearning.errors import DeploymentError
 
 _POLL_S = 0.05
 _KILL_TIMEOUT_S = 10.0

@@ -21,11 +21,11 @@ import typer
 
 from server.flower_control import (
     ConfigValue,
-    DeploymentError,
     FlowerControl,
     Run,
     parse_config_arguments,
 )
+from unlearning.errors import DeploymentError
 
 _log = logging.getLogger(__name__)
 

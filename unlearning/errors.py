@@ -59,7 +59,7 @@ class CheckpointError(FlowerUnlearningError):
 
 
 class DeploymentError(FlowerUnlearningError):
-    """Flower's own programs do not do what was asked of them."""
+    """A process of the federation, or a command to it, did not do what was asked."""
 
 
 class Fenced(FlowerUnlearningError):

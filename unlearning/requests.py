@@ -259,3 +259,28 @@ class Exclusions:
         """The inverse of `to_json`."""
         clients = {key: Forget.from_json(item) for key, item in value.get("clients", {}).items()}
         return cls(clients, frozenset(value.get("classes", ())))
+
+
+def parse_sample_ids(text: str) -> frozenset[str]:
+    """The ids in a list with one id a line; blank lines and lines that begin with `#` do not count.
+
+    Raises:
+        InvalidRequest: the list has no id, or has one twice.
+    """
+    first_seen: dict[str, int] = {}
+    repeated: list[str] = []
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+        sample_id = line.strip()
+        if not sample_id or sample_id.startswith("#"):
+            continue
+        if sample_id in first_seen:
+            repeated.append(f"line {number} repeats {sample_id[:40]!r} of line {first_seen[sample_id]}")
+        else:
+            first_seen[sample_id] = number
+    if repeated:
+        more = f" and {len(repeated) - 20:,} more" if len(repeated) > 20 else ""
+        raise InvalidRequest(f"The list of sample ids has repetitions: {'; '.join(repeated[:20])}{more}.")
+    if not first_seen:
+        lines = len(text.splitlines())
+        raise InvalidRequest(f"The list of sample ids is empty: {lines} line(s), none with an id.")
+    return frozenset(first_seen)

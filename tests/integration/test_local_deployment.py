@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from server.flower_control import DeploymentError
 from server.local_deployment import SUPEREXEC, SUPERLINK, LocalDeployment, supernode
 from tests.integration.conftest import REPOSITORY, TRIVIAL_APP
+from unlearning.errors import DeploymentError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

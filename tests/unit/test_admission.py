@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.admission import admit, check_admissible, parse_sample_ids
+from server.admission import admit, check_admissible
 from server.ledger import ClientRecord, Ledger
 from unlearning.errors import (
     AlreadyForgotten,
@@ -16,7 +16,7 @@ from unlearning.errors import (
     UnknownClient,
     UnknownMethod,
 )
-from unlearning.requests import DeletionRequest, Granularity, Status, Target
+from unlearning.requests import DeletionRequest, Granularity, Status, Target, parse_sample_ids
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 CLIENT_3 = Target(Granularity.CLIENT, "3")

@@ -7,7 +7,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from server import report as module
 from server.report import (
     Asked,
     FederationSummary,

@@ -143,7 +143,7 @@ class Comparison:
             }
 
     def _natural(self, driver: Driver, original: FederationState, target_score: float) -> Row:
-        """Recovery rounds only: the target is left out and nothing else happens."""
+        """Recovery rounds only, at least one: the target is left out and nothing else happens."""
         state = replace(
             original, exclusions=original.exclusions.including([self.target]), phase=Phase.TRAINING
         )
@@ -152,7 +152,7 @@ class Comparison:
         rounds = 0
         while rounds < driver.settings.recovery_max_rounds:
             observed = driver.observe_test(state.parameters)
-            if observed is not None and (observed.mean_score or 0.0) >= target_score:
+            if rounds and observed is not None and (observed.mean_score or 0.0) >= target_score:
                 break
             driver.restrict(state)
             state = loop.train(state)
@@ -245,6 +245,7 @@ def main(
     learning_rate_decay: float = 0.998,
     batch_size: int = 32,
     weight_decay: float = 1e-3,
+    local_epochs: int = 1,
     recovery_max_rounds: int = 30,
 ) -> None:
     """Run the comparison and write OUTPUT.md and OUTPUT.json."""
@@ -260,6 +261,7 @@ def main(
         "learning-rate": learning_rate,
         "learning-rate-decay": learning_rate_decay,
         "batch-size": batch_size,
+        "local-epochs": local_epochs,
         "weight-decay": weight_decay,
         "recovery-max-rounds": recovery_max_rounds,
         "evaluate-every": 0,

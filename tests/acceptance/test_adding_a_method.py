@@ -18,7 +18,7 @@ def documented(monkeypatch: pytest.MonkeyPatch):
     """The document's method, registered as a reader would register it."""
     (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, object] = {}
-    exec(compile(code, str(DOCUMENT), "exec"), names)  # noqa: S102 - our own documentation
+    exec(compile(code, str(DOCUMENT), "exec"), names)
     method = names["RetainedRound"]()  # type: ignore[operator]
     monkeypatch.setattr(methods, "METHODS", {**methods.METHODS, method.info.name: method})
     return method

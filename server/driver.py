@@ -6,7 +6,7 @@ The driver knows Flower's Grid and the ledger; what happens in which order is in
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from unlearning.training import evaluate
 from unlearning.verification.observations import Observations, observe
 
 _log = getLogger(__name__)
+
+FRESH = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +113,15 @@ class Driver:
                 client, member.client_id if member.is_registered else "", member.public_key_hex, True, now
             )
             for client, member in online.items()
+            if not _is_fresh(known.get(client), now)
         ]
         records += [
             replace(record, online=False)
             for client, record in known.items()
             if client not in online and record.online
         ]
+        if not records:
+            return
         self.ledger.register_clients(records, token=self.token, now=now)
 
     def record(
@@ -223,6 +228,13 @@ class Driver:
                 answer = f"refused: {exc}"
             _log.info("Site request %s of client %s: %s", key, client, answer)
             self.answers.setdefault(client, {})[key] = answer
+
+
+def _is_fresh(record: ClientRecord | None, now: datetime) -> bool:
+    """Whether the ledger knows that a client is online; thousands of rows need no rewriting each round."""
+    if record is None or not record.online or record.last_seen is None:
+        return False
+    return now - record.last_seen < FRESH
 
 
 def _own_target(client: str, filed: Mapping[str, Any]) -> Target:

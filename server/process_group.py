@@ -62,7 +62,7 @@ class ProcessGroup:
         """List the living processes of the group, also when the program itself has ended."""
         if self.is_gone:
             return []
-        return [process for process in _living_processes() if process.group == self.pid]
+        return [process for process in living_processes() if process.group == self.pid]
 
     @property
     def is_gone(self) -> bool:
@@ -70,7 +70,7 @@ class ProcessGroup:
         if self._leader is not None and not self._has_gone:
             # Looked at in this order: the group's id stays its own until the program is collected, and
             # a program whose threads are still dying looks dead before it can be collected.
-            is_empty = not any(process.group == self._leader.pid for process in _living_processes())
+            is_empty = not any(process.group == self._leader.pid for process in living_processes())
             self._has_gone = is_empty and self._leader.poll() is not None
         return self._leader is None or self._has_gone
 
@@ -130,7 +130,8 @@ class ProcessGroup:
                 os.killpg(self.pid, number)
 
 
-def _living_processes() -> Iterator[Process]:
+def living_processes() -> Iterator[Process]:
+    """List every process of this machine that lives and that its user may see."""
     if Path("/proc/self/stat").exists():
         yield from _processes_from_proc()
     else:

@@ -58,7 +58,7 @@ class RunSettings(BaseModel):
     augment: bool = False
 
     # Where the federation's memory is
-    federation: str = Field(default="federation", min_length=1)
+    federation: str = Field(default="main", min_length=1)
     state_dir: str = ""
     ledger: str = ""
     checkpoints_kept: int = Field(default=3, ge=1)

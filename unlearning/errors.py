@@ -5,6 +5,7 @@ FlowerUnlearningError
 ├── DataError                  a data set, a model or an example id is not what was promised
 ├── UpdateRefused              a client's update may not enter the model
 ├── MethodFailed               an unlearning method cannot go on (retryable or not)
+├── NumericalError             a product, a solver or its operator cannot do what it promises
 ├── CheckpointError            a checkpoint cannot be read, or is not what its name says
 ├── Fenced                     a newer server process has taken over; this one must stop
 └── RequestError               a deletion request is refused
@@ -52,6 +53,10 @@ class MethodFailed(FlowerUnlearningError):
     def __init__(self, message: str, *, retryable: bool) -> None:
         self.retryable = retryable
         super().__init__(message)
+
+
+class NumericalError(FlowerUnlearningError):
+    """A gradient, a curvature product or a solver's operator cannot be what it promises to be."""
 
 
 class CheckpointError(FlowerUnlearningError):

@@ -1,0 +1,209 @@
+"""A live federation of real processes, as the tests of deletions and of kills see it."""
+
+import re
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from server.api.client import DeletionClient
+from server.flower_control import ConfigValue, flower_environment, program
+from server.ledger import Event, Ledger, RoundRecord
+from server.local_deployment import LocalDeployment, supernode
+from server.supervisor import Backoff, Supervisor
+from strategies.run_config import RunSettings
+from tests.federation import InProcessFederation
+from tests.integration.conftest import REPOSITORY
+from unlearning.requests import DeletionRequest, Granularity, Status, Target
+from unlearning.tasks import load_site
+
+SETTINGS: Mapping[str, ConfigValue] = {
+    "dataset": "digits",
+    "model": "logistic",
+    "partition": "dirichlet",
+    "alpha": 1.0,
+    "learning-rate": 0.5,
+    "rounds": 0,
+    # A score that nothing reaches, so that every deletion takes exactly one recovery round.
+    "recovery-target": 1.0,
+    "recovery-max-rounds": 1,
+    "attack-samples": 20,
+    "wait-timeout-s": 120.0,
+    "round-timeout-s": 150.0,
+}
+"""Little work a round; rounds go on until the run is stopped."""
+
+WAIT_S = 300.0
+"""Longer than anything takes on a busy machine; only a broken federation makes a test wait as long."""
+
+TRAIN, UNLEARN, WHOAMI = "train", "train.unlearn", "query.whoami"
+"""Types of messages, as a SuperNode's log names them."""
+
+
+class LiveFederation:
+    """The real app in its own processes, its deletion service, and a supervisor of its run.
+
+    `service` files requests, `ledger` tells what became of them, `deployment` kills and restarts.
+    """
+
+    def __init__(self, directory: Path, *, num_clients: int) -> None:
+        self.run_config = {**SETTINGS, "num-clients": num_clients}
+        self._directory = directory
+        self.deployment = LocalDeployment(
+            directory / "federation",
+            num_clients=num_clients,
+            app_dir=REPOSITORY,
+            run_config=self.run_config,
+            with_deletion_service=True,
+        )
+        self.ledger = Ledger.open(self._created(self.deployment.layout.ledger_url))
+        self.service = DeletionClient(self.deployment.layout.deletion_address)
+
+    # --- what people do
+
+    def command(self, name: str, *arguments: str) -> str:
+        """Run one of the project's commands to its end and give what it said.
+
+        Raises:
+            AssertionError: it did not end well.
+        """
+        done = subprocess.run(
+            [program(name), *arguments], env=flower_environment(), capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, f"{name} {arguments}: {done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def flower_unlearn(self, *arguments: str) -> str:
+        """Run `flower-unlearn` against the deletion service."""
+        return self.command("flower-unlearn", "--server", self.deployment.layout.deletion_address, *arguments)
+
+    def file(self, target: Target, key: str = "") -> DeletionRequest:
+        """File a request at the deletion service; it is durable when this returns."""
+        return self.service.submit(target, method="puf-special", idempotency_key=key)
+
+    def samples(self, client: int, first: int, count: int = 5) -> Target:
+        """The target "`count` samples of this client", from the `first` one on."""
+        settings = RunSettings.from_run_config(self.run_config)
+        ids = sorted(load_site(settings.task(), client).train.ids.tolist())
+        return Target(Granularity.SAMPLE, str(client), frozenset(ids[first : first + count]))
+
+    # --- what is waited for
+
+    def wait_until_reached(self, request: DeletionRequest, status: Status) -> None:
+        """Wait until the request has come to `status` (and perhaps gone on)."""
+        self.deployment.wait_until(
+            lambda: any(event.to_status is status for event in self.ledger.events(request.id)),
+            WAIT_S,
+            f"request {request.id} is {status}",
+        )
+
+    def wait_for_message(self, client: int, kind: str) -> None:
+        """Wait until this client has begun to work on one more message of type `kind`."""
+        before = self.num_messages(client, kind)
+        self.deployment.wait_until(
+            lambda: self.num_messages(client, kind) > before, WAIT_S, f"client {client} gets a {kind} message"
+        )
+
+    def wait_for_rounds(self, count: int) -> None:
+        """Wait for `count` more training rounds."""
+        wanted = len(self.training_rounds()) + count
+        self.deployment.wait_until(
+            lambda: len(self.training_rounds()) >= wanted, WAIT_S, f"{count} more rounds are done"
+        )
+
+    # --- what can be seen
+
+    def num_messages(self, client: int, kind: str) -> int:
+        """How many messages of type `kind` this client's SuperNode has taken in, over all its starts."""
+        log = self.deployment.log_text(supernode(client))
+        return len(
+            re.findall(rf"Receiving: {re.escape(kind)} message[^\n]*\n[^\n]*Received successfully", log)
+        )
+
+    def rounds(self) -> list[RoundRecord]:
+        """The rounds by number; of a round that was done again the last record counts."""
+        last = {record.round: record for record in self.ledger.rounds()}
+        return [last[number] for number in sorted(last)]
+
+    def training_rounds(self) -> list[RoundRecord]:
+        """The rounds outside of deletions."""
+        return [record for record in self.rounds() if record.kind == "training"]
+
+    def rounds_of(self, request: DeletionRequest, kind: str) -> list[RoundRecord]:
+        """The rounds of this kind that served the request."""
+        return [
+            record for record in self.rounds() if record.kind == kind and request.id in record.request_ids
+        ]
+
+    def completions(self, request: DeletionRequest) -> list[Event]:
+        """The events by which the request was completed."""
+        return [event for event in self.ledger.events(request.id) if event.to_status is Status.COMPLETED]
+
+    # --- the same without kills
+
+    def replayed(self) -> list[DeletionRequest]:
+        """The same deletions after the same numbers of rounds, undisturbed, in this process.
+
+        All requests must be completed; they come back in their order.
+        """
+        entries = []
+        for request in self.ledger.list_requests():
+            (unlearning,) = self.rounds_of(request, "unlearning")
+            at = sum(record.round < unlearning.round for record in self.training_rounds())
+            samples = ",".join(sorted(request.target.sample_ids))
+            entries.append(
+                (
+                    at,
+                    f"at={at} client={request.target.client_id}" + (f" samples={samples}" if samples else ""),
+                )
+            )
+        undisturbed = InProcessFederation(
+            self._directory / f"undisturbed-{len(entries)}",
+            {
+                **self.run_config,
+                "rounds": max(at for at, _ in entries),
+                "requests": "; ".join(text for _, text in entries),
+            },
+        )
+        try:
+            undisturbed.run()
+            return undisturbed.ledger.list_requests()
+        finally:
+            undisturbed.close()
+
+    # --- inside
+
+    @staticmethod
+    def _created(url: str) -> str:
+        Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        return url
+
+
+def hashes(request: DeletionRequest) -> dict[str, str]:
+    """The models of a completed deletion: before, after the unlearning round, and after recovery."""
+    return {name: value for name, value in request.result.items() if name.startswith("model_hash")}
+
+
+@contextmanager
+def live_federation(directory: Path, *, num_clients: int) -> Iterator[LiveFederation]:
+    """A federation that has done its first training round; leaving ends everything."""
+    federation = LiveFederation(directory, num_clients=num_clients)
+    stop = threading.Event()
+    with federation.deployment as deployment, federation.service:
+        supervisor = Supervisor(
+            deployment.control,
+            run_config=deployment.run_config,
+            backoff=Backoff(first_s=0.5),
+            poll_s=10.0,  # a look costs two seconds of processor time
+        )
+        thread = threading.Thread(target=supervisor.run, args=(stop,))
+        deployment.submit_run()
+        thread.start()
+        try:
+            federation.wait_for_rounds(1)
+            yield federation
+        finally:
+            stop.set()
+            thread.join()
+            federation.ledger.close()

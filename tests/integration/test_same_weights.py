@@ -1,0 +1,161 @@
+"""In one process, in Flower's simulation and on real processes the same seed gives the same weights.
+
+The same settings, with two deletions written into them, run on the in-process Grid, by `flwr run . local`
+(Ray) and against a SuperLink with SuperNodes. A model's hash is over its bits, so equal hashes are more
+than equality to a tolerance; the last weights are also compared as numbers, so that a failure says how
+far apart they are.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from server.app import ledger_url
+from server.checkpoints import CheckpointStore
+from server.deployment_layout import free_ports
+from server.flower_control import ConfigValue, config_argument, flower_environment, program
+from server.ledger import Ledger
+from server.local_deployment import LocalDeployment
+from server.process_group import living_processes
+from tests.federation import InProcessFederation
+from tests.integration.conftest import REPOSITORY
+from tests.integration.live_federation import SETTINGS, WAIT_S, hashes
+from unlearning.parameters import Vector
+from unlearning.requests import Status
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+NUM_CLIENTS = 3
+RUN_CONFIG: Mapping[str, ConfigValue] = {
+    **SETTINGS,
+    "num-clients": NUM_CLIENTS,
+    "rounds": 3,
+    "requests": "at=1 client=2 method=puf-special; at=2 client=1 method=puf-regular",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run ends in. `models`: by request, hashes before, after unlearning, and after recovery."""
+
+    weights: Vector
+    rounds: list[tuple[str, list[str], int]]
+    models: list[dict[str, str]]
+
+
+def outcome_in(state_dir: Path) -> Outcome:
+    """Read what a run has left in its state directory."""
+    state = CheckpointStore(state_dir / "checkpoints").newest()
+    assert state is not None
+    ledger = Ledger.open(ledger_url(state_dir))
+    try:
+        requests = ledger.list_requests()
+        assert [request.status for request in requests] == [Status.COMPLETED] * 2
+        return Outcome(
+            weights=state.parameters,
+            rounds=[
+                (record.kind, record.metrics["participants"], record.metrics["num_examples"])
+                for record in ledger.rounds()
+            ],
+            models=[hashes(request) for request in requests],
+        )
+    finally:
+        ledger.close()
+
+
+def run_in_process(directory: Path) -> Outcome:
+    """The server and client code on the in-process Grid."""
+    federation = InProcessFederation(directory, RUN_CONFIG)
+    federation.run()
+    federation.close()
+    return outcome_in(directory)
+
+
+def run_in_simulation(directory: Path) -> Outcome:
+    """`flwr run . local`, as a user calls it."""
+    state_dir = directory / "state"
+    http, control = map(str, free_ports(2))
+    environment = {
+        **flower_environment(directory / "flower"),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": http,
+        "FLWR_LOCAL_CONTROL_API_PORT": control,
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [program("flwr"), "run", str(REPOSITORY), "local", "--stream"]
+    command += ["--federation-config", f"num-supernodes={NUM_CLIENTS}"]
+    command += ["--run-config", config_argument({**RUN_CONFIG, "state-dir": str(state_dir)})]
+    with local_superlink_stopped(directory / "flower"):
+        done = subprocess.run(
+            command, env=environment, cwd=directory, capture_output=True, text=True, timeout=WAIT_S
+        )
+    assert (state_dir / "ledger.db").exists(), done.stdout + done.stderr
+    return outcome_in(state_dir)
+
+
+def run_on_processes(directory: Path) -> Outcome:
+    """A SuperLink, a SuperExec, and a SuperNode for each client."""
+    state_dir = directory / "state"
+    config = {**RUN_CONFIG, "state-dir": str(state_dir)}
+    with LocalDeployment(
+        directory, num_clients=NUM_CLIENTS, app_dir=REPOSITORY, run_config=config
+    ) as deployment:
+        run_id = deployment.submit_run()
+        status = deployment.wait_until_finished(run_id, WAIT_S)
+        assert status == "finished:completed", deployment.control.log(run_id)
+    return outcome_in(state_dir)
+
+
+@contextmanager
+def local_superlink_stopped(home: Path) -> Iterator[None]:
+    """Afterwards, end the SuperLink that `flwr run . local` starts and leaves behind, and its children."""
+    try:
+        yield
+    finally:
+        groups = {
+            process.group
+            for process in living_processes()
+            if "flower-superlink" in process.command and str(home) in process.command
+        }
+        for group in groups:
+            os.killpg(group, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """What the run on the in-process Grid ends in."""
+    return run_in_process(tmp_path_factory.mktemp("in-process"))
+
+
+@pytest.mark.parametrize("run", [run_in_simulation, run_on_processes])
+def test_the_weights_do_not_depend_on_where_the_federation_runs(
+    run: Callable[[Path], Outcome], expected: Outcome, tmp_path: Path
+) -> None:
+    """Before each deletion, right after its unlearning round, after its recovery, and at the end."""
+    found = run(tmp_path)
+    assert found.rounds == expected.rounds
+    difference = float(np.max(np.abs(found.weights - expected.weights)))
+    np.testing.assert_allclose(
+        found.weights, expected.weights, rtol=1e-4, atol=1e-7, err_msg=f"largest difference {difference:g}"
+    )
+    assert found.models == expected.models, f"the last weights differ by {difference:g} at most"
+
+
+def test_each_deletion_changes_the_model_twice(expected: Outcome) -> None:
+    """What the hashes compare are different models: before, unlearned, recovered."""
+    assert [len(set(models.values())) for models in expected.models] == [3, 3]
+    assert [kind for kind, _, _ in expected.rounds] == [
+        "training",
+        "unlearning",
+        "recovery",
+        "training",
+        "unlearning",
+        "recovery",
+        "training",
+    ]

@@ -1,0 +1,126 @@
+"""A task's mean loss over one data set, at fixed parameters: what is differentiated here.
+
+Eval mode, no augmentation, the examples in their own order. The mean over the data set is the sum over
+mini-batches of (n_b/n) times the batch's mean loss, so the last, smaller batch counts as it should.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from unlearning.errors import DataError, NumericalError
+from unlearning.parameters import Vector, check_length, layout, load
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import build
+
+
+class LocalLoss:
+    """The model of `task` at `parameters` (d,) and the loss of `examples` under it.
+
+    The trainable parameters are those with `requires_grad`. Every other entry of the flat vector (a
+    running mean, a frozen weight) is a constant here: zero gradient, zero row and column of curvature.
+    A parameter that the model uses under two names has its row at the last one, which is the one that
+    `parameters.load` lets win.
+
+    Raises:
+        DataError: there is no example.
+        NumericalError: the model normalises by batch statistics even in eval mode, or trains nothing.
+        UpdateRefused: `parameters` does not have the model's length.
+    """
+
+    def __init__(
+        self, task: Task, parameters: Vector, examples: Examples, device: torch.device | None = None
+    ) -> None:
+        if len(examples) == 0:
+            raise DataError("A mean loss needs at least one example, got none. Leave this client out.")
+        self.task, self.examples = task, examples
+        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = build(task, seed=0)
+        load(self.model, parameters)
+        self.model.to(self.device).eval()
+        _refuse_batch_statistics(self.model)
+        slots = layout(self.model)
+        self.dimension = slots[-1].stop if slots else 0
+        tensors = self.model.state_dict(keep_vars=True)
+        places: dict[nn.Parameter, slice] = {}
+        for slot in slots:
+            tensor = tensors[slot.name]
+            if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
+                places[tensor] = slice(slot.start, slot.stop)
+        if not places:
+            raise NumericalError("The model has no trainable parameter, so no gradient. Unfreeze some.")
+        self.trainable: tuple[nn.Parameter, ...] = tuple(places)
+        self.places: tuple[slice, ...] = tuple(places.values())
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def batches(self, size: int) -> Iterator[slice]:
+        """The examples in order, `size` at a time; the last batch may be smaller."""
+        for start in range(0, len(self), size):
+            yield slice(start, min(start + size, len(self)))
+
+    def outputs(self, batch: slice) -> Tensor:
+        """The model's outputs for the examples at `batch`."""
+        outputs: Tensor = self.model(self.examples.inputs[batch].to(self.device, self.task.dtype))
+        return outputs
+
+    def targets(self, batch: slice) -> Tensor:
+        """The targets of the examples at `batch`."""
+        return self.examples.targets[batch].to(self.device)
+
+    def weight(self, batch: slice) -> float:
+        """n_b/n, by which the batch's mean loss enters that of the data set."""
+        num_examples: int = batch.stop - batch.start
+        return num_examples / len(self)
+
+    def split(self, vector: Vector) -> tuple[Tensor, ...]:
+        """A flat vector (d,) as one tensor a trainable parameter, in the task's dtype, on the device."""
+        check_length(vector, self.dimension)
+        # np.array copies: what comes from a message is read-only, which torch warns about
+        flat = torch.from_numpy(np.array(vector)).to(self.device, self.task.dtype)
+        return tuple(
+            flat[place].reshape(parameter.shape)
+            for parameter, place in zip(self.trainable, self.places, strict=True)
+        )
+
+    def zeros(self) -> Tensor:
+        """A flat vector (d,) to add to."""
+        return torch.zeros(self.dimension, dtype=self.task.dtype, device=self.device)
+
+    def add(self, total: Tensor, parts: Sequence[Tensor], scale: float = 1.0) -> None:
+        """Add `scale` times one tensor a trainable parameter into the flat `total` (d,), in place."""
+        for part, place in zip(parts, self.places, strict=True):
+            total[place].add_(part.detach().reshape(-1), alpha=scale)
+
+
+@contextmanager
+def exact_kernels(device: torch.device) -> Iterator[None]:
+    """Run torch operations that have second derivatives, and repeat themselves, in full precision.
+
+    Fused attention has no second derivative; the written-out kernel has. On a GPU convolutions by
+    default round to TF32 and may choose other kernels from one call to the next.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if device.type == "cuda":
+            stack.enter_context(
+                torch.backends.cudnn.flags(
+                    enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+                )
+            )
+        yield
+
+
+def _refuse_batch_statistics(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            raise NumericalError(
+                f"The layer {name!r} normalises by the batch's own statistics, also in eval mode, so the "
+                "loss of an example depends on its batch and the curvature on the batch size. Use "
+                "GroupNorm, or track_running_stats=True."
+            )

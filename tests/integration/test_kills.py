@@ -1,0 +1,115 @@
+"""SIGKILL of each process of the server with a deletion under way: nothing is lost, nothing is done twice.
+
+The tests share one running federation and each leaves it running. What they end in is compared, to the
+bit, with an in-process federation in which the same deletions come after the same numbers of rounds and
+nothing is killed. Kills of SuperNodes are in test_supernode_kills.py.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from server.local_deployment import DELETION_SERVICE, SUPERLINK, supernode
+from tests.federation import client
+from tests.integration.live_federation import (
+    TRAIN,
+    UNLEARN,
+    WAIT_S,
+    WHOAMI,
+    LiveFederation,
+    hashes,
+    live_federation,
+)
+from unlearning.requests import DeletionRequest, Exclusions, Status
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
+    """Two clients; both train until a test lets one be forgotten."""
+    with live_federation(tmp_path_factory.mktemp("kills"), num_clients=2) as federation:
+        yield federation
+
+
+def check_done_once(live: LiveFederation, request: DeletionRequest) -> None:
+    """The request is completed, by one unlearning round; everything asked so far is excluded."""
+    assert live.ledger.get(request.id).status is Status.COMPLETED
+    assert len(live.completions(request)) == 1
+    assert len(live.rounds_of(request, "unlearning")) == 1
+    assert len(live.rounds_of(request, "recovery")) == 1
+    targets = [known.target for known in live.ledger.list_requests()]
+    assert live.ledger.exclusions() == Exclusions().including(targets)
+
+
+def check_went_on_undisturbed(live: LiveFederation) -> None:
+    """No round was lost or begun anew, and all models are those of a run without kills."""
+    numbers = [record.round for record in live.ledger.rounds()]
+    assert all(later - earlier in (0, 1) for earlier, later in pairwise(numbers)), numbers
+    assert list(map(hashes, live.ledger.list_requests())) == list(map(hashes, live.replayed()))
+
+
+def test_requests_survive_a_kill_of_the_deletion_service(live: LiveFederation) -> None:
+    """Killed right after its answer: both requests are served, and asking again files nothing."""
+    live.wait_for_message(0, TRAIN)
+    first = live.file(live.samples(0, 0))
+    second = live.file(live.samples(1, 0), key="asked again below")
+    live.deployment.kill(DELETION_SERVICE)
+    live.wait_until_reached(second, Status.UNLEARNING)
+    live.deployment.start(DELETION_SERVICE)
+    live.deployment.wait_until(
+        live.deployment.deletion_service_answers, WAIT_S, "the deletion service is back"
+    )
+    assert live.file(live.samples(1, 0), key="asked again below").id == second.id
+    for request in (first, second):
+        live.wait_until_reached(request, Status.COMPLETED)
+        check_done_once(live, request)
+    check_went_on_undisturbed(live)
+
+
+def test_a_request_survives_a_kill_of_the_superlink(live: LiveFederation) -> None:
+    """Killed while the requester unlearns: its answer arrives at the SuperLink that comes back."""
+    live.wait_for_message(0, TRAIN)
+    request = live.file(live.samples(1, 10))
+    live.wait_for_message(1, UNLEARN)
+    server_app = live.deployment.server_app_pid()
+    live.deployment.restart(SUPERLINK)
+    live.wait_until_reached(request, Status.COMPLETED)
+    assert live.deployment.server_app_pid() == server_app
+    check_done_once(live, request)
+    check_went_on_undisturbed(live)
+
+
+def test_a_pending_request_survives_a_kill_of_the_server_app(live: LiveFederation) -> None:
+    """Killed in a training round before it had seen the request: the next ServerApp serves it."""
+    num_runs = len(live.deployment.control.runs())
+    live.wait_for_message(0, TRAIN)
+    request = live.file(live.samples(0, 10))
+    live.deployment.kill_server_app()
+    assert live.ledger.get(request.id).status is Status.RECEIVED
+    live.wait_until_reached(request, Status.COMPLETED)
+    statuses = [run.status for run in live.deployment.control.runs()]
+    assert statuses[:2] == ["running", "finished:failed"]
+    assert len(statuses) == num_runs + 1
+    check_done_once(live, request)
+    check_went_on_undisturbed(live)
+
+
+def test_a_deletion_under_way_survives_a_kill_of_the_server_app(live: LiveFederation) -> None:
+    """Killed while the client unlearns; afterwards that client never trains, its SuperNode restarted too."""
+    live.wait_for_message(1, TRAIN)
+    request = live.file(client("1"))
+    live.wait_for_message(1, UNLEARN)
+    live.deployment.kill_server_app()
+    assert live.ledger.get(request.id).status is Status.UNLEARNING
+    live.wait_until_reached(request, Status.COMPLETED)
+    check_done_once(live, request)
+    check_went_on_undisturbed(live)
+    num_trained = live.num_messages(1, TRAIN)
+    live.deployment.kill(supernode(1))
+    live.deployment.start(supernode(1))
+    live.wait_for_message(1, WHOAMI)
+    live.wait_for_rounds(2)
+    assert live.num_messages(1, TRAIN) == num_trained
+    assert all(record.metrics["participants"] == ["0"] for record in live.training_rounds()[-2:])

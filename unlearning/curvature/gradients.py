@@ -62,20 +62,49 @@ def fisher_diagonal(
         UpdateRefused: `parameters` does not have the model's length.
     """
     local = LocalLoss(task, parameters, examples, device)
-    names = {parameter: name for name, parameter in local.model.named_parameters()}
-    weights = {names[parameter]: parameter.detach() for parameter in local.trainable}
-
-    def loss_of_one(weights: dict[str, Tensor], one_input: Tensor, one_target: Tensor) -> Tensor:
-        outputs = functional_call(local.model, weights, (one_input.unsqueeze(0),))
-        return task.loss(outputs, one_target.unsqueeze(0))
-
-    per_example = vmap(grad(loss_of_one), in_dims=(None, 0, 0))
     gradient_bytes = local.dimension * local.zeros().element_size()
     total = local.zeros()
     with exact_kernels(local.device):
         for batch in local.batches(max(1, memory_budget_bytes // gradient_bytes)):
-            inputs = examples.inputs[batch].to(local.device, task.dtype)
-            gradients = per_example(weights, inputs, local.targets(batch))
-            squares = [gradients[name].square().sum(dim=0) for name in weights]
-            local.add(total, squares, 1 / len(local))
+            local.add(total, _sums_of_squares(local, batch), 1 / len(local))
     return total.cpu().numpy()
+
+
+def _sums_of_squares(local: LocalLoss, batch: slice) -> list[Tensor]:
+    """Σ_i (∇ℓ_i)² over the examples at `batch`, one tensor a trainable parameter."""
+    try:
+        return [gradients.square().sum(dim=0) for gradients in _batched_gradients(local, batch)]
+    except RuntimeError as exc:
+        # torch's word for a model that branches on values or changes a tensor in place
+        if "vmap" not in str(exc):
+            raise
+    squares = [torch.zeros_like(parameter) for parameter in local.trainable]
+    for start in range(batch.start, batch.stop):
+        one = slice(start, start + 1)
+        loss = local.task.loss(local.outputs(one), local.targets(one))
+        parts = torch.autograd.grad(loss, local.trainable, allow_unused=True, materialize_grads=True)
+        squares = [square + part.square() for square, part in zip(squares, parts, strict=True)]
+    return squares
+
+
+def _batched_gradients(local: LocalLoss, batch: slice) -> list[Tensor]:
+    """∇ℓ_i of each example at `batch`, a tensor (n_b, ...) for each trainable parameter.
+
+    Only the model runs under vmap. The loss enters by its gradient with respect to the outputs, taken for
+    the whole batch: losses use operations, such as one-hot masks, that vmap cannot see through.
+    """
+    names = {parameter: name for name, parameter in local.model.named_parameters()}
+    weights = {names[parameter]: parameter.detach() for parameter in local.trainable}
+    with torch.no_grad():
+        outputs = local.outputs(batch)
+    outputs.requires_grad_()
+    loss = local.task.loss(outputs, local.targets(batch)) * (batch.stop - batch.start)
+    (slopes,) = torch.autograd.grad(loss, (outputs,))
+
+    def along_slope(weights: dict[str, Tensor], one_input: Tensor, slope: Tensor) -> Tensor:
+        output: Tensor = functional_call(local.model, weights, (one_input.unsqueeze(0),))
+        return (output.squeeze(0) * slope).sum()
+
+    inputs = local.examples.inputs[batch].to(local.device, local.task.dtype)
+    gradients: dict[str, Tensor] = vmap(grad(along_slope), in_dims=(None, 0, 0))(weights, inputs, slopes)
+    return [gradients[name] for name in weights]

@@ -28,7 +28,6 @@ from unlearning.parameters import Vector
 from unlearning.solvers.solution import Outcome, Solution, dot, norm
 
 
-
 class Awaits(StrEnum):
     """What the solve needs next of `cg_direction`: A times it, M⁻¹ times it, or nothing, it has ended."""
 

@@ -3,10 +3,10 @@
     python benchmarks/rounds.py deployment --output docs/results/rounds-deployment
     python benchmarks/rounds.py simulation --output docs/results/rounds-simulation
 
-`deployment`: real SuperLink and SuperNodes on this machine; each round starts a Python process a client, so
-seconds are dominated by Flower and PyTorch starting. `simulation`: Flower's Ray simulation with 10, 100 and
-1,000 virtual clients. Figures are medians over repetitions that take turns in one run; ratios are medians of the ratios of
-neighbours.
+`deployment`: real SuperLink and SuperNodes on this machine; each round starts a Python process a client,
+so seconds are dominated by Flower and PyTorch starting. `simulation`: Flower's Ray simulation with 10, 100 and 1,000
+virtual clients. Figures are medians over repetitions that take turns in one run; ratios are medians of the
+ratios of neighbours.
 """
 
 import json

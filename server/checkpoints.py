@@ -110,6 +110,7 @@ def encode(state: FederationState) -> bytes:
         "phase": str(state.phase),
         "exclusions": state.exclusions.to_json(),
         "is_resting": state.is_resting,
+        "num_examples": dict(state.num_examples),
         "event_sequence": state.event_sequence,
         "batch": _batch_to_json(state.batch, arrays) if state.batch is not None else None,
     }
@@ -141,6 +142,7 @@ def decode(content: bytes) -> FederationState:
             phase=Phase(meta["phase"]),
             exclusions=Exclusions.from_json(meta["exclusions"]),
             is_resting=meta["is_resting"],
+            num_examples=meta["num_examples"],
             event_sequence=meta["event_sequence"],
             batch=_batch_from_json(meta["batch"], arrays) if meta["batch"] is not None else None,
         )
@@ -161,6 +163,7 @@ def _batch_to_json(batch: Batch, arrays: dict[str, NDArray[Any]]) -> dict[str, A
             "exchanges": method.exchanges,
             "finished": method.finished,
             "values": dict(method.values),
+            "findings": dict(method.findings),
         }
     plain = asdict(replace(batch, method_state=None, measurements={}, targets=()))
     return {

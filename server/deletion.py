@@ -143,6 +143,7 @@ def recover(driver: Driver, state: FederationState) -> FederationState:
         state,
         round=number,
         parameters=state.parameters if arrays is None else vector_of(arrays),
+        num_examples=dict(driver.fedavg.num_examples),
         batch=replace(
             batch,
             recovery_rounds=batch.recovery_rounds + 1,

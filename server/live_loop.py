@@ -92,6 +92,7 @@ class LiveLoop:
             round=number,
             training_rounds=state.training_rounds + 1,
             is_resting=False,
+            num_examples=dict(driver.fedavg.num_examples),
             parameters=state.parameters if arrays is None else vector_of(arrays),
         )
         state = driver.save(state)

@@ -55,7 +55,10 @@ class FederationSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnlearningPhase:
-    """What the unlearning method did and cost. `attempts` counts this one."""
+    """What the unlearning method did and cost. `attempts` counts this one.
+
+    findings: what the method itself reports, by name: figures and plain sentences.
+    """
 
     rounds: int
     participants: tuple[str, ...] = ()
@@ -63,6 +66,7 @@ class UnlearningPhase:
     seconds: float | None = None
     bytes_sent: int | None = None
     bytes_received: int | None = None
+    findings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

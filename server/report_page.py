@@ -72,6 +72,7 @@ def render_page(data: ReportData) -> str:
         rounds=_rounds(data),
         facts=_facts(data),
         gaps=words.gaps(data),
+        findings=[(name, words.finding(value)) for name, value in data.unlearning.findings.items()],
         # our own plots; any text in them was escaped by the plotting library
         plots={name: Markup(svg) for name, svg in plots.items()},
         glossary=GLOSSARY,

@@ -127,6 +127,13 @@ number of recovery rounds (+1, +2, …).</p>{% endif %}
 {% endfor %}
 </tbody></table></div>
 
+{% if findings %}
+<h2>What the method reports of its own work</h2>
+<div class="scroll"><table><tbody>
+{% for name, value in findings %}<tr><th scope="row">{{ name }}</th><td>{{ value }}</td></tr>{% endfor %}
+</tbody></table></div>
+{% endif %}
+
 <h2>What was not measured, and why</h2>
 {% if gaps %}
 <ul class="gaps">{% for line in gaps %}<li>{{ line }}</li>{% endfor %}</ul>

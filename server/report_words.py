@@ -4,8 +4,9 @@ The words never say that data are forgotten. They say what the attacks that were
 how good those attacks are: a number is a fact about a measurement, not a promise.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from typing import Any
 
 from server.report_data import ReportData
 from unlearning.verification.measurement import CONFIDENCE, CONFIDENCE_POWER, YEOM, Measurement
@@ -160,3 +161,16 @@ def gaps(data: ReportData) -> list[str]:
         where = "at every stage" if len(names) == everywhere else ", ".join(names)
         lines.append(f"{note} ({where})")
     return lines
+
+
+def finding(value: Any) -> str:
+    """What a method reports, for people: short numbers, lists in one line, nothing cut."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: MISSING}[value]
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {finding(item)}" for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(finding(item) for item in value)
+    return str(value)

@@ -69,6 +69,7 @@ def report_of(driver: Driver, state: FederationState, request_id: str) -> Report
             seconds=batch.unlearning_cost.seconds,
             bytes_sent=batch.unlearning_cost.bytes_sent,
             bytes_received=batch.unlearning_cost.bytes_received,
+            findings=batch.findings,
         ),
         recovery=RecoveryPhase(
             rounds=batch.recovery_rounds,

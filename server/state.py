@@ -50,6 +50,7 @@ class Batch:
 
     method_state: where the method stands; its parameters are the model that is being unlearned, while
         the federation's own model stays as it was until the method has finished.
+    findings: what the method itself reports, by name.
     measurements: by request id, in order of time; all requests of a batch are measured together.
     target_score: recovery may end when the test score reaches it; None if there is nothing to test on.
     """
@@ -66,6 +67,7 @@ class Batch:
     target_score: float | None = None
     recovery_rounds: int = 0
     stop_reason: str = ""
+    findings: Mapping[str, Any] = field(default_factory=dict)
     participants: tuple[str, ...] = ()
     measurements: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     unlearning_cost: Cost = field(default_factory=Cost)
@@ -77,6 +79,7 @@ class Batch:
 class FederationState:
     """The live federation.
 
+    num_examples: how many examples each client trained on when it last did.
     is_resting: an unlearning attempt has just failed; a training round comes before the next one.
 
     round: counts every exchange that moves the model (training, unlearning, recovery); it decides the
@@ -91,4 +94,5 @@ class FederationState:
     exclusions: Exclusions = field(default_factory=Exclusions)
     batch: Batch | None = None
     is_resting: bool = False
+    num_examples: Mapping[str, int] = field(default_factory=dict)
     event_sequence: int = 0

@@ -53,6 +53,8 @@ class FedAvg(Strategy):
 
     A client is eligible unless it was forgotten (`exclusions`) or a request that would forget it is
     waiting (`withheld`); single samples and classes are left out by the client itself.
+
+    num_examples: how many examples each client trained on when it last did.
     """
 
     def __init__(self, settings: RunSettings, roster: Roster | None = None) -> None:
@@ -62,6 +64,7 @@ class FedAvg(Strategy):
         self.withheld = Exclusions()
         self.answers: Mapping[str, Mapping[str, str]] = {}
         self.outcome = RoundOutcome()
+        self.num_examples: dict[str, int] = {}
         self._global: Vector | None = None
         self._was_complete = False
 
@@ -178,6 +181,7 @@ class FedAvg(Strategy):
             refused=refused,
             loss=loss,
         )
+        self.num_examples |= self.outcome.participants
         if not models:
             return None, None
         metrics = MetricRecord({NUM_EXAMPLES: total, "loss": math.nan if loss is None else loss})

@@ -90,7 +90,8 @@ class UnlearningStrategy(Strategy):
         """The messages of the method's next exchange, by client id; empty where it asks nobody.
 
         Raises:
-            MethodFailed: a client that the method needs is not online.
+            MethodFailed: no client that the method needs is online. One that lacks some of them decides
+                for itself when it sees the replies.
         """
         online = self.fedavg.roster.online(grid)
         targets = self.concerned(online)
@@ -98,6 +99,7 @@ class UnlearningStrategy(Strategy):
         self._problem = Problem(
             targets=targets,
             retained=tuple(self.fedavg.sample(eligible, server_round)) if eligible else (),
+            num_examples=self.fedavg.num_examples,
             training=self.fedavg.settings.training(server_round, augment=False),
             parameters=self.parameters,
         )
@@ -106,13 +108,12 @@ class UnlearningStrategy(Strategy):
         if self.state.finished:
             return {}
         instructions = self.method.configure(self._problem, self.state)
-        self._asked = frozenset(instructions)
-        absent = sorted(client for client in instructions if client not in online)
-        if absent:
+        instructions = {client: item for client, item in instructions.items() if client in online}
+        if not instructions:
             raise MethodFailed(
-                f"{self.method.info.title} needs client(s) {', '.join(absent)}, not online now.",
-                retryable=True,
+                f"None of the clients that {self.method.info.title} needs is online now.", retryable=True
             )
+        self._asked = frozenset(instructions)
         records: dict[int, ArrayRecord] = {}
         messages: dict[str, Message] = {}
         for client, instruction in sorted(instructions.items()):
@@ -152,7 +153,8 @@ class UnlearningStrategy(Strategy):
                     raise UpdateRefused("It was not asked.")
                 reply = reply_of(message.content)
                 check_vector(reply.vector, like=self.state.parameters)
-                check_norm(reply.vector, self.fedavg.settings.max_update_norm)
+                if self.method.info.replies_are_updates:
+                    check_norm(reply.vector, self.fedavg.settings.max_update_norm)
             except UpdateRefused as exc:
                 refused[client] = str(exc)
                 _log.warning("The answer of client %s is refused: %s", client, exc)

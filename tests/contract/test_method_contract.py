@@ -81,6 +81,7 @@ def problem_for(method: Method, granularity: Granularity) -> Problem:
     return Problem(
         targets=targets,
         retained=tuple(client for client in clients if client not in targets),
+        num_examples={client: len(examples) for client, examples in client_data().items()},
         training=TRAINING,
         parameters=validated_parameters(method, {}),
     )
@@ -112,7 +113,12 @@ def through_a_checkpoint(state: UnlearningState) -> UnlearningState:
     arrays = {f"array/{name}": array for name, array in state.arrays.items()}
     np.savez(archive, parameters=state.parameters, **arrays)
     text = json.dumps(
-        {"exchanges": state.exchanges, "finished": state.finished, "values": dict(state.values)},
+        {
+            "exchanges": state.exchanges,
+            "finished": state.finished,
+            "values": dict(state.values),
+            "findings": dict(state.findings),
+        },
         allow_nan=False,
     )
     archive.seek(0)

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from unlearning.errors import InvalidRequest, UnknownMethod, UnsupportedRequest
+from unlearning.methods.hf_kcu import HfKcu
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
@@ -21,6 +22,7 @@ from unlearning.methods.method import (
     Reply,
     UnlearningState,
 )
+from unlearning.methods.newton_cg import NewtonCg
 from unlearning.methods.puf import Puf
 from unlearning.requests import Target
 
@@ -29,6 +31,9 @@ METHODS: Mapping[str, Method] = {
     for method in (
         Puf(with_retained=False),
         Puf(with_retained=True),
+        HfKcu(corrected=False),
+        HfKcu(corrected=True),
+        NewtonCg(),
     )
 }
 

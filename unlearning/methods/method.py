@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict
 
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity
-from unlearning.tasks.task import Examples, Task
+from unlearning.tasks.task import Examples, Task, joined
 from unlearning.training import TrainingSettings
 
 
@@ -44,7 +44,12 @@ class Need(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodInfo:
-    """What a method states about itself; requests that it cannot serve are refused by this."""
+    """What a method states about itself; requests that it cannot serve are refused by this.
+
+    remark: a limit that users must know, for `methods` and the report.
+    replies_are_updates: whether the clients' vectors are changes of the model, which the federation's
+        bound on their norm applies to; products and gradients are not.
+    """
 
     name: str
     title: str
@@ -53,6 +58,7 @@ class MethodInfo:
     several_at_once: bool
     needs: frozenset[Need]
     remark: str = ""
+    replies_are_updates: bool = True
 
 
 class MethodParameters(BaseModel):
@@ -66,6 +72,7 @@ class Problem:
     """What is given for the whole of one unlearning.
 
     targets: what each concerned client must forget.
+    num_examples: how many examples each client trained on when it last did, as far as is known.
     retained: the retained clients that take part (chosen as for an ordinary round), sorted. A
         client that forgets only some of its examples is a target and not in here.
     training: how clients train in this round (learning rate of the round, no augmentation); its
@@ -75,6 +82,7 @@ class Problem:
 
     targets: Mapping[str, Forget]
     retained: tuple[str, ...]
+    num_examples: Mapping[str, int] = field(default_factory=dict)
     training: TrainingSettings
     parameters: MethodParameters
 
@@ -123,6 +131,11 @@ class ClientSite:
     forget: Examples
     retain: Examples
 
+    @property
+    def own(self) -> Examples:
+        """Both together: what the client trained on until now."""
+        return joined(self.forget, self.retain)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnlearningState:
@@ -131,6 +144,7 @@ class UnlearningState:
     parameters: the model (d,); the unlearned one when `finished`.
     exchanges: how many exchanges were aggregated.
     arrays, values: the method's own memory (iterates, shard numbers), as arrays and as JSON.
+    findings: what the report shall say of the method's work, by name: figures and plain sentences.
     """
 
     parameters: Vector
@@ -138,6 +152,7 @@ class UnlearningState:
     finished: bool = False
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
+    findings: Mapping[str, Any] = field(default_factory=dict)
 
     def advance(self, parameters: Vector, *, finished: bool) -> "UnlearningState":
         """The state after one more exchange."""
@@ -167,6 +182,14 @@ class Method(Protocol):
         Raises:
             MethodFailed: the replies do not suffice, or a number makes no sense.
         """
+
+
+def relative_change(before: Vector, after: Vector) -> float:
+    """‖after − before‖ / ‖before‖, in float64; infinite where `before` is zero and `after` is not."""
+    start = before.astype(np.float64)
+    change = float(np.linalg.norm(after.astype(np.float64) - start))
+    size = float(np.linalg.norm(start))
+    return change / size if size else (np.inf if change else 0.0)
 
 
 def add_weighted(start: Vector, terms: Mapping[str, tuple[float, Vector]]) -> Vector:

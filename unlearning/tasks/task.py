@@ -47,6 +47,15 @@ class Examples:
         return Examples(self.inputs[index], self.targets[index], self.ids[positions])
 
 
+def joined(first: Examples, second: Examples) -> Examples:
+    """The examples of both, in this order."""
+    return Examples(
+        torch.cat([first.inputs, second.inputs]),
+        torch.cat([first.targets, second.targets]),
+        np.concatenate([first.ids, second.ids]),
+    )
+
+
 def forgotten_mask(examples: Examples, forget: Forget) -> NDArray[np.bool_]:
     """Which of `examples` `forget` speaks of, shape (n,).
 

@@ -1,0 +1,264 @@
+"""HF-KCU: the requester solves with its own curvature by conjugate gradients and sends one vector.
+
+Source: "HF-KCU: Hessian-Free Krylov Causal Unlearning", Algorithm 1, Equation 6 and Theorem 3.
+
+    A      affected clients             D_u    what client i forgets     n_i, n   examples of i, of all
+    g_i    ∇ℓ_i(θ; D_u∩D_i)             H_i    curvature of ℓ_i on D_i   λ        damping
+    v_i    k CG steps on (H_i+λI)v=g_i  β      cap on the step           μ        weight decay (L2)
+    α_i    ‖g_i‖ / Σ_A ‖g_j‖            s_i    min(1, β‖θ‖/‖v_i‖)        w_i      n_i/n
+
+`hf-kcu` is the algorithm as published: θ' = θ − Σ_A w_i α_i s_i v_i; no other client is asked. Its limits:
+(a) ‖θ'−θ‖/‖θ‖ ≤ Σ w_i α_i β, a tenth of a percent for a tenth of the data, whatever v is; (b) −H⁻¹g is the
+influence of giving the forgotten data *more* weight: it lowers the loss on them.
+
+`hf-kcu-influence` has the sign and scale of a removal: θ' = θ + Σ_A (n_u,i/(n−n_u)) (H_i+(μ+λ)I)⁻¹ (g_i+μθ), H_i
+over what client i retains, or over all it has where it retains nothing. Still one message to the requester,
+and only a rough approximation, because one client's curvature stands for everybody's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
+from unlearning.errors import MethodFailed
+from unlearning.methods.method import (
+    ClientSite,
+    Instruction,
+    MethodInfo,
+    MethodParameters,
+    Need,
+    Problem,
+    Reply,
+    UnlearningState,
+    add_weighted,
+    relative_change,
+)
+from unlearning.parameters import Vector
+from unlearning.requests import Granularity
+from unlearning.solvers import Solution, conjugate_gradient, lanczos_extremes
+from unlearning.tasks.task import Examples
+
+SOURCE = "HF-KCU, Algorithm 1, Eq. 6, Theorem 3"
+
+
+class HfKcuParameters(MethodParameters):
+    """Parameters of HF-KCU as published; the defaults are the paper's."""
+
+    iterations: int = Field(default=10, ge=1, le=1000, description="k, CG steps")
+    damping: float = Field(default=0.01, ge=0, le=1e6, description="λ")
+    cap: float = Field(default=0.01, gt=0, le=1, description="β, the largest step as a share of ‖θ‖")
+    curvature: CurvatureKind = CurvatureKind.HESSIAN
+    lanczos_steps: int = Field(
+        default=10, ge=0, le=200, description="products spent on the condition number; 0 for none"
+    )
+
+
+class HfKcuInfluenceParameters(MethodParameters):
+    """Parameters of the corrected form; Gauss-Newton by default, which has no negative curvature."""
+
+    iterations: int = Field(default=20, ge=1, le=1000, description="CG steps")
+    damping: float = Field(default=0.01, ge=0, le=1e6, description="λ")
+    curvature: CurvatureKind = CurvatureKind.GAUSS_NEWTON
+    lanczos_steps: int = Field(
+        default=10, ge=0, le=200, description="products spent on the condition number; 0 for none"
+    )
+
+
+class HfKcu:
+    """HF-KCU as published (`corrected=False`), or with the sign and scale of a removal."""
+
+    def __init__(self, *, corrected: bool) -> None:
+        self._corrected = corrected
+        self.Parameters: type[MethodParameters] = HfKcuInfluenceParameters if corrected else HfKcuParameters
+        self.info = MethodInfo(
+            name="hf-kcu-influence" if corrected else "hf-kcu",
+            title="HF-KCU, corrected" if corrected else "HF-KCU as published",
+            source=SOURCE,
+            granularities=frozenset(Granularity),
+            several_at_once=True,
+            needs=frozenset({Need.REQUESTER_ONLINE}),
+            remark=(
+                "a rough approximation: the requester's own curvature stands for everybody's"
+                if corrected
+                else "moves the model by at most Σ w α β of its norm, in the direction that lowers the loss "
+                "on the forgotten data"
+            ),
+        )
+
+    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+        """One exchange will do."""
+        return UnlearningState(parameters=parameters)
+
+    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+        """Only the affected clients are asked."""
+        return {
+            client: Instruction(
+                operation="solve",
+                model=state.parameters,
+                training=problem.training,
+                forget=forget,
+                values=problem.parameters.model_dump(mode="json"),
+            )
+            for client, forget in problem.targets.items()
+        }
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """s_i·v_i (or v_i of the corrected form), and what is needed to judge it."""
+        settings = instruction.values
+        theta = instruction.model
+        if len(site.forget) == 0:  # a class that this client never had
+            return Reply(
+                vector=np.zeros_like(theta), num_examples=0, values={"num_retained": len(site.retain)}
+            )
+        l2 = instruction.training.weight_decay if self._corrected else 0.0
+        forgetting = gradient(site.task, theta, site.forget, l2=l2)
+        product = CurvatureProduct(
+            site.task,
+            theta,
+            self._curvature_examples(site),
+            kind=CurvatureKind(settings["curvature"]),
+            damping=settings["damping"],
+            l2=l2,
+        )
+        solution = conjugate_gradient(
+            product,
+            forgetting,
+            max_iterations=settings["iterations"],
+            tolerance=0.0,
+            ignore_negative_curvature=not self._corrected,
+        )
+        scale = 1.0 if self._corrected else _capped(theta, solution.value, settings["cap"])
+        return Reply(
+            vector=(scale * solution.value).astype(theta.dtype),
+            num_examples=len(site.forget),
+            metrics={"gradient_norm": _norm(forgetting), "scale": scale},
+            values={
+                "num_retained": len(site.retain),
+                **_account(solution),
+                **_bound(product, solution, settings["lanczos_steps"], instruction.training.seed),
+            },
+        )
+
+    def aggregate(
+        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+    ) -> UnlearningState:
+        """The published or the corrected step.
+
+        Raises:
+            MethodFailed: a target did not answer, or nobody holds what is to be forgotten.
+        """
+        absent = sorted(set(problem.targets) - set(replies))
+        if absent:
+            raise MethodFailed(
+                f"{self.info.title} needs an answer of every affected client; {', '.join(absent)} gave none.",
+                retryable=True,
+            )
+        affected = {client: replies[client] for client in problem.targets if replies[client].num_examples}
+        if not affected:
+            raise MethodFailed(
+                "No client holds an example of what is to be forgotten; there is nothing to unlearn.",
+                retryable=False,
+            )
+        weights = (
+            _removal_weights(problem, replies, affected)
+            if self._corrected
+            else _causal_weights(problem, replies, affected)
+        )
+        terms = {client: (weights[client], reply.vector) for client, reply in affected.items()}
+        parameters = add_weighted(state.parameters, terms)
+        findings: dict[str, Any] = {
+            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(state.parameters, parameters)
+        }
+        if not self._corrected:
+            cap = sum(-weights[client] for client in affected) * getattr(problem.parameters, "cap", 0.0)
+            findings["cap on the relative change Σ w α β"] = cap
+            findings["what the cap means"] = (
+                f"whatever the solve gives, the model moves by at most {100 * cap:.3g} % of its norm"
+            )
+        for client, reply in sorted(affected.items()):
+            findings[f"client {client}"] = {
+                key: value for key, value in reply.values.items() if key not in ("curvatures", "num_retained")
+            }
+        return replace(state.advance(parameters, finished=True), findings=findings)
+
+    def _curvature_examples(self, site: ClientSite) -> Examples:
+        """D_i as published; what the client retains in the corrected form, if it retains anything."""
+        if not self._corrected:
+            return site.own
+        return site.retain if len(site.retain) else site.forget
+
+
+def _causal_weights(
+    problem: Problem, replies: Mapping[str, Reply], affected: Mapping[str, Reply]
+) -> dict[str, float]:
+    """−w_i α_i: by size of the client, and by its share of the gradient norms."""
+    own = {
+        client: reply.num_examples + int(reply.values.get("num_retained", 0))
+        for client, reply in replies.items()
+    }
+    total = sum({**problem.num_examples, **own}.values())
+    norms = sum(reply.metrics.get("gradient_norm", 0.0) for reply in affected.values())
+    if not norms > 0:
+        raise MethodFailed(
+            "The gradients on the forgotten data are zero; HF-KCU has no step.", retryable=False
+        )
+    return {
+        client: -own[client] / total * reply.metrics.get("gradient_norm", 0.0) / norms
+        for client, reply in affected.items()
+    }
+
+
+def _removal_weights(
+    problem: Problem, replies: Mapping[str, Reply], affected: Mapping[str, Reply]
+) -> dict[str, float]:
+    """n_u,i / (n − n_u)."""
+    own = {
+        client: reply.num_examples + int(reply.values.get("num_retained", 0))
+        for client, reply in replies.items()
+    }
+    forgotten = sum(reply.num_examples for reply in affected.values())
+    retained = sum({**problem.num_examples, **own}.values()) - forgotten
+    if retained < 1:
+        raise MethodFailed("Nothing would be retained; the federation has nothing to keep.", retryable=False)
+    return {client: reply.num_examples / retained for client, reply in affected.items()}
+
+
+def _capped(theta: Vector, value: Vector, cap: float) -> float:
+    size = _norm(value)
+    return min(1.0, cap * _norm(theta) / size) if size else 1.0
+
+
+def _account(solution: Solution) -> dict[str, Any]:
+    return {
+        "outcome": str(solution.outcome),
+        "residuals": [float(value) for value in solution.residuals],
+        "curvatures": [float(value) for value in solution.curvatures],
+        "negative curvature events": len(solution.negative_curvature_at),
+    }
+
+
+def _bound(product: CurvatureProduct, solution: Solution, steps: int, seed: int) -> dict[str, Any]:
+    """Theorem 3 with an estimated condition number: 2((√κ−1)/(√κ+1))^k."""
+    if not steps:
+        return {}
+    ends = lanczos_extremes(
+        lambda vector: product(vector.astype(solution.value.dtype)),
+        product.dimension,
+        steps=steps,
+        generator=np.random.default_rng(seed),
+    )
+    if ends.smallest <= 0:
+        return {"bound of Theorem 3": "does not hold: the curvature is not positive definite"}
+    root = float(np.sqrt(ends.condition_number))
+    return {
+        "condition number (Lanczos estimate)": ends.condition_number,
+        "bound of Theorem 3 on the relative error": 2 * ((root - 1) / (root + 1)) ** len(solution.curvatures),
+    }
+
+
+def _norm(vector: Vector) -> float:
+    return float(np.linalg.norm(vector.astype(np.float64)))

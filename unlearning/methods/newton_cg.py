@@ -1,0 +1,329 @@
+"""Federated Newton-CG: one (or more) Newton steps on the retained objective, with everybody's curvature.
+
+Ours; the classical Newton step of influence-based unlearning carried out over a federation.
+
+    F_R    retained objective: Σ_i w_i ℓ_i(θ; D_i∖D_u) + μ/2 ‖θ‖²     w_i   n_i/n_R over the participants
+    g      ∇F_R(θ)          H    Σ_i w_i H_i, Hessian or Gauss-Newton  μ     weight decay      λ   damping
+    M⁻¹    Σ_i w_i (H_i+(μ+λ)I)⁻¹, the preconditioner: every client solves with its own curvature
+
+    θ' = θ − (H + (μ+λ)I)⁻¹ g                                                          (default)
+    θ' = θ + (n_u/n_R) (H + (μ+λ)I)⁻¹ (∇ℓ(θ; D_u) + μθ)                                (remove_only)
+
+The server runs conjugate gradients; for each product every participant returns n_i and H_i p over its own
+retained data. Nobody sees another's data, and what leaves a client is one vector a product. The first form
+needs no convergence of θ and fixes sign, scale and L2 at once; the requester need not be online. A participant
+that stops answering is left out for good: the solve goes on from its last iterate over those that remain, with
+their gradient, and says so. λ is a bias, not a safety margin: keep it as small as the solver can bear.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from pydantic import Field
+
+from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
+from unlearning.errors import MethodFailed
+from unlearning.methods.method import (
+    ClientSite,
+    Instruction,
+    MethodInfo,
+    MethodParameters,
+    Need,
+    Problem,
+    Reply,
+    UnlearningState,
+    add_weighted,
+    relative_change,
+)
+from unlearning.parameters import Vector
+from unlearning.requests import NOTHING, Granularity
+from unlearning.solvers import (
+    Awaits,
+    CgSettings,
+    CgState,
+    cg_advance,
+    cg_begin,
+    cg_direction,
+    cg_precondition,
+    cg_restart,
+    cg_solution,
+    conjugate_gradient,
+)
+
+GRADIENT, FORGET_GRADIENT, PRODUCT, PRECONDITION = "gradient", "forget-gradient", "product", "precondition"
+
+
+class NewtonCgParameters(MethodParameters):
+    """Parameters of federated Newton-CG."""
+
+    iterations: int = Field(default=20, ge=1, le=1000, description="CG steps at most")
+    tolerance: float = Field(default=1e-4, ge=0, lt=1, description="stop at this relative residual")
+    damping: float = Field(default=0.0, ge=0, le=1e6, description="λ, beside the weight decay")
+    trust_radius: float = Field(default=0.5, gt=0, le=1e6, description="largest step as a share of ‖θ‖")
+    curvature: CurvatureKind = CurvatureKind.GAUSS_NEWTON
+    precondition: bool = Field(default=True, description="by every client's own inverse curvature")
+    local_iterations: int = Field(default=50, ge=1, le=1000, description="CG steps of a client's own solve")
+    newton_steps: int = Field(default=1, ge=1, le=10, description="how often to repeat the whole")
+    remove_only: bool = Field(default=False, description="use the gradient of the forgotten data only")
+
+
+class NewtonCg:
+    """Federated Newton-CG; the server half is a state machine over exchanges."""
+
+    Parameters: type[MethodParameters] = NewtonCgParameters
+    info = MethodInfo(
+        name="newton-cg",
+        title="Federated Newton-CG",
+        source="Newton step on the retained objective, conjugate gradients over the federation",
+        granularities=frozenset(Granularity),
+        several_at_once=True,
+        needs=frozenset({Need.RETAINED_ONLINE}),
+        remark="many short exchanges: two a preconditioned step",
+        replies_are_updates=False,
+    )
+
+    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+        """Nothing is known yet; the gradient comes first."""
+        return UnlearningState(
+            parameters=parameters,
+            arrays={"start": parameters},
+            values={"phase": _first_phase(problem), "steps": 0, "participants": None, "left": []},
+        )
+
+    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+        """The participants' next piece of work: a gradient, a product or a preconditioned residual."""
+        phase = state.values["phase"]
+        arrays = {} if phase in (GRADIENT, FORGET_GRADIENT) else {"direction": cg_direction(_solve(state))}
+        participants = state.values["participants"]
+        if phase == FORGET_GRADIENT:
+            participants = sorted(problem.targets)
+        elif participants is None:
+            participants = sorted({*problem.retained, *_partial(problem)})
+        return {
+            client: Instruction(
+                operation=phase,
+                model=state.parameters,
+                training=problem.training,
+                forget=problem.targets.get(client, NOTHING),
+                arrays=arrays,
+                values=problem.parameters.model_dump(mode="json"),
+            )
+            for client in participants
+        }
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """A gradient, H_i p or (H_i+(μ+λ)I)⁻¹ r over the client's own retained examples."""
+        settings = instruction.values
+        examples = site.forget if instruction.operation == FORGET_GRADIENT else site.retain
+        if len(examples) == 0:
+            return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
+        if instruction.operation in (GRADIENT, FORGET_GRADIENT):
+            vector = gradient(site.task, instruction.model, examples)
+            return Reply(vector=vector, num_examples=len(examples))
+        shift = settings["damping"] + instruction.training.weight_decay
+        is_local_solve = instruction.operation == PRECONDITION
+        product = CurvatureProduct(
+            site.task,
+            instruction.model,
+            examples,
+            kind=CurvatureKind(settings["curvature"]),
+            damping=shift if is_local_solve else 0.0,
+        )
+        direction = instruction.arrays["direction"]
+        if not is_local_solve:
+            return Reply(vector=product(direction), num_examples=len(examples))
+        solution = conjugate_gradient(
+            product, direction, max_iterations=settings["local_iterations"], tolerance=1e-6
+        )
+        return Reply(vector=solution.value, num_examples=len(examples))
+
+    def aggregate(
+        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+    ) -> UnlearningState:
+        """One exchange further.
+
+        Raises:
+            MethodFailed: nobody answered, or there is nothing to forget or to retain.
+        """
+        phase = state.values["phase"]
+        if phase == FORGET_GRADIENT:
+            return _after_forget_gradient(problem, state, replies)
+        answered = {client: reply for client, reply in replies.items() if reply.num_examples}
+        if not answered:
+            raise MethodFailed(
+                "No retained client answered; federated Newton-CG cannot go on.", retryable=True
+            )
+        asked = state.values["participants"]
+        gone = [client for client in asked or () if client not in answered]
+        if gone and phase != GRADIENT:
+            return _restarted(state, sorted(answered), gone)
+        mean = _mean(answered)
+        shift = problem.parameters.model_dump()["damping"] + problem.training.weight_decay
+        if phase == GRADIENT:
+            return self._after_gradient(problem, state, mean, answered)
+        solve = _solve(state)
+        if phase == PRECONDITION:
+            solve = cg_precondition(solve, mean)
+        else:
+            solve = cg_advance(solve, mean + (shift * cg_direction(solve)).astype(mean.dtype))
+        return _continued(problem, state, solve)
+
+    def _after_gradient(
+        self, problem: Problem, state: UnlearningState, mean: Vector, answered: Mapping[str, Reply]
+    ) -> UnlearningState:
+        participants = sorted(answered)
+        left = [client for client in state.values["participants"] or () if client not in answered]
+        num_retained = sum(reply.num_examples for reply in answered.values())
+        if "forget" in state.arrays:
+            share = state.values["num_forgotten"] / num_retained
+            right = (-share * state.arrays["forget"]).astype(mean.dtype)
+        else:
+            right = mean + (problem.training.weight_decay * state.parameters).astype(mean.dtype)
+        values = {
+            **state.values,
+            "participants": participants,
+            "left": [*state.values["left"], *left],
+        }
+        state = replace(state, values=values)
+        if "solve" in state.values:  # a participant has gone: on from the last iterate, with the rest
+            return _continued(problem, state, cg_restart(_solve(state), right))
+        return _continued(problem, state, cg_begin(right, _cg_settings(problem, state)))
+
+
+def _first_phase(problem: Problem) -> str:
+    return FORGET_GRADIENT if problem.parameters.model_dump()["remove_only"] else GRADIENT
+
+
+def _partial(problem: Problem) -> list[str]:
+    """The targets that retain some of their examples: these count among the retained."""
+    return [client for client, forget in problem.targets.items() if not forget.everything]
+
+
+def _cg_settings(problem: Problem, state: UnlearningState) -> CgSettings:
+    chosen = problem.parameters.model_dump()
+    size = float(np.linalg.norm(state.parameters.astype(np.float64)))
+    return CgSettings(
+        max_iterations=chosen["iterations"],
+        tolerance=chosen["tolerance"],
+        preconditioned=chosen["precondition"],
+        trust_radius=chosen["trust_radius"] * size if size else None,
+    )
+
+
+def _mean(answered: Mapping[str, Reply]) -> Vector:
+    """Σ n_i v_i / Σ n_i, summed in float64 in the order of client ids."""
+    total = sum(reply.num_examples for reply in answered.values())
+    zero = np.zeros_like(next(iter(answered.values())).vector)
+    terms = {client: (reply.num_examples / total, reply.vector) for client, reply in answered.items()}
+    return add_weighted(zero, terms)
+
+
+def _after_forget_gradient(
+    problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+) -> UnlearningState:
+    """∇ℓ(θ; D_u) + μθ over all targets, and n_u."""
+    absent = sorted(set(problem.targets) - set(replies))
+    if absent:
+        raise MethodFailed(
+            f"remove_only needs the gradient of every target; {', '.join(absent)} did not answer.",
+            retryable=True,
+        )
+    answered = {client: replies[client] for client in problem.targets if replies[client].num_examples}
+    if not answered:
+        raise MethodFailed(
+            "No client holds an example of what is to be forgotten; there is nothing to unlearn.",
+            retryable=False,
+        )
+    forgotten = _mean(answered)
+    forgotten = forgotten + (problem.training.weight_decay * state.parameters).astype(forgotten.dtype)
+    return replace(
+        state,
+        exchanges=state.exchanges + 1,
+        arrays={**state.arrays, "forget": forgotten},
+        values={
+            **state.values,
+            "phase": GRADIENT,
+            "num_forgotten": sum(reply.num_examples for reply in answered.values()),
+        },
+    )
+
+
+def _restarted(state: UnlearningState, remaining: list[str], gone: list[str]) -> UnlearningState:
+    """Ask those that remain for their gradient; the solve then goes on from its last iterate."""
+    return replace(
+        state,
+        exchanges=state.exchanges + 1,
+        values={
+            **state.values,
+            "phase": GRADIENT,
+            "participants": remaining,
+            "left": [*state.values["left"], *gone],
+        },
+    )
+
+
+def _continued(problem: Problem, state: UnlearningState, solve: CgState) -> UnlearningState:
+    """The state that waits for the solve's next need, or the step when it has ended."""
+    if solve.awaits is Awaits.NOTHING:
+        return _stepped(problem, state, solve)
+    arrays = {name: value for name, value in state.arrays.items() if not name.startswith("cg.")}
+    phase = PRECONDITION if solve.awaits is Awaits.PRECONDITIONED else PRODUCT
+    return replace(
+        state,
+        exchanges=state.exchanges + 1,
+        arrays={**arrays, **{f"cg.{name}": value for name, value in solve.arrays().items()}},
+        values={**state.values, "phase": phase, "solve": solve.values()},
+    )
+
+
+def _solve(state: UnlearningState) -> CgState:
+    prefix = "cg."
+    arrays = {
+        name.removeprefix(prefix): value for name, value in state.arrays.items() if name.startswith(prefix)
+    }
+    return CgState.restored(arrays, state.values["solve"])
+
+
+def _stepped(problem: Problem, state: UnlearningState, solve: CgState) -> UnlearningState:
+    """θ' = θ − x, and either the next Newton step or the end."""
+    solution = cg_solution(solve)
+    if not np.isfinite(solution.value).all():
+        raise MethodFailed(f"The solve broke down. {solution.outcome.advice}", retryable=False)
+    parameters = (state.parameters.astype(np.float64) - solution.value.astype(np.float64)).astype(
+        state.parameters.dtype
+    )
+    steps = state.values["steps"] + 1
+    findings = {
+        **state.findings,
+        f"solve {steps}": {
+            "outcome": str(solution.outcome),
+            "advice": solution.outcome.advice,
+            "relative residual": solution.relative_residual,
+            "products": solution.num_products,
+            "residuals": [float(value) for value in solution.residuals],
+        },
+    }
+    if steps < problem.parameters.model_dump()["newton_steps"]:
+        values = {name: value for name, value in state.values.items() if name != "solve"}
+        return replace(
+            state,
+            parameters=parameters,
+            exchanges=state.exchanges + 1,
+            arrays={"start": state.arrays["start"]},
+            values={**values, "phase": _first_phase(problem), "steps": steps},
+            findings=findings,
+        )
+    findings |= {
+        "exchanges": state.exchanges + 1,
+        "clients whose curvature was used": state.values["participants"],
+        "relative change of the model ‖Δθ‖/‖θ‖": relative_change(state.arrays["start"], parameters),
+    }
+    if state.values["left"]:
+        left = ", ".join(state.values["left"])
+        findings["clients lost during the solve"] = (
+            f"{left}; the solve went on from its last iterate over those that remained"
+        )
+    return replace(
+        state, parameters=parameters, exchanges=state.exchanges + 1, finished=True, findings=findings
+    )

@@ -11,8 +11,8 @@ Source: "HF-KCU: Hessian-Free Krylov Causal Unlearning", Algorithm 1, Equation 6
 (a) ‖θ'−θ‖/‖θ‖ ≤ Σ w_i α_i β, a tenth of a percent for a tenth of the data, whatever v is; (b) −H⁻¹g is the
 influence of giving the forgotten data *more* weight: it lowers the loss on them.
 
-`hf-kcu-influence` has the sign and scale of a removal: θ' = θ + Σ_A (n_u,i/(n−n_u)) (H_i+(μ+λ)I)⁻¹ (g_i+μθ), H_i
-over what client i retains, or over all it has where it retains nothing. Still one message to the requester,
+`hf-kcu-influence` has the sign and scale of a removal: θ' = θ + Σ_A (n_u,i/(n−n_u)) (H_i+(μ+λ)I)⁻¹ (g_i+μθ),
+H_i over what client i retains, or over all it has where it retains nothing. Still one message to the requester,
 and only a rough approximation, because one client's curvature stands for everybody's.
 """
 

@@ -13,7 +13,7 @@ The server runs conjugate gradients; for each product every participant returns 
 retained data. Nobody sees another's data, and what leaves a client is one vector a product. The first form
 needs no convergence of θ and fixes sign, scale and L2 at once; the requester need not be online. A participant
 that stops answering is left out for good: the solve goes on from its last iterate over those that remain, with
-their gradient, and says so. λ is a bias, not a safety margin: keep it as small as the solver can bear.
+with their gradient, and says so. λ is a bias, not a safety margin: keep it as small as the solver can bear.
 """
 
 from collections.abc import Mapping

@@ -1,0 +1,177 @@
+"""Second-order methods against exact retraining on a convex problem."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tests.convex import ConvexFederation, convex_federation, exact_newton, hessian, retrained, run_method
+from unlearning.curvature import gradient
+from unlearning.methods import METHODS
+from unlearning.requests import Granularity, Target
+from unlearning.training import evaluate
+
+
+@cache
+def federation() -> ConvexFederation:
+    return convex_federation(num_clients=5, max_examples=500)
+
+
+def target(kind: str) -> Target:
+    if kind == "client":
+        return Target(Granularity.CLIENT, "0")
+    if kind == "class":
+        return Target(Granularity.CLASS, class_label=3)
+    ids = sorted(federation().clients["0"].ids.tolist())
+    return Target(Granularity.SAMPLE, "0", frozenset(ids[: len(ids) // 2]))
+
+
+@cache
+def truth(kind: str) -> np.ndarray:
+    return retrained(federation(), target(kind))
+
+
+def gap(theta: np.ndarray, kind: str) -> float:
+    return float(np.linalg.norm(theta - truth(kind)))
+
+
+def cosine(theta: np.ndarray, kind: str) -> float:
+    move, true = theta - federation().original, truth(kind) - federation().original
+    return float(move @ true / np.linalg.norm(move) / np.linalg.norm(true))
+
+
+@pytest.mark.parametrize("kind", ["client", "sample", "class"])
+def test_newton_cg_comes_within_two_percent_of_exact_newton(kind):
+    """The distance to the retrained model, over the network's products, against the dense step."""
+    state = run_method(federation(), METHODS["newton-cg"], target(kind), curvature="hessian")
+    exact = gap(exact_newton(federation(), target(kind)), kind)
+    start = gap(federation().original, kind)
+    assert abs(gap(state.parameters, kind) - exact) < 0.02 * start
+    assert gap(state.parameters, kind) < 1.02 * exact + 1e-3 * start
+    # a whole class is a large move; one quadratic model takes it two thirds of the way
+    assert gap(state.parameters, kind) < (0.4 if kind == "class" else 0.15) * start
+
+
+def test_newton_cg_equals_the_dense_step():
+    """At a tight tolerance the two agree digit for digit."""
+    state = run_method(
+        federation(),
+        METHODS["newton-cg"],
+        target("client"),
+        curvature="hessian",
+        iterations=200,
+        tolerance=1e-12,
+    )
+    np.testing.assert_allclose(state.parameters, exact_newton(federation(), target("client")), atol=1e-8)
+
+
+def test_the_preconditioner_saves_iterations_and_not_accuracy():
+    """Half the products at most, the same solution."""
+    runs = {
+        precondition: run_method(
+            federation(),
+            METHODS["newton-cg"],
+            target("client"),
+            precondition=precondition,
+            tolerance=1e-8,
+            iterations=500,
+        )
+        for precondition in (True, False)
+    }
+    products = {key: state.findings["solve 1"]["products"] for key, state in runs.items()}
+    assert products[True] < products[False] / 2
+    np.testing.assert_allclose(runs[True].parameters, runs[False].parameters, atol=1e-5)
+
+
+def test_two_newton_steps_come_closer_than_one():
+    """Quadratic convergence to the retrained model."""
+    one = run_method(federation(), METHODS["newton-cg"], target("client"), tolerance=1e-10, iterations=200)
+    two = run_method(
+        federation(), METHODS["newton-cg"], target("client"), tolerance=1e-10, iterations=200, newton_steps=2
+    )
+    assert gap(two.parameters, "client") < 0.1 * gap(one.parameters, "client")
+
+
+def test_remove_only_agrees_with_the_default_at_a_minimum():
+    """At the minimiser ∇F_R = −(n_u/n_R)(∇ℓ(D_u) + μθ), so both forms are one."""
+    default = run_method(
+        federation(), METHODS["newton-cg"], target("sample"), tolerance=1e-10, iterations=200
+    )
+    only = run_method(
+        federation(),
+        METHODS["newton-cg"],
+        target("sample"),
+        tolerance=1e-10,
+        iterations=200,
+        remove_only=True,
+    )
+    np.testing.assert_allclose(only.parameters, default.parameters, atol=1e-6)
+
+
+def test_a_client_lost_during_the_solve_is_left_out_and_said():
+    """The result is the Newton step of those that remained."""
+    lost = run_method(
+        federation(),
+        METHODS["newton-cg"],
+        target("client"),
+        lose={6: "3"},
+        tolerance=1e-12,
+        iterations=300,
+        curvature="hessian",
+    )
+    without = ConvexFederation(
+        task=federation().task,
+        clients={key: value for key, value in federation().clients.items() if key != "3"},
+        test=federation().test,
+        l2=federation().l2,
+        original=federation().original,
+    )
+    np.testing.assert_allclose(lost.parameters, exact_newton(without, target("client")), atol=1e-8)
+    assert "3" in lost.findings["clients lost during the solve"]
+
+
+def test_published_hf_kcu_equals_its_formula():
+    """θ − w α s v with v from k plain CG steps, computed here with dense matrices."""
+    examples = federation().clients["0"]
+    theta, k, damping, beta = federation().original, 10, 0.01, 0.01
+    forgetting = gradient(federation().task, theta, examples)
+    matrix = hessian(federation().task, theta, examples, damping)
+    v = dense_cg(matrix, forgetting, k)
+    scale = min(1.0, beta * np.linalg.norm(theta) / np.linalg.norm(v))
+    weight = len(examples) / sum(len(own) for own in federation().clients.values())
+    state = run_method(federation(), METHODS["hf-kcu"], target("client"))
+    np.testing.assert_allclose(state.parameters, theta - weight * scale * v, atol=1e-12)
+
+
+def test_published_hf_kcu_moves_against_the_removal_and_within_its_cap():
+    """The sign of an added weight: the loss on the forgotten data falls."""
+    state = run_method(federation(), METHODS["hf-kcu"], target("client"))
+    forgotten, _ = federation().split(target("client"))
+    assert cosine(state.parameters, "client") < -0.3
+    loss = [
+        evaluate(federation().task, theta, forgotten).loss.mean()
+        for theta in (federation().original, state.parameters)
+    ]
+    assert loss[1] < loss[0]
+    change = state.findings["relative change of the model ‖Δθ‖/‖θ‖"]
+    assert change <= state.findings["cap on the relative change Σ w α β"] * (1 + 1e-9)
+
+
+def test_the_corrected_form_moves_towards_the_retrained_model():
+    """Right sign; only a rough approximation."""
+    state = run_method(federation(), METHODS["hf-kcu-influence"], target("sample"))
+    assert cosine(state.parameters, "sample") > 0.3
+    assert gap(state.parameters, "sample") < gap(federation().original, "sample")
+
+
+def dense_cg(matrix: np.ndarray, right: np.ndarray, steps: int) -> np.ndarray:
+    """Textbook conjugate gradients from zero."""
+    x, r = np.zeros_like(right), right.copy()
+    p, rr = r.copy(), float(r @ r)
+    for _ in range(steps):
+        image = matrix @ p
+        alpha = rr / float(p @ image)
+        x, r = x + alpha * p, r - alpha * image
+        rr, old = float(r @ r), rr
+        p = r + rr / old * p
+    return x

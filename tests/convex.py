@@ -1,0 +1,165 @@
+"""A convex problem on which retraining is exact: L2-regularised multinomial logistic regression.
+
+Clients share scikit-learn's digits with label skew; the original and the retrained model are the minimisers
+of their objectives, found to a gradient norm near rounding. Whatever a method does can be compared with
+the true move. Everything is float64.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+
+from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
+from unlearning.methods import (
+    ClientSite,
+    Instruction,
+    Method,
+    Problem,
+    Reply,
+    UnlearningState,
+    validated_parameters,
+)
+from unlearning.parameters import Vector
+from unlearning.requests import Forget, Target
+from unlearning.solvers.direct import dense_matrix
+from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
+from unlearning.tasks.task import Examples, Task, forgotten_mask, joined
+from unlearning.training import TrainingSettings, evaluate, initial_parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvexFederation:
+    """The task, each client's examples, the L2 weight and the minimiser over all of them."""
+
+    task: Task
+    clients: Mapping[str, Examples]
+    test: Examples
+    l2: float
+    original: Vector
+
+    def forgets(self, target: Target) -> dict[str, Forget]:
+        """What each concerned client forgets."""
+        concerned = [target.client_id] if target.client_id is not None else list(self.clients)
+        return dict.fromkeys(concerned, target.forget)
+
+    def split(self, target: Target) -> tuple[Examples, Examples]:
+        """All forgotten and all retained examples."""
+        forgets = self.forgets(target)
+        forgotten, retained = [], []
+        for client, examples in self.clients.items():
+            mask = forgotten_mask(examples, forgets.get(client, Forget()))
+            forgotten.append(examples.select(mask))
+            retained.append(examples.select(~mask))
+        return _all(forgotten), _all(retained)
+
+
+def convex_federation(
+    *, num_clients: int = 10, alpha: float = 0.5, seed: int = 0, l2: float = 0.01, max_examples: int = 0
+) -> ConvexFederation:
+    """Digits among `num_clients`, and the minimiser of the L2-regularised mean loss over everybody."""
+    settings = TaskSettings(
+        dataset="digits",
+        model="logistic",
+        partition="dirichlet",
+        alpha=alpha,
+        num_clients=num_clients,
+        seed=seed,
+        dtype="float64",
+        max_examples=max_examples,
+    )
+    task = make_task(settings)
+    clients = {str(number): load_site(settings, number).train for number in range(num_clients)}
+    test = load_server_test(settings)
+    assert test is not None
+    start = initial_parameters(task, seed)
+    original = minimiser(task, _all(list(clients.values())), l2, start)
+    return ConvexFederation(task=task, clients=clients, test=test, l2=l2, original=original)
+
+
+def minimiser(task: Task, examples: Examples, l2: float, start: Vector) -> Vector:
+    """The parameters at which the L2-regularised mean loss is least; ‖∇‖ below 1e-10."""
+
+    def objective(theta: Vector) -> tuple[float, Vector]:
+        loss = float(evaluate(task, theta, examples).loss.mean())
+        return loss + l2 / 2 * float(theta @ theta), gradient(task, theta, examples, l2=l2)
+
+    found: Vector = minimize(
+        objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 5000, "gtol": 1e-7, "ftol": 0}
+    ).x
+    for _ in range(5):  # Newton steps take it from there to rounding
+        slope = gradient(task, found, examples, l2=l2)
+        if np.linalg.norm(slope) < 1e-12:
+            break
+        found = found - np.linalg.solve(hessian(task, found, examples, l2), slope)
+    assert np.linalg.norm(gradient(task, found, examples, l2=l2)) < 1e-10
+    return found
+
+
+def hessian(task: Task, theta: Vector, examples: Examples, l2: float) -> np.ndarray:
+    """The dense Hessian (d, d) of the L2-regularised mean loss."""
+    product = CurvatureProduct(task, theta, examples, kind=CurvatureKind.HESSIAN, l2=l2)
+    return dense_matrix(product, product.dimension)
+
+
+def exact_newton(federation: ConvexFederation, target: Target) -> Vector:
+    """θ − H_R⁻¹ ∇F_R(θ) with the dense Hessian of the retained objective."""
+    _, retained = federation.split(target)
+    theta = federation.original
+    slope = gradient(federation.task, theta, retained, l2=federation.l2)
+    return theta - np.linalg.solve(hessian(federation.task, theta, retained, federation.l2), slope)
+
+
+def retrained(federation: ConvexFederation, target: Target) -> Vector:
+    """The minimiser of the retained objective."""
+    _, retained = federation.split(target)
+    return minimiser(federation.task, retained, federation.l2, federation.original)
+
+
+def run_method(
+    federation: ConvexFederation,
+    method: Method,
+    target: Target,
+    *,
+    lose: Mapping[int, str] | None = None,
+    **parameters: object,
+) -> UnlearningState:
+    """Run a method to its end, client halves included; `lose` takes a client away at an exchange."""
+    targets = federation.forgets(target)
+    gone: set[str] = set()
+    problem = Problem(
+        targets=targets,
+        retained=tuple(client for client in federation.clients if client not in targets),
+        num_examples={client: len(examples) for client, examples in federation.clients.items()},
+        training=TrainingSettings(weight_decay=federation.l2, batch_size=100_000, learning_rate=0.1),
+        parameters=validated_parameters(method, parameters),
+    )
+    state = method.begin(problem, federation.original)
+    for _ in range(500):
+        if state.finished:
+            return state
+        gone |= {(lose or {}).get(state.exchanges, "")}
+        instructions = method.configure(problem, state)
+        replies = {
+            client: answer(federation, method, client, instruction)
+            for client, instruction in instructions.items()
+            if client not in gone
+        }
+        state = method.aggregate(problem, state, replies)
+    raise AssertionError("the method did not end")
+
+
+def answer(federation: ConvexFederation, method: Method, client: str, instruction: Instruction) -> Reply:
+    """One client's half."""
+    examples = federation.clients[client]
+    mask = forgotten_mask(examples, instruction.forget)
+    site = ClientSite(task=federation.task, forget=examples.select(mask), retain=examples.select(~mask))
+    return method.client_step(instruction, site)
+
+
+def _all(parts: list[Examples]) -> Examples:
+    total = parts[0]
+    for part in parts[1:]:
+        total = joined(total, part)
+    return total

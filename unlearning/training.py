@@ -110,6 +110,20 @@ def evaluate(task: Task, parameters: Vector, examples: Examples, batch_size: int
     return PerExample(loss, score, confidence)
 
 
+def predict(task: Task, parameters: Vector, examples: Examples, batch_size: int = 512) -> Vector:
+    """The model's outputs on every example, in order: shape (n, classes, ...), float64, in eval mode."""
+    device = _device()
+    model = build(task, seed=0)
+    load(model, parameters)
+    model.to(device).eval()
+    parts: list[torch.Tensor] = []
+    with torch.inference_mode():
+        for start in range(0, len(examples), batch_size):
+            inputs = examples.inputs[start : start + batch_size].to(device=device, dtype=task.dtype)
+            parts.append(model(inputs).double().cpu())
+    return torch.cat(parts).numpy() if parts else np.zeros(0)
+
+
 def _device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.federation import client
 from unlearning.errors import AlreadyForgotten
+from unlearning.methods import METHODS
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Status, Target
 
@@ -256,3 +257,20 @@ def sample_ids(federation, client_id: str, count: int) -> list[str]:
 
     site = load_site(federation.settings.task(), int(client_id))
     return sorted(site.train.ids.tolist())[:count]
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("granularity", [Granularity.CLIENT, Granularity.SAMPLE])
+def test_every_method_serves_a_live_request(federation, method, granularity):
+    """Filed, carried out, recovered, reported; the report shows what the method says of its work."""
+    if granularity not in METHODS[method].info.granularities:
+        pytest.skip(f"{method} does not work at this level")
+    one = federation(num_clients=3, weight_decay=0.01, recovery_max_rounds=1)
+    one.run(rounds=1)
+    ids = frozenset(sample_ids(one, "1", 20)) if granularity is Granularity.SAMPLE else frozenset()
+    request = one.file(Target(granularity, "1", ids), method)
+    one.run(rounds=2)
+    assert one.ledger.get(request.id).status is Status.COMPLETED
+    report = json.loads((one.directory / "reports" / request.id / "report.json").read_text())
+    assert report["model_hash_before"] != report["model_hash_after_unlearning"]
+    assert report["unlearning"]["rounds"] >= 1

@@ -117,7 +117,7 @@ def test_micro_batches_shrink_where_memory_is_short(caplog: pytest.LogCaptureFix
     problem = tiny_problem("cnn", num_examples=40)
     caplog.set_level(logging.INFO, logger="unlearning.curvature.products")
     assert product_of(problem).num_micro_batches == 1
-    assert product_of(problem, memory_budget_bytes=100_000).num_micro_batches > 3
+    assert product_of(problem, memory_budget_bytes=100_000).num_micro_batches > 2
     assert "do not fit" not in caplog.messages[0]
     assert "do not fit" in caplog.messages[1]
 

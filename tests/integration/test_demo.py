@@ -1,0 +1,272 @@
+"""`flower-unlearn demo` tells the whole story, honestly, and leaves nothing behind but the report."""
+
+import json
+import os
+import signal
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from server.demo import ended_by_signals
+from server.demo_scenario import SETTINGS, app_directory, make_scenario
+from server.demo_view import outcome_table, reading
+from server.flower_control import program
+from strategies.run_config import RunSettings
+from tests.integration.conftest import REPOSITORY
+from unlearning.errors import ConfigurationError, UnknownMethod
+from unlearning.tasks import load_site
+
+TERMINATED = 128 + signal.SIGTERM
+HANGS_S = 600  # several times what a demo takes, on a machine that is busy otherwise
+
+
+@dataclass(frozen=True)
+class Told:
+    """A demo that has ended."""
+
+    status: int
+    output: str
+    directory: Path
+    left: list[str]
+
+    @property
+    def report(self) -> dict:
+        return json.loads((self.directory / "report.json").read_text())
+
+
+def living(directory: Path) -> list[str]:
+    """The processes whose Flower home is in `directory`, wherever they have gone to."""
+    mark = f"FLWR_HOME={directory}{os.sep}".encode()
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and mark in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue  # it has ended, or is somebody else's
+    return found
+
+
+@contextmanager
+def demo(directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A running demo; it is ended at the latest when this is left."""
+    process = subprocess.Popen(
+        [program("flower-unlearn"), "demo", "--directory", str(directory), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "COLUMNS": "100"},
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module", params=[(), ("--simulation",)], ids=["processes", "simulation"])
+def told(request, tmp_path_factory) -> Told:
+    """A demo from beginning to end."""
+    directory = tmp_path_factory.mktemp("a demo") / "new"
+    with demo(directory, *request.param) as process:
+        output, _ = process.communicate(timeout=HANGS_S)
+    return Told(process.returncode, output, directory, living(directory))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(HANGS_S + 60)
+class TestTheWholeStory:
+    """One run of each kind, looked at from several sides."""
+
+    def test_it_ends_well(self, told):
+        """Exit code 0."""
+        assert told.status == 0, told.output
+
+    def test_nothing_lives_on(self, told):
+        """No process of the demo survives it."""
+        assert told.left == []
+
+    def test_only_the_report_is_left(self, told):
+        """Logs, ledger and checkpoints, which held what was forgotten, are gone."""
+        assert sorted(path.name for path in told.directory.iterdir()) == ["report.html", "report.json"]
+
+    def test_the_request_came_while_rounds_went_on(self, told):
+        """Training rounds before the request and after its completion."""
+        kinds = [line.split()[3] for line in told.output.splitlines() if " round " in line[:14]]
+        assert kinds == [*["training"] * 3, "unlearning", "recovery", "recovery", "training"], told.output
+
+    def test_the_one_who_left_trains_no_more(self, told):
+        """Client 0 takes part up to the unlearning round and in none that follows."""
+        target = told.report["request"]["client_id"]
+        rounds = [line for line in told.output.splitlines() if " round " in line[:14]]
+        clients = [line.split("client", 1)[1].split("test")[0] for line in rounds]
+        assert [target in names for names in clients] == [True] * 4 + [False] * 3
+
+    def test_the_table_shows_the_reports_figures(self, told):
+        """Accuracy on the forgotten data at the three stages, as in report.json."""
+        (row,) = [line for line in told.output.splitlines() if "accuracy on the forgotten data" in line]
+        stages = {item["stage"]: item["forgotten"]["score"] for item in told.report["measurements"]}
+        shown = [f"{100 * stages[stage]:.1f}" for stage in ("before", "unlearned", "recovery")]
+        assert [cell.split()[0] for cell in row.split("│")[2:5]] == shown
+
+    def test_the_forgetting_shows(self, told):
+        """The model knew the client's pictures, and does no longer after the deletion."""
+        scores = [item["forgotten"]["score"] for item in told.report["measurements"]]
+        assert scores[0] > 0.8
+        assert max(scores[1:]) < 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(HANGS_S)
+@pytest.mark.parametrize("options", [(), ("--simulation",)], ids=["processes", "simulation"])
+def test_sigterm_in_the_middle_leaves_nothing(tmp_path, options):
+    """After a SIGTERM between two rounds nothing lives, and the logs are named."""
+    with demo(tmp_path, *options) as process:
+        for line in process.stdout:
+            if " round 1 " in line:
+                break
+        assert len(living(tmp_path)) >= 4, "a SuperLink, a SuperExec, a ServerApp and clients"
+        process.send_signal(signal.SIGTERM)
+        rest, _ = process.communicate(timeout=HANGS_S)
+    assert process.returncode == TERMINATED
+    assert living(tmp_path) == []
+    assert f"The logs are in {tmp_path}" in rest
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(HANGS_S)
+def test_a_failure_says_what_and_where_the_logs_are(tmp_path):
+    """Flower cannot take a path with a quote: the message names the setting, and nothing lives on."""
+    directory = tmp_path / 'a"quote'
+    with demo(directory, "--simulation") as process:
+        output, _ = process.communicate(timeout=HANGS_S)
+    assert process.returncode == 1
+    assert "use a value without double quotes" in output
+    assert f"The logs are in {directory}" in output
+    assert living(directory) == []
+
+
+def test_a_used_directory_is_left_alone(tmp_path):
+    """The demo neither mixes its files with others nor deletes them."""
+    (tmp_path / "mine").mkdir()
+    with demo(tmp_path) as process:
+        output, _ = process.communicate(timeout=HANGS_S)
+    assert process.returncode == 2
+    assert "holds something already" in output
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_the_submitted_app_is_the_projects(tmp_path):
+    """The thin app names the same components and settings as the project's pyproject.toml."""
+    written = tomllib.loads((app_directory(tmp_path) / "pyproject.toml").read_text())
+    own = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    assert written["tool"]["flwr"] == own["tool"]["flwr"]
+    assert written["project"]["name"] == own["project"]["name"]
+
+
+@pytest.mark.parametrize("num_clients", [2, 3, 5])
+def test_who_leaves_holds_the_named_digits_nearly_alone(num_clients):
+    """Of each named digit the others have less than a tenth of all pictures; of the rest, a tenth or more."""
+    scenario = make_scenario(num_clients, "puf-special")
+    settings = RunSettings.from_run_config({**SETTINGS, "num-clients": num_clients}).task()
+    labels = [load_site(settings, client).train.targets.numpy() for client in range(num_clients)]
+    own = np.bincount(labels[int(scenario.target.client_id)], minlength=10)
+    every = np.bincount(np.concatenate(labels), minlength=10)
+    assert scenario.alone
+    assert [digit for digit in range(10) if every[digit] - own[digit] < 0.1 * every[digit]] == list(
+        scenario.alone
+    )
+    assert (scenario.num_examples, scenario.num_examples_all) == (own.sum(), every.sum())
+
+
+def test_one_client_is_too_few():
+    """Somebody must stay."""
+    with pytest.raises(ConfigurationError, match="2 or more"):
+        make_scenario(1, "puf-special")
+
+
+def test_an_unknown_method_is_refused_before_anything_starts():
+    """The scenario checks it."""
+    with pytest.raises(UnknownMethod, match="wishful-thinking"):
+        make_scenario(3, "wishful-thinking")
+
+
+def measured(stage: str, score: float, **attacks: float) -> dict:
+    return {
+        "stage": stage,
+        **{name: {"score": score} for name in ("test", "retained", "forgotten")},
+        "attacks": attacks,
+    }
+
+
+def text_of(renderable) -> str:
+    written = StringIO()
+    Console(width=100, file=written).print(renderable)
+    return written.getvalue()
+
+
+def test_the_table_takes_the_last_recovery_round():
+    """Three columns in order of time; what was not measured is said so."""
+    report = {
+        "measurements": [
+            measured("before", 0.9, yeom=0.8),
+            measured("unlearned", 0.1, yeom=0.2),
+            measured("recovery", 0.3, yeom=0.4),
+            measured("recovery", 0.5, yeom=0.6),
+        ]
+    }
+    lines = text_of(outcome_table(report)).splitlines()
+    (accuracy,) = [line for line in lines if "test data" in line]
+    assert [cell.strip() for cell in accuracy.split("│")[2:5]] == [
+        "90.0\u202f%",
+        "10.0\u202f%",
+        "50.0\u202f%",
+    ]
+    (attack,) = [line for line in lines if "Yeom" in line]
+    assert [cell.strip() for cell in attack.split("│")[2:5]] == ["80.0\u202f%", "20.0\u202f%", "60.0\u202f%"]
+    (other,) = [line for line in lines if "confidence attack" in line]
+    assert other.count("not measured") == 3
+
+
+@pytest.mark.parametrize(("power", "is_weak"), [(0.54, True), (0.7, False)])
+def test_the_words_say_what_an_attack_is_worth(power, is_weak):
+    """An attack without power proves nothing, and the reader is told."""
+    report = {
+        "measurements": [
+            measured("before", 0.9),
+            measured("unlearned", 0.1, confidence_balanced_accuracy=power),
+        ],
+        "recovery": {"rounds": 0, "stop_reason": "none was asked for"},
+    }
+    words = " ".join(reading(report, make_scenario(3, "puf-special")))
+    assert f"{100 * power:.1f}\u202f%" in words
+    assert ("worth little" in words) == is_weak
+    assert "not that nothing is left" in words
+
+
+def test_a_signal_ends_once_and_for_all():
+    """SIGTERM becomes SystemExit(143); another one does not interrupt the cleaning up; then all is as before."""
+    before = signal.getsignal(signal.SIGTERM)
+    cleaned = []
+
+    def be_ended_twice() -> None:
+        with ended_by_signals():
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                signal.raise_signal(signal.SIGTERM)
+                cleaned.append(True)
+
+    with pytest.raises(SystemExit) as ended:
+        be_ended_twice()
+    assert ended.value.code == TERMINATED
+    assert cleaned
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -235,8 +235,9 @@ class Story:
                 self._rounds_seen = item.sequence
                 self._training += [item] if item.kind == "training" else []
                 self._narrator.round(item)
-            training = f"training, round {len(self._training) + 1}"
-            self._narrator.now(_GOING_ON.get(self._status or Status.RECEIVED, training))
+            if not self.has_gone_on():
+                training = f"training, round {len(self._training) + 1}"
+                self._narrator.now(_GOING_ON.get(self._status or Status.RECEIVED, training))
 
     def _how_the_run_ended(self) -> str:
         """The run's status if it has ended; asks only while no process of it can be seen."""

@@ -14,7 +14,7 @@ from rich.text import Text
 from server.demo_scenario import Scenario
 from server.ledger import Event, RoundRecord
 from server.ledger.records import SUBMITTED
-from server.report_words import WEAK_ATTACK, duration, share
+from server.report_words import WEAK_ATTACK, count, duration, share
 from unlearning.requests import Status
 from unlearning.verification.measurement import CONFIDENCE, CONFIDENCE_POWER, YEOM
 
@@ -147,8 +147,8 @@ def reading(report: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
         )
     rounds = report["recovery"]["rounds"]
     yield (
-        f"Recovery took {rounds} {'round' if rounds == 1 else 'rounds'} and ended because "
-        f"{report['recovery']['stop_reason']}."
+        f"Recovery took {count(rounds, 'round')} and ended because {report['recovery']['stop_reason']}; "
+        "a demo has no time for many."
     )
 
 

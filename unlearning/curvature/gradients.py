@@ -93,8 +93,7 @@ def _batched_gradients(local: LocalLoss, batch: slice) -> list[Tensor]:
     Only the model runs under vmap. The loss enters by its gradient with respect to the outputs, taken for
     the whole batch: losses use operations, such as one-hot masks, that vmap cannot see through.
     """
-    names = {parameter: name for name, parameter in local.model.named_parameters()}
-    weights = {names[parameter]: parameter.detach() for parameter in local.trainable}
+    weights = {name: parameter.detach() for name, parameter in zip(local.names, local.trainable, strict=True)}
     with torch.no_grad():
         outputs = local.outputs(batch)
     outputs.requires_grad_()

@@ -1,25 +1,36 @@
 """The kinds of curvature, each as a product with one micro-batch's share of the matrix.
 
 Legend: ℓ mean loss of the micro-batch, w = n_b/n its weight, z(θ) the model's outputs, J = ∂z/∂θ,
-v the vector. Only reverse mode is used: it works with GroupNorm, activation checkpointing and
-functions of the user's own that have no forward mode, and forward mode over `jacrev` is wrong.
+v the vector.
 
-Hessian         w ∇²ℓ v            gradient of ⟨∇ℓ, v⟩
-Gauss-Newton    w Jᵀ (∇²_z ℓ) J v  z between the two; positive semi-definite where ℓ is convex in z
-Fisher          Σ_i ∇ℓ_i ⟨∇ℓ_i, v⟩/n  the same with z the vector of per-example losses and 1/n between
+Hessian         w ∇²ℓ v              double backward: the gradient of ⟨∇ℓ, v⟩
+Gauss-Newton    w Jᵀ (∇²_z ℓ) J v    Jv forward, the Hessian of the loss in z between, Jᵀ backward;
+                                     positive semi-definite where ℓ is convex in z
+Fisher          Σ_i ∇ℓ_i ⟨∇ℓ_i, v⟩/n the same with z the vector of per-example losses and 1/n between
 
-Jv is the gradient of ⟨Jᵀu, v⟩ with respect to u, in which it is linear, so u may be zero.
+The Hessian never goes forward: forward mode over `jacrev` is wrong with affine norms. Jv goes forward because
+that needs only the first-order graph of z to be kept, for Jᵀ, which is a third of what a pull-back through
+which Jv could be taken backward holds, at about the same time. That pull-back serves models that have
+no forward mode (a function of the user's own, GroupNorm on channels-last images).
 """
 
+import logging
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from unlearning.curvature.local_loss import LocalLoss
 from unlearning.errors import NumericalError
+
+_log = logging.getLogger(__name__)
+
+OutputsOf: TypeAlias = Callable[[Mapping[str, Tensor]], Tensor]
 
 
 class CurvatureKind(StrEnum):
@@ -52,20 +63,54 @@ class HessianOfBatch:
 
 
 class OutputCurvatureOfBatch:
-    """Jᵀ M J for outputs z of the model and a symmetric matrix M on them, given as a product."""
+    """Jᵀ M J for z a function of the weights and a symmetric matrix M on z, given as a product."""
 
     def __init__(
-        self, outputs: Tensor, middle: Callable[[Tensor], Tensor], inputs: Sequence[torch.nn.Parameter]
+        self, local: LocalLoss, function: OutputsOf, outputs: Tensor, middle: Callable[[Tensor], Tensor]
     ) -> None:
-        self._inputs, self._outputs, self._middle = inputs, outputs, middle
-        self._dummy = torch.zeros_like(outputs, requires_grad=True)
-        self._pulled_back = _gradients((outputs,), inputs, (self._dummy,), create_graph=True)
+        self._local, self._function, self._outputs, self._middle = local, function, outputs, middle
+        self._pull_back: _PullBack | None = None
 
     def product(self, vector: Sequence[Tensor], *, keep: bool) -> tuple[Tensor, ...]:
         """Jᵀ M J v."""
-        # The graph of the outputs is still needed for Jᵀ, and the pull-back's graph contains it.
-        (pushed,) = _gradients(self._pulled_back, (self._dummy,), vector, retain_graph=True)
-        return _gradients((self._outputs,), self._inputs, (self._middle(pushed),), retain_graph=keep)
+        pushed = self._pushed(vector)
+        return _gradients((self._outputs,), self._local.trainable, (self._middle(pushed),), retain_graph=keep)
+
+    def _pushed(self, vector: Sequence[Tensor]) -> Tensor:
+        """Jv, the derivative of the outputs along `vector`."""
+        if self._pull_back is None:
+            try:
+                return _forward_derivative(self._local, self._function, vector)
+            except (RuntimeError, NotImplementedError) as exc:
+                _log.info("The model has no forward-mode derivative (%s); going backward twice.", exc)
+                self._pull_back = _PullBack(self._outputs, self._local.trainable)
+        return self._pull_back.forward(vector)
+
+
+class _PullBack:
+    """u ↦ Jᵀu as a graph. It is linear in u, and the gradient of ⟨Jᵀu, v⟩ with respect to u is Jv."""
+
+    def __init__(self, outputs: Tensor, inputs: Sequence[Tensor]) -> None:
+        self._dummy = torch.zeros_like(outputs, requires_grad=True)
+        self._pulled_back = _gradients((outputs,), inputs, (self._dummy,), create_graph=True)
+
+    def forward(self, vector: Sequence[Tensor]) -> Tensor:
+        return _gradients(self._pulled_back, (self._dummy,), vector, retain_graph=True)[0]
+
+
+def _forward_derivative(local: LocalLoss, function: OutputsOf, vector: Sequence[Tensor]) -> Tensor:
+    """The derivative of `function` along `vector`, by forward mode, without a graph."""
+    with torch.no_grad(), warnings.catch_warnings(), forward_ad.dual_level():
+        # the first dual tensor makes torch import modules that it has itself deprecated
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        duals = [
+            forward_ad.make_dual(parameter.detach(), part)  # type: ignore[no-untyped-call]
+            for parameter, part in zip(local.trainable, vector, strict=True)
+        ]
+        moved = function(dict(zip(local.names, duals, strict=True)))
+        value, derivative = forward_ad.unpack_dual(moved)  # type: ignore[no-untyped-call]
+        return torch.zeros_like(value) if derivative is None else derivative
 
 
 def gauss_newton_of_batch(local: LocalLoss, batch: slice) -> BatchCurvature:
@@ -79,18 +124,22 @@ def gauss_newton_of_batch(local: LocalLoss, batch: slice) -> BatchCurvature:
         # kept: the graph between outputs and loss is small beside the model's
         return _gradients(gradient, (detached,), (pushed,), retain_graph=True)[0]
 
-    return OutputCurvatureOfBatch(outputs, middle, local.trainable)
+    return OutputCurvatureOfBatch(local, partial(local.outputs, batch), outputs, middle)
 
 
 def fisher_of_batch(local: LocalLoss, batch: slice) -> BatchCurvature:
     """The empirical Fisher matrix: the outputs are the per-example losses, M is 1/n."""
-    losses, _, _ = local.task.per_example(local.outputs(batch), local.targets(batch))
+
+    def losses_of(weights: Mapping[str, Tensor] | None = None) -> Tensor:
+        return local.task.per_example(local.outputs(batch, weights), local.targets(batch))[0]
+
+    losses = losses_of()
     if not losses.requires_grad:
         raise NumericalError(
             f"The per-example losses of the task {local.task.name!r} have no gradient, so there is no "
             "empirical Fisher matrix. Let per_example return losses that can be differentiated."
         )
-    return OutputCurvatureOfBatch(losses, lambda pushed: pushed / len(local), local.trainable)
+    return OutputCurvatureOfBatch(local, losses_of, losses, lambda pushed: pushed / len(local))
 
 
 BATCH_CURVATURE: Mapping[CurvatureKind, Callable[[LocalLoss, slice], BatchCurvature]] = {

@@ -4,12 +4,13 @@ Eval mode, no augmentation, the examples in their own order. The mean over the d
 mini-batches of (n_b/n) times the batch's mean loss, so the last, smaller batch counts as it should.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unlearning.errors import DataError, NumericalError
@@ -55,6 +56,8 @@ class LocalLoss:
             raise NumericalError("The model has no trainable parameter, so no gradient. Unfreeze some.")
         self.trainable: tuple[nn.Parameter, ...] = tuple(places)
         self.places: tuple[slice, ...] = tuple(places.values())
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        self.names: tuple[str, ...] = tuple(names[parameter] for parameter in self.trainable)
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -64,9 +67,12 @@ class LocalLoss:
         for start in range(0, len(self), size):
             yield slice(start, min(start + size, len(self)))
 
-    def outputs(self, batch: slice) -> Tensor:
-        """The model's outputs for the examples at `batch`."""
-        outputs: Tensor = self.model(self.examples.inputs[batch].to(self.device, self.task.dtype))
+    def outputs(self, batch: slice, weights: Mapping[str, Tensor] | None = None) -> Tensor:
+        """The model's outputs for the examples at `batch`, with `weights` by `names` instead of its own."""
+        inputs = self.examples.inputs[batch].to(self.device, self.task.dtype)
+        outputs: Tensor = (
+            self.model(inputs) if weights is None else functional_call(self.model, dict(weights), inputs)
+        )
         return outputs
 
     def targets(self, batch: slice) -> Tensor:

@@ -1,8 +1,8 @@
 """Products of a vector with the curvature of the mean loss over a data set.
 
 An iterative solver asks for many products at the same parameters. The graph of a micro-batch is therefore
-kept from one product to the next where memory allows: a product then costs no forward pass and no first
-gradient. What does not fit the budget is built again each time, and the micro-batches are made smaller
+kept from one product to the next where memory allows, which saves a forward pass and, for the Hessian, the
+first gradient. What does not fit the budget is built again each time, and the micro-batches are made smaller
 where even one does not fit.
 """
 
@@ -196,9 +196,10 @@ class CurvatureProduct:
             BATCH_CURVATURE[self.kind](self._local, batch)
         for tensor in (*self._local.model.parameters(), *self._local.model.buffers()):
             held.pop(tensor.untyped_storage().data_ptr(), None)
-        # The graph's results: one gradient, the size of the trainable parameters.
-        roots = sum(one.numel() * one.element_size() for one in self._local.trainable)
-        return roots + sum(tensor.untyped_storage().nbytes() for tensor in held.values())
+        bytes_held = sum(tensor.untyped_storage().nbytes() for tensor in held.values())
+        if self.kind is CurvatureKind.HESSIAN:  # its graph ends in a whole gradient, which is kept too
+            bytes_held += sum(one.numel() * one.element_size() for one in self._local.trainable)
+        return bytes_held
 
 
 def _remember(held: dict[int, Tensor], saved: Tensor) -> Tensor:

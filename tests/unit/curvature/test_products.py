@@ -220,6 +220,46 @@ def test_an_unused_parameter_has_no_curvature() -> None:
     assert not fisher_diagonal(problem.task, problem.theta, problem.examples)[spare].any()
 
 
+class OwnSquare(torch.autograd.Function):
+    """A user's own function, with no forward mode."""
+
+    @staticmethod
+    def forward(ctx, values: Tensor) -> Tensor:
+        ctx.save_for_backward(values)
+        return values**2
+
+    @staticmethod
+    def backward(ctx, slope: Tensor) -> Tensor:
+        return 2 * slope * ctx.saved_tensors[0]
+
+
+class OwnSquareLayer(nn.Module):
+    def forward(self, hidden: Tensor) -> Tensor:
+        return OwnSquare.apply(hidden)
+
+
+class TorchSquareLayer(nn.Module):
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden**2
+
+
+@pytest.mark.parametrize("kind", CurvatureKind)
+@pytest.mark.parametrize("budget", [2**30, 1])
+def test_a_function_without_forward_mode_is_differentiated_backward_twice(kind, budget) -> None:
+    """The products are those of the same function written in torch, on both paths, again and again."""
+    own, plain = (
+        with_model(
+            lambda square=square: nn.Sequential(nn.Flatten(), nn.Linear(64, 4), square(), nn.Linear(4, 3))
+        )
+        for square in (OwnSquareLayer, TorchSquareLayer)
+    )
+    own_product, plain_product = (
+        product_of(one, kind, memory_budget_bytes=budget, micro_batch_size=2) for one in (own, plain)
+    )
+    for vector in np.random.default_rng(0).standard_normal((2, own.theta.size)):
+        np.testing.assert_allclose(own_product(vector), plain_product(vector), rtol=1e-10, atol=1e-14)
+
+
 def test_an_empirical_fisher_of_losses_without_gradient_is_refused() -> None:
     """A task's measures may be computed without a graph; then there is nothing to differentiate."""
     problem = tiny_problem("logistic")

@@ -1,5 +1,6 @@
 """Gradients and products of every model family against dense float64 matrices."""
 
+import logging
 from functools import cache
 
 import numpy as np
@@ -82,6 +83,16 @@ def test_the_fisher_diagonal_is_the_mean_square_of_the_examples_gradients(family
     assert distance(fisher_diagonal(problem.task, problem.theta, problem.examples), expected) < EXACT
     chunked = fisher_diagonal(problem.task, problem.theta, problem.examples, memory_budget_bytes=two)
     assert distance(chunked, expected) < EXACT
+
+
+@every_family
+@pytest.mark.parametrize("kind", [CurvatureKind.GAUSS_NEWTON, CurvatureKind.FISHER])
+def test_the_models_have_forward_mode(family: str, kind: CurvatureKind, caplog) -> None:
+    """The slower way back twice is for models of other kinds."""
+    caplog.set_level(logging.INFO, logger="unlearning.curvature.kinds")
+    product = product_of(family, kind)
+    product(random_vectors(product.dimension, 1)[0])
+    assert "no forward-mode" not in caplog.text
 
 
 @every_family

@@ -1,0 +1,369 @@
+"""What a curvature product costs beside one gradient, in time and memory, and how a solve's time grows.
+
+    python benchmarks/curvature.py --output docs/results/curvature-cpu
+
+Time: all ways of one model run in one process and one thread, one after the other, again and again; given are
+medians of the process's CPU time (nothing waits, so it is the time on an idle machine, and a busy one disturbs
+it less) as ratios to the median gradient of the same model and examples. The gradient is plain
+`torch.autograd.grad` on a model that is already built, so that the ratio flatters nobody. Peers: double
+backward with the graph built anew for each product, and curvlinops where it is installed.
+
+Memory: a process of its own for each way. torch's allocations are invisible to `tracemalloc`, and its
+profiler counts what operators ask for and not what the process holds, so the kernel's high-water mark of
+resident memory is set back after a small warm-up and read after the second product (Linux only).
+
+Data are random; weights are the initial ones. Neither changes the number of operations.
+"""
+
+import json
+import multiprocessing
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+from torch import Tensor, nn
+
+from unlearning.curvature import CurvatureKind, CurvatureProduct
+from unlearning.parameters import Vector
+from unlearning.solvers import conjugate_gradient
+from unlearning.tasks import losses
+from unlearning.tasks.models import MODELS, Kind, Shape
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import build, initial_parameters
+
+NUM_CLASSES = 10
+UNLIMITED = 2**40
+GRADIENT = "gradient"
+DOUBLE_BACKWARD = "hessian, plain double backward"
+OURS = {
+    f"{kind}, {path}": (kind, budget)
+    for kind in CurvatureKind
+    for path, budget in (("kept", UNLIMITED), ("rebuilt", 1))
+}
+PEERS = ("hessian, curvlinops", "gauss-newton, curvlinops")
+console = Console()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model on so many random examples, all in one micro-batch."""
+
+    model: str
+    shape: Shape
+    num_examples: int
+
+    @property
+    def title(self) -> str:
+        """Model, shape and number of examples in words."""
+        return f"{self.model} {'x'.join(map(str, self.shape))}, {self.num_examples} examples"
+
+
+CASES = {
+    case.model: case
+    for case in (
+        Case("cnn", (1, 28, 28), 64),
+        Case("small-cnn", (3, 32, 32), 32),
+        Case("vit-lite", (3, 32, 32), 32),
+        Case("res-unet", (3, 32, 32), 16),
+        Case("resnet18", (3, 32, 32), 8),
+    )
+}
+
+
+class Ways:
+    """Every way to a gradient or a product for one case, each a function without arguments."""
+
+    def __init__(self, case: Case) -> None:
+        segmentation = MODELS[case.model].kind is Kind.SEGMENTATION
+        generator = torch.Generator().manual_seed(0)
+        target_shape = (case.num_examples, *case.shape[1:]) if segmentation else (case.num_examples,)
+        self.task = task_of(
+            partial(MODELS[case.model].factory, case.shape, NUM_CLASSES), segmentation=segmentation
+        )
+        self.examples = Examples(
+            torch.randn(case.num_examples, *case.shape, generator=generator),
+            torch.randint(NUM_CLASSES, target_shape, generator=generator),
+            np.array([str(index) for index in range(case.num_examples)]),
+        )
+        self.theta = initial_parameters(self.task, 0)
+        self.vector = np.random.default_rng(0).standard_normal(self.theta.size).astype(np.float32)
+        self.model = build(self.task, 0).eval()
+        self.parameters = list(self.model.parameters())
+
+    def warm_up(self) -> None:
+        """Load what torch loads at the first call, with one example."""
+        loss = self.task.loss(self.model(self.examples.inputs[:1]), self.examples.targets[:1])
+        torch.autograd.grad(loss, self.parameters)
+
+    def named(self, name: str) -> Callable[[], object]:
+        """The way called `name`."""
+        if name == GRADIENT:
+            return self._gradient
+        if name == DOUBLE_BACKWARD:
+            return self._double_backward
+        if name in PEERS:
+            return self._curvlinops(name)
+        kind, budget = OURS[name]
+        product = CurvatureProduct(
+            self.task,
+            self.theta,
+            self.examples,
+            kind=kind,
+            memory_budget_bytes=budget,
+            micro_batch_size=len(self.examples),
+        )
+        return lambda: product(self.vector)
+
+    def _loss(self) -> Tensor:
+        return self.task.loss(self.model(self.examples.inputs), self.examples.targets)
+
+    def _gradient(self) -> object:
+        return torch.autograd.grad(self._loss(), self.parameters)
+
+    def _double_backward(self) -> object:
+        vector, parts, start = torch.from_numpy(self.vector), [], 0
+        for parameter in self.parameters:
+            parts.append(vector[start : start + parameter.numel()].reshape(parameter.shape))
+            start += parameter.numel()
+        first = torch.autograd.grad(self._loss(), self.parameters, create_graph=True)
+        second = torch.autograd.grad(first, self.parameters, parts)
+        return torch.cat([part.reshape(-1) for part in second]).numpy()
+
+    def _curvlinops(self, name: str) -> Callable[[], object]:
+        import curvlinops  # type: ignore[import-not-found]  # optional: pip install curvlinops-for-pytorch
+
+        operator_class = (
+            curvlinops.HessianLinearOperator if name.startswith("hessian") else curvlinops.GGNLinearOperator
+        )
+        operator = operator_class(
+            self.model,
+            nn.CrossEntropyLoss(),
+            self.parameters,
+            [(self.examples.inputs, self.examples.targets)],
+            check_deterministic=False,
+        )
+        vector = torch.from_numpy(self.vector)
+        return lambda: operator @ vector
+
+
+def task_of(build_model: Callable[[], nn.Module], *, segmentation: bool = False) -> Task:
+    """A float32 task around a model."""
+    return Task(
+        name="benchmark",
+        num_classes=NUM_CLASSES,
+        score_name="dice" if segmentation else "accuracy",
+        build_model=build_model,
+        loss=losses.cross_entropy_and_dice if segmentation else losses.cross_entropy,
+        per_example=losses.segmentation_measures if segmentation else losses.classification_measures,
+    )
+
+
+def measure_times(case: Case, repetitions: int) -> dict[str, float | str]:
+    """Median seconds of each way, interleaved; the reason in words where a way fails."""
+    ways, runnable, result = Ways(case), {}, {}
+    for name in (GRADIENT, DOUBLE_BACKWARD, *OURS, *PEERS):
+        try:
+            runnable[name] = ways.named(name)
+            runnable[name]()  # builds the kept graphs
+        except ImportError:
+            result[name] = "not installed"
+        except Exception as exc:
+            if name not in PEERS:
+                raise
+            result[name] = f"fails: {type(exc).__name__}"
+            runnable.pop(name, None)
+    seconds: dict[str, list[float]] = {name: [] for name in runnable}
+    for _ in range(repetitions):
+        for name, way in runnable.items():
+            start = time.process_time()
+            way()
+            seconds[name].append(time.process_time() - start)
+    return {**{name: statistics.median(values) for name, values in seconds.items()}, **result}
+
+
+def measure_peaks(case: Case) -> dict[str, float | None]:
+    """Peak bytes above the start of each way, each in a fresh process."""
+    context = multiprocessing.get_context("spawn")
+    peaks = {}
+    for name in (GRADIENT, DOUBLE_BACKWARD, *OURS):
+        with context.Pool(1) as pool:
+            peaks[name] = pool.apply(peak_of, (case, name))
+    return peaks
+
+
+def peak_of(case: Case, name: str) -> float | None:
+    """Bytes by which two calls of a way raise this process's high-water mark; None where unknown."""
+    torch.set_num_threads(1)
+    ways = Ways(case)
+    ways.warm_up()
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return None
+    before = resident_bytes("VmRSS")
+    way = ways.named(name)
+    way()
+    way()
+    return resident_bytes("VmHWM") - before
+
+
+def resident_bytes(field: str) -> float:
+    """A field of this process's memory status in bytes; the kernel gives kibibytes."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return 1024 * float(next(line for line in lines if line.startswith(field)).split()[1])
+
+
+def time_against_iterations(case: Case, counts: Iterable[int]) -> dict[int, float]:
+    """Seconds of k conjugate-gradient steps, set-up included, in gradients of the same examples."""
+    ways = Ways(case)
+    seconds = {count: seconds_of(partial(solve, ways, count)) for count in counts}
+    unit = seconds_of(ways.named(GRADIENT))
+    return {count: value / unit for count, value in seconds.items()}
+
+
+def solve(ways: Ways, iterations: int) -> Vector:
+    """So many steps with the Gauss-Newton matrix."""
+    product = CurvatureProduct(
+        ways.task,
+        ways.theta,
+        ways.examples,
+        kind=CurvatureKind.GAUSS_NEWTON,
+        damping=0.1,
+        micro_batch_size=len(ways.examples),
+    )
+    return conjugate_gradient(product, ways.vector, max_iterations=iterations, tolerance=0.0).value
+
+
+def time_against_dimension(widths: Iterable[int]) -> dict[int, float]:
+    """Seconds of ten Gauss-Newton steps on perceptrons of growing width, by number of parameters."""
+    result = {}
+    for width in widths:
+        ways = Ways(Case("logistic", (1, 28, 28), 64))
+        ways.task = task_of(partial(perceptron, width))
+        ways.theta = initial_parameters(ways.task, 0)
+        ways.vector = np.random.default_rng(0).standard_normal(ways.theta.size).astype(np.float32)
+        result[ways.theta.size] = seconds_of(partial(solve, ways, 10))
+    return result
+
+
+def perceptron(width: int) -> nn.Module:
+    """Two hidden layers of `width` units on 784 inputs."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+        nn.Linear(width, NUM_CLASSES),
+    )  # fmt: skip
+
+
+def seconds_of(call: Callable[[], object], repetitions: int = 5) -> float:
+    """Median seconds after one call to warm up."""
+    call()
+    values = []
+    for _ in range(repetitions):
+        start = time.process_time()
+        call()
+        values.append(time.process_time() - start)
+    return statistics.median(values)
+
+
+def page(result: Mapping[str, Any]) -> str:
+    """The results as Markdown."""
+    machine = result["machine"]
+    lines = [
+        "# What a curvature product costs",
+        "",
+        f"Made by `benchmarks/curvature.py` with torch {machine['torch']}, Python {machine['python']}, "
+        f"{machine['processor']}, one thread, float32; medians of the CPU time of "
+        f"{result['repetitions']} interleaved repetitions.",
+        "Each entry is the time as a multiple of one gradient and, in brackets, the peak memory as a multiple "
+        "of one gradient's (a process of its own, high-water mark above the start).",
+        "*kept*: the graph stays between products; *rebuilt*: it does not. One micro-batch.",
+        "",
+        "| | " + " | ".join(result["cases"]) + " |",
+        "|---" * (1 + len(result["cases"])) + "|",
+    ]
+    for name in (GRADIENT, DOUBLE_BACKWARD, *OURS, *PEERS):
+        lines.append(
+            f"| {name} | " + " | ".join(cell(case, name) for case in result["cases"].values()) + " |"
+        )
+    lines += [
+        "",
+        f"## k steps of conjugate gradients ({result['iterations']['case']}, Gauss-Newton, set-up included)",
+        "",
+        "| k | in gradients | each further step |",
+        "|---|---|---|",
+    ]
+    counts = sorted((int(k), value) for k, value in result["iterations"]["gradients"].items())
+    for (count, value), before in zip(counts, [None, *counts], strict=False):
+        further = f"{(value - before[1]) / (count - before[0]):.2f}" if before else ""
+        lines.append(f"| {count} | {value:.1f} | {further} |")
+    lines += [
+        "",
+        "## Ten steps against the number of parameters d (perceptrons of growing width, Gauss-Newton)",
+        "",
+        "| d | seconds | nanoseconds a parameter and step |",
+        "|---|---|---|",
+    ]
+    for dimension, value in sorted((int(d), value) for d, value in result["dimensions"].items()):
+        lines.append(f"| {dimension:,} | {value:.3f} | {1e9 * value / (10 * dimension):.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def cell(case: Mapping[str, Any], name: str) -> str:
+    """One entry of the table; the gradient's row gives seconds and megabytes."""
+    seconds, peak = case["seconds"][name], case["peak_bytes"].get(name)
+    if isinstance(seconds, str):
+        return seconds
+    if name == GRADIENT:
+        return f"{1e3 * seconds:.0f} ms" + (f" ({peak / 1e6:.0f} MB)" if peak else "")
+    unit = case["peak_bytes"].get(GRADIENT)
+    memory = f" ({peak / unit:.1f})" if peak and unit else ""
+    return f"{seconds / case['seconds'][GRADIENT]:.2f}{memory}"
+
+
+def main(
+    output: Annotated[Path, typer.Option(help="Where to write, without the suffixes .md and .json.")],
+    models: Annotated[list[str] | None, typer.Option("--model", help="Which cases; all by default.")] = None,
+    repetitions: Annotated[int, typer.Option(help="Of each way.")] = 7,
+    memory: Annotated[bool, typer.Option(help="Also measure memory, in a process for each way.")] = True,
+) -> None:
+    """Measure and write OUTPUT.md and OUTPUT.json."""
+    torch.set_num_threads(1)
+    cases = {}
+    for model in models or list(CASES):
+        case = CASES[model]
+        console.log(case.title)
+        seconds = measure_times(case, repetitions)
+        cases[case.title] = {"seconds": seconds, "peak_bytes": measure_peaks(case) if memory else {}}
+    console.log("time against k and d")
+    small = CASES["cnn"]
+    result = {
+        "machine": {
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "processor": platform.machine(),
+        },
+        "repetitions": repetitions,
+        "cases": cases,
+        "iterations": {
+            "case": small.title,
+            "gradients": time_against_iterations(small, (1, 2, 5, 10, 20, 40)),
+        },
+        "dimensions": time_against_dimension((50, 100, 200, 400, 800)),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.with_name(output.name + ".json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    output.with_name(output.name + ".md").write_text(page(result), encoding="utf-8")
+    console.print(page(result), markup=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)

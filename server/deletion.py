@@ -202,6 +202,7 @@ def _exchange(driver: Driver, state: FederationState, batch: Batch) -> Federatio
         driver.fedavg,
         parameters=validated_parameters(method, batch.parameters),
         state=batch.method_state,
+        rounds_trained=state.training_rounds,
     )
     number = state.round + 1
     messages = strategy.unlearn_messages(number, model_record(state.parameters), driver.grid)
@@ -220,17 +221,16 @@ def _exchange(driver: Driver, state: FederationState, batch: Batch) -> Federatio
     )
     if not method_state.finished:
         return driver.save(replace(state, round=number, batch=batch))
-    state = driver.save(
-        replace(
-            state,
-            round=number,
-            parameters=method_state.parameters,
-            exclusions=state.exclusions.including(batch.targets),
-            phase=Phase.RECOVERING,
-            batch=replace(batch, method_state=None, hash_unlearned=content_hash(method_state.parameters)),
-        )
+    state = replace(
+        state,
+        round=number,
+        parameters=method_state.parameters,
+        exclusions=state.exclusions.including(batch.targets),
+        phase=Phase.RECOVERING,
+        batch=replace(batch, method_state=None, hash_unlearned=content_hash(method_state.parameters)),
     )
     driver.record(state, "unlearning", done, batch.request_ids)
+    state = driver.save(state)
     _move_all(driver, batch, Status.RECOVERING)
     return state
 

@@ -5,14 +5,13 @@ are recovery. The live loop drives the same four functions and keeps `state` in 
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from logging import getLogger
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from strategies.fedavg import FedAvg
+from strategies.fedavg import FedAvg, RoundOutcome
 from strategies.messages import (
     UNLEARN,
     compose,
@@ -26,6 +25,7 @@ from strategies.updates import check_norm, check_vector
 from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.methods.method import Method, MethodParameters, Problem, Reply, UnlearningState
 from unlearning.requests import NOTHING, Forget, Target
+from unlearning.tasks import make_task
 
 _log = getLogger(__name__)
 
@@ -44,12 +44,14 @@ class UnlearningStrategy(Strategy):
         *,
         parameters: MethodParameters | None = None,
         state: UnlearningState | None = None,
+        rounds_trained: int = 0,
     ) -> None:
         self.method = method
         self.targets = tuple(targets)
         self.fedavg = fedavg
         self.parameters = parameters or method.Parameters()
         self.state = state
+        self._rounds_trained = rounds_trained
         self._problem: Problem | None = None
         self._asked: frozenset[str] = frozenset()
 
@@ -96,10 +98,15 @@ class UnlearningStrategy(Strategy):
         online = self.fedavg.roster.online(grid)
         targets = self.concerned(online)
         eligible = {client for client in self.fedavg.eligible(grid) if client not in targets}
+        settings = self.fedavg.settings
         self._problem = Problem(
+            task=make_task(settings.task()),
+            seed=settings.seed,
+            rounds_trained=self._rounds_trained,
             targets=targets,
             retained=tuple(self.fedavg.sample(eligible, server_round)) if eligible else (),
             num_examples=self.fedavg.num_examples,
+            schedule=settings.training,
             training=self.fedavg.settings.training(server_round, augment=False),
             parameters=self.parameters,
         )
@@ -140,6 +147,7 @@ class UnlearningStrategy(Strategy):
             return self.fedavg.aggregate_train(server_round, replies)
         assert self.state is not None, "configure_train comes first"
         if self.state.finished:  # a method that asks nobody is finished once it has begun
+            self.fedavg.outcome = RoundOutcome()
             return self._committed()
         assert self._problem is not None, "configure_train comes first"
         accepted: dict[str, Reply] = {}
@@ -152,7 +160,8 @@ class UnlearningStrategy(Strategy):
                 if client not in self._asked:
                     raise UpdateRefused("It was not asked.")
                 reply = reply_of(message.content)
-                check_vector(reply.vector, like=self.state.parameters)
+                like = reply.vector if self.method.info.replies_have_any_length else self.state.parameters
+                check_vector(reply.vector.astype(like.dtype, copy=False), like=like)
                 if self.method.info.replies_are_updates:
                     check_norm(reply.vector, self.fedavg.settings.max_update_norm)
             except UpdateRefused as exc:
@@ -160,11 +169,9 @@ class UnlearningStrategy(Strategy):
                 _log.warning("The answer of client %s is refused: %s", client, exc)
                 continue
             accepted[client] = reply
-        self.fedavg.outcome = replace(
-            self.fedavg.outcome,
+        self.fedavg.outcome = RoundOutcome(
             participants={client: reply.num_examples for client, reply in sorted(accepted.items())},
             refused=refused,
-            loss=None,
         )
         self.state = self.method.aggregate(self._problem, self.state, accepted)
         if not self.state.finished:

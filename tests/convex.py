@@ -128,11 +128,14 @@ def run_method(
     """Run a method to its end, client halves included; `lose` takes a client away at an exchange."""
     targets = federation.forgets(target)
     gone: set[str] = set()
+    training = TrainingSettings(weight_decay=federation.l2, batch_size=100_000, learning_rate=0.1)
     problem = Problem(
+        task=federation.task,
         targets=targets,
         retained=tuple(client for client in federation.clients if client not in targets),
         num_examples={client: len(examples) for client, examples in federation.clients.items()},
-        training=TrainingSettings(weight_decay=federation.l2, batch_size=100_000, learning_rate=0.1),
+        schedule=lambda _: training,
+        training=training,
         parameters=validated_parameters(method, parameters),
     )
     state = method.begin(problem, federation.original)

@@ -16,7 +16,11 @@ OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """How a client trains. `seed` decides the order of examples, the augmentation and dropout."""
+    """How a client trains.
+
+    maximize: climb the loss instead of descending it.
+    seed: decides the order of examples, the augmentation and dropout.
+    """
 
     epochs: int = 1
     batch_size: int = 32
@@ -25,6 +29,7 @@ class TrainingSettings:
     momentum: float = 0.0
     weight_decay: float = 0.0
     augment: bool = False
+    maximize: bool = False
     seed: int = 0
 
 
@@ -129,13 +134,14 @@ def _device() -> torch.device:
 
 
 def _optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
-    rate, decay = settings.learning_rate, settings.weight_decay
+    rate, decay, climbs = settings.learning_rate, settings.weight_decay, settings.maximize
+    weights = model.parameters()
     match settings.optimizer:
         case "sgd":
             return torch.optim.SGD(
-                model.parameters(), lr=rate, momentum=settings.momentum, weight_decay=decay
+                weights, lr=rate, momentum=settings.momentum, weight_decay=decay, maximize=climbs
             )
         case "adam":
-            return torch.optim.Adam(model.parameters(), lr=rate, weight_decay=decay)
+            return torch.optim.Adam(weights, lr=rate, weight_decay=decay, maximize=climbs)
         case "adamw":
-            return torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay)
+            return torch.optim.AdamW(weights, lr=rate, weight_decay=decay, maximize=climbs)

@@ -88,6 +88,8 @@ def test_a_kill_at_any_write_changes_nothing_in_the_end(federation, monkeypatch,
             record.round: record.request_ids for record in one.ledger.rounds() if record.kind == "unlearning"
         }
         assert len(unlearned) <= 2, f"killed at write {kill_at}: an unlearning round was done twice"
+        recorded = {record.round for record in one.ledger.rounds()}
+        assert recorded == set(range(1, state.round + 1)), f"killed at write {kill_at}: a round has no record"
         one.close()
 
 

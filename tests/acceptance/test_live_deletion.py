@@ -272,5 +272,6 @@ def test_every_method_serves_a_live_request(federation, method, granularity):
     one.run(rounds=2)
     assert one.ledger.get(request.id).status is Status.COMPLETED
     report = json.loads((one.directory / "reports" / request.id / "report.json").read_text())
-    assert report["model_hash_before"] != report["model_hash_after_unlearning"]
+    changed = report["model_hash_before"] != report["model_hash_after_unlearning"]
+    assert changed == (method != "natural")  # the baseline only leaves the data out
     assert report["unlearning"]["rounds"] >= 1

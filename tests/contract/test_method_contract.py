@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 
@@ -79,12 +80,19 @@ def problem_for(method: Method, granularity: Granularity) -> Problem:
     clients = ("a", "b", "c")
     targets = {client: target.forget for client in clients if target.client_id in (None, client)}
     return Problem(
+        task=TASK,
+        rounds_trained=3,
         targets=targets,
         retained=tuple(client for client in clients if client not in targets),
         num_examples={client: len(examples) for client, examples in client_data().items()},
+        schedule=_training_of_any_round,
         training=TRAINING,
         parameters=validated_parameters(method, {}),
     )
+
+
+def _training_of_any_round(number: int) -> TrainingSettings:
+    return TRAINING
 
 
 def answers(method: Method, instructions: Mapping[str, Instruction], data: Mapping[str, Examples]):
@@ -167,6 +175,8 @@ def test_a_client_without_the_forgotten_class_stops_nothing(method):
 
 def test_unlearning_changes_the_model(method, granularity):
     """A method whose result is the model it was given has forgotten nothing."""
+    if method.info.name == "natural":
+        pytest.skip("Natural is the baseline that leaves the model as it is")
     skip_unsupported(method, granularity)
     state = run(method, problem_for(method, granularity))
     assert not np.array_equal(state.parameters, initial_parameters(TASK, seed=0))
@@ -247,7 +257,7 @@ def test_the_refusal_follows_the_stated_granularities(method):
         info = replace(method.info, granularities=frozenset({Granularity.CLIENT}))
 
     check_supports(ClientsOnly(), TARGETS[Granularity.CLIENT])
-    with pytest.raises(UnsupportedRequest, match=rf"{method.info.title} .*2 samples of client a"):
+    with pytest.raises(UnsupportedRequest, match=rf"{re.escape(method.info.title)} .*2 samples of client a"):
         check_supports(ClientsOnly(), TARGETS[Granularity.SAMPLE])
 
 

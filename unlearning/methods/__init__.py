@@ -10,6 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from unlearning.errors import InvalidRequest, UnknownMethod, UnsupportedRequest
+from unlearning.methods.fedau import FedAu
+from unlearning.methods.gradient_ascent import GradientAscent
 from unlearning.methods.hf_kcu import HfKcu
 from unlearning.methods.method import (
     ClientSite,
@@ -24,6 +26,8 @@ from unlearning.methods.method import (
 )
 from unlearning.methods.newton_cg import NewtonCg
 from unlearning.methods.puf import Puf
+from unlearning.methods.retrain import Natural, Retrain
+from unlearning.methods.weight_negation import WeightNegation
 from unlearning.requests import Target
 
 METHODS: Mapping[str, Method] = {
@@ -34,6 +38,11 @@ METHODS: Mapping[str, Method] = {
         HfKcu(corrected=False),
         HfKcu(corrected=True),
         NewtonCg(),
+        FedAu(),
+        WeightNegation(),
+        GradientAscent(),
+        Retrain(),
+        Natural(),
     )
 }
 

@@ -16,7 +16,7 @@ A new method is one file here with a class that has these attributes and four fu
 in `unlearning.methods.METHODS`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
@@ -47,8 +47,9 @@ class MethodInfo:
     """What a method states about itself; requests that it cannot serve are refused by this.
 
     remark: a limit that users must know, for `methods` and the report.
-    replies_are_updates: whether the clients' vectors are changes of the model, which the federation's
-        bound on their norm applies to; products and gradients are not.
+    replies_are_updates: whether the clients' vectors are changes of the whole model, whose length is
+        checked and which the federation's bound on their norm applies to. Products and gradients are not
+        changes; a method whose vectors have another length checks that itself (`replies_have_any_length`).
     """
 
     name: str
@@ -59,6 +60,7 @@ class MethodInfo:
     needs: frozenset[Need]
     remark: str = ""
     replies_are_updates: bool = True
+    replies_have_any_length: bool = False
 
 
 class MethodParameters(BaseModel):
@@ -71,18 +73,25 @@ class MethodParameters(BaseModel):
 class Problem:
     """What is given for the whole of one unlearning.
 
+    task: what is learnt; the server half may look at its model's layers, and has no data.
+    seed, rounds_trained: of the run, and how many training rounds it has had.
     targets: what each concerned client must forget.
     num_examples: how many examples each client trained on when it last did, as far as is known.
     retained: the retained clients that take part (chosen as for an ordinary round), sorted. A
         client that forgets only some of its examples is a target and not in here.
+    schedule: how clients train in the training round of a number (from 1), augmentation included.
     training: how clients train in this round (learning rate of the round, no augmentation); its
         seed is replaced by one that the client and the round determine.
     parameters: the method's own parameters, an instance of its `Parameters`.
     """
 
+    task: Task
     targets: Mapping[str, Forget]
     retained: tuple[str, ...]
+    seed: int = 0
+    rounds_trained: int = 0
     num_examples: Mapping[str, int] = field(default_factory=dict)
+    schedule: Callable[[int], TrainingSettings]
     training: TrainingSettings
     parameters: MethodParameters
 

@@ -12,6 +12,7 @@ from unlearning.errors import InvalidRequest, MethodFailed
 from unlearning.methods import METHODS, Problem, Reply, method_named, validated_parameters
 from unlearning.methods.method import ClientSite
 from unlearning.requests import Forget, Granularity
+from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples, Task, forgotten_mask
 from unlearning.training import TrainingSettings, initial_parameters
 
@@ -20,10 +21,13 @@ THETA = np.array([1.0, -2.0, 0.5])
 
 
 def problem_of(name: str, targets: Mapping[str, Forget], retained=(), training=None, **parameters) -> Problem:
+    chosen = training or TrainingSettings()
     return Problem(
+        task=make_task(TaskSettings()),
         targets=targets,
         retained=tuple(retained),
-        training=training or TrainingSettings(),
+        schedule=lambda _: chosen,
+        training=chosen,
         parameters=validated_parameters(method_named(name), parameters),
     )
 

@@ -1,0 +1,218 @@
+"""NoT, gradient ascent, FedAU, Natural and Retrain against numbers worked out by hand, in float64."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from unlearning.errors import MethodFailed, UpdateRefused
+from unlearning.methods import (
+    METHODS,
+    ClientSite,
+    Instruction,
+    Problem,
+    Reply,
+    UnlearningState,
+    validated_parameters,
+)
+from unlearning.parameters import flatten
+from unlearning.requests import NOTHING, Forget
+from unlearning.tasks import TaskSettings, make_task
+from unlearning.tasks.losses import classification_measures, cross_entropy
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import TrainingSettings, initial_parameters
+
+EVERYTHING = Forget(everything=True)
+
+
+def tiny_net() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
+
+
+TASK = Task(
+    name="tiny",
+    num_classes=2,
+    score_name="accuracy",
+    build_model=tiny_net,
+    loss=cross_entropy,
+    per_example=classification_measures,
+    dtype=torch.float64,
+)
+# positions in the flat vector: first weight 0-5, first bias 6-8, head weight 9-14, head bias 15-16
+THETA = np.arange(1.0, 18.0)
+
+
+def problem(
+    name: str, targets=("u",), retained=("r", "s"), task=TASK, rounds_trained=0, **parameters
+) -> Problem:
+    training = TrainingSettings(learning_rate=0.5, batch_size=100)
+    return Problem(
+        task=task,
+        rounds_trained=rounds_trained,
+        targets=dict.fromkeys(targets, EVERYTHING),
+        retained=tuple(retained),
+        schedule=lambda number: replace(training, learning_rate=0.5 / number),
+        training=training,
+        parameters=validated_parameters(METHODS[name], parameters),
+    )
+
+
+def examples(count: int) -> Examples:
+    generator = torch.Generator().manual_seed(count)
+    inputs = torch.randn(count, 2, generator=generator, dtype=torch.float64)
+    targets = torch.randint(0, 2, (count,), generator=generator)
+    return Examples(inputs, targets, np.array([str(number) for number in range(count)]))
+
+
+def site(forget: int, retain: int) -> ClientSite:
+    return ClientSite(task=TASK, forget=examples(forget), retain=examples(retain))
+
+
+class TestNot:
+    def test_the_first_layers_weight_changes_sign_and_nothing_else(self):
+        """Its bias and the later layer stay."""
+        state = METHODS["not"].begin(problem("not"), THETA)
+        np.testing.assert_array_equal(state.parameters[:6], -THETA[:6])
+        np.testing.assert_array_equal(state.parameters[6:], THETA[6:])
+        assert state.finished
+
+    def test_named_layers_are_negated_instead(self):
+        """By their names in the state dictionary."""
+        state = METHODS["not"].begin(problem("not", layers=["2.bias"]), THETA)
+        np.testing.assert_array_equal(state.parameters[:15], THETA[:15])
+        np.testing.assert_array_equal(state.parameters[15:], -THETA[15:])
+
+    def test_an_unknown_layer_is_refused_with_those_there_are(self):
+        """A typing error does not pass silently."""
+        with pytest.raises(MethodFailed, match=r"0\.weight"):
+            METHODS["not"].begin(problem("not", layers=["conv9"]), THETA)
+
+    def test_twice_is_nothing(self):
+        """−(−W) = W."""
+        once = METHODS["not"].begin(problem("not"), THETA).parameters
+        np.testing.assert_array_equal(METHODS["not"].begin(problem("not"), once).parameters, THETA)
+
+
+class TestGradientAscent:
+    def test_targets_updates_are_averaged_by_their_examples(self):
+        """θ + (1·Δ_u + 3·Δ_v)/4."""
+        given = problem("gradient-ascent", targets=("u", "v"))
+        replies = {
+            "u": Reply(vector=np.full(17, 4.0), num_examples=1),
+            "v": Reply(vector=np.full(17, 8.0), num_examples=3),
+        }
+        state = METHODS["gradient-ascent"].aggregate(given, UnlearningState(parameters=THETA), replies)
+        np.testing.assert_allclose(state.parameters, THETA + 7.0)
+
+    def test_one_step_climbs_the_gradient(self):
+        """One full-batch epoch: Δ = +lr ∇ℓ."""
+        method, given = METHODS["gradient-ascent"], problem("gradient-ascent", epochs=1, learning_rate=0.25)
+        start = initial_parameters(TASK, 0)
+        instruction = method.configure(given, UnlearningState(parameters=start))["u"]
+        reply = method.client_step(instruction, site(6, 4))
+        from unlearning.curvature import gradient
+
+        np.testing.assert_allclose(reply.vector, 0.25 * gradient(TASK, start, examples(6)), rtol=1e-10)
+        assert reply.num_examples == 6
+
+    def test_a_missing_target_fails_and_can_be_tried_again(self):
+        """Without it nothing would be unlearned."""
+        with pytest.raises(MethodFailed) as caught:
+            METHODS["gradient-ascent"].aggregate(
+                problem("gradient-ascent"), UnlearningState(parameters=THETA), {}
+            )
+        assert caught.value.retryable
+
+
+class TestFedAu:
+    def test_heads_are_mixed_and_the_trunk_stays(self):
+        """0.04·W_head + 0.96·mean(W_aux); the mean over two clients is not weighted."""
+        given = problem("fedau", targets=("u", "v"))
+        replies = {
+            "u": Reply(vector=np.full(8, 1.0), num_examples=1),
+            "v": Reply(vector=np.full(8, 3.0), num_examples=99),
+        }
+        state = METHODS["fedau"].aggregate(given, UnlearningState(parameters=THETA), replies)
+        np.testing.assert_array_equal(state.parameters[:9], THETA[:9])
+        np.testing.assert_allclose(state.parameters[9:], 0.04 * THETA[9:] + 0.96 * 2.0)
+
+    def test_the_client_sends_its_head_only_and_trains_nothing_else(self):
+        """Eight numbers; a fresh head that has moved."""
+        method = METHODS["fedau"]
+        start = initial_parameters(TASK, 5)
+        instruction = method.configure(problem("fedau"), UnlearningState(parameters=start))["u"]
+        reply = method.client_step(instruction, site(6, 4))
+        assert reply.vector.shape == (8,)
+        fresh = flatten(tiny_net().double())
+        assert not np.allclose(reply.vector, start[9:])
+        assert not np.allclose(reply.vector, fresh[9:])
+
+    def test_a_head_of_another_length_is_refused(self):
+        """A client with another model."""
+        with pytest.raises(UpdateRefused):
+            METHODS["fedau"].aggregate(
+                problem("fedau"),
+                UnlearningState(parameters=THETA),
+                {"u": Reply(vector=np.zeros(7), num_examples=1)},
+            )
+
+    def test_a_model_without_a_classifier_head_is_refused(self):
+        """Segmentation has none."""
+        task = make_task(TaskSettings(dataset="npz", model="res-unet", num_classes=2, input_shape="3x16x16"))
+        with pytest.raises(MethodFailed, match="last layer is linear"):
+            METHODS["fedau"].begin(problem("fedau", task=task), initial_parameters(task, 0))
+
+
+class TestReferencePoints:
+    def test_natural_leaves_the_model_as_it_is(self):
+        """Finished at once."""
+        state = METHODS["natural"].begin(problem("natural"), THETA)
+        assert state.finished
+        np.testing.assert_array_equal(state.parameters, THETA)
+
+    def test_retraining_starts_from_fresh_weights_with_the_first_rounds_schedule(self):
+        """Round 1 from the run's seed, as many rounds as were trained, the learning rate of each round."""
+        method, given = METHODS["retrain"], problem("retrain", rounds_trained=2)
+        state = method.begin(given, THETA)
+        np.testing.assert_array_equal(state.parameters, initial_parameters(TASK, 0))
+        rates = []
+        while not state.finished:
+            instructions = method.configure(given, state)
+            assert sorted(instructions) == ["r", "s"]
+            rates.append(instructions["r"].training.learning_rate)
+            replies = {
+                "r": Reply(vector=np.full(17, 1.0), num_examples=1),
+                "s": Reply(vector=np.full(17, 5.0), num_examples=3),
+            }
+            state = method.aggregate(given, state, replies)
+        assert rates == [0.5, 0.25]
+        np.testing.assert_allclose(state.parameters, initial_parameters(TASK, 0) + 2 * 4.0)
+
+    def test_a_partial_target_takes_part_in_retraining_with_what_it_retains(self):
+        """Its instruction names what to leave out; it trains on the rest."""
+        method = METHODS["retrain"]
+        given = replace(problem("retrain"), targets={"u": Forget(sample_ids=frozenset({"1"}))})
+        state = method.begin(given, THETA)
+        instructions = method.configure(given, state)
+        assert sorted(instructions) == ["r", "s", "u"]
+        assert instructions["u"].forget.sample_ids == {"1"}
+        assert instructions["r"].forget == NOTHING
+        assert method.client_step(instructions["u"], site(2, 5)).num_examples == 5
+
+    def test_nobody_left_to_retrain_with_fails(self):
+        """And can be tried again when somebody is back."""
+        method, given = METHODS["retrain"], problem("retrain")
+        with pytest.raises(MethodFailed) as caught:
+            method.aggregate(given, method.begin(given, THETA), {})
+        assert caught.value.retryable
+
+
+def test_an_instruction_is_for_the_target_only():
+    """NoT and Natural ask nobody; gradient ascent and FedAU only those that forget."""
+    for name, asked in (("not", []), ("natural", []), ("gradient-ascent", ["u"]), ("fedau", ["u"])):
+        state = UnlearningState(parameters=THETA)
+        instructions = METHODS[name].configure(problem(name), state)
+        assert sorted(instructions) == asked
+        assert all(isinstance(item, Instruction) for item in instructions.values())

@@ -1,0 +1,179 @@
+"""FedAU after the fact: mix the classifier head with one that learnt random labels of the forgotten data.
+
+Source: Gu et al., "Unlearning during Learning: An Efficient Federated Machine Unlearning Method", in the
+post-hoc form of PUF's comparison (PUF, Appendix A); it needs no preparation during training.
+
+    W_head  weight and bias of the model's last linear layer      W_aux  the same of a fresh head that client u
+    a       mixing weight of the auxiliary head, 0.96                    trained on D_u with uniform random labels,
+                                                                         the trunk frozen, for 10 epochs
+    W' = (1 − a) · W_head + a · mean_u W_aux
+
+Only the head travels back.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import nn
+
+from unlearning.errors import MethodFailed
+from unlearning.methods.method import (
+    ClientSite,
+    Instruction,
+    MethodInfo,
+    MethodParameters,
+    Need,
+    Problem,
+    Reply,
+    UnlearningState,
+    relative_change,
+)
+from unlearning.parameters import Slot, Vector, check_length, flatten, layout
+from unlearning.requests import Granularity
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import build, train
+
+
+class FedAuParameters(MethodParameters):
+    """Parameters of post-hoc FedAU; the defaults are those of PUF's comparison."""
+
+    epochs: int = Field(default=10, ge=1, le=1000, description="of the auxiliary head")
+    weight: float = Field(default=0.96, ge=0, le=1, description="a, the auxiliary head's share")
+
+
+class FedAu:
+    """Post-hoc FedAU."""
+
+    Parameters: type[MethodParameters] = FedAuParameters
+    info = MethodInfo(
+        name="fedau",
+        title="FedAU, post-hoc",
+        source="Gu et al., Unlearning during Learning; post-hoc as in PUF, Appendix A",
+        granularities=frozenset(Granularity),
+        several_at_once=True,
+        needs=frozenset({Need.REQUESTER_ONLINE, Need.CLASSIFIER_HEAD}),
+        replies_are_updates=False,
+        replies_have_any_length=True,
+    )
+
+    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+        """One exchange will do.
+
+        Raises:
+            MethodFailed: the model has no classifier head.
+        """
+        head_slots(problem.task)
+        return UnlearningState(parameters=parameters)
+
+    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+        """The targets train an auxiliary head."""
+        assert isinstance(problem.parameters, FedAuParameters)
+        training = replace(problem.training, epochs=problem.parameters.epochs)
+        return {
+            client: Instruction(
+                operation="auxiliary-head", model=state.parameters, training=training, forget=forget
+            )
+            for client, forget in problem.targets.items()
+        }
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """The auxiliary head's weight and bias, flat, in the model's order."""
+        slots = head_slots(site.task)
+        if len(site.forget) == 0:
+            width = sum(slot.stop - slot.start for slot in slots)
+            return Reply(vector=np.zeros(width, dtype=instruction.model.dtype), num_examples=0)
+        seed = instruction.training.seed
+        task, start = _frozen_trunk(site.task, instruction.model, seed)
+        labels = torch.randint(
+            0, site.task.num_classes, (len(site.forget),), generator=torch.Generator().manual_seed(seed)
+        )
+        examples = Examples(site.forget.inputs, labels, site.forget.ids)
+        trained = train(task, start, examples, instruction.training)
+        head = np.concatenate([trained.parameters[slot.start : slot.stop] for slot in slots])
+        return Reply(vector=head, num_examples=trained.num_examples, metrics={"loss": trained.loss})
+
+    def aggregate(
+        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+    ) -> UnlearningState:
+        """Mix the heads.
+
+        Raises:
+            MethodFailed: a target did not answer, or nobody holds an example.
+            UpdateRefused: a head has another length than the model's.
+        """
+        absent = sorted(set(problem.targets) - set(replies))
+        if absent:
+            raise MethodFailed(
+                f"FedAU needs the auxiliary head of every target; {', '.join(absent)} sent none.",
+                retryable=True,
+            )
+        assert isinstance(problem.parameters, FedAuParameters)
+        heads = [replies[client].vector for client in sorted(replies) if replies[client].num_examples]
+        if not heads:
+            raise MethodFailed(
+                "No client holds an example of what is to be forgotten; there is nothing to unlearn.",
+                retryable=False,
+            )
+        slots = head_slots(problem.task)
+        for head in heads:
+            check_length(head, sum(slot.stop - slot.start for slot in slots))
+        auxiliary = np.mean([head.astype(np.float64) for head in heads], axis=0)
+        parameters, position, share = state.parameters.copy(), 0, problem.parameters.weight
+        for slot in slots:
+            width = slot.stop - slot.start
+            own = parameters[slot.start : slot.stop].astype(np.float64)
+            mixed = (1 - share) * own + share * auxiliary[position : position + width]
+            parameters[slot.start : slot.stop] = mixed
+            position += width
+        change = relative_change(state.parameters, parameters)
+        return replace(
+            state.advance(parameters, finished=True),
+            findings={"relative change of the model ‖Δθ‖/‖θ‖": change},
+        )
+
+
+def head_slots(task: Task) -> tuple[Slot, ...]:
+    """Where the last linear layer's weight and bias lie in the flat vector.
+
+    Raises:
+        MethodFailed: the task is no classification, or the model's last layer is not linear.
+    """
+    model = build(task, seed=0)
+    name, head = _head(model)
+    if head is None or task.score_name != "accuracy" or head.out_features != task.num_classes:
+        raise MethodFailed(
+            "FedAU needs a classifier whose last layer is linear with one output a class; this model has "
+            "none. Choose another method.",
+            retryable=False,
+        )
+    prefix = f"{name}." if name else ""
+    return tuple(slot for slot in layout(model) if slot.name in (f"{prefix}weight", f"{prefix}bias"))
+
+
+def _head(model: nn.Module) -> tuple[str, nn.Linear | None]:
+    found: tuple[str, nn.Linear | None] = ("", None)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            found = (name, module)
+    return found
+
+
+def _frozen_trunk(task: Task, parameters: Vector, seed: int) -> tuple[Task, Vector]:
+    """The task with everything but the head frozen, and the model with a fresh head."""
+
+    def build_frozen() -> nn.Module:
+        model = task.build_model()
+        model.requires_grad_(False)
+        _, head = _head(model)
+        assert head is not None
+        head.requires_grad_(True)
+        return model
+
+    fresh = flatten(build(task, seed))
+    start = parameters.copy()
+    for slot in head_slots(task):
+        start[slot.start : slot.stop] = fresh[slot.start : slot.stop]
+    return replace(task, build_model=build_frozen, augment=None), start

@@ -1,0 +1,132 @@
+"""The two reference points: Natural (leave the data out and train on) and Retrain (from scratch).
+
+Natural does nothing before the recovery: it shows whether the influence would fade by itself. Retrain starts
+from fresh weights and repeats the training rounds on what is retained, with the schedule of the first rounds:
+the gold standard, at its full price.
+
+    Natural: θ' = θ          Retrain: θ' = θ_R,  θ_0 fresh,  θ_{t+1} = Σ_i (n_i/n) φ_i(θ_t) over the retained
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from pydantic import Field
+
+from unlearning.errors import MethodFailed
+from unlearning.methods.method import (
+    ClientSite,
+    Instruction,
+    MethodInfo,
+    MethodParameters,
+    Need,
+    Problem,
+    Reply,
+    UnlearningState,
+    add_weighted,
+)
+from unlearning.parameters import Vector
+from unlearning.requests import NOTHING, Granularity
+from unlearning.training import initial_parameters, train
+
+
+class Natural:
+    """Recovery only."""
+
+    Parameters: type[MethodParameters] = MethodParameters
+    info = MethodInfo(
+        name="natural",
+        title="Natural",
+        source="PUF, Figure 5: the baseline that only leaves the data out",
+        granularities=frozenset(Granularity),
+        several_at_once=True,
+        needs=frozenset(),
+        remark="does not unlearn: it leaves the data out from now on",
+    )
+
+    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+        """Finished at once, with the model as it is."""
+        return UnlearningState(parameters=parameters, finished=True)
+
+    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+        """Nobody is asked."""
+        return {}
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """Never asked.
+
+        Raises:
+            MethodFailed: always.
+        """
+        raise MethodFailed("Natural asks nothing of clients.", retryable=False)
+
+    def aggregate(
+        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+    ) -> UnlearningState:
+        """Nothing to add."""
+        return state
+
+
+class RetrainParameters(MethodParameters):
+    """How long to retrain."""
+
+    rounds: int = Field(default=0, ge=0, le=100_000, description="0: as many as were trained so far")
+
+
+class Retrain:
+    """Training from scratch on what is retained, one exchange a round."""
+
+    Parameters: type[MethodParameters] = RetrainParameters
+    info = MethodInfo(
+        name="retrain",
+        title="Retrain",
+        source="training from scratch without the forgotten data",
+        granularities=frozenset(Granularity),
+        several_at_once=True,
+        needs=frozenset({Need.RETAINED_ONLINE}),
+        remark="the gold standard at its full price: every training round again",
+    )
+
+    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+        """Fresh weights, the same as the run started from."""
+        assert isinstance(problem.parameters, RetrainParameters)
+        rounds = problem.parameters.rounds or max(problem.rounds_trained, 1)
+        fresh = initial_parameters(problem.task, problem.seed).astype(parameters.dtype)
+        return UnlearningState(parameters=fresh, values={"rounds": rounds})
+
+    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+        """The retained clients, and what partial targets retain, train as in that round."""
+        partial = {client for client, forget in problem.targets.items() if not forget.everything}
+        return {
+            client: Instruction(
+                operation="train",
+                model=state.parameters,
+                training=problem.schedule(state.exchanges + 1),
+                forget=problem.targets.get(client, NOTHING),
+            )
+            for client in sorted({*problem.retained, *partial})
+        }
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """Ordinary local training on what is retained; the answer is the update."""
+        if len(site.retain) == 0:
+            return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
+        trained = train(site.task, instruction.model, site.retain, instruction.training)
+        update = trained.parameters - instruction.model
+        return Reply(vector=update, num_examples=trained.num_examples, metrics={"loss": trained.loss})
+
+    def aggregate(
+        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+    ) -> UnlearningState:
+        """One FedAvg round further.
+
+        Raises:
+            MethodFailed: nobody answered.
+        """
+        total = sum(reply.num_examples for reply in replies.values())
+        if not total:
+            raise MethodFailed("No retained client answered; retraining cannot go on.", retryable=True)
+        terms = {client: (reply.num_examples / total, reply.vector) for client, reply in replies.items()}
+        done = state.exchanges + 1
+        state = state.advance(add_weighted(state.parameters, terms), finished=done >= state.values["rounds"])
+        return replace(state, findings={"rounds retrained": done})

@@ -1,0 +1,102 @@
+"""NoT: multiply the weights of the first layer by −1, then recover without the forgotten data.
+
+Source: Khalil et al., "NoT: Federated Unlearning via Weight Negation", CVPR 2025.
+
+    W_l ← −W_l   for the weight tensor of the first convolution or linear layer (no bias)
+
+No client is asked. The unlearned model is the same whoever leaves; what forgets is the recovery.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pydantic import Field
+from torch import nn
+
+from unlearning.errors import MethodFailed
+from unlearning.methods.method import (
+    ClientSite,
+    Instruction,
+    MethodInfo,
+    MethodParameters,
+    Problem,
+    Reply,
+    UnlearningState,
+)
+from unlearning.parameters import Vector, layout
+from unlearning.requests import Granularity
+from unlearning.training import build
+
+LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+
+
+class WeightNegationParameters(MethodParameters):
+    """Which tensors to negate."""
+
+    layers: tuple[str, ...] = Field(
+        default=(), description="names of weight tensors; empty: that of the first layer"
+    )
+
+
+class WeightNegation:
+    """NoT; the server does everything in `begin`."""
+
+    Parameters: type[MethodParameters] = WeightNegationParameters
+    info = MethodInfo(
+        name="not",
+        title="NoT (weight negation)",
+        source="Khalil et al., NoT: Federated Unlearning via Weight Negation",
+        granularities=frozenset(Granularity),
+        several_at_once=True,
+        needs=frozenset(),
+        remark="gives the same model whoever leaves; recovery without the data does the forgetting",
+    )
+
+    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+        """The negated model.
+
+        Raises:
+            MethodFailed: a named tensor is not in the model, or it has no layer to negate.
+        """
+        assert isinstance(problem.parameters, WeightNegationParameters)
+        model = build(problem.task, problem.seed)
+        slots = {slot.name: slot for slot in layout(model)}
+        names = problem.parameters.layers or first_layer(model)
+        unknown = [name for name in names if name not in slots]
+        if unknown or not names:
+            raise MethodFailed(
+                f"The model has no weight tensor {', '.join(unknown) or 'of a convolution or linear layer'}. "
+                f"It has: {', '.join(list(slots)[:10])}{', …' if len(slots) > 10 else ''}.",
+                retryable=False,
+            )
+        negated = parameters.copy()
+        for name in names:
+            negated[slots[name].start : slots[name].stop] *= -1
+        state = UnlearningState(parameters=negated, finished=True)
+        return replace(state, findings={"negated tensors": list(names)})
+
+    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+        """Nobody is asked."""
+        return {}
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """Never asked.
+
+        Raises:
+            MethodFailed: always.
+        """
+        raise MethodFailed("NoT asks nothing of clients.", retryable=False)
+
+    def aggregate(
+        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+    ) -> UnlearningState:
+        """Nothing to add."""
+        return state
+
+
+def first_layer(model: nn.Module) -> tuple[str, ...]:
+    """The name of the first convolution's or linear layer's weight, in the order of definition."""
+    for name, module in model.named_modules():
+        if isinstance(module, LAYERS):
+            return (f"{name}.weight" if name else "weight",)
+    return ()

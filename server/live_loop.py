@@ -95,9 +95,9 @@ class LiveLoop:
             num_examples=dict(driver.fedavg.num_examples),
             parameters=state.parameters if arrays is None else vector_of(arrays),
         )
-        state = driver.save(state)
+        # Recorded first: a round that is done again is recorded again, so a crash leaves none unrecorded.
         driver.record(state, "training", done)
-        return state
+        return driver.save(state)
 
     def _file_scripted(self, state: FederationState) -> None:
         driver = self._driver

@@ -17,6 +17,7 @@ from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.tasks import load_site
+from unlearning.tasks.task import Examples
 
 SETTINGS: Mapping[str, ConfigValue] = {
     "dataset": "digits",
@@ -84,9 +85,12 @@ class LiveFederation:
 
     def samples(self, client: int, first: int, count: int = 5) -> Target:
         """The target "`count` samples of this client", from the `first` one on."""
-        settings = RunSettings.from_run_config(self.run_config)
-        ids = sorted(load_site(settings.task(), client).train.ids.tolist())
+        ids = sorted(self._examples(client).ids.tolist())
         return Target(Granularity.SAMPLE, str(client), frozenset(ids[first : first + count]))
+
+    def num_examples(self, client: int) -> int:
+        """How many training examples this client was given."""
+        return len(self._examples(client))
 
     # --- what is waited for
 
@@ -173,6 +177,9 @@ class LiveFederation:
             undisturbed.close()
 
     # --- inside
+
+    def _examples(self, client: int) -> Examples:
+        return load_site(RunSettings.from_run_config(self.run_config).task(), client).train
 
     @staticmethod
     def _created(url: str) -> str:

@@ -110,6 +110,6 @@ def test_a_deletion_under_way_survives_a_kill_of_the_server_app(live: LiveFedera
     live.deployment.kill(supernode(1))
     live.deployment.start(supernode(1))
     live.wait_for_message(1, WHOAMI)
-    live.wait_for_rounds(2)
+    live.wait_for_rounds(1)
     assert live.num_messages(1, TRAIN) == num_trained
-    assert all(record.metrics["participants"] == ["0"] for record in live.training_rounds()[-2:])
+    assert live.training_rounds()[-1].metrics["participants"] == ["0"]

@@ -108,11 +108,13 @@ class LocalLoss:
 def exact_kernels(device: torch.device) -> Iterator[None]:
     """Run torch operations that have second derivatives, and repeat themselves, in full precision.
 
-    Fused attention has no second derivative; the written-out kernel has. On a GPU convolutions by
+    Fused attention has no second derivative and no forward mode; the written-out kernel has. On a GPU convolutions by
     default round to TF32 and may choose other kernels from one call to the next.
     """
     with ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
         if device.type == "cuda":
             stack.enter_context(
                 torch.backends.cudnn.flags(

@@ -1,5 +1,5 @@
 # The commands of CONTRIBUTING.md. Each does its own set-up: Python 3.11 or newer and make are enough.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 NEWEST ?= .venv-newest
 BIN    := $(VENV)/bin
@@ -54,9 +54,9 @@ imports: setup
 
 check: lint types imports test
 
-proto: setup                ## generate server/api/deletion_pb2*.py from the .proto
+proto: setup                ## generate the *_pb2*.py beside each .proto
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
-		server/api/deletion.proto
+		server/api/deletion.proto strategies/sessions/session.proto
 
 bench: setup                ## speed and memory, as ratios measured in one run
 	$(BIN)/python benchmarks/rounds.py

@@ -3,6 +3,7 @@
 Run by Flower as `server.app:app`, in simulation and on a deployment alike.
 """
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from socket import gethostname
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from server.checkpoints import CheckpointStore
+from server.checkpoints import SETTINGS_FILE, CheckpointStore
 from server.driver import Driver
 from server.ledger import Ledger
 from server.live_loop import LiveLoop
@@ -24,6 +25,7 @@ from server.state import FederationState
 from strategies.fedavg import FedAvg
 from strategies.roster import Roster
 from strategies.run_config import RunSettings
+from unlearning.durable_files import write_atomically
 from unlearning.errors import ConfigurationError, Fenced
 from unlearning.parameters import content_hash
 from unlearning.tasks import load_server_test, make_task
@@ -75,7 +77,8 @@ def run_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Federat
 def open_driver(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterator[Driver]:
     """The server's hands, with the fencing token that makes this process the only writer."""
     state_dir = state_directory(settings, run_id)
-    state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    values = settings.model_dump(mode="json", by_alias=True)
+    write_atomically(state_dir / SETTINGS_FILE, json.dumps(values, indent=1).encode())
     ledger = Ledger.open(settings.ledger or ledger_url(state_dir))
     try:
         yield Driver(

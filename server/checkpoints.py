@@ -28,6 +28,8 @@ from unlearning.verification.measurement import Measurement
 _log = getLogger(__name__)
 _NAME = re.compile(r"(\d{10})-(\d{6})-([0-9a-f]{16})\.npz")
 VERSION = 1
+SETTINGS_FILE = "settings.json"
+"""Beside the checkpoints: the run's settings, which say what model the vector belongs to."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from server import cli_requests, cli_serve, cli_watch
 from server.api.tls import TlsFiles
 from server.cli_connection import DEFAULT_SERVER, Connection
+from server.cli_model import model_command
 from server.demo import demo_command
 from server.supervisor import supervise_command
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, RequestError
@@ -80,6 +81,7 @@ app.command("report")(cli_requests.report)
 app.command("clients")(cli_requests.clients)
 app.command("methods")(cli_requests.methods)
 app.command("serve")(cli_serve.serve)
+app.command("model")(model_command)
 app.command("supervise")(supervise_command)
 app.command("demo")(demo_command)
 

@@ -26,6 +26,14 @@ def unlearn(message: Message, context: Context) -> Message:
     return Message(handle_unlearn(message, context), reply_to=message)
 
 
+@app.train("session")
+def session(message: Message, context: Context) -> Message:
+    """All steps of an unlearning method, over a stream of its own."""
+    from client.handlers import handle_session
+
+    return Message(handle_session(message, context), reply_to=message)
+
+
 @app.evaluate()
 def measure(message: Message, context: Context) -> Message:
     """Measure a model on the client's own data."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from client.memory import ClientMemory, memory_of
 from strategies.messages import (
     arrays_content,
+    failure_values,
     instruction_of,
     reply_content,
     round_of,
@@ -20,7 +21,7 @@ from strategies.messages import (
 )
 from strategies.run_config import RunSettings, local_seed
 from unlearning.errors import DataError, FlowerUnlearningError
-from unlearning.methods import ClientSite, Reply, method_named
+from unlearning.methods import ClientSite, Instruction, Reply, method_named
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
 from unlearning.tasks import load_site, make_task
@@ -42,6 +43,7 @@ class Local:
     examples: Examples
     held_out: Examples
     values: Mapping[str, Any]
+    node_config: Mapping[str, Any]
     server_round: int
 
     def without(self, *forgets: Forget) -> Examples:
@@ -86,13 +88,12 @@ def handled(handler: Callable[[Message, Local], RecordDict]) -> Handler:
                 examples=site.train,
                 held_out=site.test,
                 values=values,
+                node_config=context.node_config,
                 server_round=round_of(message),
             )
             content = handler(message, local)
         except FlowerUnlearningError as exc:
-            content = arrays_content(
-                {}, {"error": f"{type(exc).__name__}: {exc}", "is-final": isinstance(exc, DataError)}
-            )
+            content = arrays_content({}, failure_values(exc))
         return with_site_requests(content, memory)
 
     return handle
@@ -132,7 +133,39 @@ def handle_unlearn(message: Message, local: Local) -> RecordDict:
         DataError: the instruction names example ids that this client does not have.
     """
     name, instruction = instruction_of(message)
-    missing = unknown_ids(local.examples, instruction.forget.sample_ids)
+    site = _site(local, instruction.forget)
+    instruction = replace(instruction, training=local.training(instruction.training))
+    return reply_content(method_named(name).client_step(instruction, site), {})
+
+
+@handled
+def handle_session(message: Message, local: Local) -> RecordDict:  # noqa: ARG001 - as all handlers
+    """All steps of an unlearning method that the server asks over one stream; the data is loaded once.
+
+    Raises:
+        SessionError: the session's server cannot be reached, or refuses this client.
+    """
+    # Imported here because gRPC is needed for sessions only.
+    from strategies.sessions.client_half import attend
+    from strategies.sessions.endpoint import Tls
+    from strategies.sessions.parcels import ACCOUNT, INVITATION, Invitation
+
+    sites: dict[Forget, ClientSite] = {}
+
+    def answer(method: str, server_round: int, instruction: Instruction) -> Reply:
+        if instruction.forget not in sites:
+            sites[instruction.forget] = _site(local, instruction.forget)
+        training = replace(local, server_round=server_round).training(instruction.training)
+        step = method_named(method).client_step
+        return step(replace(instruction, training=training), sites[instruction.forget])
+
+    invitation = Invitation.from_json(local.values.get(INVITATION, {}))
+    account = attend(invitation, answer, tls=Tls.from_settings(local.node_config))
+    return arrays_content({}, {ACCOUNT: account.to_json()})
+
+
+def _site(local: Local, forget: Forget) -> ClientSite:
+    missing = unknown_ids(local.examples, forget.sample_ids)
     if missing:
         raise DataError(
             f"{len(missing):,} of the sample ids are not among this client's examples: "
@@ -140,13 +173,11 @@ def handle_unlearn(message: Message, local: Local) -> RecordDict:
         )
     withheld = Forget.from_json(local.values.get("withheld", {}))
     available = local.without()
-    site = ClientSite(
+    return ClientSite(
         task=local.task,
-        forget=available.select(forgotten_mask(available, instruction.forget)),
-        retain=local.without(withheld, instruction.forget),
+        forget=available.select(forgotten_mask(available, forget)),
+        retain=local.without(withheld, forget),
     )
-    instruction = replace(instruction, training=local.training(instruction.training))
-    return reply_content(method_named(name).client_step(instruction, site), {})
 
 
 @handled

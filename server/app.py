@@ -25,6 +25,7 @@ from server.state import FederationState
 from strategies.fedavg import FedAvg
 from strategies.roster import Roster
 from strategies.run_config import RunSettings
+from strategies.sessions.endpoint import Endpoint
 from unlearning.durable_files import write_atomically
 from unlearning.errors import ConfigurationError, Fenced
 from unlearning.parameters import content_hash
@@ -92,6 +93,7 @@ def open_driver(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterator[D
             state_dir=state_dir,
             token=ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now()),
             now=_now,
+            endpoint=Endpoint.from_settings(settings),
         )
     finally:
         ledger.close()

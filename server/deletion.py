@@ -21,9 +21,11 @@ from server.driver import Driver, Observed
 from server.report import write_report
 from server.reporting import report_of
 from server.state import Batch, FederationState, Phase
+from server.transport import carry_out, session_for
 from strategies.messages import model_record, vector_of
+from strategies.sessions.server_half import Session
 from strategies.unlearning_strategy import UnlearningStrategy
-from unlearning.errors import IllegalMove, MethodFailed, RequestError
+from unlearning.errors import IllegalMove, MethodFailed, RequestError, SessionError
 from unlearning.methods import Need, method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import NOTHING, DeletionRequest, Forget, Status, Target
@@ -109,14 +111,22 @@ def begin(driver: Driver, state: FederationState, batch: Batch) -> FederationSta
 
 
 def unlearn(driver: Driver, state: FederationState) -> FederationState:
-    """Measure the model as it was, or carry out the method's next exchange."""
-    batch = _batch(state)
+    """Measure the model as it was, or carry out the method's next exchange; over a session all that are left.
+
+    What clients must leave out stays the same for as long as a session lasts.
+    """
     try:
-        if not batch.measurements:
+        if not _batch(state).measurements:
             return driver.save(_measured(driver, state, "before"))
-        return _exchange(driver, state, batch)
+        with session_for(driver, method_named(_batch(state).method)) as session:
+            state = _exchange(driver, state, session)
+            while session is not None and state.phase is Phase.UNLEARNING:
+                state = _exchange(driver, state, session)
+        return state
     except MethodFailed as exc:
-        return _given_up(driver, state, batch, exc)
+        return _given_up(driver, state, exc)
+    except SessionError as exc:
+        return _given_up(driver, state, MethodFailed(str(exc), retryable=True))
 
 
 def recover(driver: Driver, state: FederationState) -> FederationState:
@@ -194,7 +204,8 @@ def concerned(driver: Driver, targets: Sequence[Target]) -> dict[str, Forget]:
     return forgets
 
 
-def _exchange(driver: Driver, state: FederationState, batch: Batch) -> FederationState:
+def _exchange(driver: Driver, state: FederationState, session: Session | None) -> FederationState:
+    batch = _batch(state)
     method = method_named(batch.method)
     strategy = UnlearningStrategy(
         method,
@@ -205,18 +216,13 @@ def _exchange(driver: Driver, state: FederationState, batch: Batch) -> Federatio
         rounds_trained=state.training_rounds,
     )
     number = state.round + 1
-    messages = strategy.unlearn_messages(number, model_record(state.parameters), driver.grid)
-    done = driver.exchange(messages)
-    final = [failure for failure in done.failures.values() if failure.is_final]
-    if final:
-        raise MethodFailed("; ".join(str(failure) for failure in final), retryable=False)
-    strategy.aggregate_train(number, done.messages.values())
+    done = carry_out(driver, session, strategy, number, state.parameters)
     method_state = strategy.state
     assert method_state is not None
     batch = replace(
         batch,
         method_state=method_state,
-        participants=tuple(sorted({*batch.participants, *done.replies})),
+        participants=tuple(sorted({*batch.participants, *driver.fedavg.outcome.participants})),
         unlearning_cost=batch.unlearning_cost.plus(done.seconds, done.bytes_sent, done.bytes_received),
     )
     if not method_state.finished:
@@ -227,7 +233,12 @@ def _exchange(driver: Driver, state: FederationState, batch: Batch) -> Federatio
         parameters=method_state.parameters,
         exclusions=state.exclusions.including(batch.targets),
         phase=Phase.RECOVERING,
-        batch=replace(batch, method_state=None, hash_unlearned=content_hash(method_state.parameters)),
+        batch=replace(
+            batch,
+            method_state=None,
+            findings=dict(method_state.findings),
+            hash_unlearned=content_hash(method_state.parameters),
+        ),
     )
     driver.record(state, "unlearning", done, batch.request_ids)
     state = driver.save(state)
@@ -304,8 +315,9 @@ def _stop_reason(driver: Driver, state: FederationState, batch: Batch) -> str:
     return ""
 
 
-def _given_up(driver: Driver, state: FederationState, batch: Batch, failure: MethodFailed) -> FederationState:
+def _given_up(driver: Driver, state: FederationState, failure: MethodFailed) -> FederationState:
     """Back to training with the model as it was; the requests wait for another try, or have failed."""
+    batch = _batch(state)
     _log.warning("Unlearning attempt %d failed: %s", batch.attempt, failure)
     state = driver.save(replace(state, phase=Phase.TRAINING, batch=None, is_resting=True))
     for request_id in batch.request_ids:

@@ -24,6 +24,7 @@ from strategies.fedavg import FedAvg
 from strategies.measuring import merged
 from strategies.messages import model_record, values_of
 from strategies.run_config import RunSettings
+from strategies.sessions.endpoint import Endpoint
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Forget, Granularity, Status, Target
@@ -58,6 +59,7 @@ class Driver:
     token: the fencing token that this process acquired.
     answers: what became of the requests that clients filed at their sites, by client and key.
     notes: the last thing noted of a request that waits, so that it is noted once.
+    endpoint: where sessions with clients are held; None where there are none.
     """
 
     grid: Grid
@@ -72,6 +74,7 @@ class Driver:
     now: Callable[[], datetime]
     answers: dict[str, dict[str, str]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    endpoint: Endpoint | None = None
 
     def save(self, state: FederationState) -> FederationState:
         """Make `state` durable.
@@ -100,9 +103,13 @@ class Driver:
     def exchange(self, messages: Mapping[str, Message]) -> Exchange:
         """Send, wait, and take in what clients filed at their own sites."""
         done = exchange(self.grid, messages, timeout_s=self.settings.round_timeout_s)
+        self.take_site_requests(done)
+        return done
+
+    def take_site_requests(self, done: Exchange) -> None:
+        """Take in what clients filed at their own sites and sent with their replies."""
         for client, content in done.replies.items():
             self._take_site_requests(client, content)
-        return done
 
     def register_clients(self) -> None:
         """Write who is online into the ledger: the deletion service knows clients from there."""

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import getLogger
+from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -34,6 +35,16 @@ class Exchange:
     bytes_sent: int = 0
     bytes_received: int = 0
     seconds: float = 0.0
+
+    def plus(self, other: "Exchange") -> "Exchange":
+        """Both together."""
+        return Exchange(
+            messages={**self.messages, **other.messages},
+            failures={**self.failures, **other.failures},
+            bytes_sent=self.bytes_sent + other.bytes_sent,
+            bytes_received=self.bytes_received + other.bytes_received,
+            seconds=self.seconds + other.seconds,
+        )
 
     @property
     def replies(self) -> Mapping[str, RecordDict]:
@@ -76,7 +87,7 @@ def exchange(
                 failures[answering] = Failure(reply.error.reason or f"error code {reply.error.code}")
                 continue
             received += count_bytes(reply.content)
-            problem = _reported_problem(reply.content)
+            problem = _failure_in(reply.content)
             if problem:
                 failures[answering] = problem
             else:
@@ -97,11 +108,15 @@ def exchange(
     )
 
 
-def _reported_problem(content: RecordDict) -> Failure | None:
-    try:
-        values = values_of(content)
-    except UpdateRefused as exc:
-        return Failure(str(exc))
+def reported_failure(values: Mapping[str, Any]) -> Failure | None:
+    """Why a client says that it could not do its work, if that is what it answers."""
     if "error" not in values:
         return None
     return Failure(str(values["error"]), is_final=bool(values.get("is-final", False)))
+
+
+def _failure_in(content: RecordDict) -> Failure | None:
+    try:
+        return reported_failure(values_of(content))
+    except UpdateRefused as exc:
+        return Failure(str(exc))

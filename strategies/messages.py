@@ -19,13 +19,14 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from unlearning.errors import UpdateRefused
+from unlearning.errors import DataError, FlowerUnlearningError, UpdateRefused
 from unlearning.methods.method import Instruction, Reply
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget
 from unlearning.training import TrainingSettings
 
 TRAIN, UNLEARN, MEASURE, WHOAMI = "train", "train.unlearn", "evaluate", "query.whoami"
+SESSION = "train.session"
 VECTOR = "vector"
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 NUM_EXAMPLES = "num-examples"
@@ -99,14 +100,20 @@ def instruction_record(instruction: Instruction) -> ArrayRecord:
 
 def instruction_of(message: Message) -> tuple[str, Instruction]:
     """The method's name and the instruction in a message of type `train.unlearn`."""
-    values = values_of(message.content)
     model, own = _arrays_of(message.content)
+    return instruction_from(values_of(message.content), model, own)
+
+
+def instruction_from(
+    values: Mapping[str, Any], model: Vector, arrays: Mapping[str, NDArray[Any]]
+) -> tuple[str, Instruction]:
+    """The method's name and the instruction whose JSON and arrays have come."""
     return values["method"], Instruction(
         operation=values["operation"],
         model=model,
         training=TrainingSettings(**values["training"]),
         forget=Forget.from_json(values["forget"]),
-        arrays=own,
+        arrays=arrays,
         values=values["values"],
     )
 
@@ -130,17 +137,30 @@ def reply_of(content: RecordDict) -> Reply:
         UpdateRefused: a record or a value is missing or of the wrong type.
     """
     vector, own = _arrays_of(content)
-    metrics = _metrics_of(content)
-    count = metrics.pop(NUM_EXAMPLES, 0.0)
+    return checked_reply(vector, _metrics_of(content), own, values_of(content).get("values", {}))
+
+
+def checked_reply(
+    vector: Vector,
+    metrics: Mapping[str, float],
+    arrays: Mapping[str, NDArray[Any]],
+    values: Mapping[str, Any],
+) -> Reply:
+    """A method's reply from its parts; the number of examples comes as one of the `metrics`.
+
+    Raises:
+        UpdateRefused: the number of examples makes no sense.
+    """
+    count = metrics.get(NUM_EXAMPLES, 0.0)
     if not np.isfinite(count) or count < 0:
         raise UpdateRefused(f"The reply counts {count} examples.")
-    return Reply(
-        vector=vector,
-        num_examples=int(count),
-        metrics=metrics,
-        arrays=own,
-        values=values_of(content).get("values", {}),
-    )
+    measures = {name: value for name, value in metrics.items() if name != NUM_EXAMPLES}
+    return Reply(vector=vector, num_examples=int(count), metrics=measures, arrays=arrays, values=values)
+
+
+def failure_values(error: FlowerUnlearningError) -> Json:
+    """The JSON of an answer that the client cannot do what it was asked; asking again may help or not."""
+    return {"error": f"{type(error).__name__}: {error}", "is-final": isinstance(error, DataError)}
 
 
 def arrays_content(arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]) -> RecordDict:

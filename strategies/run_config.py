@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unlearning.errors import ConfigurationError
 from unlearning.tasks.settings import TaskSettings, problems
+from unlearning.tls_files import is_loopback
 from unlearning.training import TrainingSettings
 
 
@@ -63,6 +64,14 @@ class RunSettings(BaseModel):
     ledger: str = ""
     checkpoints_kept: int = Field(default=3, ge=1)
 
+    # Sessions: many short exchanges over a stream of their own
+    session_address: str = ""
+    session_bind: str = ""
+    session_timeout_s: float = Field(default=600.0, gt=0)
+    session_tls_ca: str = ""
+    session_tls_cert: str = ""
+    session_tls_key: str = ""
+
     # Deletion
     requests: str = ""
     recovery_max_rounds: int = Field(default=30, ge=0)
@@ -87,10 +96,30 @@ class RunSettings(BaseModel):
         except ValidationError as exc:
             wrong += [_sentence(error) for error in exc.errors()]
         if settings is not None:
-            wrong += problems(settings.task())
+            wrong += [*problems(settings.task()), *settings.session_problems()]
         if wrong or settings is None:
             raise ConfigurationError(wrong)
         return settings
+
+    def session_problems(self) -> list[str]:
+        """One sentence a wrong or missing setting of sessions; files are looked at where they are needed."""
+        wrong = []
+        for name, address in (("session-address", self.session_address), ("session-bind", self.session_bind)):
+            host, _, port = address.rpartition(":")
+            if address and not (host and port.isdigit() and 0 < int(port) < 2**16):
+                wrong.append(f"{name}: {address!r} is not of the form HOST:PORT.")
+        if self.session_bind and not self.session_address:
+            wrong.append("session-bind: it is of no use without session-address, where clients connect to.")
+        tls = (self.session_tls_ca, self.session_tls_cert, self.session_tls_key)
+        listening = self.session_bind or self.session_address
+        if any(tls) and not all(tls):
+            wrong.append("session-tls-ca, session-tls-cert, session-tls-key: give all three or none.")
+        if listening and not any(tls) and not is_loopback(listening):
+            wrong.append(
+                f"session-tls-ca, session-tls-cert, session-tls-key: {listening} can be reached from other "
+                "machines, so both sides must prove who they are. Give the files, or use 127.0.0.1."
+            )
+        return wrong
 
     def task(self, num_clients: int | None = None) -> TaskSettings:
         """The part that says what is learnt; a node's own number of partitions goes before."""

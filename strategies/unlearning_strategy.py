@@ -4,8 +4,9 @@ Under Flower's stock `start()`, round 1 is the method's first exchange and the r
 are recovery. The live loop drives the same four functions and keeps `state` in its checkpoints.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from logging import getLogger
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -13,7 +14,9 @@ from flwr.serverapp.strategy import Strategy
 
 from strategies.fedavg import FedAvg, RoundOutcome
 from strategies.messages import (
+    SESSION,
     UNLEARN,
+    Json,
     compose,
     instruction_record,
     instruction_values,
@@ -21,9 +24,17 @@ from strategies.messages import (
     reply_of,
     vector_of,
 )
+from strategies.roster import Member
 from strategies.updates import check_norm, check_vector
 from unlearning.errors import MethodFailed, UpdateRefused
-from unlearning.methods.method import Method, MethodParameters, Problem, Reply, UnlearningState
+from unlearning.methods.method import (
+    Instruction,
+    Method,
+    MethodParameters,
+    Problem,
+    Reply,
+    UnlearningState,
+)
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.tasks import make_task
 
@@ -53,7 +64,7 @@ class UnlearningStrategy(Strategy):
         self.state = state
         self._rounds_trained = rounds_trained
         self._problem: Problem | None = None
-        self._asked: frozenset[str] = frozenset()
+        self._asked: Mapping[str, Member] = {}
 
     def summary(self) -> None:
         """Log what is forgotten and how."""
@@ -92,6 +103,27 @@ class UnlearningStrategy(Strategy):
         """The messages of the method's next exchange, by client id; empty where it asks nobody.
 
         Raises:
+            MethodFailed: no client that the method needs is online.
+        """
+        records: dict[int, ArrayRecord] = {}
+        messages: dict[str, Message] = {}
+        for client, instruction in sorted(self.instructions(server_round, arrays, grid).items()):
+            if instruction.arrays:
+                record = instruction_record(instruction)
+            else:  # the same model for many clients is one object on the wire
+                record = records.setdefault(id(instruction.model), model_record(instruction.model))
+            values = instruction_values(self.method.info.name, instruction)
+            messages[client] = self._message(client, UNLEARN, server_round, values, record)
+        return messages
+
+    def invitations(self, server_round: int, values: Mapping[str, Json]) -> dict[str, Message]:
+        """The messages that open a session, to clients that the method has just instructions for."""
+        return {client: self._message(client, SESSION, server_round, own) for client, own in values.items()}
+
+    def instructions(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> Mapping[str, Instruction]:
+        """The method's next exchange, by client id, however it travels; empty where it asks nobody.
+
+        Raises:
             MethodFailed: no client that the method needs is online. One that lacks some of them decides
                 for itself when it sees the replies.
         """
@@ -120,20 +152,8 @@ class UnlearningStrategy(Strategy):
             raise MethodFailed(
                 f"None of the clients that {self.method.info.title} needs is online now.", retryable=True
             )
-        self._asked = frozenset(instructions)
-        records: dict[int, ArrayRecord] = {}
-        messages: dict[str, Message] = {}
-        for client, instruction in sorted(instructions.items()):
-            if instruction.arrays:
-                record = instruction_record(instruction)
-            else:  # the same model for many clients is one object on the wire
-                record = records.setdefault(id(instruction.model), model_record(instruction.model))
-            values = {
-                **instruction_values(self.method.info.name, instruction),
-                **self.fedavg.site_values(client),
-            }
-            messages[client] = compose(online[client].node_id, UNLEARN, server_round, values, record)
-        return messages
+        self._asked = {client: online[client] for client in instructions}
+        return instructions
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -145,11 +165,6 @@ class UnlearningStrategy(Strategy):
         """
         if self.is_finished and self._problem is None:
             return self.fedavg.aggregate_train(server_round, replies)
-        assert self.state is not None, "configure_train comes first"
-        if self.state.finished:  # a method that asks nobody is finished once it has begun
-            self.fedavg.outcome = RoundOutcome()
-            return self._committed()
-        assert self._problem is not None, "configure_train comes first"
         accepted: dict[str, Reply] = {}
         refused: dict[str, str] = {}
         for message in replies:
@@ -157,26 +172,44 @@ class UnlearningStrategy(Strategy):
             if message.has_error() or client is None:
                 continue
             try:
-                if client not in self._asked:
-                    raise UpdateRefused("It was not asked.")
-                reply = reply_of(message.content)
-                like = reply.vector if self.method.info.replies_have_any_length else self.state.parameters
-                check_vector(reply.vector.astype(like.dtype, copy=False), like=like)
-                if self.method.info.replies_are_updates:
-                    check_norm(reply.vector, self.fedavg.settings.max_update_norm)
+                accepted[client] = reply_of(message.content)
             except UpdateRefused as exc:
                 refused[client] = str(exc)
-                _log.warning("The answer of client %s is refused: %s", client, exc)
-                continue
-            accepted[client] = reply
+        state = self.aggregate(accepted, refused)
+        return model_record(state.parameters), None
+
+    def aggregate(
+        self, replies: Mapping[str, Reply], refused: Mapping[str, str] | None = None
+    ) -> UnlearningState:
+        """The method's state after an exchange, from those replies that may enter it.
+
+        refused: clients whose answer could not even be read, with the reason.
+
+        Raises:
+            MethodFailed: the replies do not suffice.
+        """
+        assert self.state is not None, "instructions come first"
+        if self.state.finished:  # a method that asks nobody is finished once it has begun
+            self.fedavg.outcome = RoundOutcome()
+            return self._committed(self.state)
+        assert self._problem is not None, "instructions come first"
+        reasons = dict(refused or {})
+        accepted: dict[str, Reply] = {}
+        for client, reply in sorted(replies.items()):
+            try:
+                self._check(client, reply, self.state)
+            except UpdateRefused as exc:
+                reasons[client] = str(exc)
+            else:
+                accepted[client] = reply
+        for client, reason in sorted(reasons.items()):
+            _log.warning("The answer of client %s is refused: %s", client, reason)
         self.fedavg.outcome = RoundOutcome(
-            participants={client: reply.num_examples for client, reply in sorted(accepted.items())},
-            refused=refused,
+            participants={client: reply.num_examples for client, reply in accepted.items()},
+            refused=reasons,
         )
         self.state = self.method.aggregate(self._problem, self.state, accepted)
-        if not self.state.finished:
-            return model_record(self.state.parameters), None
-        return self._committed()
+        return self._committed(self.state) if self.state.finished else self.state
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -188,8 +221,27 @@ class UnlearningStrategy(Strategy):
         """As FedAvg does."""
         return self.fedavg.aggregate_evaluate(server_round, replies)
 
-    def _committed(self) -> tuple[ArrayRecord, None]:
-        assert self.state is not None
+    def _message(
+        self,
+        client: str,
+        kind: str,
+        server_round: int,
+        values: Mapping[str, Any],
+        arrays: ArrayRecord | None = None,
+    ) -> Message:
+        """A message to a client that was just found online, with what every message tells it."""
+        content = {**values, **self.fedavg.site_values(client)}
+        return compose(self._asked[client].node_id, kind, server_round, content, arrays)
+
+    def _check(self, client: str, reply: Reply, state: UnlearningState) -> None:
+        if client not in self._asked:
+            raise UpdateRefused("It was not asked.")
+        like = reply.vector if self.method.info.replies_have_any_length else state.parameters
+        check_vector(reply.vector.astype(like.dtype, copy=False), like=like)
+        if self.method.info.replies_are_updates:
+            check_norm(reply.vector, self.fedavg.settings.max_update_norm)
+
+    def _committed(self, state: UnlearningState) -> UnlearningState:
         self.fedavg.exclusions = self.fedavg.exclusions.including(self.targets)
         self._problem = None
-        return model_record(self.state.parameters), None
+        return state

@@ -7,6 +7,7 @@ FlowerUnlearningError
 ├── MethodFailed               an unlearning method cannot go on (retryable or not)
 ├── NumericalError             a product, a solver or its operator cannot do what it promises
 ├── CheckpointError            a checkpoint cannot be read, or is not what its name says
+├── SessionError               a session between the server and a client cannot be opened, or broke off
 ├── Fenced                     a newer server process has taken over; this one must stop
 └── RequestError               a deletion request is refused
     ├── InvalidRequest         malformed: no target, empty sample list, bad parameter
@@ -65,6 +66,10 @@ class CheckpointError(FlowerUnlearningError):
 
 class DeploymentError(FlowerUnlearningError):
     """A process of the federation, or a command to it, did not do what was asked."""
+
+
+class SessionError(FlowerUnlearningError):
+    """A session between the server and a client cannot be opened, or broke off."""
 
 
 class Fenced(FlowerUnlearningError):

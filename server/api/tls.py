@@ -1,12 +1,14 @@
 """TLS for the deletion service and its clients, from files."""
 
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
 from unlearning.errors import ConfigurationError
+from unlearning.tls_files import is_loopback, read_pem
+
+__all__ = ["TlsFiles", "is_loopback"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +48,7 @@ class TlsFiles:
         return grpc.ssl_channel_credentials(ca, key, certificate)
 
     def _read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        problems: list[str] = []
-        contents: list[bytes | None] = []
-        for what, path in (("ca", self.ca), ("cert", self.certificate), ("key", self.key)):
-            try:
-                contents.append(None if path is None else path.read_bytes())
-            except OSError as exc:
-                problems.append(f"tls: --tls-{what} {str(path)!r} cannot be read: {exc.strerror}.")
-        if problems:
-            raise ConfigurationError(problems)
-        ca, certificate, key = contents
+        ca, certificate, key = read_pem(
+            {"--tls-ca": self.ca, "--tls-cert": self.certificate, "--tls-key": self.key}
+        )
         return ca, certificate, key
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach a server that listens at `address` (host:port)."""
-    if address.startswith("unix:"):
-        return True
-    host = address.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

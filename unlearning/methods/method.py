@@ -16,7 +16,7 @@ A new method is one file here with a class that has these attributes and four fu
 in `unlearning.methods.METHODS`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
@@ -50,6 +50,7 @@ class MethodInfo:
     replies_are_updates: whether the clients' vectors are changes of the whole model, whose length is
         checked and which the federation's bound on their norm applies to. Products and gradients are not
         changes; a method whose vectors have another length checks that itself (`replies_have_any_length`).
+    is_iterative: whether it has many short exchanges, for which a session with each client pays.
     """
 
     name: str
@@ -61,6 +62,7 @@ class MethodInfo:
     remark: str = ""
     replies_are_updates: bool = True
     replies_have_any_length: bool = False
+    is_iterative: bool = False
 
 
 class MethodParameters(BaseModel):
@@ -134,11 +136,14 @@ class ClientSite:
 
     forget: the examples that the instruction says to forget.
     retain: the others, without anything that was forgotten earlier.
+    memo: where the client half may leave what saves it work in the next exchange. It may be empty each time,
+        as it is where every exchange is a process of its own, so results must not depend on it.
     """
 
     task: Task
     forget: Examples
     retain: Examples
+    memo: MutableMapping[str, Any] = field(default_factory=dict)
 
     @property
     def own(self) -> Examples:

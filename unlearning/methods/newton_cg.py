@@ -36,7 +36,7 @@ from unlearning.methods.method import (
     add_weighted,
     relative_change,
 )
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, content_hash
 from unlearning.requests import NOTHING, Granularity
 from unlearning.solvers import (
     Awaits,
@@ -81,6 +81,7 @@ class NewtonCg:
         needs=frozenset({Need.RETAINED_ONLINE}),
         remark="many short exchanges: two a preconditioned step",
         replies_are_updates=False,
+        is_iterative=True,
     )
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
@@ -121,20 +122,16 @@ class NewtonCg:
         if instruction.operation in (GRADIENT, FORGET_GRADIENT):
             vector = gradient(site.task, instruction.model, examples)
             return Reply(vector=vector, num_examples=len(examples))
-        shift = settings["damping"] + instruction.training.weight_decay
-        is_local_solve = instruction.operation == PRECONDITION
-        product = CurvatureProduct(
-            site.task,
-            instruction.model,
-            examples,
-            kind=CurvatureKind(settings["curvature"]),
-            damping=shift if is_local_solve else 0.0,
-        )
+        product = _kept_product(instruction, site)
         direction = instruction.arrays["direction"]
-        if not is_local_solve:
+        if instruction.operation == PRODUCT:
             return Reply(vector=product(direction), num_examples=len(examples))
+        shift = settings["damping"] + instruction.training.weight_decay
         solution = conjugate_gradient(
-            product, direction, max_iterations=settings["local_iterations"], tolerance=1e-6
+            lambda vector: product(vector) + (shift * vector).astype(vector.dtype, copy=False),
+            direction,
+            max_iterations=settings["local_iterations"],
+            tolerance=1e-6,
         )
         return Reply(vector=solution.value, num_examples=len(examples))
 
@@ -189,6 +186,17 @@ class NewtonCg:
         if "solve" in state.values:  # a participant has gone: on from the last iterate, with the rest
             return _continued(problem, state, cg_restart(_solve(state), right))
         return _continued(problem, state, cg_begin(right, _cg_settings(problem, state)))
+
+
+def _kept_product(instruction: Instruction, site: ClientSite) -> CurvatureProduct:
+    """The product with the client's own curvature; one for all exchanges at the same model, so its graph pays."""
+    kind = CurvatureKind(instruction.values["curvature"])
+    key = f"{kind} at {content_hash(instruction.model)}"
+    product = site.memo.get(key)
+    if not isinstance(product, CurvatureProduct):
+        site.memo.clear()  # the graph of an older model holds memory and is not asked for again
+        product = site.memo[key] = CurvatureProduct(site.task, instruction.model, site.retain, kind=kind)
+    return product
 
 
 def _first_phase(problem: Problem) -> str:

@@ -1,0 +1,58 @@
+"""How a method's exchanges travel: each by Flower messages, or all over one session (docs/sessions.md)."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+from server.driver import Driver
+from strategies.exchange import Exchange
+from strategies.messages import model_record
+from strategies.sessions.server_half import Session
+from strategies.unlearning_strategy import UnlearningStrategy
+from unlearning.errors import MethodFailed
+from unlearning.methods import Method
+from unlearning.parameters import Vector
+
+
+def session_for(driver: Driver, method: Method) -> AbstractContextManager[Session | None]:
+    """A session for the rest of the method's exchanges; None where each goes by Flower messages.
+
+    Raises (on entering):
+        SessionError: the session's address cannot be used.
+    """
+    if driver.endpoint is None or not method.info.is_iterative:
+        return nullcontext()
+    return Session(driver.grid, driver.endpoint)
+
+
+def carry_out(
+    driver: Driver, session: Session | None, strategy: UnlearningStrategy, number: int, model: Vector
+) -> Exchange:
+    """Carry out the strategy's next exchange, as round `number`; afterwards its state is the next one.
+
+    Raises:
+        MethodFailed: the replies do not suffice.
+    """
+    if session is None:
+        done = driver.exchange(strategy.unlearn_messages(number, model_record(model), driver.grid))
+        _check_final(done)
+        strategy.aggregate_train(number, done.messages.values())
+        return done
+    instructions = strategy.instructions(number, model_record(model), driver.grid)
+    answers = session.exchange(
+        number,
+        strategy.method.info.name,
+        instructions,
+        lambda values: strategy.invitations(number, values),
+    )
+    _check_final(answers.exchange)
+    strategy.aggregate(answers.replies)
+    if not strategy.is_finished:
+        return answers.exchange
+    accounts = session.close()
+    driver.take_site_requests(accounts)
+    return answers.exchange.plus(accounts)
+
+
+def _check_final(done: Exchange) -> None:
+    final = [str(failure) for failure in done.failures.values() if failure.is_final]
+    if final:
+        raise MethodFailed("; ".join(final), retryable=False)

@@ -1,0 +1,229 @@
+"""The client half of a session: connect, answer instructions until the End, connect again if the stream breaks.
+
+Instructions are answered one after the other. While one is computed nothing is read, so gRPC's flow control
+holds the server back; what goes out waits in a queue of a few chunks. An instruction that comes again, because
+the stream broke before its answer arrived, is answered from memory.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from logging import getLogger
+from typing import Any
+
+import grpc
+
+from strategies.messages import Json, failure_values
+from strategies.sessions import session_pb2 as pb
+from strategies.sessions.endpoint import Tls, open_channel
+from strategies.sessions.framing import Assembler, Parcel, frames
+from strategies.sessions.parcels import Invitation, failure_parcel, instruction_of, reply_parcel
+from strategies.sessions.session_pb2_grpc import SessionServiceStub
+from unlearning.errors import FlowerUnlearningError, SessionError
+from unlearning.methods.method import Instruction, Reply
+
+_log = getLogger(__name__)
+
+RECONNECT_S = 30.0
+MAX_INSTRUCTION_BYTES = 2**33
+_RETRY_S = 0.5
+_QUEUED_FRAMES = 4
+_FINAL = frozenset(
+    {
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+"""Refusals; everything else may be the network, and the client tries again."""
+
+Answering = Callable[[str, int, Instruction], Reply]
+"""The reply to an instruction of the method of that name in that round of the server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What a client did in a session. Bytes are of frames, seconds of wall time."""
+
+    instructions: int = 0
+    seconds_computing: float = 0.0
+    seconds: float = 0.0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    connections: int = 0
+
+    def to_json(self) -> Json:
+        """As the client's Flower reply carries it."""
+        return asdict(self)
+
+
+def attend(
+    invitation: Invitation, answer: Answering, *, tls: Tls | None = None, reconnect_s: float = RECONNECT_S
+) -> Account:
+    """Answer the session's instructions until its End.
+
+    reconnect_s: how long to try to connect, at first and after the stream broke.
+
+    Raises:
+        SessionError: refused, or the server cannot be reached for `reconnect_s`, or it asked nothing for
+            three times its own deadline.
+        ConfigurationError: a TLS file cannot be read.
+    """
+    started = time.monotonic()
+    with open_channel(invitation.address, tls) as channel:
+        attendance = _Attendance(channel, invitation, answer, reconnect_s)
+        attendance.run()
+    return replace(attendance.account, seconds=time.monotonic() - started)
+
+
+class _Attendance:
+    """One client's stay in a session, over as many connections as it takes."""
+
+    def __init__(
+        self, channel: grpc.Channel, invitation: Invitation, answer: Answering, reconnect_s: float
+    ) -> None:
+        self.account = Account()
+        self._stub: Any = SessionServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        self._invitation = invitation
+        self._answer = answer
+        self._reconnect_s = reconnect_s
+        self._idle_s = 3 * invitation.timeout_s
+        self._contact_at = time.monotonic()
+        self._last: Parcel | None = None
+        self._has_ended = False
+
+    def run(self) -> None:
+        """Connect until the End has come."""
+        while True:
+            reason = self._connected()
+            if reason is None:
+                return
+            if time.monotonic() - self._contact_at > self._reconnect_s:
+                raise SessionError(
+                    f"The session at {self._invitation.address} cannot be reached for {self._reconnect_s:g} s: "
+                    f"{reason}. Check session-address, the firewall and the certificates."
+                )
+            time.sleep(_RETRY_S)
+
+    def _connected(self) -> str | None:
+        """One connection: None when the End has come, else why it broke.
+
+        Raises:
+            SessionError: the server refuses this client, or asks nothing any more.
+        """
+        self.account = replace(self.account, connections=self.account.connections + 1)
+        outgoing: queue.Queue[pb.Frame | None] = queue.Queue(_QUEUED_FRAMES)
+        outgoing.put(
+            pb.Frame(
+                hello=pb.Hello(
+                    session_id=self._invitation.session_id,
+                    token=self._invitation.token,
+                    connection=self.account.connections,
+                )
+            )
+        )
+        call = self._stub.Attend(iter(outgoing.get, None))
+        is_idle = threading.Event()
+        try:
+            return None if self._conversed(call, outgoing, is_idle) else "the server closed the stream"
+        except grpc.RpcError as exc:
+            if is_idle.is_set():
+                raise SessionError(f"The server asked nothing for {self._idle_s:g} s.") from exc
+            code = exc.code() if isinstance(exc, grpc.Call) else None
+            reason = exc.details() if isinstance(exc, grpc.Call) else str(exc)
+            if code in _FINAL:
+                raise SessionError(f"The session's server refuses this client: {reason}") from exc
+            _log.warning("The session's stream broke: %s", reason)
+            return str(reason)
+        finally:
+            call.cancel()
+            _close(outgoing)
+
+    def _conversed(
+        self, call: Any, outgoing: "queue.Queue[pb.Frame | None]", is_idle: threading.Event
+    ) -> bool:
+        """Answer what comes over one stream; whether the End came."""
+        assembler = Assembler(MAX_INSTRUCTION_BYTES)
+        while True:
+            parcel = self._next_parcel(call, assembler, is_idle)
+            if parcel is None:
+                return self._has_ended
+            for frame in frames(self._reply(parcel)):
+                if not _put(outgoing, frame, call):
+                    break  # the stream broke; reading on says why
+                self._count(sent=frame.ByteSize())
+            self._contact_at = time.monotonic()
+
+    def _next_parcel(self, call: Any, assembler: Assembler, is_idle: threading.Event) -> Parcel | None:
+        """The next instruction; None when the stream ended, with or without an End."""
+
+        def give_up() -> None:
+            is_idle.set()
+            call.cancel()
+
+        patience = threading.Timer(self._idle_s, give_up)
+        patience.daemon = True
+        patience.start()
+        try:
+            for frame in call:
+                self._contact_at = time.monotonic()
+                self._count(received=frame.ByteSize())
+                if frame.WhichOneof("kind") == "end":
+                    self._has_ended = True
+                    return None
+                parcel = assembler.add(frame)
+                if parcel is not None:
+                    return parcel
+        finally:
+            patience.cancel()
+        return None
+
+    def _reply(self, parcel: Parcel) -> Parcel:
+        if self._last is not None and self._last.exchange == parcel.exchange:
+            return self._last
+        started = time.monotonic()
+        try:
+            self._last = reply_parcel(parcel.exchange, self._answer(*instruction_of(parcel)))
+        except FlowerUnlearningError as exc:
+            self._last = failure_parcel(parcel.exchange, failure_values(exc))
+        self.account = replace(
+            self.account,
+            instructions=self.account.instructions + 1,
+            seconds_computing=self.account.seconds_computing + time.monotonic() - started,
+        )
+        return self._last
+
+    def _count(self, *, sent: int = 0, received: int = 0) -> None:
+        self.account = replace(
+            self.account,
+            bytes_sent=self.account.bytes_sent + sent,
+            bytes_received=self.account.bytes_received + received,
+        )
+
+
+def _put(outgoing: "queue.Queue[pb.Frame | None]", frame: pb.Frame, call: Any) -> bool:
+    """Queue a frame, waiting while the stream is slow; False when the stream has ended."""
+    while call.is_active():
+        try:
+            outgoing.put(frame, timeout=0.5)
+        except queue.Full:
+            continue
+        return True
+    return False
+
+
+def _close(outgoing: "queue.Queue[pb.Frame | None]") -> None:
+    """Let gRPC's sending thread end, whatever still waits."""
+    while True:
+        try:
+            outgoing.put_nowait(None)
+        except queue.Full:
+            with suppress(queue.Empty):
+                outgoing.get_nowait()
+        else:
+            return

@@ -1,0 +1,155 @@
+"""Where sessions are held and who may come: addresses and TLS of both sides.
+
+As with the deletion service, beyond one's own machine there is only mutual TLS: the server does not listen and
+the client does not connect without. On loopback (demo, tests) plain text is allowed.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from strategies.run_config import RunSettings
+from strategies.sessions.framing import MAX_FRAME_BYTES
+from unlearning.errors import ConfigurationError, SessionError
+from unlearning.tls_files import is_loopback, read_pem
+
+MAX_CLIENTS = 500
+"""Each client of a session holds a thread of the server."""
+
+TLS_SETTINGS = ("session-tls-ca", "session-tls-cert", "session-tls-key")
+_KEEPALIVE = (
+    # A machine that vanished without a word is found out within a minute, also while it computes.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files: the authority that the other side must be certified by, and one's own certificate and key."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> "Tls | None":
+        """What `session-tls-ca`, `-cert` and `-key` name; None where all are empty.
+
+        Raises:
+            ConfigurationError: only some are given.
+        """
+        values = {name: str(settings.get(name, "")) for name in TLS_SETTINGS}
+        missing = [name for name, value in values.items() if not value]
+        if len(missing) == len(values):
+            return None
+        if missing:
+            raise ConfigurationError([f"{name}: it goes together with the other two." for name in missing])
+        return cls(*(Path(value).expanduser() for value in values.values()))
+
+    def read(self) -> tuple[bytes | None, ...]:
+        """The files' contents: authority, certificate, key.
+
+        Raises:
+            ConfigurationError: lists every file that cannot be read.
+        """
+        return tuple(read_pem(dict(zip(TLS_SETTINGS, (self.ca, self.certificate, self.key), strict=True))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A server's place for sessions.
+
+    address: where clients reach it (host:port). bind: where it listens. timeout_s: of one exchange.
+    """
+
+    address: str
+    bind: str
+    timeout_s: float
+    tls: Tls | None = None
+
+    @classmethod
+    def from_settings(cls, settings: RunSettings) -> "Endpoint | None":
+        """The run's endpoint; None where `session-address` is empty and exchanges go by Flower messages.
+
+        Raises:
+            ConfigurationError: a TLS file cannot be read.
+        """
+        if not settings.session_address:
+            return None
+        tls = Tls.from_settings(settings.model_dump(by_alias=True))
+        if tls is not None:
+            tls.read()
+        return cls(
+            address=settings.session_address,
+            bind=settings.session_bind or settings.session_address,
+            timeout_s=settings.session_timeout_s,
+            tls=tls,
+        )
+
+    def listen(self) -> grpc.Server:
+        """A server that is bound and not started.
+
+        Raises:
+            SessionError: the address is taken, or open to other machines without TLS.
+        """
+        if self.tls is None and not is_loopback(self.bind):
+            raise SessionError(
+                f"Sessions at {self.bind} could be reached from other machines, so both sides must prove who "
+                f"they are: set {', '.join(TLS_SETTINGS)}, or bind to 127.0.0.1."
+            )
+        workers = ThreadPoolExecutor(MAX_CLIENTS, thread_name_prefix="session")
+        options = (
+            *_KEEPALIVE,
+            ("grpc.so_reuseport", 0),  # otherwise two server processes could share the port
+            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        )
+        server = grpc.server(workers, options=options, maximum_concurrent_rpcs=MAX_CLIENTS)
+        try:
+            if self.tls is None:
+                server.add_insecure_port(self.bind)
+            else:
+                ca, certificate, key = self.tls.read()
+                assert key is not None
+                assert certificate is not None
+                server.add_secure_port(
+                    self.bind,
+                    grpc.ssl_server_credentials([(key, certificate)], ca, require_client_auth=True),
+                )
+        except RuntimeError as exc:
+            raise SessionError(
+                f"Cannot listen for sessions at {self.bind}. Does another server process still hold the port?"
+            ) from exc
+        return server
+
+
+def open_channel(address: str, tls: Tls | None) -> grpc.Channel:
+    """A client's connection to the sessions at `address`.
+
+    Raises:
+        SessionError: the address is on another machine and there is no TLS.
+        ConfigurationError: a TLS file cannot be read.
+    """
+    options: list[tuple[str, Any]] = [
+        *_KEEPALIVE,
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+    ]
+    if is_loopback(address):
+        options.append(("grpc.enable_http_proxy", 0))  # a proxy cannot reach this machine's loopback
+    if tls is not None:
+        ca, certificate, key = tls.read()
+        return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate), options)
+    if not is_loopback(address):
+        raise SessionError(
+            f"The session at {address} is on another machine: give this node "
+            f"{', '.join(TLS_SETTINGS)} in its --node-config."
+        )
+    return grpc.insecure_channel(address, options)

@@ -1,0 +1,108 @@
+"""What travels in a session: invitations, instructions and replies, as parcels and back."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from strategies.exchange import Failure, reported_failure
+from strategies.messages import (
+    NUM_EXAMPLES,
+    ROUND,
+    VECTOR,
+    Json,
+    checked_reply,
+    instruction_from,
+    instruction_values,
+)
+from strategies.sessions.framing import Parcel
+from unlearning.errors import SessionError, UpdateRefused
+from unlearning.methods.method import Instruction, Reply
+
+INVITATION, ACCOUNT = "session", "account"
+"""Under these keys a Flower message carries the invitation, and its reply the account."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invitation:
+    """What the Flower message that opens a session tells one client. The token is for this client alone."""
+
+    address: str
+    session_id: str
+    token: str
+    timeout_s: float
+
+    def to_json(self) -> Json:
+        """As the message carries it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Invitation":
+        """The inverse of `to_json`.
+
+        Raises:
+            SessionError: the message carries no invitation.
+        """
+        try:
+            return cls(**value)
+        except TypeError as exc:
+            raise SessionError(f"The message carries no invitation to a session: {exc}.") from exc
+
+
+def instruction_parcel(
+    exchange: int, server_round: int, method: str, instruction: Instruction, model_hash: str
+) -> Parcel:
+    """An instruction; its model is kept by the receiver under `model_hash`."""
+    return Parcel(
+        exchange=exchange,
+        values={**instruction_values(method, instruction), ROUND: server_round},
+        arrays={VECTOR: instruction.model, **instruction.arrays},
+        hashes={VECTOR: model_hash},
+    )
+
+
+def instruction_of(parcel: Parcel) -> tuple[str, int, Instruction]:
+    """The method's name, the server's round, and the instruction.
+
+    Raises:
+        SessionError: a key or the model is missing.
+    """
+    arrays = dict(parcel.arrays)
+    try:
+        model = arrays.pop(VECTOR)
+        name, instruction = instruction_from(parcel.values, model, arrays)
+        return name, int(parcel.values[ROUND]), instruction
+    except (KeyError, TypeError) as exc:
+        raise SessionError(f"Instruction {parcel.exchange} lacks something or has too much: {exc}.") from exc
+
+
+def reply_parcel(exchange: int, reply: Reply) -> Parcel:
+    """A client's reply to instruction `exchange`."""
+    values = {
+        NUM_EXAMPLES: reply.num_examples,
+        "metrics": dict(reply.metrics),
+        "values": dict(reply.values),
+    }
+    return Parcel(exchange=exchange, values=values, arrays={VECTOR: reply.vector, **reply.arrays})
+
+
+def failure_parcel(exchange: int, values: Json) -> Parcel:
+    """A client's answer that it cannot do what instruction `exchange` asks."""
+    return Parcel(exchange=exchange, values=values, arrays={})
+
+
+def reply_of(parcel: Parcel) -> Reply | Failure:
+    """The reply, or why there is none."""
+    failure = reported_failure(parcel.values)
+    if failure is not None:
+        return failure
+    arrays = dict(parcel.arrays)
+    try:
+        if VECTOR not in arrays:
+            raise UpdateRefused(f"The reply has no array {VECTOR!r}, it has {sorted(arrays)[:5]}.")
+        metrics = {str(name): float(value) for name, value in parcel.values["metrics"].items()}
+        metrics[NUM_EXAMPLES] = float(parcel.values[NUM_EXAMPLES])
+        return checked_reply(arrays.pop(VECTOR), metrics, arrays, dict(parcel.values["values"]))
+    except UpdateRefused as exc:
+        return Failure(str(exc))
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        return Failure(f"Its reply is malformed: {type(exc).__name__}: {exc}")

@@ -1,0 +1,103 @@
+"""What tests of sessions share: a Grid whose session clients run beside the server, and a line that can be cut."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from flwr.app import Message
+
+from strategies.in_process_grid import InProcessGrid
+from strategies.messages import SESSION
+from tests.federation import InProcessFederation
+
+
+class ThreadedGrid(InProcessGrid):
+    """An in-process Grid that runs each session message in a thread of its own; others at once, as ever."""
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids: list[str] = []
+        for message in messages:
+            if message.metadata.message_type != SESSION:
+                ids += super().push_messages([message])
+                continue
+            message_id = f"session-{next(self._ids)}"
+            message.metadata.__dict__["_message_id"] = message_id
+            self.sent.append(message)
+            threading.Thread(target=self._attend, args=(message_id, message), daemon=True).start()
+            ids.append(message_id)
+        return ids
+
+    def _attend(self, message_id: str, message: Message) -> None:
+        reply = self._answer(message)
+        reply.metadata.__dict__["_message_id"] = f"reply-to-{message_id}"
+        self._replies[message_id] = reply
+
+
+class SessionFederation(InProcessFederation):
+    """A federation in this process whose grid can hold sessions."""
+
+    def new_grid(self) -> InProcessGrid:
+        grid = super().new_grid()
+        configs = [context.node_config for context in grid.contexts.values()]
+        self.grid = ThreadedGrid(grid._client_app, configs, self.run_config)
+        return self.grid
+
+
+class CuttingProxy:
+    """Forwards connections to `target`; the first is cut after `cut_after` bytes from the server or the client."""
+
+    def __init__(self, target: str, *, from_server: int | None = None, from_client: int | None = None) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._limits = {"server": from_server, "client": from_client}
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.num_connections = 0
+        self.was_cut = threading.Event()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(self._target)
+            except OSError:
+                near.close()
+                continue
+            self.num_connections += 1
+            limits = dict(self._limits) if not self.was_cut.is_set() else {"server": None, "client": None}
+            for source, sink, limit in ((far, near, limits["server"]), (near, far, limits["client"])):
+                threading.Thread(
+                    target=self._forward, args=(source, sink, limit, (near, far)), daemon=True
+                ).start()
+
+    def _forward(
+        self, source: socket.socket, sink: socket.socket, limit: int | None, both: tuple[socket.socket, ...]
+    ) -> None:
+        passed = 0
+        try:
+            while data := source.recv(65536):
+                passed += len(data)
+                if limit is not None and passed > limit:
+                    self.was_cut.set()
+                    break
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in both:
+            _shut(end)
+
+
+def _shut(end: socket.socket) -> None:
+    try:
+        end.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    end.close()

@@ -37,6 +37,7 @@ class Layout:
     control_address: str
     fleet_address: str
     deletion_address: str
+    session_address: str
     runtime_ports: tuple[int, ...]
     node_config: Mapping[str, ConfigValue] = field(default_factory=dict)
 
@@ -67,7 +68,7 @@ class Layout:
 
     @property
     def certificates_dir(self) -> Path:
-        """The certificates, if secure: ca.crt, server.pem, server.key, operator.pem, operator.key."""
+        """The certificates, if secure: ca.crt, server.pem, operator.pem, client-0.pem, ... and their keys."""
         return self.server_dir / "certificates"
 
     @property
@@ -101,6 +102,7 @@ class Layout:
             _run_script("make_certificates.sh", str(self.certificates_dir), "client", "operator")
             for client in range(self.num_clients):
                 _run_script("make_supernode_key.sh", str(self.client_dir(client) / "key"))
+                _run_script("make_certificates.sh", str(self.certificates_dir), "client", f"client-{client}")
 
     def superlink_command(self) -> list[str]:
         """How `flower-superlink` is called."""
@@ -122,6 +124,22 @@ class Layout:
         command += ["--superexec-auth-secret-file", str(self._secret)]
         return command + (["--root-certificates", str(self.authority)] if self.secure else ["--insecure"])
 
+    def session_settings(self) -> dict[str, ConfigValue]:
+        """What a run's configuration says so that methods of many exchanges use sessions."""
+        return {
+            "session-address": self.session_address,
+            **(self.session_tls("server") if self.secure else {}),
+        }
+
+    def session_tls(self, name: str) -> dict[str, ConfigValue]:
+        """The files by which `name` (server, client-0, ...) proves who it is in a session."""
+        certificates = self.certificates_dir
+        return {
+            "session-tls-ca": str(self.authority),
+            "session-tls-cert": str(certificates / f"{name}.pem"),
+            "session-tls-key": str(certificates / f"{name}.key"),
+        }
+
     def supernode_command(self, client: int) -> list[str]:
         """How one client's `flower-supernode` is called."""
         directory = self.client_dir(client)
@@ -130,6 +148,7 @@ class Layout:
             "num-partitions": self.num_clients,
             "client-id": str(client),
             "state-dir": str(directory / "state"),
+            **(self.session_tls(f"client-{client}") if self.secure else {}),
             **self.node_config,
         }
         command = [program("flower-supernode"), "--superlink", self.fleet_address, "--host", "127.0.0.1"]
@@ -162,13 +181,14 @@ def new_layout(
     Raises:
         DeploymentError: too few ports are free.
     """
-    control, fleet, deletion, *runtimes = free_ports(3 + num_clients)
+    control, fleet, deletion, session, *runtimes = free_ports(4 + num_clients)
     return Layout(
         directory=directory.resolve(),
         secure=secure,
         control_address=f"127.0.0.1:{control}",
         fleet_address=f"127.0.0.1:{fleet}",
         deletion_address=f"127.0.0.1:{deletion}",
+        session_address=f"127.0.0.1:{session}",
         runtime_ports=tuple(runtimes),
         node_config=dict(node_config),
     )

@@ -36,8 +36,8 @@ class LocalDeployment:
     addresses and the places of all files. A directory that was used before goes on where it was.
 
     The deletion service and the app share a ledger, so with it the run configuration's `ledger` and
-    `state-dir` are set. `node_config` adds settings to every SuperNode's
-    configuration; `environment` adds environment variables to every program.
+    `state-dir` are set; with sessions, `session-address` is. `node_config` adds settings to every
+    SuperNode's configuration; `environment` adds environment variables to every program.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class LocalDeployment:
         run_config: Mapping[str, ConfigValue] | None = None,
         secure: bool = False,
         with_deletion_service: bool = False,
+        with_sessions: bool = False,
         node_config: Mapping[str, ConfigValue] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -66,6 +67,8 @@ class LocalDeployment:
         if with_deletion_service:
             self._add(DELETION_SERVICE, layout.deletion_service_command(), layout.server_dir)
             self.run_config |= {"ledger": layout.ledger_url, "state-dir": str(layout.state_dir)}
+        if with_sessions:
+            self.run_config |= layout.session_settings()
         self.control = FlowerControl(app_dir, FEDERATION, environment=self._environment_of(layout.server_dir))
 
     # --- the whole
@@ -231,6 +234,8 @@ class LocalDeployment:
 
         def is_finished() -> bool:
             nonlocal status
+            if self.server_app_pid() is not None:
+                return False  # asking the SuperLink costs seconds of processor time
             status = self.run_status(run_id)
             return status.startswith("finished")
 

@@ -26,13 +26,14 @@ from server.local_deployment import LocalDeployment
 from server.process_group import living_processes
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
-from tests.integration.live_federation import SETTINGS, WAIT_S, hashes
+from tests.integration.live_federation import SETTINGS, hashes
 from unlearning.parameters import Vector
 from unlearning.requests import Status
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 NUM_CLIENTS = 3
+RUN_TIMEOUT_S = 500.0  # on a quiet machine, a minute or two
 RUN_CONFIG: Mapping[str, ConfigValue] = {
     **SETTINGS,
     "num-clients": NUM_CLIENTS,
@@ -86,6 +87,7 @@ def run_in_simulation(directory: Path) -> Outcome:
         **flower_environment(directory / "flower"),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": http,
         "FLWR_LOCAL_CONTROL_API_PORT": control,
+        "RAY_USAGE_STATS_ENABLED": "0",
         "OMP_NUM_THREADS": "1",
     }
     command = [program("flwr"), "run", str(REPOSITORY), "local", "--stream"]
@@ -93,7 +95,7 @@ def run_in_simulation(directory: Path) -> Outcome:
     command += ["--run-config", config_argument({**RUN_CONFIG, "state-dir": str(state_dir)})]
     with local_superlink_stopped(directory / "flower"):
         done = subprocess.run(
-            command, env=environment, cwd=directory, capture_output=True, text=True, timeout=WAIT_S
+            command, env=environment, cwd=directory, capture_output=True, text=True, timeout=RUN_TIMEOUT_S
         )
     assert (state_dir / "ledger.db").exists(), done.stdout + done.stderr
     return outcome_in(state_dir)
@@ -107,7 +109,7 @@ def run_on_processes(directory: Path) -> Outcome:
         directory, num_clients=NUM_CLIENTS, app_dir=REPOSITORY, run_config=config
     ) as deployment:
         run_id = deployment.submit_run()
-        status = deployment.wait_until_finished(run_id, WAIT_S)
+        status = deployment.wait_until_finished(run_id, RUN_TIMEOUT_S)
         assert status == "finished:completed", deployment.control.log(run_id)
     return outcome_in(state_dir)
 

@@ -143,7 +143,7 @@ def reading(report: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
     if scenario.alone and earlier is not None and later is not None and later < earlier:
         yield (
             f"The test data hold all ten digits, and only {scenario.target.describe()} knew the "
-            f"{_digits(scenario.alone)} well: what the model can no longer read there left with it."
+            f"{_digits(scenario.alone)} well: hardly anybody is left to learn them from."
         )
     rounds = report["recovery"]["rounds"]
     yield (

@@ -36,6 +36,20 @@ def test_as_many_steps_as_dimensions_are_exact(eigenvalues: list[float], seed: i
     np.testing.assert_allclose(found, (dense[0], dense[-1]), atol=1e-6 * max(1e-300, np.abs(dense).max()))
 
 
+@pytest.mark.parametrize("eigenvalue", [0.0, 3.0])
+def test_a_multiple_of_the_identity_ends_after_one_product(eigenvalue: float) -> None:
+    """The first vector spans an invariant subspace, and nothing may be divided by its zero remainder."""
+    calls: list[np.ndarray] = []
+
+    def product(vector: np.ndarray) -> np.ndarray:
+        calls.append(vector)
+        return eigenvalue * vector
+
+    found = lanczos_extremes(product, 6, generator=np.random.default_rng(0))
+    np.testing.assert_allclose(found, (eigenvalue, eigenvalue), rtol=1e-12)
+    assert len(calls) == 1
+
+
 def test_orthogonality_is_kept_over_many_steps() -> None:
     """Without reorthogonalisation copies of the largest eigenvalue push the smallest out."""
     eigenvalues = np.geomspace(1e-6, 1e6, 60)

@@ -99,10 +99,14 @@ class _Attendance:
 
     def run(self) -> None:
         """Connect until the End has come."""
+        said = ""
         while True:
             reason = self._connected()
             if reason is None:
                 return
+            if reason != said:
+                _log.warning("No stream to %s: %s; trying again.", self._invitation.address, reason)
+                said = reason
             if time.monotonic() - self._contact_at > self._reconnect_s:
                 raise SessionError(
                     f"The session at {self._invitation.address} cannot be reached for {self._reconnect_s:g} s: "
@@ -138,7 +142,6 @@ class _Attendance:
             reason = exc.details() if isinstance(exc, grpc.Call) else str(exc)
             if code in _FINAL:
                 raise SessionError(f"The session's server refuses this client: {reason}") from exc
-            _log.warning("The session's stream broke: %s", reason)
             return str(reason)
         finally:
             call.cancel()

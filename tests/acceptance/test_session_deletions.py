@@ -1,0 +1,189 @@
+"""Federated Newton-CG over sessions does what it does by Flower messages, and survives crashes and losses.
+
+The real server and client code run in this process, the streams are real gRPC on loopback.
+"""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.checkpoints import CheckpointStore
+from server.state import FederationState, Phase
+from strategies.messages import SESSION, UNLEARN
+from strategies.sessions.server_half import Session
+from tests.deletion_service import free_port
+from tests.federation import InProcessFederation, client
+from tests.sessions import SessionFederation, Vanished
+from unlearning.methods import ClientSite, Instruction, Reply
+from unlearning.methods.newton_cg import NewtonCg
+from unlearning.requests import DeletionRequest, Status
+
+SETTINGS: dict[str, Any] = {
+    "num_clients": 3,
+    "rounds": 1,
+    "recovery_max_rounds": 0,
+    "max_examples": 150,
+    "attack_samples": 10,
+    "weight_decay": 0.01,
+}
+LONG_SOLVE: dict[str, Any] = {"iterations": 4, "tolerance": 0.0, "trust_radius": 1e6, "damping": 1.0}
+"""A gradient, four products and five preconditioned residuals."""
+
+Making = Callable[..., SessionFederation]
+Step = Callable[[NewtonCg, Instruction, ClientSite], Reply]
+
+
+@pytest.fixture(autouse=True)
+def one_computes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's forward mode is one for the process, and these clients are threads of one."""
+    lock = threading.Lock()
+    original = NewtonCg.client_step
+
+    def step(self: NewtonCg, instruction: Instruction, site: ClientSite) -> Reply:
+        with lock:
+            return original(self, instruction, site)
+
+    monkeypatch.setattr(NewtonCg, "client_step", step)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Making]:
+    """Makes federations with sessions; their ledgers are closed at the end."""
+    made: list[InProcessFederation] = []
+
+    def one(name: str, *, with_sessions: bool = True, **settings: Any) -> SessionFederation:
+        address = {"session_address": f"127.0.0.1:{free_port()}"} if with_sessions else {}
+        made.append(SessionFederation(tmp_path / name, {**SETTINGS, **address, **settings}))
+        return made[-1]  # type: ignore[return-value]
+
+    yield one
+    for federation in made:
+        federation.close()
+
+
+def forget_client_2(federation: InProcessFederation, **parameters: Any) -> DeletionRequest:
+    """Run a training round, file the request, and run on until it is served."""
+    federation.run()
+    request = federation.file(client("2"), "newton-cg", **{**LONG_SOLVE, **parameters})
+    federation.run()
+    return federation.ledger.get(request.id)
+
+
+def unlearning_of(federation: InProcessFederation, request: DeletionRequest) -> dict[str, Any]:
+    """What the report says of the unlearning."""
+    path = federation.directory / "reports" / request.id / "report.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["unlearning"]
+    return found
+
+
+def kinds(federation: InProcessFederation) -> list[str]:
+    return [message.metadata.message_type for message in federation.grid.sent]
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [
+        pytest.param("logistic", {}, id="logistic"),
+        pytest.param("logistic", {"precondition": False, "remove_only": True}, id="remove-only"),
+        pytest.param("cnn", {"iterations": 2, "local_iterations": 3}, id="cnn"),
+    ],
+)
+def test_both_transports_give_the_same_iterates(make, model, parameters):
+    """The model to the bit and every residual, though over the session graphs are kept between products."""
+    over = {
+        name: make(name, with_sessions=name == "session", model=model) for name in ("session", "messages")
+    }
+    done = {name: forget_client_2(federation, **parameters) for name, federation in over.items()}
+    assert [request.status for request in done.values()] == [Status.COMPLETED] * 2
+    session, messages = (unlearning_of(over[name], done[name]) for name in over)
+    assert session["findings"] == messages["findings"]
+    assert len(session["findings"]["solve 1"]["residuals"]) > 2
+    hashes = [done[name].result["model_hash_unlearned"] for name in over]
+    assert hashes[0] == hashes[1]
+    assert kinds(over["session"]).count(SESSION) == len(session["participants"])
+    assert UNLEARN not in kinds(over["session"])
+    assert session["rounds"] == messages["rounds"]
+
+
+def test_bytes_of_the_session_are_in_the_reports_cost(make):
+    """Invitations, frames and accounts; and less than by messages, which carry the model each time."""
+    over = {name: make(name, with_sessions=name == "session") for name in ("session", "messages")}
+    cost = {name: unlearning_of(one, forget_client_2(one)) for name, one in over.items()}
+    vectors = 8 * 650 * 9  # nine vectors each way to and from two clients, in float32, of 650 parameters
+    assert vectors < cost["session"]["bytes_received"] < 1.2 * cost["messages"]["bytes_received"]
+    assert vectors < cost["session"]["bytes_sent"] < 0.7 * cost["messages"]["bytes_sent"]
+    assert cost["session"]["seconds"] > 0
+
+
+class Killed(BaseException):
+    """The server's process is gone."""
+
+
+@pytest.mark.parametrize("exchanges", [1, 5])
+def test_a_server_that_died_in_a_session_goes_on_in_a_new_one(make, monkeypatch, exchanges):
+    """From the checkpoint after that many exchanges, to the same bits; nothing is asked twice."""
+    expected = forget_client_2(make("whole")).result["model_hash_unlearned"]
+    save = CheckpointStore.save
+
+    def dying(self: CheckpointStore, state: FederationState, **given: Any) -> None:
+        save(self, state, **given)
+        method_state = state.batch.method_state if state.batch else None
+        if state.phase is Phase.UNLEARNING and method_state and method_state.exchanges == exchanges:
+            raise Killed
+
+    killed = make("killed")
+    killed.run()
+    request = killed.file(client("2"), "newton-cg", **LONG_SOLVE)
+    monkeypatch.setattr(CheckpointStore, "save", dying)
+    with pytest.raises(Killed):
+        killed.run()
+    monkeypatch.setattr(CheckpointStore, "save", save)
+    killed.new_grid()
+    killed.run()
+    done = killed.ledger.get(request.id)
+    assert (done.status, done.result["model_hash_unlearned"]) == (Status.COMPLETED, expected)
+    assert kinds(killed).count(SESSION) == 2
+
+
+@pytest.mark.parametrize("loss", [RuntimeError("killed"), Vanished()], ids=["process", "machine"])
+def test_a_client_lost_in_a_session_is_named_in_the_report(make, monkeypatch, loss):
+    """The solve goes on over those that remain, whether Flower notices the loss or only the stream."""
+    monkeypatch.setattr("server.transport.Session", partial(Session, reconnect_s=0.3))
+    step = NewtonCg.client_step
+
+    def failing(self: NewtonCg, instruction: Instruction, site: ClientSite) -> Reply:
+        if instruction.operation == "product" and len(site.own) == smallest:
+            raise loss
+        return step(self, instruction, site)
+
+    federation = make("session")
+    federation.run()
+    smallest = min(federation.checkpoint().num_examples[name] for name in ("0", "1"))
+    monkeypatch.setattr(NewtonCg, "client_step", failing)
+    request = federation.file(client("2"), "newton-cg", **LONG_SOLVE)
+    federation.run()
+    assert federation.ledger.get(request.id).status is Status.COMPLETED
+    unlearning = unlearning_of(federation, request)
+    (gone,) = (name for name in ("0", "1") if federation.checkpoint().num_examples[name] == smallest)
+    assert unlearning["findings"]["clients lost during the solve"].startswith(gone)
+    assert unlearning["findings"]["clients whose curvature was used"] == [{"0": "1", "1": "0"}[gone]]
+
+
+def test_a_port_that_is_taken_fails_the_attempt_and_not_the_federation(make):
+    """The request waits for another try; training goes on."""
+    federation = make("session", max_attempts=1)
+    federation.run()
+    port = int(federation.settings.session_address.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)):
+        request = federation.file(client("2"), "newton-cg", **LONG_SOLVE)
+        federation.run(rounds=2)
+    failed = federation.ledger.get(request.id)
+    assert (failed.status, failed.retryable) == (Status.FAILED, True)
+    assert "Cannot listen for sessions" in failed.reason
+    assert federation.checkpoint().training_rounds == 2

@@ -22,6 +22,7 @@ from unlearning.errors import DeploymentError
 FEDERATION = "federation"
 """The name of the SuperLink in Flower's configuration file."""
 
+_GIVEN: set[int] = set()
 _SCRIPTS = Path(__file__).resolve().parent.parent / "deploy"
 
 
@@ -195,7 +196,9 @@ def new_layout(
 
 
 def free_ports(count: int) -> list[int]:
-    """Find `count` loopback ports that nobody listens on, below those that the system hands out.
+    """Find `count` loopback ports that nobody listens on, each given once by this process.
+
+    They lie below those that the system hands out.
 
     A port from the system's own range could become some other connection's local port while the
     program that owns it is down for a restart.
@@ -210,12 +213,15 @@ def free_ports(count: int) -> list[int]:
     for port in [*range(begin, end), *range(first, begin)]:
         if len(found) == count:
             break
+        if port in _GIVEN:  # its program may be down for a restart, or not need it all the time
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
         found.append(port)
+    _GIVEN.update(found)
     if len(found) < count:
         raise DeploymentError(f"Only {len(found)} of {count} ports are free between {first} and {end}.")
     return found

@@ -48,8 +48,11 @@ class LiveFederation:
     `service` files requests, `ledger` tells what became of them, `deployment` kills and restarts.
     """
 
-    def __init__(self, directory: Path, *, num_clients: int) -> None:
-        self.run_config = {**SETTINGS, "num-clients": num_clients}
+    def __init__(
+        self, directory: Path, *, num_clients: int, with_sessions: bool = False, **settings: ConfigValue
+    ) -> None:
+        given = {name.replace("_", "-"): value for name, value in settings.items()}
+        self.run_config = {**SETTINGS, "num-clients": num_clients, **given}
         self._directory = directory
         self.deployment = LocalDeployment(
             directory / "federation",
@@ -57,6 +60,7 @@ class LiveFederation:
             app_dir=REPOSITORY,
             run_config=self.run_config,
             with_deletion_service=True,
+            with_sessions=with_sessions,
         )
         self.ledger = Ledger.open(self._created(self.deployment.layout.ledger_url))
         self.service = DeletionClient(self.deployment.layout.deletion_address)
@@ -193,9 +197,14 @@ def hashes(request: DeletionRequest) -> dict[str, str]:
 
 
 @contextmanager
-def live_federation(directory: Path, *, num_clients: int) -> Iterator[LiveFederation]:
-    """A federation that has done its first training round; leaving ends everything."""
-    federation = LiveFederation(directory, num_clients=num_clients)
+def live_federation(
+    directory: Path, *, num_clients: int, with_sessions: bool = False, **settings: ConfigValue
+) -> Iterator[LiveFederation]:
+    """A federation that has done its first training round; leaving ends everything.
+
+    settings: of the run, beside those that all tests share.
+    """
+    federation = LiveFederation(directory, num_clients=num_clients, with_sessions=with_sessions, **settings)
     stop = threading.Event()
     with federation.deployment as deployment, federation.service:
         supervisor = Supervisor(

@@ -1,0 +1,107 @@
+"""Federated Newton-CG over sessions with real processes: a live deletion, a client killed mid-solve, mutual TLS."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.checkpoints import CheckpointStore
+from server.ledger import Ledger
+from server.local_deployment import LocalDeployment, supernode
+from tests.federation import InProcessFederation, client
+from tests.integration.conftest import REPOSITORY
+from tests.integration.live_federation import SETTINGS, UNLEARN, LiveFederation, live_federation
+from unlearning.requests import DeletionRequest, Status
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SESSION = "train.session"
+LONG_SOLVE = {"iterations": 60, "tolerance": 0.0, "trust_radius": 1e6, "damping": 1.0, "precondition": False}
+"""Sixty products of a CNN, half a minute and more; a client can be killed among them."""
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
+    """Three clients with a small CNN."""
+    directory = tmp_path_factory.mktemp("sessions")
+    with live_federation(directory, num_clients=3, with_sessions=True, model="cnn") as federation:
+        yield federation
+
+
+def unlearning_of(state_dir: Path, request: DeletionRequest) -> dict[str, Any]:
+    """What the report says of the unlearning."""
+    text = (state_dir / "reports" / request.id / "report.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)["unlearning"]
+    return found
+
+
+def num_exchanges(live: LiveFederation) -> int:
+    """How many exchanges the method has behind it, by the newest checkpoint."""
+    state = CheckpointStore(live.deployment.layout.state_dir / "checkpoints").newest()
+    batch = state.batch if state is not None else None
+    return batch.method_state.exchanges if batch is not None and batch.method_state is not None else 0
+
+
+def test_over_mutual_tls_the_weights_are_those_of_one_process(tmp_path: Path) -> None:
+    """Certificates by the script, keys registered; the same bits as by messages within one process."""
+    settings = {
+        **SETTINGS,
+        "num-clients": 2,
+        "rounds": 1,
+        "requests": "at=1 client=1 method=newton-cg",
+        "recovery-max-rounds": 0,
+    }
+    with LocalDeployment(
+        tmp_path / "federation",
+        num_clients=2,
+        app_dir=REPOSITORY,
+        run_config=settings,
+        secure=True,
+        with_sessions=True,
+    ) as deployment:
+        state_dir = deployment.layout.state_dir
+        run_id = deployment.submit_run({"state-dir": str(state_dir)})
+        assert deployment.wait_until_finished(run_id, 400) == "finished:completed"
+    in_process = InProcessFederation(tmp_path / "in-process", settings)
+    in_process.run()
+    ledger = Ledger.open(deployment.layout.ledger_url)
+    try:
+        (here,), (there,) = in_process.ledger.list_requests(), ledger.list_requests()
+    finally:
+        ledger.close()
+        in_process.close()
+    assert there.status is Status.COMPLETED
+    assert there.result["model_hash_unlearned"] == here.result["model_hash_unlearned"]
+    assert unlearning_of(state_dir, there)["rounds"] == unlearning_of(in_process.directory, here)["rounds"]
+
+
+def test_a_request_from_the_command_line_is_served_over_a_session(live: LiveFederation) -> None:
+    """All exchanges, one message a client, and none of the messages that carry single exchanges."""
+    samples = live.samples(1, 0)
+    ids = live.deployment.layout.directory / "ids.txt"
+    ids.write_text("\n".join(sorted(samples.sample_ids)))
+    said = live.flower_unlearn("request", "--client", "1", "--samples", str(ids), "--method", "newton-cg")
+    request = live.ledger.get(said.split()[0])
+    live.wait_until_reached(request, Status.COMPLETED)
+    unlearning = unlearning_of(live.deployment.layout.state_dir, request)
+    assert unlearning["rounds"] > 2
+    assert unlearning["participants"] == ["0", "1", "2"]
+    for number in range(3):
+        assert live.num_messages(number, SESSION) == 1
+        assert live.num_messages(number, UNLEARN) == 0
+
+
+def test_a_client_killed_mid_solve_is_named_and_the_others_finish(live: LiveFederation) -> None:
+    """The request is completed, and the report says whose curvature is missing from when on."""
+    request = live.service.submit(client("2"), method="newton-cg", parameters=LONG_SOLVE)
+    live.deployment.wait_until(lambda: num_exchanges(live) >= 5, 300, "the solve is under way")
+    live.deployment.kill(supernode(0))
+    live.wait_until_reached(request, Status.COMPLETED)
+    live.deployment.start(supernode(0))
+    unlearning = unlearning_of(live.deployment.layout.state_dir, request)
+    assert unlearning["findings"]["clients lost during the solve"].startswith("0;")
+    assert unlearning["findings"]["clients whose curvature was used"] == ["1"]
+    assert unlearning["attempts"] == 1
+    assert len(live.completions(request)) == 1

@@ -25,6 +25,7 @@ from strategies.measuring import merged
 from strategies.messages import model_record, values_of
 from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
+from strategies.sessions.parcels import ACCOUNT
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Forget, Granularity, Status, Target
@@ -147,6 +148,9 @@ class Driver:
             "failed": {client: str(failure) for client, failure in sorted(done.failures.items())},
             "refused": dict(outcome.refused),
         }
+        accounts = {client: values_of(content).get(ACCOUNT) for client, content in done.replies.items()}
+        if any(accounts.values()):
+            metrics["session"] = accounts
         every = self.settings.evaluate_every
         if every and (kind != "training" or state.round % every == 0):
             test = self.observe_test(state.parameters)

@@ -209,9 +209,9 @@ class Session:
         self._lines.bytes_received += count_bytes(reply.content)
         try:
             failure = reported_failure(values_of(reply.content))
+            self._accounts[line.client] = reply
         except UpdateRefused as exc:
             failure = Failure(str(exc))
-        self._accounts[line.client] = reply
         if failure is not None:
             line.lost = str(failure)
             if failure.is_final and line.answer is None:

@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = {
     "weight_decay": 0.01,
 }
 LONG_SOLVE: dict[str, Any] = {"iterations": 4, "tolerance": 0.0, "trust_radius": 1e6, "damping": 1.0}
-"""A gradient, four products and five preconditioned residuals."""
+"""A gradient, four products and four preconditioned residuals."""
 
 Making = Callable[..., SessionFederation]
 Step = Callable[[NewtonCg, Instruction, ClientSite], Reply]
@@ -119,6 +119,16 @@ def test_bytes_of_the_session_are_in_the_reports_cost(make):
     assert vectors < cost["session"]["bytes_received"] < 1.2 * cost["messages"]["bytes_received"]
     assert vectors < cost["session"]["bytes_sent"] < 0.7 * cost["messages"]["bytes_sent"]
     assert cost["session"]["seconds"] > 0
+
+
+def test_the_clients_accounts_are_kept_with_the_round(make):
+    """How many instructions each answered and how long it computed, for the record."""
+    federation = make("session")
+    forget_client_2(federation)
+    (record,) = (record for record in federation.ledger.rounds() if record.kind == "unlearning")
+    accounts = record.metrics["session"]
+    assert {name: account["instructions"] for name, account in accounts.items()} == {"0": 9, "1": 9}
+    assert all(0 < account["seconds_computing"] <= account["seconds"] for account in accounts.values())
 
 
 class Killed(BaseException):

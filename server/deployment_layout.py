@@ -69,13 +69,21 @@ class Layout:
 
     @property
     def certificates_dir(self) -> Path:
-        """The certificates, if secure: ca.crt, server.pem, operator.pem, client-0.pem, ... and their keys."""
+        """The certificates, if secure: ca.crt, server.pem, server.key, operator.pem, operator.key."""
         return self.server_dir / "certificates"
 
     @property
     def authority(self) -> Path:
         """The certificate that everybody trusts, if secure."""
         return self.certificates_dir / "ca.crt"
+
+    @property
+    def session_certificates_dir(self) -> Path:
+        """Those of sessions, if secure: ca.crt, server.pem, client-0.pem, ... and their keys.
+
+        An authority of its own, so that a client's certificate does not open the deletion service.
+        """
+        return self.server_dir / "session-certificates"
 
     def client_dir(self, client: int) -> Path:
         """The directory of one client's site."""
@@ -101,9 +109,11 @@ class Layout:
         if self.secure and not self.authority.exists():
             _run_script("make_certificates.sh", str(self.certificates_dir), "server", "localhost")
             _run_script("make_certificates.sh", str(self.certificates_dir), "client", "operator")
+            sessions = str(self.session_certificates_dir)
+            _run_script("make_certificates.sh", sessions, "server", "localhost")
             for client in range(self.num_clients):
                 _run_script("make_supernode_key.sh", str(self.client_dir(client) / "key"))
-                _run_script("make_certificates.sh", str(self.certificates_dir), "client", f"client-{client}")
+                _run_script("make_certificates.sh", sessions, "client", f"client-{client}")
 
     def superlink_command(self) -> list[str]:
         """How `flower-superlink` is called."""
@@ -134,9 +144,9 @@ class Layout:
 
     def session_tls(self, name: str) -> dict[str, ConfigValue]:
         """The files by which `name` (server, client-0, ...) proves who it is in a session."""
-        certificates = self.certificates_dir
+        certificates = self.session_certificates_dir
         return {
-            "session-tls-ca": str(self.authority),
+            "session-tls-ca": str(certificates / "ca.crt"),
             "session-tls-cert": str(certificates / f"{name}.pem"),
             "session-tls-key": str(certificates / f"{name}.key"),
         }

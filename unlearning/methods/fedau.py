@@ -30,6 +30,7 @@ from unlearning.methods.method import (
     Reply,
     UnlearningState,
     relative_change,
+    replies_of_targets,
 )
 from unlearning.parameters import Slot, Vector, check_length, flatten, layout
 from unlearning.requests import Granularity
@@ -104,19 +105,9 @@ class FedAu:
             MethodFailed: a target did not answer, or nobody holds an example.
             UpdateRefused: a head has another length than the model's.
         """
-        absent = sorted(set(problem.targets) - set(replies))
-        if absent:
-            raise MethodFailed(
-                f"FedAU needs the auxiliary head of every target; {', '.join(absent)} sent none.",
-                retryable=True,
-            )
         assert isinstance(problem.parameters, FedAuParameters)
-        heads = [replies[client].vector for client in sorted(replies) if replies[client].num_examples]
-        if not heads:
-            raise MethodFailed(
-                "No client holds an example of what is to be forgotten; there is nothing to unlearn.",
-                retryable=False,
-            )
+        sent = replies_of_targets(self.info.title, problem, replies)
+        heads = [sent[client].vector for client in sorted(sent)]
         slots = head_slots(problem.task)
         for head in heads:
             check_length(head, sum(slot.stop - slot.start for slot in slots))

@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 from pydantic import Field
 
-from unlearning.errors import MethodFailed
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
@@ -25,6 +24,7 @@ from unlearning.methods.method import (
     UnlearningState,
     add_weighted,
     relative_change,
+    replies_of_targets,
 )
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
@@ -86,22 +86,12 @@ class GradientAscent:
         """The mean of the targets' updates by their numbers of forgotten examples.
 
         Raises:
-            MethodFailed: a target did not answer, nobody holds an example, or an update is not finite.
+            MethodFailed: a target did not answer, nobody holds an example. An update that is not finite
+                counts as none: lower the epochs or the learning rate.
         """
-        absent = sorted(set(problem.targets) - set(replies))
-        if absent:
-            raise MethodFailed(
-                f"Gradient ascent needs an answer of every target; {', '.join(absent)} gave none (an "
-                "update that is not finite is refused: lower the epochs or the learning rate).",
-                retryable=True,
-            )
-        total = sum(reply.num_examples for reply in replies.values())
-        if not total:
-            raise MethodFailed(
-                "No client holds an example of what is to be forgotten; there is nothing to unlearn.",
-                retryable=False,
-            )
-        terms = {client: (reply.num_examples / total, reply.vector) for client, reply in replies.items()}
+        climbed = replies_of_targets(self.info.title, problem, replies)
+        total = sum(reply.num_examples for reply in climbed.values())
+        terms = {client: (reply.num_examples / total, reply.vector) for client, reply in climbed.items()}
         parameters = add_weighted(state.parameters, terms)
         change = relative_change(state.parameters, parameters)
         return replace(

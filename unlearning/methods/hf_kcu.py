@@ -36,6 +36,7 @@ from unlearning.methods.method import (
     UnlearningState,
     add_weighted,
     relative_change,
+    replies_of_targets,
 )
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
@@ -151,18 +152,7 @@ class HfKcu:
         Raises:
             MethodFailed: a target did not answer, or nobody holds what is to be forgotten.
         """
-        absent = sorted(set(problem.targets) - set(replies))
-        if absent:
-            raise MethodFailed(
-                f"{self.info.title} needs an answer of every affected client; {', '.join(absent)} gave none.",
-                retryable=True,
-            )
-        affected = {client: replies[client] for client in problem.targets if replies[client].num_examples}
-        if not affected:
-            raise MethodFailed(
-                "No client holds an example of what is to be forgotten; there is nothing to unlearn.",
-                retryable=False,
-            )
+        affected = replies_of_targets(self.info.title, problem, replies)
         weights = (
             _removal_weights(problem, replies, affected)
             if self._corrected

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from unlearning.errors import MethodFailed
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity
 from unlearning.tasks.task import Examples, Task, joined
@@ -196,6 +197,50 @@ class Method(Protocol):
         Raises:
             MethodFailed: the replies do not suffice, or a number makes no sense.
         """
+
+
+class AsksNobody:
+    """The three functions of a method that is finished once it has begun."""
+
+    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+        """Nobody is asked."""
+        return {}
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """Never asked.
+
+        Raises:
+            MethodFailed: always.
+        """
+        raise MethodFailed("This method asks nothing of clients.", retryable=False)
+
+    def aggregate(
+        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+    ) -> UnlearningState:
+        """Nothing to add."""
+        return state
+
+
+def replies_of_targets(title: str, problem: Problem, replies: Mapping[str, Reply]) -> dict[str, Reply]:
+    """The targets' answers that count: of those that hold an example of what is to be forgotten.
+
+    Raises:
+        MethodFailed: a target did not answer, without which nothing would be unlearned; or no target
+            holds an example.
+    """
+    absent = sorted(set(problem.targets) - set(replies))
+    if absent:
+        raise MethodFailed(
+            f"{title} needs a usable answer of every target; client(s) {', '.join(absent)} gave none.",
+            retryable=True,
+        )
+    holding = {client: replies[client] for client in problem.targets if replies[client].num_examples}
+    if not holding:
+        raise MethodFailed(
+            "No client holds an example of what is to be forgotten; there is nothing to unlearn.",
+            retryable=False,
+        )
+    return holding
 
 
 def relative_change(before: Vector, after: Vector) -> float:

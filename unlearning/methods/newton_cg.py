@@ -35,6 +35,7 @@ from unlearning.methods.method import (
     UnlearningState,
     add_weighted,
     relative_change,
+    replies_of_targets,
 )
 from unlearning.parameters import Vector, content_hash
 from unlearning.requests import NOTHING, Granularity
@@ -231,18 +232,7 @@ def _after_forget_gradient(
     problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
 ) -> UnlearningState:
     """∇ℓ(θ; D_u) + μθ over all targets, and n_u."""
-    absent = sorted(set(problem.targets) - set(replies))
-    if absent:
-        raise MethodFailed(
-            f"remove_only needs the gradient of every target; {', '.join(absent)} did not answer.",
-            retryable=True,
-        )
-    answered = {client: replies[client] for client in problem.targets if replies[client].num_examples}
-    if not answered:
-        raise MethodFailed(
-            "No client holds an example of what is to be forgotten; there is nothing to unlearn.",
-            retryable=False,
-        )
+    answered = replies_of_targets("remove_only", problem, replies)
     forgotten = _mean(answered)
     forgotten = forgotten + (problem.training.weight_decay * state.parameters).astype(forgotten.dtype)
     return replace(

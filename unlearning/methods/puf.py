@@ -20,7 +20,6 @@ from collections.abc import Mapping
 import numpy as np
 from pydantic import Field
 
-from unlearning.errors import MethodFailed
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
@@ -31,6 +30,7 @@ from unlearning.methods.method import (
     Reply,
     UnlearningState,
     add_weighted,
+    replies_of_targets,
 )
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
@@ -120,18 +120,7 @@ class Puf:
             MethodFailed: a target did not answer; without it the model would not be unlearned. Or no
                 target holds an example of what is to be forgotten.
         """
-        absent = sorted(set(problem.targets) - set(replies))
-        if absent:
-            raise MethodFailed(
-                f"{self.info.title} needs an answer of every target; client(s) "
-                f"{', '.join(absent)} gave none.",
-                retryable=True,
-            )
-        if not any(replies[client].num_examples for client in problem.targets):
-            raise MethodFailed(
-                "No client holds an example of what is to be forgotten; there is nothing to unlearn.",
-                retryable=False,
-            )
+        replies_of_targets(self.info.title, problem, replies)
         parameters = problem.parameters
         assert isinstance(parameters, PufSpecialParameters | PufRegularParameters)
         total = sum(reply.num_examples for reply in replies.values())

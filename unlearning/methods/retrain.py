@@ -15,6 +15,7 @@ from pydantic import Field
 
 from unlearning.errors import MethodFailed
 from unlearning.methods.method import (
+    AsksNobody,
     ClientSite,
     Instruction,
     MethodInfo,
@@ -30,7 +31,7 @@ from unlearning.requests import NOTHING, Granularity
 from unlearning.training import initial_parameters, train
 
 
-class Natural:
+class Natural(AsksNobody):
     """Recovery only."""
 
     Parameters: type[MethodParameters] = MethodParameters
@@ -47,24 +48,6 @@ class Natural:
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
         """Finished at once, with the model as it is."""
         return UnlearningState(parameters=parameters, finished=True)
-
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        """Nobody is asked."""
-        return {}
-
-    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """Never asked.
-
-        Raises:
-            MethodFailed: always.
-        """
-        raise MethodFailed("Natural asks nothing of clients.", retryable=False)
-
-    def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
-    ) -> UnlearningState:
-        """Nothing to add."""
-        return state
 
 
 class RetrainParameters(MethodParameters):

@@ -7,7 +7,6 @@ Source: Khalil et al., "NoT: Federated Unlearning via Weight Negation", CVPR 202
 No client is asked. The unlearned model is the same whoever leaves; what forgets is the recovery.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from pydantic import Field
@@ -15,12 +14,10 @@ from torch import nn
 
 from unlearning.errors import MethodFailed
 from unlearning.methods.method import (
-    ClientSite,
-    Instruction,
+    AsksNobody,
     MethodInfo,
     MethodParameters,
     Problem,
-    Reply,
     UnlearningState,
 )
 from unlearning.parameters import Vector, layout
@@ -38,7 +35,7 @@ class WeightNegationParameters(MethodParameters):
     )
 
 
-class WeightNegation:
+class WeightNegation(AsksNobody):
     """NoT; the server does everything in `begin`."""
 
     Parameters: type[MethodParameters] = WeightNegationParameters
@@ -74,24 +71,6 @@ class WeightNegation:
             negated[slots[name].start : slots[name].stop] *= -1
         state = UnlearningState(parameters=negated, finished=True)
         return replace(state, findings={"negated tensors": list(names)})
-
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        """Nobody is asked."""
-        return {}
-
-    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """Never asked.
-
-        Raises:
-            MethodFailed: always.
-        """
-        raise MethodFailed("NoT asks nothing of clients.", retryable=False)
-
-    def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
-    ) -> UnlearningState:
-        """Nothing to add."""
-        return state
 
 
 def first_layer(model: nn.Module) -> tuple[str, ...]:

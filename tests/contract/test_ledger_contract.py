@@ -56,17 +56,15 @@ def postgresql_server() -> Iterator[str]:
         pytest.skip("no PostgreSQL server here, and FLOWER_UNLEARNING_POSTGRESQL_URL is not set")
     # Not below tmp_path: that is closed to the user `postgres`, and a socket's path must be short.
     directory = Path(tempfile.mkdtemp(prefix="pg-"))
-    as_user: list[str] = []
+    owner: dict[str, int] = {}
     if os.geteuid() == 0:  # PostgreSQL refuses to run as root
         account = pwd.getpwnam("postgres")
         os.chown(directory, account.pw_uid, account.pw_gid)
-        as_user = ["runuser", "-u", "postgres", "--"]
+        owner = {"user": account.pw_uid, "group": account.pw_gid}
     pg_ctl, data = str(programs[-1].with_name("pg_ctl")), str(directory / "data")
 
     def run(*command: str) -> None:
-        subprocess.run(
-            [*as_user, *command], check=True, cwd=directory, stdout=subprocess.DEVNULL, timeout=120
-        )
+        subprocess.run(command, check=True, cwd=directory, stdout=subprocess.DEVNULL, timeout=120, **owner)
 
     run(str(programs[-1]), "-D", data, "-A", "trust", "-U", "ledger", "--no-sync")
     options = f"-c listen_addresses='' -k {directory}"

@@ -14,6 +14,8 @@ from unlearning.errors import UpdateRefused
 
 _log = getLogger(__name__)
 
+PAUSE_SHARE, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.01, 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -57,12 +59,12 @@ def exchange(
     messages: Mapping[str, Message],
     *,
     timeout_s: float,
-    poll_interval_s: float = 0.2,
 ) -> Exchange:
     """Send one message a client and wait until all have answered or `timeout_s` has passed.
 
     An error reply's source node may be the SuperLink itself (the SuperNode was killed), so replies
-    are matched by the message they answer, never by their source.
+    are matched by the message they answer, never by their source. Pauses between two looks are a
+    twentieth of the time waited so far, so they cost a round at most about 5 %.
     """
     started = time.monotonic()
     clients = list(messages)
@@ -73,8 +75,9 @@ def exchange(
     for client, message_id in zip(clients, ids, strict=False):
         if message_id:
             waiting[message_id] = client
+    handed = set(waiting.values())
     for client in clients:
-        if client not in waiting.values():
+        if client not in handed:
             failures[client] = Failure("the message could not be handed to the SuperLink")
     answered: dict[str, Message] = {}
     received = 0
@@ -94,7 +97,8 @@ def exchange(
                 answered[answering] = reply
         if not waiting or time.monotonic() - started >= timeout_s:
             break
-        time.sleep(poll_interval_s)
+        waited = time.monotonic() - started
+        time.sleep(min(max(waited * PAUSE_SHARE, SHORTEST_PAUSE_S), LONGEST_PAUSE_S, timeout_s))
     for client in waiting.values():
         failures[client] = Failure(f"no answer within {timeout_s:g} s")
     for client, reason in sorted(failures.items()):

@@ -138,7 +138,7 @@ def test_an_exchange_ends_at_its_deadline_and_names_who_was_silent():
     grid.pull_messages = lambda ids: [  # type: ignore[method-assign]
         reply for reply in original(ids) if reply.metadata.src_node_id != 1002
     ]
-    done = exchange(grid, messages, timeout_s=0.3, poll_interval_s=0.05)
+    done = exchange(grid, messages, timeout_s=0.3)
     assert list(done.messages) == ["a"]
     assert "no answer within 0.3 s" in str(done.failures["b"])
     assert done.bytes_received > 0

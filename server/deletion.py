@@ -22,7 +22,6 @@ from server.report import write_report
 from server.reporting import report_of
 from server.state import Batch, FederationState, Phase
 from server.transport import carry_out, session_for
-from strategies.messages import model_record, vector_of
 from strategies.sessions.server_half import Session
 from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.errors import IllegalMove, MethodFailed, RequestError, SessionError
@@ -142,18 +141,11 @@ def recover(driver: Driver, state: FederationState) -> FederationState:
         state = driver.save(state)
         _move_all(driver, batch, Status.VERIFYING, reason=reason)
         return state
-    driver.fedavg.await_clients(driver.grid)
-    number = state.round + 1
-    messages = driver.fedavg.train_messages(number, model_record(state.parameters), driver.grid)
-    if not messages:
+    following, done = driver.fedavg_round(state)
+    if not done.messages and not done.failures:  # nobody could be asked: that was no recovery round
         return state
-    done = driver.exchange(messages)
-    arrays, _ = driver.fedavg.aggregate_train(number, done.messages.values())
     state = replace(
-        state,
-        round=number,
-        parameters=state.parameters if arrays is None else vector_of(arrays),
-        num_examples=dict(driver.fedavg.num_examples),
+        following,
         batch=replace(
             batch,
             recovery_rounds=batch.recovery_rounds + 1,

@@ -22,7 +22,7 @@ from server.state import FederationState
 from strategies.exchange import Exchange, exchange
 from strategies.fedavg import FedAvg
 from strategies.measuring import merged
-from strategies.messages import model_record, values_of
+from strategies.messages import model_record, values_of, vector_of
 from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
 from strategies.sessions.parcels import ACCOUNT
@@ -111,6 +111,20 @@ class Driver:
         """Take in what clients filed at their own sites and sent with their replies."""
         for client, content in done.replies.items():
             self._take_site_requests(client, content)
+
+    def fedavg_round(self, state: FederationState) -> tuple[FederationState, Exchange]:
+        """One ordinary round among the eligible clients; without a usable update the model stays."""
+        self.fedavg.await_clients(self.grid)
+        number = state.round + 1
+        done = self.exchange(self.fedavg.train_messages(number, model_record(state.parameters), self.grid))
+        arrays, _ = self.fedavg.aggregate_train(number, done.messages.values())
+        following = replace(
+            state,
+            round=number,
+            num_examples=dict(self.fedavg.num_examples),
+            parameters=state.parameters if arrays is None else vector_of(arrays),
+        )
+        return following, done
 
     def register_clients(self) -> None:
         """Write who is online into the ledger: the deletion service knows clients from there."""

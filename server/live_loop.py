@@ -13,7 +13,6 @@ from server.admission import admit
 from server.driver import Driver
 from server.scripted_requests import ScriptedRequest
 from server.state import FederationState, Phase
-from strategies.messages import model_record, vector_of
 from unlearning.errors import RequestError
 from unlearning.requests import Status
 
@@ -82,19 +81,8 @@ class LiveLoop:
     def train(self, state: FederationState) -> FederationState:
         """One ordinary round; one without any usable update leaves the model and counts all the same."""
         driver = self._driver
-        driver.fedavg.await_clients(driver.grid)
-        number = state.round + 1
-        messages = driver.fedavg.train_messages(number, model_record(state.parameters), driver.grid)
-        done = driver.exchange(messages)
-        arrays, _ = driver.fedavg.aggregate_train(number, done.messages.values())
-        state = replace(
-            state,
-            round=number,
-            training_rounds=state.training_rounds + 1,
-            is_resting=False,
-            num_examples=dict(driver.fedavg.num_examples),
-            parameters=state.parameters if arrays is None else vector_of(arrays),
-        )
+        state, done = driver.fedavg_round(state)
+        state = replace(state, training_rounds=state.training_rounds + 1, is_resting=False)
         # Recorded first: a round that is done again is recorded again, so a crash leaves none unrecorded.
         driver.record(state, "training", done)
         return driver.save(state)

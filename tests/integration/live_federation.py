@@ -151,31 +151,24 @@ class LiveFederation:
     # --- the same without kills
 
     def replayed(self) -> list[DeletionRequest]:
-        """The same deletions after the same numbers of rounds, undisturbed, in this process.
+        """The same deletions, together where they were served together, after the same numbers of rounds.
 
-        All requests must be completed; they come back in their order.
+        Undisturbed and in this process. All requests must be completed; they come back in their order.
         """
-        entries = []
+        batches: dict[int, list[DeletionRequest]] = {}
         for request in self.ledger.list_requests():
             (unlearning,) = self.rounds_of(request, "unlearning")
-            at = sum(record.round < unlearning.round for record in self.training_rounds())
-            samples = ",".join(sorted(request.target.sample_ids))
-            entries.append(
-                (
-                    at,
-                    f"at={at} client={request.target.client_id}" + (f" samples={samples}" if samples else ""),
-                )
-            )
+            batches.setdefault(unlearning.round, []).append(request)
         undisturbed = InProcessFederation(
-            self._directory / f"undisturbed-{len(entries)}",
-            {
-                **self.run_config,
-                "rounds": max(at for at, _ in entries),
-                "requests": "; ".join(text for _, text in entries),
-            },
+            self._directory / f"undisturbed-{len(self.ledger.list_requests())}", self.run_config
         )
         try:
-            undisturbed.run()
+            for number in sorted(batches):
+                rounds = sum(record.round < number for record in self.training_rounds())
+                undisturbed.run(rounds=rounds)
+                for request in batches[number]:
+                    undisturbed.file(request.target)
+                undisturbed.run(rounds=rounds)  # no more training: the deletion alone
             return undisturbed.ledger.list_requests()
         finally:
             undisturbed.close()

@@ -73,8 +73,8 @@ class Database:
                     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
                 yield connection
 
-    def migrate(self) -> None:
-        """Bring the schema to the newest revision; safe when several processes do it at once.
+    def migrate(self, revision: str = "head") -> None:
+        """Bring the schema forward to this revision; safe when several processes do it at once.
 
         Raises:
             LedgerUnavailable: the database cannot be written.
@@ -83,7 +83,7 @@ class Database:
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         with self.writing() as connection:
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            command.upgrade(config, revision)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -62,6 +62,25 @@ class RoundRecord:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A call that was refused at the door; never changed, never removed.
+
+    sequence: given by the ledger; 0 before.
+    caller, role: who it was by certificate; "" where unknown.
+    call: what was called, such as `SubmitRequest`.
+    detail: what else is known, such as the status and how often it happened.
+    """
+
+    sequence: int = 0
+    at: datetime
+    caller: str
+    role: str
+    call: str
+    reason: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
 def request_id(number: int) -> str:
     """The id of the request in row `number`: short, sorts in order of arrival, easy to type."""
     return f"r-{number:06d}"
@@ -122,6 +141,12 @@ def round_of(row: sa.Row[Any]) -> RoundRecord:
         metrics=row.metrics,
         at=row.at,
     )
+
+
+def printable(text: str, max_length: int) -> str:
+    """`text` from a stranger as it may be stored and shown: no control characters, not longer than this."""
+    shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in text[:max_length])
+    return shown if len(text) <= max_length else f"{shown[:-1]}…"
 
 
 def as_json(value: Any) -> Any:

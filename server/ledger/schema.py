@@ -77,7 +77,7 @@ sa.Index(
 events = sa.Table(
     "events",
     metadata,
-    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),  # chain.append gives it
     sa.Column("request_number", sa.ForeignKey("requests.number"), nullable=False, index=True),
     sa.Column("kind", sa.String(100), nullable=False),
     sa.Column("from_status", sa.String(20), nullable=True),
@@ -85,8 +85,10 @@ events = sa.Table(
     sa.Column("actor", sa.String(200), nullable=False),
     sa.Column("detail", sa.JSON, nullable=False),
     sa.Column("at", UtcDateTime, nullable=False),
-    sqlite_autoincrement=True,
+    sa.Column("previous_hash", sa.String(64), nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
 )
+sa.Index("events_never_fork", events.c.previous_hash, unique=True)
 
 exclusions = sa.Table(
     "exclusions",
@@ -125,4 +127,25 @@ fence = sa.Table(
     sa.Column("token", sa.Integer, nullable=False),
     sa.Column("holder", sa.String(200), nullable=False),
     sa.Column("acquired_at", UtcDateTime, nullable=True),
+)
+
+refusals = sa.Table(
+    "refusals",
+    metadata,
+    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("at", UtcDateTime, nullable=False),
+    sa.Column("caller", sa.String(200), nullable=False),
+    sa.Column("role", sa.String(20), nullable=False),
+    sa.Column("call", sa.String(100), nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("detail", sa.JSON, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+federation_facts = sa.Table(
+    "federation_facts",
+    metadata,
+    sa.Column("key", sa.String(100), primary_key=True),
+    sa.Column("value", sa.JSON, nullable=False),
+    sa.Column("at", UtcDateTime, nullable=False),
 )

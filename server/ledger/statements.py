@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import schema
+from server.ledger import chain, schema
 from server.ledger.records import MOVED, as_json, request_number, request_of
 from unlearning.errors import ConflictingRequest, Fenced, RequestNotFound
 from unlearning.requests import OPEN_STATUSES, DeletionRequest, Status
@@ -109,14 +109,15 @@ def append_event(
     move: tuple[Status, Status] | None = None,
 ) -> None:
     """Add one event to request `number`."""
-    connection.execute(
-        sa.insert(schema.events).values(
-            request_number=number,
-            kind=kind,
-            from_status=str(move[0]) if move else None,
-            to_status=str(move[1]) if move else None,
-            actor=actor,
-            detail=as_json(detail or {}),
-            at=now,
-        )
+    chain.append(
+        connection,
+        {
+            "request_number": number,
+            "kind": kind,
+            "from_status": str(move[0]) if move else None,
+            "to_status": str(move[1]) if move else None,
+            "actor": actor,
+            "detail": as_json(detail or {}),
+            "at": now,
+        },
     )

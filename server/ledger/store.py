@@ -11,15 +11,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import schema, statements
+from server.ledger import chain, schema, statements
 from server.ledger.database import Database
 from server.ledger.records import (
     SUBMITTED,
     ClientRecord,
     Event,
+    Refusal,
     RoundRecord,
     as_json,
     event_of,
+    printable,
     request_number,
     request_of,
     round_of,
@@ -209,6 +211,69 @@ class Ledger:
         with self._database.reading() as connection:
             targets = [Target.from_json(value) for value in connection.scalars(query)]
         return Exclusions().including(targets)
+
+    def event_head(self) -> tuple[int, str]:
+        """Sequence number and hash of the newest event; 0 and 64 zeros where there is none.
+
+        Kept elsewhere, it proves later that no event up to it was changed or cut off.
+        """
+        with self._database.reading() as connection:
+            return chain.head(connection)
+
+    def verify_chain(self) -> int | None:
+        """Check every event's hash: the sequence number of the first broken event, or None."""
+        with self._database.reading() as connection:
+            return chain.first_broken(connection)
+
+    # What was refused
+
+    def record_refusals(self, refusals: Iterable[Refusal]) -> None:
+        """Write calls down that were refused; text of strangers is cut and made printable."""
+        rows = [
+            {
+                "at": item.at,
+                "caller": printable(item.caller, 200),
+                "role": printable(item.role, 20),
+                "call": printable(item.call, 100),
+                "reason": printable(item.reason, 2000),
+                "detail": as_json(item.detail),
+            }
+            for item in refusals
+        ]
+        if rows:
+            with self._database.writing() as connection:
+                connection.execute(sa.insert(schema.refusals), rows)
+
+    def refusals(self, *, after: int = 0, limit: int = 1000) -> list[Refusal]:
+        """The refusals with a sequence number above `after`, in order."""
+        table = schema.refusals
+        query = sa.select(table).where(table.c.sequence > after).order_by(table.c.sequence).limit(limit)
+        with self._database.reading() as connection:
+            return [Refusal(**row._mapping) for row in connection.execute(query)]
+
+    # What the door must know of the federation
+
+    def set_facts(self, facts: Mapping[str, Any], *, token: int, now: datetime) -> None:
+        """Write facts down by their keys, over what they were; other keys stay as they are.
+
+        Raises:
+            Fenced: the token is not the newest.
+        """
+        table = schema.federation_facts
+        with self._database.writing() as connection:
+            statements.fence_holder(connection, token)
+            for key, value in facts.items():
+                values = {"value": as_json(value), "at": now}
+                known = connection.execute(sa.update(table).where(table.c.key == key).values(values))
+                if known.rowcount == 0:
+                    connection.execute(sa.insert(table).values(key=key, **values))
+
+    def facts(self) -> dict[str, Any]:
+        """The newest value of every fact that a ServerApp wrote down; empty before the first start."""
+        table = schema.federation_facts
+        with self._database.reading() as connection:
+            rows = connection.execute(sa.select(table.c.key, table.c.value).order_by(table.c.key))
+            return {row.key: row.value for row in rows}
 
     # The live loop
 

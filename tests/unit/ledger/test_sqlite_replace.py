@@ -44,7 +44,9 @@ def ledger(url: str) -> Iterator[Ledger]:
     "statement",
     [
         "INSERT OR REPLACE INTO events SELECT sequence, request_number, 'forged', from_status, to_status, "
-        "actor, detail, at FROM events",
+        "actor, detail, at, previous_hash, hash FROM events",
+        "INSERT OR REPLACE INTO events SELECT 99, request_number, 'forged', from_status, to_status, "
+        "actor, detail, at, previous_hash, hash FROM events WHERE sequence = 1",
         "INSERT OR REPLACE INTO exclusions SELECT request_number, '2000-01-01' FROM exclusions",
         "REPLACE INTO legal_moves VALUES ('received', 'scheduled')",
         "REPLACE INTO requests SELECT number, idempotency_key, target_key, target, client_id, method, "

@@ -1,0 +1,268 @@
+"""The events' hash chain, refusals and facts on SQLite and PostgreSQL, and how the first schema gets them."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from server.ledger import Ledger, Refusal
+from server.ledger.chain import GENESIS_HASH
+from server.ledger.database import Database
+from tests.contract.test_ledger_contract import (  # noqa: F401  pytest finds fixtures by their names here
+    LATER,
+    NOW,
+    advance,
+    ledger,
+    postgresql_server,
+    sql,
+    start,
+    submit,
+    token,
+    url,
+)
+from unlearning.errors import Fenced
+from unlearning.requests import Granularity, Status, Target
+
+# ruff: noqa: F811  fixtures are arguments
+
+FILE_MANY = """
+import sys
+from datetime import UTC, datetime
+from server.ledger import Ledger
+from unlearning.requests import Granularity, Target
+
+ledger = Ledger.open(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(20):
+    name = f"{sys.argv[2]}-{number}"
+    ledger.submit(
+        Target(Granularity.CLIENT, name), method="puf", parameters={}, submitted_by="ada",
+        idempotency_key=name, now=datetime.now(UTC),
+    )
+"""
+
+
+# The chain
+
+
+def test_a_chain_of_real_events_holds(ledger: Ledger, token: int) -> None:
+    """Submissions, moves and notes with awkward details follow from each other."""
+    advance(
+        ledger, submit(ledger).id, Status.COMPLETED, token, detail={"loss": 0.1, "é": [1, None, {"b": 2}]}
+    )
+    ledger.note("r-000001", "waiting", token=token, now=LATER, detail={"text": "client 3", "x": float("nan")})
+    assert ledger.verify_chain() is None
+
+
+def test_the_head_moves_with_every_event(ledger: Ledger, token: int) -> None:
+    """An empty ledger has the fixed head; each event gives the next number and another hash."""
+    heads = [ledger.event_head()]
+    submit(ledger)
+    heads.append(ledger.event_head())
+    ledger.move("r-000001", Status.SCHEDULED, token=token, now=LATER)
+    heads.append(ledger.event_head())
+    assert heads[0] == (0, GENESIS_HASH)
+    assert [sequence for sequence, _ in heads] == [0, 1, 2]
+    assert len({digest for _, digest in heads}) == 3
+
+
+@pytest.fixture
+def unguarded(sql: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection for which the events are not append-only, as for somebody who owns the database."""
+    with sql.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.text("DROP TRIGGER events_append_only ON events"))
+        else:
+            for name in ("events_no_update", "events_no_delete", "events_no_replace"):
+                connection.execute(sa.text(f"DROP TRIGGER {name}"))
+    with sql.connect() as connection:
+        yield connection
+
+
+@pytest.mark.parametrize(
+    ("forgery", "broken"),
+    [
+        ("UPDATE events SET actor = 'eve' WHERE sequence = 3", 3),
+        ("UPDATE events SET kind = 'forged' WHERE sequence = 1", 1),
+        ("UPDATE events SET at = '2020-01-01 00:00:00' WHERE sequence = 4", 4),
+        ('UPDATE events SET detail = \'{"reason": "none"}\' WHERE sequence = 5', 5),
+        ("UPDATE events SET to_status = 'failed' WHERE sequence = 2", 2),
+        ("UPDATE events SET hash = previous_hash WHERE sequence = 2", 2),
+        ("DELETE FROM events WHERE sequence = 3", 4),
+        ("DELETE FROM events WHERE sequence = 1", 2),
+        ("UPDATE events SET sequence = 60 WHERE sequence = 6", 60),
+    ],
+)
+def test_a_forged_event_is_found(
+    ledger: Ledger, token: int, unguarded: sa.Connection, forgery: str, broken: int
+) -> None:
+    """Whatever of an event is changed, it or the one after a removed one is named."""
+    advance(ledger, submit(ledger).id, Status.COMPLETED, token)
+    unguarded.execute(sa.text(forgery))
+    unguarded.commit()
+    assert ledger.verify_chain() == broken
+
+
+def test_an_event_that_cannot_be_read_is_broken(
+    url: str, ledger: Ledger, token: int, request: pytest.FixtureRequest
+) -> None:
+    """A detail that is no JSON any more does not end the check with an error (PostgreSQL refuses such a value)."""
+    if not url.startswith("sqlite"):
+        pytest.skip("PostgreSQL's column type refuses what is not JSON")
+    connection = request.getfixturevalue("unguarded")
+    advance(ledger, submit(ledger).id, Status.COMPLETED, token)
+    connection.execute(sa.text("UPDATE events SET detail = '{' WHERE sequence = 3"))
+    connection.commit()
+    assert ledger.verify_chain() == 3
+
+
+def test_events_cut_off_are_missed_by_a_kept_head_only(
+    ledger: Ledger, token: int, unguarded: sa.Connection
+) -> None:
+    """The chain that is left holds, which is why a head is kept elsewhere."""
+    advance(ledger, submit(ledger).id, Status.COMPLETED, token)
+    kept = ledger.event_head()
+    unguarded.execute(sa.text("DELETE FROM events WHERE sequence = 6"))
+    unguarded.commit()
+    assert ledger.verify_chain() is None
+    assert ledger.event_head() != kept
+
+
+def test_two_processes_that_write_at_once_make_one_chain(url: str) -> None:
+    """No event is lost, none forks off."""
+    processes = [start(FILE_MANY, url, name) for name in ("a", "b")]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate(timeout=120)
+    opened = Ledger.open(url)
+    assert (opened.verify_chain(), opened.event_head()[0]) == (None, 40)
+    opened.close()
+
+
+def test_the_database_refuses_a_fork_of_the_chain(ledger: Ledger, sql: sa.Engine) -> None:
+    """A second event after the same one is refused, also for raw SQL."""
+    submit(ledger)
+    with pytest.raises(sa.exc.IntegrityError), sql.begin() as connection:
+        connection.execute(
+            sa.text(
+                "INSERT INTO events (sequence, request_number, kind, actor, detail, at, previous_hash, hash) "
+                "SELECT 7, request_number, 'forged', actor, detail, at, previous_hash, 'x' FROM events"
+            )
+        )
+
+
+# From the first schema on
+
+FIRST_SCHEMA_ROWS = [
+    "INSERT INTO requests (idempotency_key, target_key, target, client_id, method, parameters, submitted_by, "
+    "status, reason, retryable, attempts, created_at, updated_at, result) VALUES ('k', 'client/3', "
+    '\'{"granularity": "client", "client_id": "3", "sample_ids": [], "class_label": null}\', '
+    "'3', 'puf', '{}', 'ada', 'received', '', false, 0, '2026-03-01 12:00:00', '2026-03-01 12:00:00', '{}')",
+    "INSERT INTO events (request_number, kind, actor, detail, at) VALUES "
+    "(1, 'submitted', 'ada', '{\"last_round_sequence\": 0}', '2026-03-01 12:00:00.123456')",
+    "INSERT INTO events (sequence, request_number, kind, from_status, to_status, actor, detail, at) VALUES "
+    "(5, 1, 'moved', 'received', 'scheduled', 'löop', '{\"loss\": 0.1, \"é\": [1, null]}', '2026-03-01 12:05:00')",
+    "UPDATE requests SET status = 'scheduled'",
+]
+
+
+@pytest.fixture
+def of_first_schema(url: str) -> str:
+    """The URL of a ledger of the first schema with a request and two events, a number missing between them."""
+    database = Database(url)
+    database.migrate("0001")
+    with database.writing() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.text("SET LOCAL TIME ZONE 'UTC'"))
+        for statement in FIRST_SCHEMA_ROWS:
+            connection.exec_driver_sql(statement)
+    database.close()
+    return url
+
+
+def test_events_of_the_first_schema_are_kept_and_chained(of_first_schema: str) -> None:
+    """The migration changes nothing of them, and today's function finds their chain whole."""
+    opened = Ledger.open(of_first_schema)
+    first, second = opened.events()
+    assert (first.sequence, first.actor, first.at) == (1, "ada", NOW)
+    assert (second.sequence, second.actor, second.detail) == (5, "löop", {"loss": 0.1, "é": [1, None]})
+    assert second.at - first.at == timedelta(minutes=5) - timedelta(microseconds=123456)
+    assert opened.verify_chain() is None
+    assert opened.event_head()[0] == 5
+    opened.close()
+
+
+def test_a_ledger_of_the_first_schema_goes_on_after_the_migration(of_first_schema: str) -> None:
+    """Its requests move on, new events follow the old ones, and the old ones stay append-only."""
+    opened = Ledger.open(of_first_schema)
+    token = opened.acquire_fence("loop", now=NOW)
+    opened.move("r-000001", Status.UNLEARNING, token=token, now=LATER)
+    submit(opened, Target(Granularity.CLIENT, "4"), key="new")
+    assert [event.sequence for event in opened.events()] == [1, 5, 6, 7]
+    assert opened.verify_chain() is None
+    engine = sa.create_engine(of_first_schema)
+    with pytest.raises(sa.exc.IntegrityError, match="append-only"), engine.begin() as connection:
+        connection.execute(sa.text("DELETE FROM events WHERE sequence = 1"))
+    engine.dispose()
+    opened.close()
+
+
+# Refusals
+
+
+def refusal(**changes: object) -> Refusal:
+    values = {"at": NOW, "caller": "eve", "role": "client", "call": "ListClients", "reason": "not yours"}
+    return Refusal(**{**values, **changes})  # type: ignore[arg-type]  # field names are checked by the call
+
+
+def test_refusals_are_read_back_in_order(ledger: Ledger) -> None:
+    """What was written comes back with its sequence number."""
+    ledger.record_refusals([refusal(), refusal(caller="mallory", detail={"status": "PERMISSION_DENIED"})])
+    first, second = ledger.refusals()
+    assert first == refusal(sequence=1)
+    assert (second.caller, second.detail) == ("mallory", {"status": "PERMISSION_DENIED"})
+    assert ledger.refusals(after=1) == [second]
+    assert ledger.refusals(limit=1) == [first]
+
+
+def test_text_of_strangers_is_made_harmless_in_a_refusal(ledger: Ledger) -> None:
+    """NUL and escape codes become visible, and nobody fills the disk with one name."""
+    ledger.record_refusals([refusal(caller="\x00\x1b[2J" + "x" * 5000, reason="a\nb")])
+    [stored] = ledger.refusals()
+    assert stored.caller.startswith("\ufffd\ufffd[2J")
+    assert (len(stored.caller), stored.reason) == (200, "a\ufffdb")
+
+
+@pytest.mark.parametrize("statement", ["UPDATE refusals SET caller = 'x'", "DELETE FROM refusals"])
+def test_refusals_are_append_only(ledger: Ledger, sql: sa.Engine, statement: str) -> None:
+    """Nobody who tried something can have it removed."""
+    ledger.record_refusals([refusal()])
+    with pytest.raises(sa.exc.IntegrityError, match="append-only"), sql.begin() as connection:
+        connection.execute(sa.text(statement))
+
+
+# Facts
+
+
+def test_facts_are_written_over_by_key(ledger: Ledger, token: int) -> None:
+    """A new value replaces the old one of its key; other keys stay."""
+    assert ledger.facts() == {}
+    ledger.set_facts({"methods": ["puf"], "num_classes": 10}, token=token, now=NOW)
+    ledger.set_facts({"num_classes": None, "task": {"name": "mnist"}}, token=token, now=LATER)
+    assert ledger.facts() == {"methods": ["puf"], "num_classes": None, "task": {"name": "mnist"}}
+
+
+def test_facts_of_an_old_server_app_are_refused(ledger: Ledger, token: int) -> None:
+    """Only the holder of the fence speaks for the federation."""
+    ledger.acquire_fence("its successor", now=LATER)
+    with pytest.raises(Fenced):
+        ledger.set_facts({"num_classes": 10}, token=token, now=LATER)
+    assert ledger.facts() == {}

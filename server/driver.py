@@ -160,7 +160,7 @@ class Driver:
             "bytes_sent": done.bytes_sent,
             "bytes_received": done.bytes_received,
             "failed": {client: str(failure) for client, failure in sorted(done.failures.items())},
-            "refused": dict(outcome.refused),
+            "refused": {**done.refused, **outcome.refused},
         }
         accounts = {client: values_of(content).get(ACCOUNT) for client, content in done.replies.items()}
         if any(accounts.values()):
@@ -182,7 +182,7 @@ class Driver:
             state.round,
             kind,
             len(outcome.participants),
-            len(outcome.participants) + len(done.failures) + len(outcome.refused),
+            len({*outcome.participants, *done.failures, *outcome.refused}),
             "–" if outcome.loss is None else f"{outcome.loss:.4f}",
             self.task.score_name,
             "–" if score is None else f"{score:.4f}",

@@ -30,10 +30,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What came of an exchange. Bytes are payloads: records as Flower counts them."""
+    """What came of an exchange. Bytes are payloads: records as Flower counts them.
+
+    refused: answers that were thrown away unread, and why, by client, or by node where it was nobody's turn.
+    """
 
     messages: Mapping[str, Message] = field(default_factory=dict)
     failures: Mapping[str, Failure] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
     bytes_sent: int = 0
     bytes_received: int = 0
     seconds: float = 0.0
@@ -43,6 +47,7 @@ class Exchange:
         return Exchange(
             messages={**self.messages, **other.messages},
             failures={**self.failures, **other.failures},
+            refused={**self.refused, **other.refused},
             bytes_sent=self.bytes_sent + other.bytes_sent,
             bytes_received=self.bytes_received + other.bytes_received,
             seconds=self.seconds + other.seconds,
@@ -63,8 +68,9 @@ def exchange(
     """Send one message a client and wait until all have answered or `timeout_s` has passed.
 
     An error reply's source node may be the SuperLink itself (the SuperNode was killed), so replies
-    are matched by the message they answer, never by their source. Pauses between two looks are a
-    twentieth of the time waited so far, so they cost a round at most about 5 %.
+    are matched by the message they answer. An answer to no open message (replayed), from another node than
+    the one asked, or of another round is refused. Pauses between two looks are a twentieth of the time waited
+    so far, so they cost a round at most about 5 %.
     """
     started = time.monotonic()
     clients = list(messages)
@@ -80,16 +86,22 @@ def exchange(
         if client not in handed:
             failures[client] = Failure("the message could not be handed to the SuperLink")
     answered: dict[str, Message] = {}
+    refused: dict[str, str] = {}
     received = 0
     while waiting:
         for reply in grid.pull_messages(list(waiting)):
             answering = waiting.pop(reply.metadata.reply_to_message_id, None)
             if answering is None:
+                refused[f"node {reply.metadata.src_node_id}"] = "It answers no open message."
                 continue
             if reply.has_error():
                 failures[answering] = Failure(reply.error.reason or f"error code {reply.error.code}")
                 continue
             received += count_bytes(reply.content)
+            if mismatch := _mismatch(reply, messages[answering]):
+                refused[answering] = mismatch
+                failures[answering] = Failure(mismatch)
+                continue
             problem = _failure_in(reply.content)
             if problem:
                 failures[answering] = problem
@@ -103,9 +115,12 @@ def exchange(
         failures[client] = Failure(f"no answer within {timeout_s:g} s")
     for client, reason in sorted(failures.items()):
         _log.warning("Client %s did not take part: %s", client, reason)
+    for who, why in sorted(refused.items()):
+        _log.warning("An answer is refused (%s): %s", who, why)
     return Exchange(
         messages=dict(sorted(answered.items())),
         failures=failures,
+        refused=refused,
         bytes_sent=sent,
         bytes_received=received,
         seconds=time.monotonic() - started,
@@ -117,6 +132,15 @@ def reported_failure(values: Mapping[str, Any]) -> Failure | None:
     if "error" not in values:
         return None
     return Failure(str(values["error"]), is_final=bool(values.get("is-final", False)))
+
+
+def _mismatch(reply: Message, asked: Message) -> str:
+    """Why `reply` cannot be the answer to `asked`; empty if it can."""
+    if reply.metadata.src_node_id != asked.metadata.dst_node_id:
+        return f"Node {reply.metadata.src_node_id} answers in its place."
+    if reply.metadata.group_id != asked.metadata.group_id:
+        return f"It belongs to round {reply.metadata.group_id}, not {asked.metadata.group_id}."
+    return ""
 
 
 def _failure_in(content: RecordDict) -> Failure | None:

@@ -2,7 +2,8 @@
 
 Source: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data".
 It samples among *eligible* clients, goes on with those that answered, and refuses an update that is not
-finite or not of the model's shape. It runs under Flower's stock `start()` and under the live loop.
+finite, not of the model's shape, too large, of another round, answered twice, or from a node that was not
+asked. It runs under Flower's stock `start()` and under the live loop.
 """
 
 import math
@@ -31,8 +32,9 @@ from strategies.messages import (
 )
 from strategies.roster import Member, Roster
 from strategies.run_config import RunSettings
-from strategies.updates import check_norm, checked, weighted_mean
+from strategies.updates import check_norm, checked, over_the_median, weighted_mean
 from unlearning.errors import UpdateRefused
+from unlearning.methods.method import Reply
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Exclusions, Forget
 
@@ -41,7 +43,10 @@ _log = getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOutcome:
-    """Who took part in the round that was aggregated last, and whose update was refused and why."""
+    """Who took part in the round that was aggregated last, and whose update was refused and why.
+
+    refused: by client id; by `node N` where the node speaks for nobody, or for a client that another node is.
+    """
 
     participants: Mapping[str, int] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -66,6 +71,7 @@ class FedAvg(Strategy):
         self.outcome = RoundOutcome()
         self.num_examples: dict[str, int] = {}
         self._global: Vector | None = None
+        self._asked: Mapping[int, str] = {}
         self._was_complete = False
 
     def summary(self) -> None:
@@ -128,7 +134,7 @@ class FedAvg(Strategy):
         self, server_round: int, arrays: ArrayRecord, grid: Grid, among: Iterable[str] | None = None
     ) -> dict[str, Message]:
         """The round's messages by client id, to the sample or to the clients `among` that are online."""
-        self._global = vector_of(arrays)
+        self._global, self._asked = vector_of(arrays), {}
         eligible = self.eligible(grid)
         if len(eligible) < self.settings.min_clients:
             _log.warning(
@@ -139,6 +145,7 @@ class FedAvg(Strategy):
             )
             return {}
         chosen = self.sample(eligible, server_round) if among is None else sorted(set(among) & set(eligible))
+        self._asked = {eligible[client].node_id: client for client in chosen}
         training = training_values(self.settings.training(server_round))
         return {
             client: compose(
@@ -156,35 +163,63 @@ class FedAvg(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The weighted mean of the models that may enter, or None if there is none."""
         assert self._global is not None, "configure_train comes first"
-        models: dict[str, tuple[int, Vector]] = {}
-        losses: list[tuple[int, float]] = []
-        refused: dict[str, str] = {}
+        accepted: dict[str, Reply] = {}
+        refused = dict(self.roster.impostors)
         for message in replies:
-            client = self.roster.client_of(message.metadata.src_node_id)
-            if message.has_error() or client is None:
+            if message.has_error():
                 continue
+            node_id = message.metadata.src_node_id
+            who = self._asked.get(node_id, f"node {node_id}")
             try:
-                if message.metadata.group_id != str(server_round):
-                    raise UpdateRefused(f"It belongs to round {message.metadata.group_id}.")
-                reply = checked(reply_of(message.content), like=self._global)
-                check_norm(reply.vector - self._global, self.settings.max_update_norm)
+                client, reply = self._accepted(message, server_round)
+                if client in accepted:
+                    raise UpdateRefused("It has answered this round already; the first answer counts.")
             except UpdateRefused as exc:
-                refused[client] = str(exc)
-                _log.warning("The update of client %s is refused: %s", client, exc)
-                continue
-            models[client] = (reply.num_examples, reply.vector)
-            losses.append((reply.num_examples, reply.metrics.get("loss", math.nan)))
-        total = sum(count for count, _ in losses)
-        loss = sum(count * value for count, value in losses) / total if total else None
+                refused[who] = str(exc)
+            else:
+                accepted[client] = reply
+        changes = {client: reply.vector - self._global for client, reply in accepted.items()}
+        too_large = over_the_median(changes, self.settings.max_norm_factor)
+        refused |= too_large
+        for who, reason in refused.items():
+            _log.warning("The update of %s is refused: %s", _named(who), reason)
+        entering = {client: reply for client, reply in accepted.items() if client not in too_large}
+        return self._averaged(entering, refused)
+
+    def _accepted(self, message: Message, server_round: int) -> tuple[str, Reply]:
+        """The client and its answer, if it was asked in this round and its update may enter the model.
+
+        Raises:
+            UpdateRefused: what is wrong.
+        """
+        assert self._global is not None, "configure_train comes first"
+        if message.metadata.group_id != str(server_round):
+            raise UpdateRefused(f"It belongs to round {message.metadata.group_id}.")
+        client = self._asked.get(message.metadata.src_node_id)
+        if client is None:
+            known = self.roster.client_of(message.metadata.src_node_id)
+            speaks = "nobody that is known" if known is None else f"client {known}"
+            raise UpdateRefused(f"It was not asked in this round; it speaks for {speaks}.")
+        reply = checked(reply_of(message.content), like=self._global)
+        check_norm(reply.vector - self._global, self.settings.max_update_norm)
+        return client, reply
+
+    def _averaged(
+        self, accepted: Mapping[str, Reply], refused: Mapping[str, str]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        total = sum(reply.num_examples for reply in accepted.values())
+        losses = [reply.num_examples * reply.metrics.get("loss", math.nan) for reply in accepted.values()]
+        loss = sum(losses) / total if total else None
         self.outcome = RoundOutcome(
-            participants={client: count for client, (count, _) in sorted(models.items())},
+            participants={client: reply.num_examples for client, reply in sorted(accepted.items())},
             refused=refused,
             loss=loss,
         )
         self.num_examples |= self.outcome.participants
-        if not models:
+        if not accepted:
             return None, None
         metrics = MetricRecord({NUM_EXAMPLES: total, "loss": math.nan if loss is None else loss})
+        models = {client: (reply.num_examples, reply.vector) for client, reply in accepted.items()}
         return model_record(weighted_mean(models)), metrics
 
     def configure_evaluate(
@@ -235,3 +270,7 @@ class FedAvg(Strategy):
                 found[f"{name}-loss"] = observations.loss_sum / observations.num_examples
                 found[f"{name}-score"] = observations.score_sum / observations.num_examples
         return MetricRecord(found) if found else None
+
+
+def _named(who: str) -> str:
+    return who if who.startswith("node ") else f"client {who}"

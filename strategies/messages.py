@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -44,11 +45,11 @@ def vector_of(arrays: ArrayRecord) -> Vector:
     """The one flat array of a record.
 
     Raises:
-        UpdateRefused: there is none.
+        UpdateRefused: there is none, or it cannot be read.
     """
     if VECTOR not in arrays:
         raise UpdateRefused(f"The reply has no array {VECTOR!r}, it has {sorted(arrays)[:5]}.")
-    vector: Vector = arrays[VECTOR].numpy()
+    vector: Vector = _numpy(VECTOR, arrays[VECTOR])
     return vector
 
 
@@ -211,7 +212,18 @@ def _arrays_of(content: RecordDict) -> tuple[Vector, dict[str, NDArray[Any]]]:
         raise UpdateRefused("The message carries no arrays.")
     record = content.array_records[ARRAYS]
     vector = vector_of(record)
-    return vector, {name: array.numpy() for name, array in record.items() if name != VECTOR}
+    return vector, {name: _numpy(name, array) for name, array in record.items() if name != VECTOR}
+
+
+def _numpy(name: str, array: Array) -> NDArray[Any]:
+    """The numbers of an array whose bytes are the sender's, so they may be anything."""
+    try:
+        found = array.numpy()
+    except (ValueError, TypeError, OSError, EOFError, BadZipFile) as exc:
+        raise UpdateRefused(f"The array {name!r} cannot be read: {type(exc).__name__}.") from exc
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiub":
+        raise UpdateRefused(f"The array {name!r} does not hold numbers.")
+    return found
 
 
 def _metrics_of(content: RecordDict) -> dict[str, float]:

@@ -40,25 +40,39 @@ class Roster:
         self._timeout_s = timeout_s
         self._members: dict[int, Member] = {}
         self._silent: dict[int, int] = {}
+        self._impostors: Mapping[str, str] = {}
+
+    @property
+    def impostors(self) -> Mapping[str, str]:
+        """Nodes, as `node N`, that claimed a client's id when it was last looked, and were not believed."""
+        return dict(self._impostors)
 
     def online(self, grid: Grid) -> Mapping[str, Member]:
         """The clients online now, by client id, sorted."""
         nodes = {node.node_id: node for node in grid.get_nodes()}
         self._identify(grid, {key: node for key, node in nodes.items() if key not in self._members})
         found: dict[str, Member] = {}
+        impostors: dict[str, str] = {}
         for node_id in sorted(nodes, key=lambda key: nodes[key].last_activated_at):
             member = self._members.get(node_id)
             if member is None:
                 continue
             rival = found.get(member.client_id)
             if rival is not None and rival.is_registered and not member.is_registered:
-                _log.warning(
-                    "Node %s claims to be client %s, which is registered with a key; ignored.",
-                    node_id,
-                    member.client_id,
+                impostors[f"node {node_id}"] = (
+                    f"It claims to be client {member.client_id}, which is registered with a key."
                 )
                 continue
+            if rival is not None:
+                impostors[f"node {rival.node_id}"] = (
+                    f"It claims to be client {member.client_id}, as does node {node_id}, which "
+                    + ("is registered with a key." if member.is_registered else "came later.")
+                )
             found[member.client_id] = member
+        for node, reason in impostors.items():
+            if node not in self._impostors:  # said once for as long as it lasts
+                _log.warning("%s is not believed: %s", node.capitalize(), reason)
+        self._impostors = impostors
         return dict(sorted(found.items()))
 
     def client_of(self, node_id: int) -> str | None:

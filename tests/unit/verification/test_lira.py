@@ -1,0 +1,126 @@
+"""LiRA against its formulas, and on shadow models that are really trained."""
+
+from math import log, sqrt
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from scipy.stats import norm
+from sklearn.linear_model import LogisticRegression
+
+from unlearning.errors import DataError
+from unlearning.verification.discrimination import auc
+from unlearning.verification.lira import (
+    Shadows,
+    lira_offline,
+    lira_online,
+    logit_confidence,
+    train_shadows,
+)
+
+# logits: example 0 is 1, 3 with it and -1, 0 without; example 1 is 2, 4 with it and 2, 5 without
+LOGITS = np.array([[1.0, 2.0], [3.0, 4.0], [-1.0, 2.0], [0.0, 5.0]])
+SHADOWS = Shadows(expit(LOGITS), np.array([[True, True], [True, True], [False, False], [False, False]]))
+TARGET = expit(np.array([2.5, 3.0]))
+
+
+def test_the_logit_of_a_confidence():
+    """0.75 is log 3; 0 and 1 stay finite, symmetric and in order."""
+    assert logit_confidence(np.array([0.75]))[0] == pytest.approx(log(3))
+    low, below, high = logit_confidence(np.array([0.0, 1e-9, 1.0]))
+    assert np.isfinite([low, high]).all()
+    assert low < below
+    assert high == pytest.approx(-low, rel=1e-4)
+
+
+def test_the_online_ratio_by_hand():
+    """Example 0: N(2.5; 2, 1) against N(2.5; −0.5, 0.5²), each log density written out."""
+    inside = -0.5 * log(2 * np.pi) - 0.5 * 0.5**2
+    outside = -0.5 * log(2 * np.pi) - log(0.5) - 0.5 * (3.0 / 0.5) ** 2
+    assert lira_online(TARGET, SHADOWS)[0] == pytest.approx(inside - outside, rel=1e-6)
+
+
+def test_the_offline_score_by_hand():
+    """Example 1: P[Z < 3] with Z ~ N(3.5, 1.5²), in logarithms."""
+    assert lira_offline(TARGET, SHADOWS)[1] == pytest.approx(log(norm.cdf((3 - 3.5) / 1.5)), rel=1e-6)
+
+
+def test_the_global_variance_is_that_about_each_examples_own_mean():
+    """Without: squares 2·0.5² and 2·1.5² over 4 values, so σ² = 1.25 for both examples."""
+    expected = log(norm.cdf((2.5 + 0.5) / sqrt(1.25)))
+    assert lira_offline(TARGET, SHADOWS, global_variance=True)[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_more_confident_is_rather_a_member():
+    """The offline score rises with the confidence; with equal variances the online one does too."""
+    lower, higher = expit(np.array([0.0, 0.0])), expit(np.array([1.0, 1.0]))
+    assert np.all(lira_offline(higher, SHADOWS) > lira_offline(lower, SHADOWS))
+    assert (
+        lira_online(higher, SHADOWS, global_variance=True)[0]
+        > lira_online(lower, SHADOWS, global_variance=True)[0]
+    )
+
+
+def test_every_example_is_in_exactly_half_of_the_shadow_models():
+    """And the driver trains on what it says."""
+    seen = []
+
+    def train_and_score(indices):
+        seen.append(indices)
+        return np.full(7, 0.5)
+
+    shadows = train_shadows(train_and_score, 7, 6, seed=0)
+    assert shadows.trained_on.sum(axis=0).tolist() == [3] * 7
+    for indices, mask in zip(seen, shadows.trained_on, strict=True):
+        np.testing.assert_array_equal(indices, np.flatnonzero(mask))
+
+
+def test_lira_finds_the_members_of_an_overfitted_model():
+    """Random labels can only be memorised; 60 examples in 100 dimensions are, and LiRA tells who."""
+    generator = np.random.default_rng(0)
+    inputs, labels = generator.normal(size=(60, 100)), generator.integers(0, 2, 60)
+
+    def train_and_score(indices):
+        model = LogisticRegression(C=0.1, max_iter=500).fit(inputs[indices], labels[indices])
+        return model.predict_proba(inputs)[np.arange(60), labels]
+
+    shadows = train_shadows(train_and_score, 60, 16, seed=1)
+    members = generator.permutation(60)[:30]
+    target = train_and_score(members)
+    is_member = np.isin(np.arange(60), members)
+    for attack in (lira_online, lira_offline):
+        scores = attack(target, shadows, global_variance=True)
+        assert auc(scores[is_member], scores[~is_member]) > 0.9
+        other = attack(train_and_score(np.flatnonzero(~is_member)), shadows, global_variance=True)
+        assert auc(other[is_member], other[~is_member]) < 0.1
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_too_few_or_an_odd_number_of_shadows_are_refused(count):
+    """Half of each is needed, and two a side for a variance."""
+    with pytest.raises(DataError):
+        train_shadows(lambda _: np.full(3, 0.5), 3, count, seed=0)
+
+
+def test_an_example_without_two_shadows_on_a_side_is_refused():
+    """One value has no variance."""
+    lopsided = Shadows(np.full((3, 1), 0.5), np.array([[True], [True], [False]]))
+    with pytest.raises(DataError, match="without"):
+        lira_offline(np.array([0.5]), lopsided)
+    with pytest.raises(DataError, match="without"):
+        lira_online(np.array([0.5]), lopsided)
+
+
+@pytest.mark.parametrize("bad", [1.5, -0.1, np.nan])
+def test_what_is_no_probability_is_refused(bad):
+    """Losses or logits given by mistake are found out."""
+    with pytest.raises(DataError):
+        Shadows(np.full((4, 1), bad), np.ones((4, 1), dtype=bool))
+
+
+def test_confidences_that_do_not_fit_the_shadows_are_refused():
+    """One for each example."""
+    with pytest.raises(DataError):
+        lira_online(np.array([0.5]), SHADOWS)
+    with pytest.raises(DataError):
+        train_shadows(lambda _: np.full(2, 0.5), 3, 4, seed=0)

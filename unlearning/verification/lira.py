@@ -1,0 +1,157 @@
+"""LiRA, the likelihood-ratio attack: is an example's confidence that of models trained with or without it?
+
+Shadow models are trained on random halves of the examples. For each example, the confidences of the
+shadows that trained on it and of those that did not are fitted by one Gaussian each, in logit space, where
+they look Gaussian; the attacked model's confidence is then judged by these two.
+
+Legend: φ = log(p_y / (1 − p_y)), s shadow models, n examples.
+
+    online      Λ = log N(φ; μ_in, σ_in²) − log N(φ; μ_out, σ_out²)
+    offline     Λ = log P[Z < φ],  Z ~ N(μ_out, σ_out²)         no shadow was trained on the example
+
+Source: Carlini et al., Membership Inference Attacks From First Principles (S&P 2022), Algorithm 1 and §V-B.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from unlearning.errors import DataError
+
+Values = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+TrainAndScore = Callable[[NDArray[np.intp]], Values]
+"""Train a model on the examples at these positions; the true-class confidences (n,) of all examples.
+
+A model may be a whole federation: then this is a shadow federation.
+"""
+
+_EDGE = 1e-12
+_SMALLEST_DEVIATION = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Shadows:
+    """Shadow models' true-class confidences (s, n) in [0, 1], and who trained on what, (s, n).
+
+    Raises:
+        DataError: the two do not fit, or a confidence lies outside [0, 1].
+    """
+
+    confidences: Values
+    trained_on: Mask
+
+    def __post_init__(self) -> None:
+        if self.confidences.ndim != 2 or self.confidences.shape != self.trained_on.shape:
+            raise DataError(
+                "Shadow confidences and who trained on what have the shape (shadows, examples), got "
+                f"{self.confidences.shape} and {self.trained_on.shape}."
+            )
+        _check_confidences(self.confidences)
+
+
+def train_shadows(
+    train_and_score: TrainAndScore, num_examples: int, num_shadows: int, *, seed: int
+) -> Shadows:
+    """Train `num_shadows` models, each on a random half, so that each example is in exactly half of them.
+
+    Raises:
+        DataError: fewer than four shadows or an odd number of them, or the callable gives another number
+            of confidences than examples.
+    """
+    if num_shadows < 4 or num_shadows % 2:
+        raise DataError(f"LiRA needs an even number of four shadows or more, got {num_shadows}.")
+    generator = np.random.default_rng(seed)
+    ranks = generator.random((num_shadows, num_examples)).argsort(axis=0)
+    trained_on = ranks < num_shadows // 2
+    rows = []
+    for mask in trained_on:
+        confidences = np.asarray(train_and_score(np.flatnonzero(mask)), dtype=np.float64)
+        if confidences.shape != (num_examples,):
+            raise DataError(
+                f"A shadow model gives a confidence for each of {num_examples} examples, got shape "
+                f"{confidences.shape}."
+            )
+        rows.append(confidences)
+    return Shadows(np.stack(rows), trained_on)
+
+
+def logit_confidence(confidences: Values) -> Values:
+    """φ = log(p / (1 − p)), any shape; p is kept 1e-12 away from 0 and 1, where φ would be infinite.
+
+    Raises:
+        DataError: a confidence lies outside [0, 1].
+    """
+    _check_confidences(confidences)
+    inside = np.clip(confidences, _EDGE, 1 - _EDGE)
+    result: Values = np.log(inside) - np.log1p(-inside)
+    return result
+
+
+def lira_online(target: Values, shadows: Shadows, *, global_variance: bool = False) -> Values:
+    """The log likelihood ratio of "trained on" for the attacked model's confidences (n,): higher, more so.
+
+    global_variance: one variance a side for all examples, better where shadows are few. It is that of the
+        values about their own example's mean; the authors' code takes it about the mean of all examples,
+        which adds the examples' differences to it.
+
+    Raises:
+        DataError: the shapes do not fit, or an example lacks two shadows on a side.
+    """
+    observed = _observed(target, shadows)
+    values = logit_confidence(shadows.confidences)
+    inside = _fit(values, shadows.trained_on, global_variance=global_variance, side="with")
+    outside = _fit(values, ~shadows.trained_on, global_variance=global_variance, side="without")
+    result: Values = norm.logpdf(observed, *inside) - norm.logpdf(observed, *outside)
+    return result
+
+
+def lira_offline(target: Values, shadows: Shadows, *, global_variance: bool = False) -> Values:
+    """log P[a model without the example is less confident], of confidences (n,): near 0, rather a member.
+
+    Only the shadows that were not trained on an example count for it. The score is Equation 4's one-sided
+    test, in logarithms so that very sure answers stay apart.
+
+    Raises:
+        DataError: the shapes do not fit, or an example lacks two shadows that were not trained on it.
+    """
+    observed = _observed(target, shadows)
+    values = logit_confidence(shadows.confidences)
+    outside = _fit(values, ~shadows.trained_on, global_variance=global_variance, side="without")
+    result: Values = norm.logcdf(observed, *outside)
+    return result
+
+
+def _fit(values: Values, mask: Mask, *, global_variance: bool, side: str) -> tuple[Values, Values]:
+    """Mean and standard deviation (n,) each of the masked values (s, n), divided by their number."""
+    counts = mask.sum(axis=0)
+    if np.any(counts < 2):
+        raise DataError(
+            f"{int(np.sum(counts < 2)):,} examples have fewer than two shadow models {side} them; "
+            "train more shadow models."
+        )
+    means = np.where(mask, values, 0.0).sum(axis=0) / counts
+    squares = np.where(mask, (values - means) ** 2, 0.0)
+    if global_variance:
+        deviations = np.full(len(means), np.sqrt(squares.sum() / counts.sum()))
+    else:
+        deviations = np.sqrt(squares.sum(axis=0) / counts)
+    return means, np.maximum(deviations, _SMALLEST_DEVIATION)
+
+
+def _observed(target: Values, shadows: Shadows) -> Values:
+    if target.shape != shadows.confidences.shape[1:]:
+        raise DataError(
+            f"The attacked model needs a confidence for each of {shadows.confidences.shape[1]} examples, "
+            f"got shape {target.shape}."
+        )
+    return logit_confidence(target)
+
+
+def _check_confidences(confidences: Values) -> None:
+    if not np.all((confidences >= 0) & (confidences <= 1)):
+        raise DataError("A confidence is a probability from 0 to 1.")

@@ -1,0 +1,107 @@
+"""MIA-U: does the change from the model before to the model after give away what was deleted?
+
+Whoever sees both models may ask whether an example was deleted between them. The attack compares the two
+posteriors of an example, by one of five constructions of features:
+
+    direct-difference   p − q
+    sorted-difference   the same, both sorted by p, highest first
+    direct-concat       (p, q)
+    sorted-concat       the same, both sorted by p, highest first
+    euclidean           ‖p − q‖, one number
+
+Legend: p posterior before, q posterior after, each (classes,).
+Source: Chen et al., When Machine Unlearning Jeopardizes Privacy (CCS 2021), §3.3.
+"""
+
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import RandomForestClassifier
+
+from unlearning.errors import DataError
+from unlearning.verification.discrimination import Discrimination, discriminate
+
+Values = NDArray[np.float64]
+
+
+class Construction(StrEnum):
+    """How two posteriors become features."""
+
+    DIRECT_DIFFERENCE = "direct-difference"
+    SORTED_DIFFERENCE = "sorted-difference"
+    DIRECT_CONCAT = "direct-concat"
+    SORTED_CONCAT = "sorted-concat"
+    EUCLIDEAN = "euclidean"
+
+
+def construct(before: Values, after: Values, construction: Construction) -> Values:
+    """Features (n, k) of posteriors (n, classes): k = classes, 2·classes, or 1 for the distance.
+
+    Raises:
+        DataError: the two differ in shape, are no matrices, or hold a number that is not finite.
+    """
+    if before.shape != after.shape or before.ndim != 2:
+        raise DataError(
+            f"Posteriors before and after have the same shape (n, classes), got {before.shape} and "
+            f"{after.shape}."
+        )
+    if not (np.isfinite(before).all() and np.isfinite(after).all()):
+        raise DataError("A posterior holds a number that is not finite.")
+    if construction in (Construction.SORTED_DIFFERENCE, Construction.SORTED_CONCAT):
+        order = np.argsort(-before, axis=1, kind="stable")
+        before, after = np.take_along_axis(before, order, 1), np.take_along_axis(after, order, 1)
+    match construction:
+        case Construction.DIRECT_DIFFERENCE | Construction.SORTED_DIFFERENCE:
+            return before - after
+        case Construction.DIRECT_CONCAT | Construction.SORTED_CONCAT:
+            return np.concatenate([before, after], axis=1)
+        case Construction.EUCLIDEAN:
+            lengths: Values = np.linalg.norm(before - after, axis=1, keepdims=True)
+            return lengths
+
+
+def mia_u(
+    deleted: tuple[Values, Values],
+    never: tuple[Values, Values],
+    construction: Construction,
+    *,
+    seed: int,
+) -> Discrimination:
+    """How well the change of posteriors tells deleted examples from those that were never trained on.
+
+    deleted, never: posteriors before and after, (n, classes) each. A random forest, one of the paper's four
+    classifiers and one that unsorted posteriors do not confuse, learns from one half of both, drawn by
+    `seed` and weighted alike, and is judged on the other half.
+
+    Raises:
+        DataError: a side has fewer than four examples, or `construct` refuses its posteriors.
+    """
+    features = [construct(*pair, construction) for pair in (deleted, never)]
+    if min(len(part) for part in features) < 4:
+        raise DataError(
+            f"MIA-U needs four examples of each kind at least, got {len(features[0])} deleted ones and "
+            f"{len(features[1])} others."
+        )
+    generator = np.random.default_rng(seed)
+    known, asked = [], []
+    for part in features:
+        mixed = generator.permutation(part)
+        known.append(mixed[: len(part) // 2])
+        asked.append(mixed[len(part) // 2 :])
+    classifier = RandomForestClassifier(
+        n_estimators=100, min_samples_leaf=3, class_weight="balanced", random_state=seed
+    )
+    classifier.fit(np.concatenate(known), np.repeat([1, 0], [len(part) for part in known]))
+    scores = [classifier.predict_proba(part)[:, 1].astype(np.float64) for part in asked]
+    return discriminate(scores[0], scores[1], seed=seed)
+
+
+def distances(before: Values, after: Values) -> Values:
+    """‖p − q‖ (n,): the one construction that needs no classifier, so nothing is spent on learning.
+
+    Raises:
+        DataError: as for `construct`.
+    """
+    result: Values = construct(before, after, Construction.EUCLIDEAN)[:, 0]
+    return result

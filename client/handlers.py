@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ from strategies.messages import (
 from strategies.run_config import RunSettings, local_seed
 from unlearning.errors import DataError, FlowerUnlearningError
 from unlearning.methods import ClientSite, Instruction, Reply, method_named
+from unlearning.methods.preparation import LocalRound
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
 from unlearning.tasks import load_site, make_task
 from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
-from unlearning.training import TrainingSettings, evaluate, train
+from unlearning.training import Trained, TrainingSettings, evaluate, train
 from unlearning.verification.observations import observe
 
 Handler = Callable[[Message, Context], RecordDict]
@@ -118,11 +120,28 @@ def handle_train(message: Message, local: Local) -> RecordDict:
     else:  # a stock strategy sends none
         training = local.settings.training(local.server_round)
     model = vector_of(message.content.array_records["arrays"])
-    trained = train(local.task, model, examples, local.training(training))
+    trained = _trained(local, model, examples, local.training(training))
     return reply_content(
         Reply(vector=trained.parameters, num_examples=trained.num_examples, metrics={"loss": trained.loss}),
         {},
     )
+
+
+def _trained(local: Local, model: Vector, examples: Examples, training: TrainingSettings) -> Trained:
+    """Local training, with what the methods that are prepared for do in it."""
+    step = partial(train, local.task, model, examples, training)
+    for name, prepared in local.settings.preparations().items():
+        work = LocalRound(
+            client_id=local.client_id,
+            number=local.server_round,
+            task=local.task,
+            model=model,
+            examples=examples,
+            training=training,
+            store=local.memory.store(name),
+        )
+        step = partial(prepared.preparation.train, prepared.options, work, step)
+    return step()
 
 
 @handled
@@ -133,7 +152,7 @@ def handle_unlearn(message: Message, local: Local) -> RecordDict:
         DataError: the instruction names example ids that this client does not have.
     """
     name, instruction = instruction_of(message)
-    site = _site(local, instruction.forget)
+    site = _site(local, name, instruction.forget)
     instruction = replace(instruction, training=local.training(instruction.training))
     return reply_content(method_named(name).client_step(instruction, site), {})
 
@@ -154,7 +173,7 @@ def handle_session(message: Message, local: Local) -> RecordDict:  # noqa: ARG00
 
     def answer(method: str, server_round: int, instruction: Instruction) -> Reply:
         if instruction.forget not in sites:
-            sites[instruction.forget] = _site(local, instruction.forget)
+            sites[instruction.forget] = _site(local, method, instruction.forget)
         training = replace(local, server_round=server_round).training(instruction.training)
         step = method_named(method).client_step
         return step(replace(instruction, training=training), sites[instruction.forget])
@@ -164,7 +183,7 @@ def handle_session(message: Message, local: Local) -> RecordDict:  # noqa: ARG00
     return arrays_content({}, {ACCOUNT: account.to_json()})
 
 
-def _site(local: Local, forget: Forget) -> ClientSite:
+def _site(local: Local, method: str, forget: Forget) -> ClientSite:
     missing = unknown_ids(local.examples, forget.sample_ids)
     if missing:
         raise DataError(
@@ -177,6 +196,7 @@ def _site(local: Local, forget: Forget) -> ClientSite:
         task=local.task,
         forget=available.select(forgotten_mask(available, forget)),
         retain=local.without(withheld, forget),
+        store=local.memory.store(method),
     )
 
 

@@ -7,21 +7,29 @@ runs and restarts, and whoever operates the server cannot talk a client out of i
     state-dir/tombstones.json     what may never be trained on again
     state-dir/outbox/KEY.json     requests that the server has not confirmed yet
     state-dir/sent/KEY.json       requests with the server's answer
+    state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.stores`)
+
+When something more of the client's own is forgotten, all that methods keep here is erased: it was computed
+from that.
 """
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
-from flwr.app import ConfigRecord, Context
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 
 from unlearning.durable_files import write_atomically
 from unlearning.errors import CheckpointError
 from unlearning.requests import NOTHING, Forget, Target
+from unlearning.stores import Arrays, DirectoryStore, Store
 
 _RECORD = "flower-unlearning"
+_KEPT = f"{_RECORD}/kept/"
 
 
 class ClientMemory(Protocol):
@@ -32,6 +40,9 @@ class ClientMemory(Protocol):
 
     def bury(self, forget: Forget) -> None:
         """Add to the tombstones; they only ever grow."""
+
+    def store(self, method: str) -> Store:
+        """What this client keeps for a method from round to round."""
 
     def outbox(self) -> list[dict[str, Any]]:
         """The requests that the server has not confirmed, oldest first."""
@@ -66,7 +77,13 @@ class DirectoryMemory:
         """Add to the tombstones."""
         known = self.tombstones()
         if known | forget != known:
+            # Erased first: after a crash in between the tombstone is still to be written, so both come again.
+            shutil.rmtree(self._directory / "kept", ignore_errors=True)
             _write(self._directory / "tombstones.json", (known | forget).to_json())
+
+    def store(self, method: str) -> Store:
+        """What this client keeps for a method, in files."""
+        return DirectoryStore(self._directory / "kept" / method)
 
     def file_request(self, target: Target, method: str, parameters: Mapping[str, Any]) -> str:
         """Put a request into the outbox; it travels with the client's next answer. Returns its key."""
@@ -120,8 +137,15 @@ class ContextMemory:
 
     def bury(self, forget: Forget) -> None:
         """Add to the tombstones."""
-        merged = (self.tombstones() | forget).to_json()
-        self._state[_RECORD] = ConfigRecord({"tombstones": json.dumps(merged)})
+        known = self.tombstones()
+        if known | forget != known:
+            for name in [name for name in self._state.array_records if name.startswith(_KEPT)]:
+                del self._state[name]
+            self._state[_RECORD] = ConfigRecord({"tombstones": json.dumps((known | forget).to_json())})
+
+    def store(self, method: str) -> Store:
+        """What this virtual client keeps for a method, in its context."""
+        return ContextStore(self._state, method)
 
     def outbox(self) -> list[dict[str, Any]]:
         """A virtual client has no site at which to file a request."""
@@ -129,6 +153,62 @@ class ContextMemory:
 
     def confirm(self, answers: Mapping[str, str]) -> None:
         """Nothing was filed."""
+
+
+class ContextStore:
+    """A store in Flower's `context.state`, one record an entry."""
+
+    def __init__(self, state: RecordDict, method: str) -> None:
+        self._state = state
+        self._prefix = f"{_KEPT}{method}/"
+
+    def list_keys(self) -> list[str]:
+        """The keys that have an entry, sorted."""
+        return sorted({key for key, _ in self._entries()})
+
+    def rounds(self, key: str) -> list[int]:
+        """The rounds that `key` has entries of, ascending."""
+        return sorted(number for known, number in self._entries() if known == key)
+
+    def save(self, key: str, number: int, arrays: Arrays) -> None:
+        """Write an entry, over one of the same round if there is one."""
+        self._state[self._name(key, number)] = ArrayRecord(
+            {name: Array(np.asarray(value)) for name, value in arrays.items()}
+        )
+
+    def load(self, key: str, number: int) -> Arrays:
+        """The entry of a round that `rounds` lists.
+
+        Raises:
+            CheckpointError: it is not there.
+        """
+        record = self._state.array_records.get(self._name(key, number))
+        if record is None:
+            raise CheckpointError(f"Nothing of round {number} is kept for {key!r}.")
+        return {name: array.numpy() for name, array in record.items()}
+
+    def erase(self, key: str) -> None:
+        """Erase all entries of `key`."""
+        self.erase_rounds(key, beyond=-1)
+
+    def erase_rounds(self, key: str, *, until: int = -1, beyond: int | None = None) -> None:
+        """Erase the entries of `key` up to the round `until` and those after the round `beyond`."""
+        for number in self.rounds(key):
+            if number <= until or (beyond is not None and number > beyond):
+                del self._state[self._name(key, number)]
+
+    def num_bytes(self) -> int:
+        """How much room all entries take."""
+        records = self._state.array_records
+        return sum(records[self._name(key, number)].count_bytes() for key, number in self._entries())
+
+    def _entries(self) -> list[tuple[str, int]]:
+        names = [name for name in self._state.array_records if name.startswith(self._prefix)]
+        parts = [name.removeprefix(self._prefix).rpartition("/") for name in names]
+        return [(key, int(number)) for key, _, number in parts]
+
+    def _name(self, key: str, number: int) -> str:
+        return f"{self._prefix}{key}/{number}"
 
 
 def memory_of(context: Context) -> ClientMemory:

@@ -20,6 +20,7 @@ from server.driver import Driver
 from server.ledger import Ledger
 from server.live_loop import LiveLoop
 from server.logs import log_to_flower
+from server.preparations import Preparations
 from server.scripted_requests import parse_requests
 from server.state import FederationState
 from strategies.fedavg import FedAvg
@@ -82,14 +83,19 @@ def open_driver(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterator[D
     write_atomically(state_dir / SETTINGS_FILE, json.dumps(values, indent=1).encode())
     ledger = Ledger.open(settings.ledger or ledger_url(state_dir))
     try:
+        preparations = Preparations(state_dir / "kept", settings.preparations())
+        fedavg = FedAvg(settings, Roster(timeout_s=settings.round_timeout_s))
+        fedavg.combine = preparations.combine
+        fedavg.keeps_models = bool(preparations.prepared)
         yield Driver(
             grid=grid,
             settings=settings,
             task=make_task(settings.task()),
             test_set=load_server_test(settings.task()),
-            fedavg=FedAvg(settings, Roster(timeout_s=settings.round_timeout_s)),
+            fedavg=fedavg,
             ledger=ledger,
             checkpoints=CheckpointStore(state_dir / "checkpoints", keep=settings.checkpoints_kept),
+            preparations=preparations,
             state_dir=state_dir,
             token=ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now()),
             now=_now,

@@ -113,6 +113,8 @@ def encode(state: FederationState) -> bytes:
         "exclusions": state.exclusions.to_json(),
         "is_resting": state.is_resting,
         "num_examples": dict(state.num_examples),
+        "prepared_since": dict(state.prepared_since),
+        "generations": dict(state.generations),
         "event_sequence": state.event_sequence,
         "batch": _batch_to_json(state.batch, arrays) if state.batch is not None else None,
     }
@@ -145,6 +147,8 @@ def decode(content: bytes) -> FederationState:
             exclusions=Exclusions.from_json(meta["exclusions"]),
             is_resting=meta["is_resting"],
             num_examples=meta["num_examples"],
+            prepared_since=meta.get("prepared_since", {}),
+            generations=meta.get("generations", {}),
             event_sequence=meta["event_sequence"],
             batch=_batch_from_json(meta["batch"], arrays) if meta["batch"] is not None else None,
         )

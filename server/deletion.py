@@ -180,6 +180,7 @@ def verify(driver: Driver, state: FederationState) -> FederationState:
             },
         )
         _log.info("Deletion request %s is completed; report in %s", request_id, directory)
+    state = driver.preparations.erase(state)
     state = driver.save(replace(state, phase=Phase.TRAINING, batch=None))
     erased = driver.checkpoints.erase_older()
     _log.info("%d older checkpoint(s) erased: they still carried what was forgotten.", erased)
@@ -199,6 +200,8 @@ def concerned(driver: Driver, targets: Sequence[Target]) -> dict[str, Forget]:
 def _exchange(driver: Driver, state: FederationState, session: Session | None) -> FederationState:
     batch = _batch(state)
     method = method_named(batch.method)
+    if batch.method_state is None:
+        driver.preparations.begin_attempt(batch)
     strategy = UnlearningStrategy(
         method,
         batch.targets,
@@ -206,6 +209,7 @@ def _exchange(driver: Driver, state: FederationState, session: Session | None) -
         parameters=validated_parameters(method, batch.parameters),
         state=batch.method_state,
         rounds_trained=state.training_rounds,
+        kept=driver.preparations.kept(state, batch),
     )
     number = state.round + 1
     done = carry_out(driver, session, strategy, number, state.parameters)
@@ -232,6 +236,7 @@ def _exchange(driver: Driver, state: FederationState, session: Session | None) -
             hash_unlearned=content_hash(method_state.parameters),
         ),
     )
+    state = driver.preparations.committed(state, batch)
     driver.record(state, "unlearning", done, batch.request_ids)
     state = driver.save(state)
     _move_all(driver, batch, Status.RECOVERING)

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from server.admission import admit
 from server.checkpoints import CheckpointStore
 from server.ledger import ClientRecord, Ledger, RoundRecord
+from server.preparations import Preparations
 from server.state import FederationState
 from strategies.exchange import Exchange, exchange
 from strategies.fedavg import FedAvg
@@ -27,6 +28,7 @@ from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
 from strategies.sessions.parcels import ACCOUNT
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
+from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Forget, Granularity, Status, Target
 from unlearning.tasks.task import Examples, Task
@@ -70,6 +72,7 @@ class Driver:
     fedavg: FedAvg
     ledger: Ledger
     checkpoints: CheckpointStore
+    preparations: Preparations
     state_dir: Path
     token: int
     now: Callable[[], datetime]
@@ -118,12 +121,14 @@ class Driver:
         number = state.round + 1
         done = self.exchange(self.fedavg.train_messages(number, model_record(state.parameters), self.grid))
         arrays, _ = self.fedavg.aggregate_train(number, done.messages.values())
-        following = replace(
-            state,
-            round=number,
-            num_examples=dict(self.fedavg.num_examples),
-            parameters=state.parameters if arrays is None else vector_of(arrays),
-        )
+        following = replace(state, round=number, num_examples=dict(self.fedavg.num_examples))
+        if arrays is not None:
+            following = replace(following, parameters=vector_of(arrays))
+            models, self.fedavg.models = self.fedavg.models, {}
+            accepted = FederatedRound(
+                number=number, before=state.parameters, after=following.parameters, models=models
+            )
+            following = self.preparations.after_round(following, accepted)
         return following, done
 
     def register_clients(self) -> None:

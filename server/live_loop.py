@@ -37,7 +37,7 @@ class LiveLoop:
         driver.fedavg.exclusions = state.exclusions
         driver.fedavg.await_clients(driver.grid)
         driver.register_clients()
-        state = driver.save(deletion.reconcile(driver, state))
+        state = driver.save(deletion.reconcile(driver, driver.preparations.begun(state)))
         while True:
             following = self.step(state)
             if following is None:

@@ -80,6 +80,8 @@ class FederationState:
     """The live federation.
 
     num_examples: how many examples each client trained on when it last did.
+    prepared_since: by method, how many training rounds there had been when its preparation was switched on.
+    generations: by method, what of its store counts (`server.preparations`); not named: the first one.
     is_resting: an unlearning attempt has just failed; a training round comes before the next one.
 
     round: counts every exchange that moves the model (training, unlearning, recovery); it decides the
@@ -95,4 +97,6 @@ class FederationState:
     batch: Batch | None = None
     is_resting: bool = False
     num_examples: Mapping[str, int] = field(default_factory=dict)
+    prepared_since: Mapping[str, int] = field(default_factory=dict)
+    generations: Mapping[str, str] = field(default_factory=dict)
     event_sequence: int = 0

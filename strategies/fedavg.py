@@ -32,10 +32,10 @@ from strategies.messages import (
 )
 from strategies.roster import Member, Roster
 from strategies.run_config import RunSettings
-from strategies.updates import check_norm, checked, over_the_median, weighted_mean
+from strategies.updates import check_norm, checked, over_the_median
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Reply
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import NOTHING, Exclusions, Forget
 
 _log = getLogger(__name__)
@@ -60,6 +60,9 @@ class FedAvg(Strategy):
     waiting (`withheld`); single samples and classes are left out by the client itself.
 
     num_examples: how many examples each client trained on when it last did.
+    combine: makes one model of a round's local ones; the mean by numbers of examples.
+    models: number of examples and local model of each client of the last round, where `keeps_models` asks
+        for them; they take as much memory as all models of a round.
     """
 
     def __init__(self, settings: RunSettings, roster: Roster | None = None) -> None:
@@ -70,6 +73,9 @@ class FedAvg(Strategy):
         self.answers: Mapping[str, Mapping[str, str]] = {}
         self.outcome = RoundOutcome()
         self.num_examples: dict[str, int] = {}
+        self.combine: Callable[[Mapping[str, tuple[int, Vector]]], Vector] = weighted_mean
+        self.keeps_models = False
+        self.models: Mapping[str, tuple[int, Vector]] = {}
         self._global: Vector | None = None
         self._asked: Mapping[int, str] = {}
         self._was_complete = False
@@ -220,7 +226,8 @@ class FedAvg(Strategy):
             return None, None
         metrics = MetricRecord({NUM_EXAMPLES: total, "loss": math.nan if loss is None else loss})
         models = {client: (reply.num_examples, reply.vector) for client, reply in accepted.items()}
-        return model_record(weighted_mean(models)), metrics
+        self.models = models if self.keeps_models else {}
+        return model_record(self.combine(models)), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

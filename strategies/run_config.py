@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unlearning.errors import ConfigurationError
+from unlearning.methods import Prepared, preparations
 from unlearning.tasks.settings import TaskSettings, problems
 from unlearning.tls_files import is_loopback
 from unlearning.training import TrainingSettings
@@ -74,6 +75,7 @@ class RunSettings(BaseModel):
     session_tls_key: str = ""
 
     # Deletion
+    prepare: str = ""
     requests: str = ""
     recovery_max_rounds: int = Field(default=30, ge=0)
     recovery_tolerance: float = Field(default=0.01, ge=0, le=1)
@@ -98,6 +100,15 @@ class RunSettings(BaseModel):
             wrong += [_sentence(error) for error in exc.errors()]
         if settings is not None:
             wrong += [*problems(settings.task()), *settings.session_problems()]
+            try:
+                settings.preparations()
+            except ConfigurationError as exc:
+                wrong += exc.problems
+            if 0 < settings.max_norm_factor < 1:
+                wrong.append(
+                    f"max-norm-factor: {settings.max_norm_factor:g} would refuse half of all updates; give 0 for "
+                    "no bound, or at least 1 (a few, such as 5, is usual)."
+                )
         if wrong or settings is None:
             raise ConfigurationError(wrong)
         return settings
@@ -121,6 +132,10 @@ class RunSettings(BaseModel):
                 "machines, so both sides must prove who they are. Give the files, or use 127.0.0.1."
             )
         return wrong
+
+    def preparations(self) -> dict[str, Prepared]:
+        """What `prepare` switches on, by method."""
+        return preparations(self.prepare)
 
     def task(self, num_clients: int | None = None) -> TaskSettings:
         """The part that says what is learnt; a node's own number of partitions goes before."""

@@ -29,6 +29,7 @@ from strategies.updates import check_norm, check_vector
 from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.methods.method import (
     Instruction,
+    Kept,
     Method,
     MethodParameters,
     Problem,
@@ -45,6 +46,7 @@ class UnlearningStrategy(Strategy):
     """Forget `targets` by `method`, then recover by `fedavg` among the retained clients.
 
     state: where the method stands; None before its first exchange. Give one to go on from it.
+    kept: what the server kept in training rounds for a method that was prepared for.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class UnlearningStrategy(Strategy):
         parameters: MethodParameters | None = None,
         state: UnlearningState | None = None,
         rounds_trained: int = 0,
+        kept: Kept | None = None,
     ) -> None:
         self.method = method
         self.targets = tuple(targets)
@@ -63,6 +66,7 @@ class UnlearningStrategy(Strategy):
         self.parameters = parameters or method.Parameters()
         self.state = state
         self._rounds_trained = rounds_trained
+        self._kept = kept
         self._problem: Problem | None = None
         self._asked: Mapping[str, Member] = {}
 
@@ -141,6 +145,8 @@ class UnlearningStrategy(Strategy):
             schedule=settings.training,
             training=self.fedavg.settings.training(server_round, augment=False),
             parameters=self.parameters,
+            round=server_round,
+            kept=self._kept,
         )
         if self.state is None:
             self.state = self.method.begin(self._problem, vector_of(arrays))

@@ -6,7 +6,7 @@ from statistics import median
 import numpy as np
 
 from unlearning.errors import UpdateRefused
-from unlearning.methods.method import Reply, add_weighted
+from unlearning.methods.method import Reply
 from unlearning.parameters import Vector, check_finite, check_length
 
 
@@ -63,13 +63,3 @@ def over_the_median(changes: Mapping[str, Vector], factor: float) -> dict[str, s
         for client, norm in norms.items()
         if 0 < factor * middle < norm
     }
-
-
-def weighted_mean(models: Mapping[str, tuple[int, Vector]]) -> Vector:
-    """Σ (n_i / Σ n_j) θ_i over (n_i, θ_i) by client, summed in float64 in the order of client ids.
-
-    Source: McMahan et al., FedAvg, Algorithm 1.
-    """
-    total = sum(count for count, _ in models.values())
-    start = np.zeros_like(next(iter(models.values()))[1])
-    return add_weighted(start, {key: (count / total, model) for key, (count, model) in models.items()})

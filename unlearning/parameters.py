@@ -5,6 +5,7 @@ such as a running mean. Integer buffers (a batch counter) are not part of it and
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -58,6 +59,28 @@ def load(model: nn.Module, vector: Vector) -> None:
     with torch.no_grad():
         for slot in slots:
             state[slot.name].copy_(source[slot.start : slot.stop].reshape(slot.shape))
+
+
+def add_weighted(start: Vector, terms: Mapping[str, tuple[float, Vector]]) -> Vector:
+    """`start` + Σ weight · vector over `terms`, summed in float64 in the order of the keys.
+
+    Summing in one fixed order makes runs reproducible whatever order replies arrive in.
+    """
+    total = start.astype(np.float64)
+    for key in sorted(terms):
+        weight, vector = terms[key]
+        total += weight * vector.astype(np.float64)
+    return total.astype(start.dtype)
+
+
+def weighted_mean(models: Mapping[str, tuple[int, Vector]]) -> Vector:
+    """Σ (n_i / Σ n_j) θ_i over (n_i, θ_i) by client, summed in float64 in the order of client ids.
+
+    Source: McMahan et al., FedAvg, Algorithm 1.
+    """
+    total = sum(count for count, _ in models.values())
+    start = np.zeros_like(next(iter(models.values()))[1])
+    return add_weighted(start, {key: (count / total, model) for key, (count, model) in models.items()})
 
 
 def check_length(vector: Vector, expected: int) -> None:

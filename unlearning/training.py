@@ -1,5 +1,6 @@
 """Local training and evaluation: the same two functions for every task, client and method."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -19,6 +20,7 @@ class TrainingSettings:
     """How a client trains.
 
     maximize: climb the loss instead of descending it.
+    clip_norm: the gradient is scaled to this Euclidean norm where it is longer; 0 for no bound.
     seed: decides the order of examples, the augmentation and dropout.
     """
 
@@ -30,6 +32,7 @@ class TrainingSettings:
     weight_decay: float = 0.0
     augment: bool = False
     maximize: bool = False
+    clip_norm: float = 0.0
     seed: int = 0
 
 
@@ -54,7 +57,17 @@ def build(task: Task, seed: int) -> nn.Module:
         return task.build_model().to(task.dtype)
 
 
-def train(task: Task, parameters: Vector, examples: Examples, settings: TrainingSettings) -> Trained:
+AfterStep: TypeAlias = Callable[[nn.Module], bool]
+"""May change the model in place after an optimiser step; whether training ends here."""
+
+
+def train(
+    task: Task,
+    parameters: Vector,
+    examples: Examples,
+    settings: TrainingSettings,
+    after_step: AfterStep | None = None,
+) -> Trained:
     """Train from `parameters` (d,) on `examples`; neither is changed.
 
     The reported loss is the mean over all steps' batches. The last batch of an epoch may be smaller.
@@ -71,12 +84,17 @@ def train(task: Task, parameters: Vector, examples: Examples, settings: Training
     # A model of the user's own may have dropout, which draws from torch's global random state.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(settings.seed)
-        loss = _epochs(task, model, examples, settings, device)
+        loss = _epochs(task, model, examples, settings, device, after_step)
     return Trained(flatten(model), len(examples), loss)
 
 
 def _epochs(
-    task: Task, model: nn.Module, examples: Examples, settings: TrainingSettings, device: torch.device
+    task: Task,
+    model: nn.Module,
+    examples: Examples,
+    settings: TrainingSettings,
+    device: torch.device,
+    after_step: AfterStep | None,
 ) -> float:
     """Run the local epochs on `model`, in place; the mean loss over all steps' batches."""
     optimizer = _optimizer(model, settings)
@@ -92,9 +110,13 @@ def _epochs(
             outputs = model(inputs.to(device=device, dtype=task.dtype))
             loss = task.loss(outputs, examples.targets[batch].to(device))
             loss.backward()  # type: ignore[no-untyped-call]
+            if settings.clip_norm:
+                nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
             optimizer.step()
             total += loss.item() * len(batch)
             seen += len(batch)
+            if after_step is not None and after_step(model):
+                return total / seen
     return total / seen
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.preparing import trained_with
 from unlearning.errors import InvalidRequest, UnknownMethod, UnsupportedRequest
 from unlearning.methods import (
     METHODS,
@@ -27,7 +28,9 @@ from unlearning.methods import (
     method_named,
     validated_parameters,
 )
+from unlearning.methods.method import Kept
 from unlearning.requests import Forget, Granularity, Target
+from unlearning.stores import MemoryStore
 from unlearning.tasks.task import Examples, Task, forgotten_mask
 from unlearning.training import TrainingSettings, initial_parameters
 
@@ -76,6 +79,8 @@ def client_data() -> dict[str, Examples]:
 
 
 def problem_for(method: Method, granularity: Granularity) -> Problem:
+    """The deletion to carry out, after three training rounds with what the method prepares in them."""
+    _, _, kept = trained_with(method, TASK, client_data(), TRAINING, rounds=3)
     target = TARGETS[granularity]
     clients = ("a", "b", "c")
     targets = {client: target.forget for client in clients if target.client_id in (None, client)}
@@ -88,6 +93,7 @@ def problem_for(method: Method, granularity: Granularity) -> Problem:
         schedule=_training_of_any_round,
         training=TRAINING,
         parameters=validated_parameters(method, {}),
+        kept=kept,
     )
 
 
@@ -97,9 +103,15 @@ def _training_of_any_round(number: int) -> TrainingSettings:
 
 def answers(method: Method, instructions: Mapping[str, Instruction], data: Mapping[str, Examples]):
     replies: dict[str, Reply] = {}
+    _, stores, _ = trained_with(method, TASK, client_data(), TRAINING, rounds=3)
     for client, instruction in instructions.items():
         forget = forgotten_mask(data[client], instruction.forget)
-        site = ClientSite(task=TASK, forget=data[client].select(forget), retain=data[client].select(~forget))
+        site = ClientSite(
+            task=TASK,
+            forget=data[client].select(forget),
+            retain=data[client].select(~forget),
+            store=stores[client],
+        )
         replies[client] = method.client_step(instruction, site)
     return replies
 
@@ -107,9 +119,12 @@ def answers(method: Method, instructions: Mapping[str, Instruction], data: Mappi
 def run(method: Method, problem: Problem, between=lambda state: state, data=None) -> UnlearningState:
     """Drive the method to its end; `between` is what happens to the state between two exchanges."""
     data = data or client_data()
+    if problem.kept is not None:
+        problem = replace(problem, kept=replace(problem.kept, next_store=MemoryStore()))
     state = between(method.begin(problem, initial_parameters(TASK, seed=0)))
     while not state.finished:
         assert state.exchanges < MAX_EXCHANGES
+        problem = replace(problem, round=problem.rounds_trained + 1 + state.exchanges)
         replies = answers(method, method.configure(problem, state), data)
         state = between(method.aggregate(problem, state, replies))
     return state
@@ -144,6 +159,10 @@ def equal(one, other) -> bool:
         return one.dtype == other.dtype and np.array_equal(one, other)
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
+    if isinstance(one, MemoryStore):
+        return equal(vars(one), vars(other))
+    if isinstance(one, Kept):  # its next store is there to be written to
+        return equal(one.store, other.store)
     if is_dataclass(one):
         return all(equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
     if isinstance(one, Mapping):

@@ -1,7 +1,7 @@
 """Unlearning methods: one paper, one file, client half and server half together.
 
 Import from here: `METHODS` (the only registry), `method_named`, `validated_parameters`,
-`check_supports`, and the seam's types. A new method is one file in this folder and one line below.
+`check_supports`, `preparations`, and the seam's types. A new method is one file in this folder and one line below.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from unlearning.errors import InvalidRequest, UnknownMethod, UnsupportedRequest
+from unlearning.errors import ConfigurationError, InvalidRequest, UnknownMethod, UnsupportedRequest
 from unlearning.methods.fedau import FedAu
 from unlearning.methods.gradient_ascent import GradientAscent
 from unlearning.methods.hf_kcu import HfKcu
@@ -25,6 +25,8 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.newton_cg import NewtonCg
+from unlearning.methods.pga import Pga
+from unlearning.methods.preparation import Preparation, PreparationOptions, Prepared
 from unlearning.methods.puf import Puf
 from unlearning.methods.retrain import Natural, Retrain
 from unlearning.methods.weight_negation import WeightNegation
@@ -41,6 +43,7 @@ METHODS: Mapping[str, Method] = {
         FedAu(),
         WeightNegation(),
         GradientAscent(),
+        Pga(),
         Retrain(),
         Natural(),
     )
@@ -54,11 +57,15 @@ __all__ = [
     "MethodInfo",
     "MethodParameters",
     "Need",
+    "Preparation",
+    "PreparationOptions",
+    "Prepared",
     "Problem",
     "Reply",
     "UnlearningState",
     "check_supports",
     "method_named",
+    "preparations",
     "validated_parameters",
 ]
 
@@ -108,3 +115,41 @@ def check_supports(method: Method, target: Target) -> None:
             f"{method.info.title} cannot forget {target.describe()}: it works at the level(s) "
             f"{able}. Choose another method."
         )
+
+
+def preparations(text: str) -> dict[str, Prepared]:
+    """What the setting `prepare` switches on, by method: "federaser every=2; pga".
+
+    What replaces local training comes first, so that the others see what was really trained.
+
+    Raises:
+        ConfigurationError: lists every entry that is wrong.
+    """
+    found: dict[str, Prepared] = {}
+    wrong: list[str] = []
+    for entry in (part.strip() for part in text.split(";")):
+        if not entry:
+            continue
+        name, *words = entry.split()
+        preparation = METHODS[name].info.preparation if name in METHODS else None
+        if preparation is None:
+            able = ", ".join(sorted(key for key, value in METHODS.items() if value.info.preparation))
+            wrong.append(f"prepare: {name!r} is no method that is prepared for. Those are: {able}.")
+            continue
+        if name in found:
+            wrong.append(f"prepare: {name} is given twice.")
+        pairs = [word.partition("=") for word in words]
+        try:
+            options = preparation.Options.model_validate({key: value for key, _, value in pairs})
+        except ValidationError as exc:
+            known = ", ".join(preparation.Options.model_fields) or "none"
+            reasons = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in exc.errors())
+            wrong.append(f"prepare: {entry!r}: {reasons}. Options of {name}: {known}.")
+            continue
+        found[name] = Prepared(preparation, options)
+    replacing = [name for name, prepared in found.items() if prepared.preparation.replaces_training]
+    if len(replacing) > 1:
+        wrong.append(f"prepare: {' and '.join(replacing)} each train in a way of their own; choose one.")
+    if wrong:
+        raise ConfigurationError(wrong)
+    return {name: found[name] for name in sorted(found, key=lambda name: (name not in replacing, name))}

@@ -34,11 +34,10 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    add_weighted,
     relative_change,
     replies_of_targets,
 )
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
 from unlearning.solvers import Solution, conjugate_gradient, lanczos_extremes
 from unlearning.tasks.task import Examples

@@ -26,8 +26,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from unlearning.errors import MethodFailed
+from unlearning.methods.preparation import Preparation, PreparationOptions
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity
+from unlearning.stores import MemoryStore, Store
 from unlearning.tasks.task import Examples, Task, joined
 from unlearning.training import TrainingSettings
 
@@ -52,6 +54,7 @@ class MethodInfo:
         checked and which the federation's bound on their norm applies to. Products and gradients are not
         changes; a method whose vectors have another length checks that itself (`replies_have_any_length`).
     is_iterative: whether it has many short exchanges, for which a session with each client pays.
+    preparation: what it does in training rounds before any request; None if it needs no preparation.
     """
 
     name: str
@@ -64,12 +67,28 @@ class MethodInfo:
     replies_are_updates: bool = True
     replies_have_any_length: bool = False
     is_iterative: bool = False
+    preparation: Preparation | None = None
 
 
 class MethodParameters(BaseModel):
     """The parameters of a method that has none; others subclass it. Unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What the server kept for a method that was prepared for.
+
+    options: of its preparation.
+    store: what its preparation kept of the training rounds, by client id.
+    next_store: what takes the place of `store` when this unlearning is committed, if anything is written to
+        it; empty before the first exchange. For methods whose unlearning rewrites history.
+    """
+
+    options: PreparationOptions
+    store: Store
+    next_store: Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +105,8 @@ class Problem:
     training: how clients train in this round (learning rate of the round, no augmentation); its
         seed is replaced by one that the client and the round determine.
     parameters: the method's own parameters, an instance of its `Parameters`.
+    round: the number of this exchange among all exchanges that move the model.
+    kept: what the server kept for the method in training rounds; None where it was not prepared for.
     """
 
     task: Task
@@ -97,6 +118,8 @@ class Problem:
     schedule: Callable[[int], TrainingSettings]
     training: TrainingSettings
     parameters: MethodParameters
+    round: int = 0
+    kept: Kept | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +160,7 @@ class ClientSite:
 
     forget: the examples that the instruction says to forget.
     retain: the others, without anything that was forgotten earlier.
+    store: what this client keeps for the method from the training rounds.
     memo: where the client half may leave what saves it work in the next exchange. It may be empty each time,
         as it is where every exchange is a process of its own, so results must not depend on it.
     """
@@ -144,6 +168,7 @@ class ClientSite:
     task: Task
     forget: Examples
     retain: Examples
+    store: Store = field(default_factory=MemoryStore)
     memo: MutableMapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -249,15 +274,3 @@ def relative_change(before: Vector, after: Vector) -> float:
     change = float(np.linalg.norm(after.astype(np.float64) - start))
     size = float(np.linalg.norm(start))
     return change / size if size else (np.inf if change else 0.0)
-
-
-def add_weighted(start: Vector, terms: Mapping[str, tuple[float, Vector]]) -> Vector:
-    """`start` + Σ weight · vector over `terms`, summed in float64 in the order of the keys.
-
-    Summing in one fixed order makes runs reproducible whatever order replies arrive in.
-    """
-    total = start.astype(np.float64)
-    for key in sorted(terms):
-        weight, vector = terms[key]
-        total += weight * vector.astype(np.float64)
-    return total.astype(start.dtype)

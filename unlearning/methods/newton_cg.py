@@ -33,11 +33,10 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    add_weighted,
     relative_change,
     replies_of_targets,
 )
-from unlearning.parameters import Vector, content_hash
+from unlearning.parameters import Vector, add_weighted, content_hash
 from unlearning.requests import NOTHING, Granularity
 from unlearning.solvers import (
     Awaits,

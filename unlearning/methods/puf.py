@@ -29,10 +29,9 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    add_weighted,
     replies_of_targets,
 )
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
 from unlearning.training import train
 

@@ -24,9 +24,8 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    add_weighted,
 )
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import NOTHING, Granularity
 from unlearning.training import initial_parameters, train
 

@@ -10,8 +10,8 @@ from strategies.in_process_grid import InProcessGrid
 from strategies.messages import arrays_content, model_record, reply_content, vector_of
 from strategies.roster import Roster
 from strategies.run_config import RunSettings
-from strategies.updates import weighted_mean
 from unlearning.methods.method import Reply
+from unlearning.parameters import weighted_mean
 from unlearning.requests import Exclusions, Granularity, Target
 
 START = np.array([1.0, 2.0, 3.0])

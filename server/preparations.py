@@ -1,0 +1,131 @@
+"""What the server keeps for methods that are prepared for during training, and since when.
+
+    STATE_DIR/kept/METHOD/GENERATION/CLIENT/ROUND.npz
+
+A method whose unlearning rewrites history writes a new generation; the checkpoint that commits the unlearned
+model names it, and what a checkpoint does not name counts for nothing. So neither a failed attempt nor a
+crash leaves a trace. What is kept of a client is erased when the deletion of its data completes.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from logging import getLogger
+from pathlib import Path
+
+from server.state import Batch, FederationState
+from unlearning.errors import StoreFull
+from unlearning.methods import Prepared
+from unlearning.methods.method import Kept
+from unlearning.methods.preparation import FederatedRound
+from unlearning.parameters import Vector, weighted_mean
+from unlearning.requests import Exclusions
+from unlearning.stores import DirectoryStore
+
+_log = getLogger(__name__)
+
+FIRST = "0"
+"""The generation that training begins with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparations:
+    """The server's half of what the setting `prepare` switches on.
+
+    directory: of all stores. prepared: by method's name.
+    """
+
+    directory: Path
+    prepared: Mapping[str, Prepared]
+
+    def begun(self, state: FederationState) -> FederationState:
+        """`state` at the start of a run: what is newly switched on counts from now, what is off is erased.
+
+        Entries of rounds that no checkpoint knows are erased; those rounds will be done again.
+        """
+        for path in self.directory.glob("*"):
+            if path.name not in self.prepared or path.name not in state.prepared_since:
+                shutil.rmtree(path)
+        since = {name: state.prepared_since.get(name, state.training_rounds) for name in self.prepared}
+        generations = {name: state.generations[name] for name in self.prepared if name in state.generations}
+        state = replace(state, prepared_since=since, generations=generations)
+        for name in self.prepared:
+            store = self._current(name, state)
+            for client in store.list_keys():
+                store.erase_rounds(client, beyond=state.round)
+        return state
+
+    def kept(self, state: FederationState, batch: Batch) -> Kept | None:
+        """What the batch's method can use; None where it is not prepared for."""
+        if batch.method not in self.prepared or batch.method not in state.prepared_since:
+            return None
+        return Kept(
+            options=self.prepared[batch.method].options,
+            store=self._current(batch.method, state),
+            next_store=DirectoryStore(self._next(batch)),
+        )
+
+    def begin_attempt(self, batch: Batch) -> None:
+        """Erase what an earlier start of this attempt has left; it is begun anew."""
+        shutil.rmtree(self._next(batch), ignore_errors=True)
+
+    def combine(self, models: Mapping[str, tuple[int, Vector]]) -> Vector:
+        """One model of a round's local ones: FedAvg's mean, unless a method trains in a way of its own."""
+        for prepared in self.prepared.values():
+            if prepared.preparation.replaces_training:
+                return prepared.preparation.combine(prepared.options, models)
+        return weighted_mean(models)
+
+    def after_round(self, state: FederationState, done: FederatedRound) -> FederationState:
+        """Let every method keep what it needs of a round that the next checkpoint will know."""
+        for name, prepared in self.prepared.items():
+            if name not in state.prepared_since:
+                continue
+            try:
+                prepared.preparation.keep(prepared.options, done, self._current(name, state))
+            except StoreFull as exc:
+                _log.error("%s can no longer be served: %s", name, exc)
+                since = {key: value for key, value in state.prepared_since.items() if key != name}
+                state = replace(state, prepared_since=since)
+        return state
+
+    def committed(self, state: FederationState, batch: Batch) -> FederationState:
+        """`state` when `batch` is committed: its method's store is the one it wrote, if it wrote any."""
+        if batch.method not in self.prepared or not DirectoryStore(self._next(batch)).list_keys():
+            return state
+        return replace(state, generations={**state.generations, batch.method: self._next(batch).name})
+
+    def erase(self, state: FederationState) -> FederationState:
+        """Erase what was kept of what the state's batch forgets, and generations that no longer count.
+
+        Of a client of which only some examples are forgotten, everything from before the deletion goes: it was
+        computed from them. A method that needs its history whole is not prepared any more after a class.
+        """
+        assert state.batch is not None, "only a deletion erases"
+        before = self.num_bytes()
+        forgotten = Exclusions().including(state.batch.targets)
+        since = dict(state.prepared_since)
+        for name, prepared in self.prepared.items():
+            current = self._current(name, state)
+            for path in (self.directory / name).glob("*"):
+                if path != current.directory:
+                    shutil.rmtree(path)
+            for client in current.list_keys():
+                if forgotten.is_forgotten(client):
+                    current.erase(client)
+                elif forgotten.of(client):
+                    current.erase_rounds(client, until=state.batch.started_round)
+            if forgotten.classes and prepared.preparation.from_the_start:
+                since.pop(name, None)
+        _log.info("%d byte(s) erased that were kept for methods.", before - self.num_bytes())
+        return replace(state, prepared_since=since)
+
+    def num_bytes(self, name: str = "") -> int:
+        """How much room the stores take on disk, all together or one method's."""
+        return sum(path.stat().st_size for path in (self.directory / name).glob("**/*.npz"))
+
+    def _current(self, name: str, state: FederationState) -> DirectoryStore:
+        return DirectoryStore(self.directory / name / state.generations.get(name, FIRST))
+
+    def _next(self, batch: Batch) -> Path:
+        return self.directory / batch.method / f"{batch.started_round}-{batch.attempt}"

@@ -1,0 +1,53 @@
+"""What methods keep from training rounds, made by running such rounds in this process."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from unlearning.methods import Method
+from unlearning.methods.method import Kept
+from unlearning.methods.preparation import FederatedRound, LocalRound, PreparationOptions
+from unlearning.parameters import Vector
+from unlearning.stores import MemoryStore
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import TrainingSettings, initial_parameters, train
+
+
+def trained_with(
+    method: Method,
+    task: Task,
+    data: Mapping[str, Examples],
+    training: TrainingSettings,
+    *,
+    rounds: int,
+    options: PreparationOptions | None = None,
+    seed: int = 0,
+) -> tuple[Vector, dict[str, MemoryStore], Kept | None]:
+    """FedAvg with the method's preparation: the model, what each client keeps, and what the server keeps."""
+    stores = {client: MemoryStore() for client in data}
+    model, preparation, server = initial_parameters(task, seed), method.info.preparation, MemoryStore()
+    if preparation is None:
+        return model, stores, None
+    options = options or preparation.Options()
+    for number in range(1, rounds + 1):
+        models: dict[str, tuple[int, Vector]] = {}
+        for index, client in enumerate(sorted(data)):
+            settings = replace(training, seed=seed + 1000 * number + index)
+            work = LocalRound(
+                client_id=client,
+                number=number,
+                task=task,
+                model=model,
+                examples=data[client],
+                training=settings,
+                store=stores[client],
+            )
+            trained = preparation.train(
+                options, work, lambda work=work: train(task, work.model, work.examples, work.training)
+            )
+            models[client] = (trained.num_examples, trained.parameters)
+        after = preparation.combine(options, models)
+        preparation.keep(
+            options, FederatedRound(number=number, before=model, after=after, models=models), server
+        )
+        model = after
+    return model, stores, Kept(options=options, store=server, next_store=MemoryStore())

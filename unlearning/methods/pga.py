@@ -1,0 +1,217 @@
+"""PGA: projected gradient ascent at the client that leaves.
+
+Source: Halimi, Kadhe, Rawat, Baracaldo, "Federated Unlearning: How to Efficiently Erase a Client in FL?",
+Algorithm 1, and the authors' code for its constants.
+
+    θ       the global model              θ_u   the target's last local model, which the target keeps
+    N       clients, the target included  θ_ref = (N θ − θ_u)/(N − 1), the average of the other clients' models
+    δ       squared radius of the ball around θ_ref: mean over 10 random initial models of ‖θ_ref − init‖²/3
+
+The target climbs its loss from θ_ref by SGD with momentum and clipped gradients. After each step a model
+outside of the ball is projected onto it, and training ends as soon as ‖θ − θ_u‖² exceeds `max_distance`.
+Recovery follows. The published θ_ref takes all clients to be of one size; `weighted` weighs by examples.
+
+The target's last local model must be there: this is what the preparation keeps, at the client alone.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+from pydantic import Field
+from torch import nn
+
+from unlearning.errors import DataError, MethodFailed
+from unlearning.methods.method import (
+    ClientSite,
+    Instruction,
+    MethodInfo,
+    MethodParameters,
+    Need,
+    Problem,
+    Reply,
+    UnlearningState,
+    relative_change,
+    replies_of_targets,
+)
+from unlearning.methods.preparation import LocalRound, Preparation, PreparationOptions
+from unlearning.parameters import Vector, add_weighted, flatten, load
+from unlearning.requests import Granularity
+from unlearning.stores import keep_newest, newest
+from unlearning.training import Trained, initial_parameters, train
+
+LAST_MODEL = "last-model"
+RANDOM_MODELS = 10
+
+
+class PgaParameters(MethodParameters):
+    """Parameters of PGA; the defaults are those of the authors' code."""
+
+    epochs: int = Field(default=5, ge=1, le=1000, description="at most so many")
+    learning_rate: float = Field(default=0.01, gt=0, le=100)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    clip_norm: float = Field(default=5.0, gt=0, description="bound of the gradient's norm")
+    max_distance: float = Field(default=2.2, gt=0, description="‖θ − θ_u‖² at which it ends; depends on d")
+    weighted: bool = Field(default=False, description="θ_ref by numbers of examples")
+
+
+class KeepLastModel(Preparation):
+    """The client keeps its last local model."""
+
+    keeps = "each client its last two local models"
+
+    def train(
+        self, options: PreparationOptions, work: LocalRound, ordinary: Callable[[], Trained]
+    ) -> Trained:
+        """Ordinary training; what came out is kept."""
+        trained = ordinary()
+        keep_newest(work.store, LAST_MODEL, work.number, {"parameters": trained.parameters})
+        return trained
+
+
+class Pga:
+    """Projected gradient ascent."""
+
+    Parameters: type[MethodParameters] = PgaParameters
+    info = MethodInfo(
+        name="pga",
+        title="PGA",
+        source="Halimi et al., Federated Unlearning: How to Efficiently Erase a Client in FL?, Algorithm 1",
+        granularities=frozenset({Granularity.CLIENT}),
+        several_at_once=False,
+        needs=frozenset({Need.REQUESTER_ONLINE, Need.PREPARATION}),
+        remark="the distance at which it ends is absolute: tune max_distance to the model's size",
+        preparation=KeepLastModel(),
+    )
+
+    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+        """One exchange will do.
+
+        Raises:
+            MethodFailed: there is no other client, whose models would be the reference.
+        """
+        if not problem.retained:
+            raise MethodFailed("PGA needs at least one client that stays; there is none.", retryable=False)
+        return UnlearningState(parameters=parameters)
+
+    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+        """The target climbs; it is told its share in the average that θ is."""
+        parameters = problem.parameters
+        assert isinstance(parameters, PgaParameters)
+        training = replace(
+            problem.training,
+            epochs=parameters.epochs,
+            learning_rate=parameters.learning_rate,
+            momentum=parameters.momentum,
+            clip_norm=parameters.clip_norm,
+            optimizer="sgd",
+            weight_decay=0.0,
+            maximize=True,
+        )
+        return {
+            client: Instruction(
+                operation="ascend",
+                model=state.parameters,
+                training=training,
+                forget=forget,
+                values={
+                    "share": _share(problem, client, weighted=parameters.weighted),
+                    "max_distance": parameters.max_distance,
+                    "seed": problem.seed,
+                },
+            )
+            for client, forget in problem.targets.items()
+        }
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """Climb within the ball; the answer is the update θ' − θ.
+
+        Raises:
+            DataError: this client keeps no last model.
+        """
+        kept = newest(site.store, LAST_MODEL)
+        if kept is None:
+            raise DataError(
+                "This client keeps no last local model: it has not trained since the federation was "
+                'configured with prepare = "pga". Let it take part in a training round, then retry.'
+            )
+        if len(site.own) == 0:
+            return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
+        _, arrays = kept
+        last = cast(Vector, arrays["parameters"])
+        reference = reference_model(instruction.model, last, float(instruction.values["share"]))
+        seed = int(instruction.values["seed"])
+        inits = (initial_parameters(site.task, seed + number) for number in range(RANDOM_MODELS))
+        radius = np.sqrt(np.mean([squared_distance(reference, init) / 3 for init in inits]))
+        walk = _Walk(reference, last, float(radius), float(instruction.values["max_distance"]))
+        trained = train(site.task, reference, site.own, instruction.training, after_step=walk.after_step)
+        return Reply(
+            vector=trained.parameters - instruction.model,
+            num_examples=trained.num_examples,
+            metrics={
+                "loss": trained.loss,
+                "steps": walk.steps,
+                "projections": walk.projections,
+                "distance": squared_distance(trained.parameters, last),
+            },
+        )
+
+    def aggregate(
+        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+    ) -> UnlearningState:
+        """The target's model is the new global one.
+
+        Raises:
+            MethodFailed: the target did not answer, or has no example.
+        """
+        ((client, reply),) = replies_of_targets(self.info.title, problem, replies).items()
+        parameters = add_weighted(state.parameters, {client: (1.0, reply.vector)})
+        findings = {
+            "steps of ascent": reply.metrics.get("steps"),
+            "projections onto the ball": reply.metrics.get("projections"),
+            "squared distance from the target's last model": reply.metrics.get("distance"),
+            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(state.parameters, parameters),
+        }
+        return replace(state.advance(parameters, finished=True), findings=findings)
+
+
+def reference_model(model: Vector, last: Vector, share: float) -> Vector:
+    """θ_ref = (θ − share · θ_u)/(1 − share): what the others' average is if θ_u entered θ with `share`."""
+    reference: Vector = (model.astype(np.float64) - share * last.astype(np.float64)) / (1 - share)
+    return reference.astype(model.dtype)
+
+
+def squared_distance(one: Vector, other: Vector) -> float:
+    """‖one − other‖², in float64."""
+    difference = one.astype(np.float64) - other.astype(np.float64)
+    return float(difference @ difference)
+
+
+class _Walk:
+    """Keeps a model within the ball around `reference`, and ends when it is far enough from `last`."""
+
+    def __init__(self, reference: Vector, last: Vector, radius: float, max_distance: float) -> None:
+        self._reference, self._last = reference, last
+        self._radius, self._max_distance = radius, max_distance
+        self.steps = 0
+        self.projections = 0
+
+    def after_step(self, model: nn.Module) -> bool:
+        self.steps += 1
+        parameters = flatten(model)
+        distance = np.sqrt(squared_distance(parameters, self._reference))
+        if distance > self._radius:
+            self.projections += 1
+            direction = parameters.astype(np.float64) - self._reference
+            parameters = (self._reference + direction * (self._radius / distance)).astype(parameters.dtype)
+            load(model, parameters)
+        return squared_distance(parameters, self._last) > self._max_distance
+
+
+def _share(problem: Problem, client: str, *, weighted: bool) -> float:
+    if not weighted:
+        return 1 / (1 + len(problem.retained))
+    counts = {name: problem.num_examples.get(name, 0) for name in (client, *problem.retained)}
+    total = sum(counts.values())
+    return counts[client] / total if total > counts[client] else 1 / (1 + len(problem.retained))

@@ -1,0 +1,109 @@
+"""What a method does in ordinary training rounds, before anybody asks for a deletion.
+
+Some methods can only forget what they prepared for: an auxiliary head beside the classifier, the clients'
+updates kept by the server, the last local model kept by the client. Such a method has a `Preparation` in its
+file and names it in its `MethodInfo`. It is switched on before training by the setting `prepare`:
+
+    prepare = "federaser every=2; pga"
+
+    client:  prepared.train(options, work, ordinary)    around (or in place of) ordinary local training
+    server:  prepared.keep(options, done, store)         after the updates of a round were accepted
+
+Both sides have a store of their own (`unlearning.stores`), one a method. Entries are kept by the round's
+number; a round that is done again after a crash must write what it wrote before, so a preparation reads
+entries of rounds before the present one only.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from unlearning.parameters import Vector, weighted_mean
+from unlearning.stores import Store
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import Trained, TrainingSettings
+
+
+class PreparationOptions(BaseModel):
+    """The options of a preparation that has none; others subclass it. Unknown names are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRound:
+    """One client's part of a training round.
+
+    examples: all that this client may train on in this round.
+    training: with the seed of this client and round.
+    store: what this client keeps for the method.
+    """
+
+    client_id: str
+    number: int
+    task: Task
+    model: Vector
+    examples: Examples
+    training: TrainingSettings
+    store: Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederatedRound:
+    """A round whose updates were accepted and averaged.
+
+    before, after: the global model (d,).
+    models: by client, the number of examples and the local model θ_i (d,).
+    """
+
+    number: int
+    before: Vector
+    after: Vector
+    models: Mapping[str, tuple[int, Vector]]
+
+
+class Preparation:
+    """Nothing on either side; a method overrides what it needs. Implementations hold no state.
+
+    from_the_start: whether it is of no use unless it was switched on before the first round.
+    replaces_training: whether `train` does local training itself; at most one such can be switched on.
+    keeps: what is kept where, in plain words, for `methods` and the documentation.
+    """
+
+    Options: type[PreparationOptions] = PreparationOptions
+    from_the_start: bool = False
+    replaces_training: bool = False
+    keeps: str = ""
+
+    def train(
+        self, options: PreparationOptions, work: LocalRound, ordinary: Callable[[], Trained]
+    ) -> Trained:
+        """The client's half: local training of one round; `ordinary` does it as without this preparation."""
+        return ordinary()
+
+    def keep(self, options: PreparationOptions, done: FederatedRound, store: Store) -> None:
+        """The server's half, after a round.
+
+        Raises:
+            StoreFull: a bound of the options would be exceeded; from then on the method is not prepared.
+        """
+
+    def combine(self, options: PreparationOptions, models: Mapping[str, tuple[int, Vector]]) -> Vector:
+        """The server's average of a round's local models, by numbers of examples (FedAvg).
+
+        A preparation that trains in a way of its own may also average in a way of its own.
+        """
+        return weighted_mean(models)
+
+    def bytes_a_round(self, options: PreparationOptions, num_parameters: int, num_clients: int) -> int:
+        """How much the server's store grows a round, for models of 4 bytes a parameter; 0 if it does not."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A preparation that is switched on, with its options."""
+
+    preparation: Preparation
+    options: PreparationOptions

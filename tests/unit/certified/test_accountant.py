@@ -1,0 +1,99 @@
+"""What sequential releases use up of a budget, and when the next is refused."""
+
+import math
+
+import numpy as np
+import pytest
+
+from unlearning.certified import Accountant, Release, analytic_sigma, deletion_capacity, gaussian_delta
+from unlearning.certified.noise import largest_ratio
+from unlearning.errors import ConfigurationError, MethodFailed
+
+BUDGET = Accountant(epsilon=1.0, delta=1e-5)
+
+
+def release(sigma: float, sensitivity: float = 1.0) -> Release:
+    return Release(name="r", sensitivity=sensitivity, sigma=sigma)
+
+
+def test_one_calibrated_release_uses_up_the_budget() -> None:
+    """ε and δ are spent to the digit, and the next release is refused with what to do."""
+    spent = BUDGET.after(release(analytic_sigma(epsilon=1.0, delta=1e-5, sensitivity=1.0)))
+    assert spent.spent_epsilon == pytest.approx(1.0, rel=1e-6)
+    assert spent.spent_delta == pytest.approx(1e-5, rel=1e-6)
+    with pytest.raises(MethodFailed, match="Retrain") as refused:
+        spent.after(release(100.0))
+    assert not refused.value.retryable
+
+
+def test_k_releases_need_sqrt_k_times_the_noise() -> None:
+    """Nine releases with three times the noise of one fit; a tenth does not."""
+    sigma = BUDGET.sigma_for(1.0, num_releases=9)
+    assert sigma == pytest.approx(3 * analytic_sigma(epsilon=1.0, delta=1e-5, sensitivity=1.0), rel=1e-9)
+    accountant = BUDGET
+    for _ in range(9):
+        accountant = accountant.after(release(sigma))
+    assert accountant.spent_epsilon == pytest.approx(1.0, rel=1e-6)
+    with pytest.raises(MethodFailed, match="refused"):
+        accountant.after(release(sigma))
+
+
+def test_composition_equals_the_privacy_loss_of_both_releases_together() -> None:
+    """δ of two releases by sampling the joint privacy loss, p the shifted and q the unshifted pair."""
+    accountant = Accountant(epsilon=0.8, delta=0.5, releases=(release(1.0, 0.7), release(2.0, 1.0)))
+    generator = np.random.default_rng(0)
+    shifts = np.array([0.7, 0.5])
+    samples = shifts + generator.standard_normal((400_000, 2))
+    loss = samples @ shifts - shifts @ shifts / 2  # log p/q
+    sampled = np.maximum(0.0, 1 - np.exp(0.8 - loss)).mean()
+    assert accountant.spent_delta == pytest.approx(sampled, rel=0.02)
+
+
+def test_the_exact_composition_spends_less_than_the_basic_one() -> None:
+    """Ten releases: less than ten times the ε of each."""
+    accountant = Accountant(epsilon=10.0, delta=1e-5, releases=tuple(release(10.0) for _ in range(10)))
+    alone = Accountant(epsilon=10.0, delta=1e-6, releases=(release(10.0),)).spent_epsilon
+    assert accountant.spent_epsilon < 10 * alone / 2
+
+
+def test_what_is_left_and_what_is_spent_make_the_whole() -> None:
+    """A release with exactly the remaining ratio uses the budget up."""
+    half = BUDGET.after(release(10.0))
+    sigma = half.sigma_for(1.0)
+    assert half.after(release(sigma)).spent_epsilon == pytest.approx(1.0, rel=1e-6)
+    assert (
+        half.remaining_ratio < BUDGET.remaining_ratio == pytest.approx(largest_ratio(epsilon=1.0, delta=1e-5))
+    )
+
+
+def test_a_release_without_noise_is_refused() -> None:
+    """No ε bounds it; where nothing differs it costs nothing."""
+    with pytest.raises(ConfigurationError, match="no noise"):
+        release(0.0)
+    assert BUDGET.after(release(0.0, sensitivity=0.0)).spent_epsilon == 0.0
+
+
+def test_an_accountant_comes_back_from_its_values() -> None:
+    """Through plain values, as a checkpoint holds them; they say what is spent."""
+    accountant = BUDGET.after(release(20.0)).after(release(30.0))
+    assert Accountant.restored(accountant.values()) == accountant
+    assert accountant.values()["spent_epsilon"] == accountant.spent_epsilon > 0
+
+
+def test_the_capacity_is_the_last_deletion_whose_bound_fits() -> None:
+    """m deletions fit and m+1 do not, for a bound that grows as m²."""
+
+    def bound(m: int) -> float:
+        return 1e-4 * m**2
+
+    capacity = deletion_capacity(bound, epsilon=1.0, delta=1e-5, sigma=0.5, num_examples=1000)
+    assert gaussian_delta(epsilon=1.0, sigma=0.5, sensitivity=bound(capacity)) <= 1e-5
+    assert gaussian_delta(epsilon=1.0, sigma=0.5, sensitivity=bound(capacity + 1)) > 1e-5
+    assert capacity == math.floor(math.sqrt(0.5 * largest_ratio(epsilon=1.0, delta=1e-5) / 1e-4))
+
+
+def test_the_capacity_leaves_one_example_and_may_be_none() -> None:
+    """All but one where the bound is 0, none where even one is too much."""
+    common = {"epsilon": 1.0, "delta": 1e-5, "num_examples": 10}
+    assert deletion_capacity(lambda _: 0.0, sigma=0.1, **common) == 9  # type: ignore[arg-type]
+    assert deletion_capacity(float, sigma=1e-9, **common) == 0  # type: ignore[arg-type]

@@ -1,0 +1,106 @@
+"""Unlearning with a guarantee: vectors that forget by addition, their baselines, noise and certificates.
+
+Import from here:
+
+- carrying vectors: `train_online`, `fixed_batches`, `repaired`, `retrained_on_batches`, `train_with_tangents`,
+  `vector_bytes`; deleting: `forgotten_by_addition`, `UnitVectors`; at rest: `VectorStore`;
+- baselines: `newton_step`, `infinitesimal_jackknife`, `PrecomputedJackknife`;
+- bounds: `Constants`, `Sensitivity` and the functions that give one;
+- noise: `analytic_sigma`, `released`; `certificate`, `Accountant`, `deletion_capacity`.
+
+`docs/certified.md` says what is certified and what is not. May import `unlearning.curvature`, `unlearning.solvers`,
+`unlearning.tasks`, `unlearning.training` and what these may; not `unlearning.methods`, which may import this.
+"""
+
+from unlearning.certified.accountant import Accountant, Release, deletion_capacity
+from unlearning.certified.certificate import Certificate, certificate, unmet_assumptions
+from unlearning.certified.newton_step import (
+    InfluenceSettings,
+    PrecomputedJackknife,
+    Step,
+    infinitesimal_jackknife,
+    newton_step,
+)
+from unlearning.certified.noise import (
+    Mechanism,
+    analytic_sigma,
+    classical_sigma,
+    gaussian_delta,
+    gaussian_epsilon,
+    released,
+)
+from unlearning.certified.online import (
+    BatchStep,
+    OnlineSettings,
+    OnlineTrained,
+    fixed_batches,
+    repaired,
+    retrained_on_batches,
+    train_online,
+)
+from unlearning.certified.sensitivity import (
+    Constants,
+    Inexactness,
+    Sensitivity,
+    StepCounts,
+    Weighting,
+    feature_norm,
+    jackknife_bound,
+    logistic_constants,
+    measured_sensitivity,
+    minimiser_norm,
+    newton_step_bound,
+    online_bound,
+    trajectory_norm,
+)
+from unlearning.certified.tangents import BlockProducts, train_with_tangents, vector_bytes
+from unlearning.certified.unit_vectors import UnitVectors, forgotten_by_addition
+from unlearning.certified.vector_store import VectorStore, create_key, read_key
+
+__all__ = [
+    "Accountant",
+    "BatchStep",
+    "BlockProducts",
+    "Certificate",
+    "Constants",
+    "Inexactness",
+    "InfluenceSettings",
+    "Mechanism",
+    "OnlineSettings",
+    "OnlineTrained",
+    "PrecomputedJackknife",
+    "Release",
+    "Sensitivity",
+    "Step",
+    "StepCounts",
+    "UnitVectors",
+    "VectorStore",
+    "Weighting",
+    "analytic_sigma",
+    "certificate",
+    "classical_sigma",
+    "create_key",
+    "deletion_capacity",
+    "feature_norm",
+    "fixed_batches",
+    "forgotten_by_addition",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "infinitesimal_jackknife",
+    "jackknife_bound",
+    "logistic_constants",
+    "measured_sensitivity",
+    "minimiser_norm",
+    "newton_step",
+    "newton_step_bound",
+    "online_bound",
+    "read_key",
+    "released",
+    "repaired",
+    "retrained_on_batches",
+    "train_online",
+    "train_with_tangents",
+    "trajectory_norm",
+    "unmet_assumptions",
+    "vector_bytes",
+]

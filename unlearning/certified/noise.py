@@ -1,0 +1,160 @@
+"""Gaussian noise that hides a difference of at most Δ between two models.
+
+Legend: Δ bound on ‖θ_u − θ_r‖ (unlearned, retrained), σ standard deviation of the noise on every entry,
+(ε, δ) how alike the two released models' distributions are, Φ the standard normal distribution function.
+
+Source: Balle & Wang, Improving the Gaussian Mechanism for Differential Privacy: Analytical Calibration and
+Optimal Denoising (Theorem 8) for the exact form; Dwork & Roth, The Algorithmic Foundations of Differential
+Privacy (Appendix A) for the classical one, whose proof needs ε < 1.
+"""
+
+import math
+from enum import StrEnum
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr
+
+from unlearning.errors import ConfigurationError
+from unlearning.parameters import Vector
+
+
+class Mechanism(StrEnum):
+    """How σ is calibrated: exactly, or by the classical formula that holds for ε < 1 only."""
+
+    ANALYTIC = "analytic"
+    CLASSICAL = "classical"
+
+
+def gaussian_delta(*, epsilon: float, sigma: float, sensitivity: float) -> float:
+    """The least δ for which noise σ on a difference of Δ is (ε, δ)-indistinguishable; exact.
+
+    δ = Φ(Δ/2σ − εσ/Δ) − e^ε Φ(−Δ/2σ − εσ/Δ). Source: Balle & Wang, Theorem 8.
+
+    Raises:
+        ConfigurationError: ε, σ or Δ is negative or not finite.
+    """
+    _refuse(_not_at_least_zero(epsilon=epsilon, sigma=sigma, sensitivity=sensitivity))
+    if sensitivity == 0:
+        return 0.0
+    return _delta(epsilon, sensitivity / sigma) if sigma else 1.0
+
+
+def gaussian_epsilon(*, delta: float, sigma: float, sensitivity: float) -> float:
+    """The least ε ≥ 0 for which noise σ on a difference of Δ is (ε, δ)-indistinguishable; inf without noise.
+
+    Raises:
+        ConfigurationError: δ is not between 0 and 1, or σ or Δ is negative or not finite.
+    """
+    _refuse(_not_a_probability(delta) + _not_at_least_zero(sigma=sigma, sensitivity=sensitivity))
+    if sensitivity == 0:
+        return 0.0
+    if sigma == 0:
+        return math.inf
+    ratio = sensitivity / sigma
+    if _delta(0.0, ratio) <= delta:
+        return 0.0
+    upper = 1.0
+    while _delta(upper, ratio) > delta:
+        upper *= 2
+    return float(brentq(lambda epsilon: _delta(epsilon, ratio) - delta, 0.0, upper, xtol=1e-12))
+
+
+def analytic_sigma(*, epsilon: float, delta: float, sensitivity: float) -> float:
+    """The smallest σ that makes a difference of Δ (ε, δ)-indistinguishable; for every ε > 0.
+
+    Source: Balle & Wang, Theorem 8, solved for σ.
+
+    Raises:
+        ConfigurationError: ε is not above 0, δ not between 0 and 1, or Δ negative or not finite.
+    """
+    _refuse(_not_a_budget(epsilon, delta) + _not_at_least_zero(sensitivity=sensitivity))
+    return sensitivity / largest_ratio(epsilon=epsilon, delta=delta)
+
+
+def largest_ratio(*, epsilon: float, delta: float) -> float:
+    """The largest Δ/σ that is (ε, δ)-indistinguishable: what a budget is worth in one number.
+
+    Raises:
+        ConfigurationError: ε is not above 0 or δ not between 0 and 1.
+    """
+    _refuse(_not_a_budget(epsilon, delta))
+    lower = upper = 1.0
+    while _delta(epsilon, lower) > delta:
+        lower /= 2
+    while _delta(epsilon, upper) < delta:
+        upper *= 2
+    return float(brentq(lambda ratio: _delta(epsilon, ratio) - delta, lower, upper, xtol=1e-15, rtol=1e-13))
+
+
+def classical_sigma(*, epsilon: float, delta: float, sensitivity: float) -> float:
+    """Δ √(2 ln(1.25/δ))/ε, valid for ε < 1.
+
+    Raises:
+        ConfigurationError: ε is not between 0 and 1 (above, the formula breaks its promise), δ is not between
+            0 and 1, or Δ is negative or not finite.
+    """
+    problems = _not_a_budget(epsilon, delta) + _not_at_least_zero(sensitivity=sensitivity)
+    if epsilon >= 1:
+        problems.append(
+            f"The classical Gaussian mechanism is proven for epsilon below 1 only, got {epsilon}: above, its "
+            "noise can be too small for the stated delta. Use the analytic mechanism."
+        )
+    _refuse(problems)
+    return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+def calibrated_sigma(mechanism: Mechanism, *, epsilon: float, delta: float, sensitivity: float) -> float:
+    """σ by the named mechanism.
+
+    Raises:
+        ConfigurationError: a value is out of range; see `analytic_sigma` and `classical_sigma`.
+    """
+    calibrate = analytic_sigma if mechanism is Mechanism.ANALYTIC else classical_sigma
+    return calibrate(epsilon=epsilon, delta=delta, sensitivity=sensitivity)
+
+
+def released(parameters: Vector, sigma: float, generator: np.random.Generator) -> Vector:
+    """`parameters` (d,) plus N(0, σ²) on every entry, in their dtype; drawn in float64.
+
+    Whoever knows the generator's seed can subtract the noise: seed it from the system's entropy and keep no
+    copy where the model is to be given away.
+
+    Raises:
+        ConfigurationError: σ is negative or not finite.
+    """
+    _refuse(_not_at_least_zero(sigma=sigma))
+    noise = sigma * generator.standard_normal(parameters.size)
+    noisy: Vector = (parameters.astype(np.float64) + noise).astype(parameters.dtype)
+    return noisy
+
+
+def _delta(epsilon: float, ratio: float) -> float:
+    """δ at `ratio` Δ/σ > 0; the second term by logarithms, since e^ε alone overflows."""
+    first = ndtr(ratio / 2 - epsilon / ratio)
+    second = math.exp(epsilon + log_ndtr(-ratio / 2 - epsilon / ratio))
+    return max(0.0, float(first) - second)
+
+
+def _not_a_budget(epsilon: float, delta: float) -> list[str]:
+    problems = _not_a_probability(delta)
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        problems.append(f"epsilon must be a finite number above 0, got {epsilon}.")
+    return problems
+
+
+def _not_a_probability(delta: float) -> list[str]:
+    return [] if 0 < delta < 1 else [f"delta must be between 0 and 1 (both excluded), got {delta}."]
+
+
+def _not_at_least_zero(**values: float) -> list[str]:
+    return [
+        f"{name} must be finite and 0 or more, got {value}."
+        for name, value in values.items()
+        if not (math.isfinite(value) and value >= 0)
+    ]
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise ConfigurationError(problems)

@@ -1,0 +1,294 @@
+"""Tangents carried through local training: how the trained model moves when its start is moved.
+
+    w    the model's weights       H_b   Hessian of batch b's mean loss at w     η    learning rate
+    a    a tangent (d,)            μ     weight decay                            β    momentum
+
+A step of SGD, w ← w − η(∇ℓ_b(w) + μw), takes a tangent a at w to a − η(H_b a + μa). Carried through all steps,
+tangents are multiplied by the derivative of the local training map, without that matrix. With momentum their
+velocities are carried beside them.
+
+Products with H_b share the batch's kept graph. One by one or as a block: see `BlockProducts`.
+
+Source: Qiao et al., Hessian-Free Online Certified Unlearning (Eqs. 8 and 9), for the recursion.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import StrEnum
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from unlearning.errors import ConfigurationError, NumericalError
+from unlearning.parameters import Vector, check_length, layout
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import Trained, TrainingSettings, train
+
+_BLOCK_BYTES = 64 * 2**20
+_SMALL_DIMENSION = 20_000
+
+
+class BlockProducts(StrEnum):
+    """How k products with one kept graph are made.
+
+    loop: one backward pass a vector; least memory, and faster for large models on a CPU.
+    batched: one backward pass for a block of vectors; faster where a pass is mostly overhead (small models).
+    auto: batched on a GPU and for small models, where it was measured to be faster; else loop.
+    """
+
+    AUTO = "auto"
+    LOOP = "loop"
+    BATCHED = "batched"
+
+
+class Weights:
+    """A model's trainable tensors and their places in the flat vector.
+
+    Raises:
+        NumericalError: the model keeps running statistics, which training changes without a derivative, or
+            trains nothing.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        for name, module in model.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                raise NumericalError(
+                    f"The layer {name!r} normalises by the batch and keeps running statistics, which no tangent "
+                    "follows. Use GroupNorm."
+                )
+        slots = layout(model)
+        self.dimension = slots[-1].stop if slots else 0
+        tensors = model.state_dict(keep_vars=True)
+        # a parameter under two names counts once, at the last, as in unlearning.curvature
+        places = {
+            tensors[slot.name]: slice(slot.start, slot.stop)
+            for slot in slots
+            if isinstance(tensors[slot.name], nn.Parameter) and tensors[slot.name].requires_grad
+        }
+        if not places:
+            raise NumericalError("The model has no trainable parameter, so no tangent. Unfreeze some.")
+        self.tensors: tuple[Tensor, ...] = tuple(places)
+        self.places: tuple[slice, ...] = tuple(places.values())
+
+    def gradients(self, loss: Tensor, *, create_graph: bool = False) -> tuple[Tensor, ...]:
+        """∇ `loss`, one tensor a trainable parameter; with the graph that products need."""
+        return torch.autograd.grad(
+            loss, self.tensors, create_graph=create_graph, allow_unused=True, materialize_grads=True
+        )
+
+    def flat(self, parts: Sequence[Tensor]) -> Tensor:
+        """One tensor a trainable parameter as a flat vector (d,), zero where nothing is trained."""
+        first = self.tensors[0]
+        whole = torch.zeros(self.dimension, dtype=first.dtype, device=first.device)
+        for part, place in zip(parts, self.places, strict=True):
+            whole[place] = part.detach().reshape(-1)
+        return whole
+
+    def product(self, gradients: Sequence[Tensor], vector: Tensor) -> Tensor:
+        """H v as a flat vector (d,) from the gradients' graph, which is kept."""
+        parts = tuple(
+            vector[place].reshape(one.shape) for place, one in zip(self.places, self.tensors, strict=True)
+        )
+        return self.flat(_products(gradients, self.tensors, parts, batched=False))
+
+
+class TangentBlock:
+    """k tangents (k, d) of one model, moved in place as the model's optimiser steps."""
+
+    def __init__(self, weights: Weights, tangents: Tensor, how: BlockProducts = BlockProducts.AUTO) -> None:
+        self.weights, self.tangents = weights, tangents
+        self._velocities: Tensor | None = None
+        num_bytes = tangents.element_size() * weights.dimension
+        self._rows = max(1, _BLOCK_BYTES // max(1, num_bytes)) if _is_batched(how, tangents) else 1
+
+    def __len__(self) -> int:
+        return len(self.tangents)
+
+    def advance(
+        self,
+        gradients: Sequence[Tensor],
+        *,
+        learning_rate: float,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        scales: Tensor | None = None,
+    ) -> None:
+        """Take a to a − η(s H a + s μ a) for every tangent; H from the graph of `gradients`, scales s (k,) or 1.
+
+        With momentum β the velocity v ← βv + (H a + μ a) takes the place of the bracket, as in torch's SGD.
+        """
+        if momentum and self._velocities is None:
+            self._velocities = torch.zeros_like(self.tangents)
+        for start in range(0, len(self), self._rows):
+            rows = slice(start, min(start + self._rows, len(self)))
+            for place, part in zip(self.weights.places, self._of_rows(gradients, rows), strict=True):
+                block = self.tangents[rows, place]
+                change = part.reshape(len(block), -1).add_(block, alpha=weight_decay)
+                if scales is not None:
+                    change *= scales[rows, None]
+                if self._velocities is not None:
+                    change = self._velocities[rows, place].mul_(momentum).add_(change)
+                block.sub_(change, alpha=learning_rate)
+
+    def _of_rows(self, gradients: Sequence[Tensor], rows: slice) -> tuple[Tensor, ...]:
+        """H a for the tangents at `rows`, a tensor (rows, ...) a trainable parameter."""
+        block = self.tangents[rows]
+        shaped = [
+            (block[:, place].reshape(-1, *one.shape), one)
+            for place, one in zip(self.weights.places, self.weights.tensors, strict=True)
+        ]
+        if len(block) > 1:
+            return _products(
+                gradients, self.weights.tensors, [vectors for vectors, _ in shaped], batched=True
+            )
+        parts = [vectors[0] for vectors, _ in shaped]
+        return _products(gradients, self.weights.tensors, parts, batched=False)
+
+
+def vector_bytes(*, dimension: int, num_units: int, dtype: torch.dtype, momentum: bool = False) -> int:
+    """The bytes that `num_units` vectors of a model of `dimension` numbers take, to be known beforehand.
+
+    With momentum twice as many while training runs. Beside them come one batch's graph and a block of at
+    most 64 MiB of vectors (or one vector) with its products.
+    """
+    itemsize = torch.empty(0, dtype=dtype).element_size()
+    return dimension * num_units * itemsize * (2 if momentum else 1)
+
+
+def check_memory(needed: int, limit: int, num_units: int) -> None:
+    """Refuse vectors that would take more than `limit` bytes.
+
+    Raises:
+        ConfigurationError: they would.
+    """
+    if needed > limit:
+        raise ConfigurationError(
+            [
+                f"Vectors for {num_units:,} forgettable units take {needed / 2**20:,.0f} MiB and the limit is "
+                f"{limit / 2**20:,.0f} MiB. Declare fewer or larger units (a client, a group of samples: one vector "
+                "each), or raise the limit."
+            ]
+        )
+
+
+def train_with_tangents(
+    task: Task,
+    parameters: Vector,
+    examples: Examples,
+    settings: TrainingSettings,
+    tangents: NDArray[np.floating],
+    *,
+    how: BlockProducts = BlockProducts.AUTO,
+) -> tuple[Trained, NDArray[np.floating]]:
+    """What `training.train` returns, bit for bit, and J a for each tangent a: shapes (k, d).
+
+    J is the derivative of the trained parameters with respect to `parameters`. Nothing that is passed is
+    changed. Entries that are not trained (frozen weights) are carried through as they are, and their effect on
+    the others is not followed.
+
+    Raises:
+        ConfigurationError: the optimiser is not SGD, whose step has the derivative that is used here.
+        DataError: there is no example to train on.
+        NumericalError: the model has no second derivative, or keeps running statistics.
+        UpdateRefused: `parameters` or `tangents` do not have the model's length.
+    """
+    if settings.optimizer != "sgd":
+        raise ConfigurationError(
+            [f"Tangents are carried through SGD only, got the optimizer {settings.optimizer!r}. Use sgd."]
+        )
+    carrier = _Carrier(task, settings, tangents, how)
+    watched = replace(task, build_model=carrier.build_model, loss=carrier.loss)
+    trained = train(watched, parameters, examples, settings)
+    return trained, carrier.carried()
+
+
+class _Carrier:
+    """Watches `train` through its task: the model as it is built, and each batch's loss before its step.
+
+    `train` calls the loss once a step, at the weights that the step starts from, so the products are those of
+    exactly the step that follows, and training itself stays one function.
+    """
+
+    def __init__(
+        self, task: Task, settings: TrainingSettings, tangents: NDArray[np.floating], how: BlockProducts
+    ) -> None:
+        self._task, self._settings, self._how = task, settings, how
+        self._given = tangents
+        self._model: nn.Module | None = None
+        self._block: TangentBlock | None = None
+
+    def build_model(self) -> nn.Module:
+        self._model = self._task.build_model()
+        return self._model
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        loss = self._task.loss(outputs, targets)
+        if self._given.shape[:1] == (0,):
+            return loss
+        block = self._block or self._begun()
+        sign = -1.0 if self._settings.maximize else 1.0
+        try:
+            gradients = block.weights.gradients(loss * sign, create_graph=True)
+            block.advance(
+                gradients,
+                learning_rate=self._settings.learning_rate,
+                weight_decay=self._settings.weight_decay,
+                momentum=self._settings.momentum,
+            )
+        except RuntimeError as exc:
+            if "not implemented" not in str(exc):
+                raise
+            raise NumericalError(
+                f"The model of {self._task.name} has an operation without a second derivative ({exc}). Replace "
+                "fused attention by its written-out form."
+            ) from exc
+        return loss
+
+    def carried(self) -> NDArray[np.floating]:
+        if self._block is None:
+            return self._given.copy()
+        carried: NDArray[np.floating] = (
+            self._block.tangents.cpu().numpy().astype(self._given.dtype, copy=False)
+        )
+        return carried
+
+    def _begun(self) -> TangentBlock:
+        assert self._model is not None  # train builds the model before its first step
+        weights = Weights(self._model)
+        for tangent in self._given:
+            check_length(tangent, weights.dimension)
+        first = weights.tensors[0]
+        copied = torch.from_numpy(np.array(self._given)).to(first.device, first.dtype)
+        self._block = TangentBlock(weights, copied, self._how)
+        return self._block
+
+
+def _products(
+    gradients: Sequence[Tensor], inputs: Sequence[Tensor], vectors: Sequence[Tensor], *, batched: bool
+) -> tuple[Tensor, ...]:
+    """H v, or with `batched` H v for every row of `vectors`; the graph of `gradients` is kept."""
+    # the gradient of a parameter in which the loss is linear, or which is unused, is a constant
+    varying = [pair for pair in zip(gradients, vectors, strict=True) if pair[0].requires_grad]
+    if not varying:
+        return tuple(torch.zeros_like(vector) for vector in vectors)
+    products = torch.autograd.grad(
+        [gradient for gradient, _ in varying],
+        inputs,
+        [vector for _, vector in varying],
+        retain_graph=True,
+        allow_unused=True,
+        is_grads_batched=batched,
+    )
+    return tuple(
+        torch.zeros_like(vector) if product is None else product
+        for product, vector in zip(products, vectors, strict=True)
+    )
+
+
+def _is_batched(how: BlockProducts, tangents: Tensor) -> bool:
+    if how is BlockProducts.AUTO:
+        return tangents.is_cuda or math.prod(tangents.shape[1:]) <= _SMALL_DIMENSION
+    return how is BlockProducts.BATCHED

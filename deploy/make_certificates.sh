@@ -2,11 +2,13 @@
 # Make the federation's certificates in DIR: an authority once, then one certificate a call.
 #
 #   make_certificates.sh DIR server HOST [HOST ...]   server.pem, server.key: SuperLink and deletion service
-#   make_certificates.sh DIR client NAME              NAME.pem, NAME.key: who calls the deletion service
+#   make_certificates.sh DIR ROLE NAME                NAME.pem, NAME.key: who calls the deletion service
 #
 # HOST is a DNS name or an IPv4 address under which clients reach the server; localhost and 127.0.0.1
-# are always added, because the server's own programs connect by loopback. NAME becomes the certificate's
-# common name, by which the deletion service knows its caller.
+# are always added, because the server's own programs connect by loopback.
+# ROLE is operator (any request), officer (reads everything, changes nothing) or client (requests about
+# itself). NAME becomes the certificate's common name and ROLE its organisational unit; by these the
+# deletion service knows its caller. The NAME of a client is the one that register_client.sh gives it.
 # The authority is ca.crt (hand it to everybody) and ca.key (keep it off the server if you can).
 # An existing certificate is never overwritten: remove it first.
 set -eu
@@ -31,7 +33,7 @@ make_authority() {
     chmod 644 ca.crt
 }
 
-# $1 file name without ending, $2 common name, $3 extended key usage, $4 subject alternative names or ""
+# $1 file name without ending, $2 subject, $3 extended key usage, $4 subject alternative names or ""
 make_certificate() {
     if [ -e "$1.pem" ] || [ -e "$1.key" ]; then
         echo "$directory/$1.pem or .key exists already: remove both to make new ones." >&2
@@ -44,7 +46,7 @@ make_certificate() {
         [ -z "$4" ] || echo "subjectAltName=$4"
     } > "$1.ext"
     openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -sha256 \
-        -keyout "$1.key" -out "$1.csr" -subj "/CN=$2" 2>/dev/null
+        -keyout "$1.key" -out "$1.csr" -subj "$2" 2>/dev/null
     openssl x509 -req -sha256 -days "$certificate_days" -in "$1.csr" -CA ca.crt -CAkey ca.key \
         -CAcreateserial -extfile "$1.ext" -out "$1.pem" 2>/dev/null
     rm -f "$1.csr" "$1.ext"
@@ -61,18 +63,18 @@ server)
         esac
     done
     [ -e ca.key ] || make_authority
-    make_certificate server "$1" serverAuth "$names"
+    make_certificate server "/CN=$1" serverAuth "$names"
     ;;
-client)
+operator | officer | client)
     # The name becomes a file and a part of a distinguished name: neither may get a slash.
     case $1 in
     '' | *[!A-Za-z0-9._-]* | ca | server | .*)
-        echo "A client's name is made of letters, digits, '.', '_' and '-', and is not ca or server; got '$1'." >&2
+        echo "A caller's name is made of letters, digits, '.', '_' and '-', and is not ca or server; got '$1'." >&2
         exit 2
         ;;
     esac
     [ -e ca.key ] || make_authority
-    make_certificate "$1" "$1" clientAuth ""
+    make_certificate "$1" "/OU=$kind/CN=$1" clientAuth ""
     ;;
 *) usage ;;
 esac

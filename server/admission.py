@@ -27,11 +27,13 @@ def admit(
     submitted_by: str,
     idempotency_key: str,
     now: datetime,
+    max_open: int | None = None,
 ) -> DeletionRequest:
     """Check a new request and write it down; it is durable when this returns.
 
     The method's default parameters are written down too, so that a request says everything about
     itself. Without an idempotency key it gets one; a key seen before returns the request it made.
+    max_open: how many open requests this submitter may have; None: as many as it likes.
 
     Raises:
         InvalidRequest: a parameter, the key or the submitter's name is malformed.
@@ -40,6 +42,7 @@ def admit(
         UnknownClient: the federation has no such client.
         AlreadyForgotten: nothing is left of the target.
         ConflictingRequest: a request for the same target is open, or the key made another one.
+        LimitExceeded: the submitter has too many open requests.
         LedgerUnavailable: the ledger cannot be written.
     """
     key = idempotency_key or str(uuid4())
@@ -56,6 +59,7 @@ def admit(
         submitted_by=submitted_by,
         idempotency_key=key,
         now=now,
+        max_open=max_open,
     )
 
 
@@ -111,9 +115,8 @@ def _refuse_if_forgotten(forgotten: Exclusions, target: Target) -> None:
 
 def _check_text(what: str, text: str) -> None:
     if not text or len(text) > MAX_ID_LENGTH or not text.isprintable():
-        raise InvalidRequest(
-            f"Malformed {what} {text[:40]!r}: it is 1 to {MAX_ID_LENGTH} printable characters."
-        )
+        # Not repeated: a message is logged, and whoever knows a key can learn what it was used for.
+        raise InvalidRequest(f"Malformed {what}: it is 1 to {MAX_ID_LENGTH} printable characters.")
 
 
 def _some(items: Sequence[str], separator: str) -> str:

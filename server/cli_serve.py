@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from server.api.limits import Limits
 from server.api.tls import TlsFiles
 from server.cli_connection import DEFAULT_SERVER
 
 REPORTS = "reports"
 LEDGER_FILE = "ledger.db"
+_DEFAULT = Limits()
 
 
 def serve(
@@ -23,7 +25,8 @@ def serve(
         str,
         typer.Option(
             envvar="FLOWER_UNLEARNING_LEDGER",
-            help="URL of the ledger; default: SQLite in the state directory.",
+            help="URL of the ledger; default: SQLite in the state directory. A password belongs into the "
+            "variable, because everybody on the machine can read the command.",
             show_default=False,
         ),
     ] = "",
@@ -31,12 +34,36 @@ def serve(
     tls_ca: Annotated[Path | None, typer.Option(help="Authority that certifies callers (PEM).")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="The service's certificate (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
+    max_message_mib: Annotated[float, typer.Option(help="Largest message.")] = _DEFAULT.max_message_mib,
+    calls_per_s: Annotated[
+        float, typer.Option(help="Calls a second of each client and officer.")
+    ] = _DEFAULT.calls_per_s,
+    operator_calls_per_s: Annotated[
+        float, typer.Option(help="Calls a second of each operator.")
+    ] = _DEFAULT.operator_calls_per_s,
+    max_open_requests: Annotated[
+        int, typer.Option(help="Open requests that one caller may have.")
+    ] = _DEFAULT.max_open_requests,
+    max_watchers: Annotated[
+        int, typer.Option(help="`watch` streams of all callers; each holds a thread.")
+    ] = _DEFAULT.max_watchers,
+    max_watchers_per_caller: Annotated[
+        int, typer.Option(help="`watch` streams of each client and officer.")
+    ] = _DEFAULT.max_watchers_per_caller,
 ) -> None:
     """Run the deletion service until SIGTERM or Ctrl-C; what it has answered is durable."""
     # Imported here because the service knows the methods and so needs PyTorch; other commands do not.
     from server.api.server import serve as start
     from server.ledger import Ledger
 
+    limits = Limits(
+        max_message_mib=max_message_mib,
+        calls_per_s=calls_per_s,
+        operator_calls_per_s=operator_calls_per_s,
+        max_open_requests=max_open_requests,
+        max_watchers=max_watchers,
+        max_watchers_per_caller=max_watchers_per_caller,
+    )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     told_to_stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -45,7 +72,7 @@ def serve(
     try:
         any_tls = tls_ca or tls_cert or tls_key
         tls = TlsFiles(tls_ca, tls_cert, tls_key) if any_tls else None
-        running = start(store, state_dir / REPORTS, address, tls)
+        running = start(store, state_dir / REPORTS, address, tls, limits=limits)
         typer.echo(f"The deletion service listens at {running.address}.")
         told_to_stop.wait()
         running.stop()

@@ -108,7 +108,7 @@ class Layout:
         )
         if self.secure and not self.authority.exists():
             _run_script("make_certificates.sh", str(self.certificates_dir), "server", "localhost")
-            _run_script("make_certificates.sh", str(self.certificates_dir), "client", "operator")
+            _run_script("make_certificates.sh", str(self.certificates_dir), "operator", "operator")
             sessions = str(self.session_certificates_dir)
             _run_script("make_certificates.sh", sessions, "server", "localhost")
             for client in range(self.num_clients):

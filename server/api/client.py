@@ -14,13 +14,14 @@ from server.api.convert import ClientStatus, MethodDescription
 from server.api.deletion_pb2_grpc import DeletionServiceStub
 from server.api.errors import ServiceUnavailable, error_of
 from server.api.tls import TlsFiles, is_loopback
-from server.ledger import Event, RoundRecord
+from server.ledger import Event, Refusal, RoundRecord
 from unlearning.requests import DeletionRequest, Status, Target
 
 DEFAULT_TIMEOUT_S = 30.0
 # How long a broken watch waits for the service to come back; a supervisor restarts it sooner.
 RECONNECT_S = 60.0
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+# The service says what it takes; this bounds what the command line is ready to receive.
+MAX_MESSAGE_BYTES = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,15 @@ class Report:
 
     json: bytes
     html: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCheck:
+    """The first event that does not follow from those before it, if any; and the newest event."""
+
+    first_broken: int | None
+    head_sequence: int
+    head_hash: str
 
 
 class DeletionClient:
@@ -152,6 +162,17 @@ class DeletionClient:
         """Every method of the service."""
         answer = self._call("ListMethods", pb.ListMethodsRequest())
         return [convert.method_of(item) for item in answer.methods]
+
+    def refusals(self, *, after: int = 0, limit: int = 0, caller: str = "") -> list[Refusal]:
+        """The newest refusals, at most `limit` (0: 1,000) and in order, of this caller where given."""
+        message = pb.ListRefusalsRequest(after=after, limit=limit, caller=caller)
+        return [convert.refusal_of(item) for item in self._call("ListRefusals", message).refusals]
+
+    def verify_ledger(self) -> LedgerCheck:
+        """Check the hash chain of the ledger's events."""
+        answer = self._call("VerifyLedger", pb.VerifyLedgerRequest())
+        first_broken = answer.first_broken if answer.HasField("first_broken") else None
+        return LedgerCheck(first_broken, answer.head_sequence, answer.head_hash)
 
     def _call(self, name: str, message: Any) -> Any:
         try:

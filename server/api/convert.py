@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from server.api import deletion_pb2 as pb
-from server.ledger import ClientRecord, Event, RoundRecord
+from server.ledger import ClientRecord, Event, Refusal, RoundRecord
 from unlearning.errors import InvalidRequest
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
@@ -174,6 +174,32 @@ def round_of(message: pb.Round) -> RoundRecord:
         request_ids=tuple(message.request_ids),
         metrics=json.loads(message.metrics_json),
         at=_time(message.at),
+    )
+
+
+def refusal_message(refusal: Refusal) -> pb.Refusal:
+    """To the wire."""
+    return pb.Refusal(
+        sequence=refusal.sequence,
+        at=_timestamp(refusal.at),
+        caller=refusal.caller,
+        role=refusal.role,
+        call=refusal.call,
+        reason=refusal.reason,
+        detail_json=json.dumps(dict(refusal.detail)),
+    )
+
+
+def refusal_of(message: pb.Refusal) -> Refusal:
+    """From the wire."""
+    return Refusal(
+        sequence=message.sequence,
+        at=_time(message.at),
+        caller=message.caller,
+        role=message.role,
+        call=message.call,
+        reason=message.reason,
+        detail=json.loads(message.detail_json),
     )
 
 

@@ -228,3 +228,51 @@ class ListMethodsResponse(_message.Message):
     METHODS_FIELD_NUMBER: _ClassVar[int]
     methods: _containers.RepeatedCompositeFieldContainer[Method]
     def __init__(self, methods: _Optional[_Iterable[_Union[Method, _Mapping]]] = ...) -> None: ...
+
+class ListRefusalsRequest(_message.Message):
+    __slots__ = ("after", "limit", "caller")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    after: int
+    limit: int
+    caller: str
+    def __init__(self, after: _Optional[int] = ..., limit: _Optional[int] = ..., caller: _Optional[str] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("sequence", "at", "caller", "role", "call", "reason", "detail_json")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_JSON_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    at: _timestamp_pb2.Timestamp
+    caller: str
+    role: str
+    call: str
+    reason: str
+    detail_json: str
+    def __init__(self, sequence: _Optional[int] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., caller: _Optional[str] = ..., role: _Optional[str] = ..., call: _Optional[str] = ..., reason: _Optional[str] = ..., detail_json: _Optional[str] = ...) -> None: ...
+
+class ListRefusalsResponse(_message.Message):
+    __slots__ = ("refusals",)
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
+    def __init__(self, refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
+
+class VerifyLedgerRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class VerifyLedgerResponse(_message.Message):
+    __slots__ = ("first_broken", "head_sequence", "head_hash")
+    FIRST_BROKEN_FIELD_NUMBER: _ClassVar[int]
+    HEAD_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    HEAD_HASH_FIELD_NUMBER: _ClassVar[int]
+    first_broken: int
+    head_sequence: int
+    head_hash: str
+    def __init__(self, first_broken: _Optional[int] = ..., head_sequence: _Optional[int] = ..., head_hash: _Optional[str] = ...) -> None: ...

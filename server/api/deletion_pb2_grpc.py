@@ -79,6 +79,16 @@ class DeletionServiceStub:
                 request_serializer=server_dot_api_dot_deletion__pb2.ListMethodsRequest.SerializeToString,
                 response_deserializer=server_dot_api_dot_deletion__pb2.ListMethodsResponse.FromString,
                 _registered_method=True)
+        self.ListRefusals = channel.unary_unary(
+                '/flower_unlearning.deletion.v1.DeletionService/ListRefusals',
+                request_serializer=server_dot_api_dot_deletion__pb2.ListRefusalsRequest.SerializeToString,
+                response_deserializer=server_dot_api_dot_deletion__pb2.ListRefusalsResponse.FromString,
+                _registered_method=True)
+        self.VerifyLedger = channel.unary_unary(
+                '/flower_unlearning.deletion.v1.DeletionService/VerifyLedger',
+                request_serializer=server_dot_api_dot_deletion__pb2.VerifyLedgerRequest.SerializeToString,
+                response_deserializer=server_dot_api_dot_deletion__pb2.VerifyLedgerResponse.FromString,
+                _registered_method=True)
 
 
 class DeletionServiceServicer:
@@ -140,6 +150,20 @@ class DeletionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRefusals(self, request, context):
+        """Calls that were refused: the newest ones, in order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyLedger(self, request, context):
+        """Checks the hash chain of all events.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DeletionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -187,6 +211,16 @@ def add_DeletionServiceServicer_to_server(servicer, server):
                     servicer.ListMethods,
                     request_deserializer=server_dot_api_dot_deletion__pb2.ListMethodsRequest.FromString,
                     response_serializer=server_dot_api_dot_deletion__pb2.ListMethodsResponse.SerializeToString,
+            ),
+            'ListRefusals': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRefusals,
+                    request_deserializer=server_dot_api_dot_deletion__pb2.ListRefusalsRequest.FromString,
+                    response_serializer=server_dot_api_dot_deletion__pb2.ListRefusalsResponse.SerializeToString,
+            ),
+            'VerifyLedger': grpc.unary_unary_rpc_method_handler(
+                    servicer.VerifyLedger,
+                    request_deserializer=server_dot_api_dot_deletion__pb2.VerifyLedgerRequest.FromString,
+                    response_serializer=server_dot_api_dot_deletion__pb2.VerifyLedgerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -432,6 +466,60 @@ class DeletionService:
             '/flower_unlearning.deletion.v1.DeletionService/ListMethods',
             server_dot_api_dot_deletion__pb2.ListMethodsRequest.SerializeToString,
             server_dot_api_dot_deletion__pb2.ListMethodsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRefusals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flower_unlearning.deletion.v1.DeletionService/ListRefusals',
+            server_dot_api_dot_deletion__pb2.ListRefusalsRequest.SerializeToString,
+            server_dot_api_dot_deletion__pb2.ListRefusalsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyLedger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flower_unlearning.deletion.v1.DeletionService/VerifyLedger',
+            server_dot_api_dot_deletion__pb2.VerifyLedgerRequest.SerializeToString,
+            server_dot_api_dot_deletion__pb2.VerifyLedgerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,13 +5,13 @@ an error on the server ──► status code + message + trailing metadata with 
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from uuid import uuid4
 
 import grpc
 
-from server.ledger import LedgerUnavailable
+from server.ledger import LedgerUnavailable, LimitExceeded
 from unlearning.errors import (
     AlreadyForgotten,
     ConflictingRequest,
@@ -31,6 +31,15 @@ ERROR_NAME = "flower-unlearning-error"
 # The trailing headers of a call may hold 8 KiB, and escaping can triple a message.
 MAX_MESSAGE_BYTES = 2000
 
+
+class NotAuthenticated(RequestError):
+    """The caller's certificate does not say who it is and in which role."""
+
+
+class AccessDenied(RequestError):
+    """The caller's role does not allow this."""
+
+
 STATUS_OF: Mapping[type[FlowerUnlearningError], grpc.StatusCode] = {
     RequestError: grpc.StatusCode.FAILED_PRECONDITION,
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
@@ -41,6 +50,9 @@ STATUS_OF: Mapping[type[FlowerUnlearningError], grpc.StatusCode] = {
     ConflictingRequest: grpc.StatusCode.ALREADY_EXISTS,
     RequestNotFound: grpc.StatusCode.NOT_FOUND,
     IllegalMove: grpc.StatusCode.FAILED_PRECONDITION,
+    NotAuthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    AccessDenied: grpc.StatusCode.PERMISSION_DENIED,
+    LimitExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     LedgerUnavailable: grpc.StatusCode.UNAVAILABLE,
 }
 _ERROR_NAMED = {error.__name__: error for error in STATUS_OF}
@@ -50,20 +62,30 @@ class ServiceUnavailable(FlowerUnlearningError):
     """The deletion service does not answer, or could not; whether a change took place is not known."""
 
 
+def status_of(error: FlowerUnlearningError) -> grpc.StatusCode:
+    """The status by which a refusal travels; errors that the table does not name count as their parents."""
+    return next(STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF)
+
+
 @contextmanager
-def answering(context: grpc.ServicerContext) -> Iterator[None]:
+def answering(context: grpc.ServicerContext, refused: Callable[[RequestError], None]) -> Iterator[None]:
     """Turn an error of the block into the status of the call; ours by the table, others as INTERNAL.
 
-    The caller sees no stack trace but a reference that the log has too.
+    `refused` is told of each refusal before its caller is. The caller sees no stack trace but a
+    reference that the log has too.
     """
     if not context.is_active():
         # The deadline passed while the call waited for a thread; its caller no longer counts on it.
         context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "The deadline had passed; nothing was done.")
     try:
-        yield
+        try:
+            yield
+        except RequestError as exc:
+            refused(exc)
+            raise
     except tuple(STATUS_OF) as exc:
-        context.set_trailing_metadata(((ERROR_NAME, type(exc).__name__),))
-        context.abort(STATUS_OF[type(exc)], _shortened(str(exc)))
+        context.set_trailing_metadata(((ERROR_NAME, _name_on_the_wire(exc)),))
+        context.abort(status_of(exc), _shortened(str(exc)))
     except Exception:
         reference = uuid4().hex[:12]
         log.exception("Unexpected error in the deletion service (reference %s)", reference)
@@ -87,13 +109,20 @@ def error_of(call: grpc.RpcError, address: str) -> FlowerUnlearningError:
         )
     if call.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServiceUnavailable(f"The deletion service at {address} did not answer in time. Try again.")
+    if call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:  # gRPC's own limits: message size, calls at once
+        return LimitExceeded(f"{details} Send less at once, or try again later.")
     return ServiceUnavailable(
         f"The deletion service at {address} refused the call ({call.code()}): {details}"
     )
 
 
+def _name_on_the_wire(error: FlowerUnlearningError) -> str:
+    return next(kind.__name__ for kind in type(error).__mro__ if kind in STATUS_OF)
+
+
 def _shortened(message: str) -> str:
-    encoded = message.encode()
+    encoded = message.encode(errors="replace")  # JSON may hold half of a surrogate pair
+    message = encoded.decode()
     if len(encoded) <= MAX_MESSAGE_BYTES:
         return message
     return encoded[:MAX_MESSAGE_BYTES].decode(errors="ignore") + " …"

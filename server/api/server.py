@@ -1,5 +1,6 @@
 """Listening: where the deletion service can be reached, and by whom."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,18 +10,20 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from server.api.deletion_pb2 import DESCRIPTOR
 from server.api.deletion_pb2_grpc import add_DeletionServiceServicer_to_server
-from server.api.service import MAX_WATCHERS, DeletionService
+from server.api.gate import HARD_LIMIT_FACTOR, Gate
+from server.api.limits import Limits
+from server.api.refusal_log import RefusalLog
+from server.api.service import DeletionService, utc_now
 from server.api.tls import TlsFiles, is_loopback
 from server.ledger import Ledger
 from unlearning.errors import ConfigurationError
 
-# A list of a million sample ids of ordinary length fits.
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_CONCURRENT_CALLS = 500
+# What `server.api.client` is ready to receive.
+MAX_ANSWER_BYTES = 1024 * 1024 * 1024
 _SERVICE_NAME = DESCRIPTOR.services_by_name["DeletionService"].full_name
 _OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_ANSWER_BYTES),
     # Otherwise a second service could listen on the same port and take half of the calls.
     ("grpc.so_reuseport", 0),
     # Watchers find out within a minute that the line is dead (server/api/client.py sends the pings).
@@ -36,14 +39,23 @@ class RunningServer:
     address: str
     grpc_server: grpc.Server
     health_servicer: health.HealthServicer
+    refusals: RefusalLog
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Take no new calls, give running ones `grace_s` seconds, and return when all are over."""
         self.health_servicer.enter_graceful_shutdown()
         self.grpc_server.stop(grace_s).wait()
+        self.refusals.close()
 
 
-def serve(ledger: Ledger, reports_dir: Path, address: str, tls: TlsFiles | None = None) -> RunningServer:
+def serve(
+    ledger: Ledger,
+    reports_dir: Path,
+    address: str,
+    tls: TlsFiles | None = None,
+    *,
+    limits: Limits | None = None,
+) -> RunningServer:
     """Start the deletion service at `address` (host:port; port 0 takes a free one) and return.
 
     Whoever reaches the service can have data deleted, so beyond this machine it listens only with
@@ -62,17 +74,34 @@ def serve(ledger: Ledger, reports_dir: Path, address: str, tls: TlsFiles | None 
                 "Give --tls-ca, --tls-cert and --tls-key, or listen on 127.0.0.1."
             ]
         )
+    limits = limits or Limits()
+    certificates_required = tls is not None and tls.ca is not None
+    refusals = RefusalLog(ledger, clock=utc_now, monotonic=time.monotonic)
+    gate = Gate(
+        _SERVICE_NAME,
+        limits=limits,
+        refusals=refusals,
+        monotonic=time.monotonic,
+        certificates_required=certificates_required,
+    )
     # A watcher holds a thread; 16 more answer everything else.
-    workers = ThreadPoolExecutor(MAX_WATCHERS + 16, thread_name_prefix="deletion-service")
-    server = grpc.server(workers, options=_OPTIONS, maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS)
-    add_DeletionServiceServicer_to_server(DeletionService(ledger, reports_dir), server)  # type: ignore[no-untyped-call]  # generated
+    workers = ThreadPoolExecutor(limits.max_watchers + 16, thread_name_prefix="deletion-service")
+    hard_limit = ("grpc.max_receive_message_length", HARD_LIMIT_FACTOR * limits.max_message_bytes)
+    server = grpc.server(
+        workers,
+        interceptors=[gate],
+        options=(*_OPTIONS, hard_limit),
+        maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS,
+    )
+    service = DeletionService(ledger, reports_dir, limits=limits, certificates_required=certificates_required)
+    add_DeletionServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]  # generated
     health_servicer = health.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     port = _bind(server, address, tls)
     server.start()
     for name in ("", _SERVICE_NAME):
         health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-    return RunningServer(f"{host}:{port}", server, health_servicer)
+    return RunningServer(f"{host}:{port}", server, health_servicer, refusals)
 
 
 def _bind(server: grpc.Server, address: str, tls: TlsFiles | None) -> int:

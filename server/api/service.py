@@ -1,7 +1,11 @@
-"""What the deletion service answers to each call: admission and ledger, translated to gRPC."""
+"""What the deletion service answers to each call: admission and ledger, translated to gRPC.
+
+Errors are raised; the gate (gate.py), which every call has passed, turns them into statuses.
+"""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,17 +13,17 @@ from typing import Any
 import grpc
 
 from server.admission import admit, check_admissible
-from server.api import convert
+from server.api import access, convert
 from server.api import deletion_pb2 as pb
+from server.api.access import Caller
 from server.api.deletion_pb2_grpc import DeletionServiceServicer
-from server.api.errors import answering
+from server.api.errors import AccessDenied
+from server.api.limits import Limits, Watchers
 from server.ledger import Event, Ledger, RoundRecord
-from unlearning.errors import IllegalMove, InvalidRequest
+from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, UnknownClient
 from unlearning.methods import METHODS, Method
-from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Status
+from unlearning.requests import DeletionRequest, Status
 
-# A watcher holds one of the server's threads; the rest must stay free for new requests.
-MAX_WATCHERS = 16
 POLL_INTERVAL_S = 0.2
 _PAGE = 1000
 
@@ -30,46 +34,72 @@ def utc_now() -> datetime:
 
 
 class DeletionService(DeletionServiceServicer):
-    """The nine calls of deletion.proto over one ledger and one folder of reports."""
+    """The calls of deletion.proto over one ledger and one folder of reports, for callers with a role."""
 
-    def __init__(self, ledger: Ledger, reports_dir: Path, *, clock: Callable[[], datetime] = utc_now) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        reports_dir: Path,
+        *,
+        limits: Limits,
+        certificates_required: bool,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
         self._ledger = ledger
         self._reports_dir = reports_dir
+        self._limits = limits
+        self._certificates_required = certificates_required
         self._clock = clock
-        self._watchers = threading.BoundedSemaphore(MAX_WATCHERS)
+        self._watchers = Watchers(limits)
 
     def SubmitRequest(  # noqa: N802  the names of calls are the protocol's
         self, request: pb.SubmitRequestRequest, context: grpc.ServicerContext
     ) -> pb.DeletionRequest:
         """Admit a request and answer once it is durable."""
-        with answering(context):
+        caller = self._caller(context)
+        target = convert.target_of(request.target)
+        access.check_may_file(caller, target)
+        try:
             admitted = admit(
                 self._ledger,
-                convert.target_of(request.target),
+                target,
                 method=request.method,
                 parameters=convert.parameters_of(request.parameters_json),
-                submitted_by=_caller(context, request.submitted_by),
+                submitted_by=caller.sign(request.submitted_by),
                 idempotency_key=request.idempotency_key,
                 now=self._clock(),
+                max_open=self._limits.max_open_requests,
             )
-            return convert.request_message(admitted)
+        except (ConflictingRequest, UnknownClient) as exc:
+            self._refuse_discreetly(caller, request.idempotency_key, exc)
+            raise
+        return convert.request_message(admitted)
 
     def GetRequest(  # noqa: N802
         self, request: pb.GetRequestRequest, context: grpc.ServicerContext
     ) -> pb.DeletionRequest:
         """One request as it stands."""
-        with answering(context):
-            return convert.request_message(self._ledger.get(request.id))
+        known = self._ledger.get(request.id)
+        access.check_may_see(self._caller(context), known)
+        return convert.request_message(known)
 
     def ListRequests(  # noqa: N802
         self, request: pb.ListRequestsRequest, context: grpc.ServicerContext
     ) -> pb.ListRequestsResponse:
-        """The requests of some statuses and of one client, or all."""
-        with answering(context):
-            found = self._ledger.list_requests(
-                statuses=_statuses(request.statuses) or None, client_id=request.client_id or None
+        """The requests of some statuses and of one client, or all; a client gets those about itself."""
+        caller = self._caller(context)
+        client_id = request.client_id or (caller.name if caller.is_client else "")
+        if not client_id.isprintable():
+            raise InvalidRequest(f"Malformed client id {client_id[:40]!r}: it has control characters.")
+        if caller.is_client and client_id != caller.name:
+            raise AccessDenied(
+                f"A client sees its own requests only: {caller.name!r} asked for those of {client_id[:40]!r}. "
+                "Leave the client out."
             )
-            return pb.ListRequestsResponse(requests=[convert.request_message(item) for item in found])
+        found = self._ledger.list_requests(
+            statuses=_statuses(request.statuses) or None, client_id=client_id or None
+        )
+        return pb.ListRequestsResponse(requests=[convert.request_message(item) for item in found])
 
     def WatchRequest(  # noqa: N802
         self, request: pb.WatchRequestRequest, context: grpc.ServicerContext
@@ -78,78 +108,107 @@ class DeletionService(DeletionServiceServicer):
 
         Ends when the request is over or the caller hangs up.
         """
-        with answering(context):
-            started = self._ledger.get(request.id)
-            if not self._watchers.acquire(blocking=False):
-                context.abort(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    f"{MAX_WATCHERS} callers are watching already. Ask for the status instead.",
-                )
-            try:
-                yield pb.WatchRequestResponse(request=convert.request_message(started))
-                yield from self._follow(started.id, request, context)
-            finally:
-                self._watchers.release()
+        caller = self._caller(context)
+        started = self._ledger.get(request.id)
+        access.check_may_see(caller, started)
+        with self._watchers.place(caller):
+            yield pb.WatchRequestResponse(request=convert.request_message(started))
+            for item in self._follow(started.id, request, context):
+                if isinstance(item, RoundRecord) and caller.is_client:
+                    item = _about_itself(item, started.id)
+                yield _watch_item(item)
 
     def CancelRequest(  # noqa: N802
         self, request: pb.CancelRequestRequest, context: grpc.ServicerContext
     ) -> pb.DeletionRequest:
         """Withdraw a request that has not begun."""
-        with answering(context):
-            by = _caller(context, request.by)
-            return convert.request_message(self._ledger.cancel(request.id, by=by, now=self._clock()))
+        caller = self._caller(context)
+        access.check_may_cancel(caller, self._ledger.get(request.id))
+        by = caller.sign(request.by)
+        return convert.request_message(self._ledger.cancel(request.id, by=by, now=self._clock()))
 
     def RetryRequest(  # noqa: N802
         self, request: pb.RetryRequestRequest, context: grpc.ServicerContext
     ) -> pb.DeletionRequest:
         """Schedule a failed request again, if it could still be filed today."""
-        with answering(context):
-            known = self._ledger.get(request.id)
-            if known.status is Status.FAILED:
-                check_admissible(self._ledger, known.target, method=known.method, parameters=known.parameters)
-            by = _caller(context, request.by)
-            return convert.request_message(self._ledger.retry(known.id, by=by, now=self._clock()))
+        known = self._ledger.get(request.id)
+        if known.status is Status.FAILED:
+            check_admissible(self._ledger, known.target, method=known.method, parameters=known.parameters)
+        by = self._caller(context).sign(request.by)
+        return convert.request_message(self._ledger.retry(known.id, by=by, now=self._clock()))
 
     def GetReport(  # noqa: N802
         self, request: pb.GetReportRequest, context: grpc.ServicerContext
     ) -> pb.GetReportResponse:
         """The report of a request, as JSON and as a page."""
-        with answering(context):
-            known = self._ledger.get(request.id)
-            folder = self._reports_dir / known.id
-            try:
-                report, page = (folder / "report.json").read_bytes(), folder / "report.html"
-            except FileNotFoundError:
-                raise IllegalMove(_why_no_report(known)) from None
-            return pb.GetReportResponse(json=report, html=page.read_bytes() if page.exists() else b"")
+        known = self._ledger.get(request.id)
+        access.check_may_see(self._caller(context), known)
+        folder = self._reports_dir / known.id
+        try:
+            report, page = (folder / "report.json").read_bytes(), folder / "report.html"
+        except FileNotFoundError:
+            raise IllegalMove(_why_no_report(known)) from None
+        return pb.GetReportResponse(json=report, html=page.read_bytes() if page.exists() else b"")
 
     def ListClients(  # noqa: N802
         self, request: pb.ListClientsRequest, context: grpc.ServicerContext
     ) -> pb.ListClientsResponse:
         """Every client that ever took part, and how much of it was forgotten."""
-        with answering(context):
-            forgotten = self._ledger.exclusions()
-            statuses = [
-                convert.ClientStatus(
-                    client,
-                    forgotten=forgotten.is_forgotten(client.client_id),
-                    num_forgotten_samples=len(forgotten.of(client.client_id).sample_ids),
-                )
-                for client in self._ledger.clients()
-            ]
-            return pb.ListClientsResponse(clients=[convert.client_message(item) for item in statuses])
+        forgotten = self._ledger.exclusions()
+        statuses = [
+            convert.ClientStatus(
+                client,
+                forgotten=forgotten.is_forgotten(client.client_id),
+                num_forgotten_samples=len(forgotten.of(client.client_id).sample_ids),
+            )
+            for client in self._ledger.clients()
+        ]
+        return pb.ListClientsResponse(clients=[convert.client_message(item) for item in statuses])
 
     def ListMethods(  # noqa: N802
         self, request: pb.ListMethodsRequest, context: grpc.ServicerContext
     ) -> pb.ListMethodsResponse:
         """Every method and what it states about itself."""
-        with answering(context):
-            messages = [convert.method_message(_describe(method)) for method in METHODS.values()]
-            return pb.ListMethodsResponse(methods=messages)
+        messages = [convert.method_message(_describe(method)) for method in METHODS.values()]
+        return pb.ListMethodsResponse(methods=messages)
+
+    def ListRefusals(  # noqa: N802
+        self, request: pb.ListRefusalsRequest, context: grpc.ServicerContext
+    ) -> pb.ListRefusalsResponse:
+        """The newest refusals after a sequence number, in order."""
+        if not request.caller.isprintable() or request.limit < 0:
+            raise InvalidRequest("Malformed question: the caller is a name, the limit is 0 or more.")
+        limit = min(request.limit or _PAGE, _PAGE)
+        found = self._ledger.refusals(after=request.after, limit=limit, caller=request.caller or None)
+        return pb.ListRefusalsResponse(refusals=[convert.refusal_message(item) for item in found])
+
+    def VerifyLedger(  # noqa: N802
+        self, request: pb.VerifyLedgerRequest, context: grpc.ServicerContext
+    ) -> pb.VerifyLedgerResponse:
+        """Check the hash chain of the events."""
+        first_broken = self._ledger.verify_chain()
+        sequence, digest = self._ledger.event_head()
+        return pb.VerifyLedgerResponse(first_broken=first_broken, head_sequence=sequence, head_hash=digest)
+
+    def _caller(self, context: grpc.ServicerContext) -> Caller:
+        return access.caller_of(context, certificates_required=self._certificates_required)
+
+    def _refuse_discreetly(self, caller: Caller, key: str, error: Exception) -> None:
+        """Tell a client why its request is refused without telling it of others."""
+        if not caller.is_client:
+            return
+        if isinstance(error, UnknownClient):
+            raise UnknownClient(
+                f"Your certificate is for {caller.name!r}, which is not a client of this federation. "
+                "Ask the operator under which name your site is registered."
+            ) from error
+        known = self._ledger.find(key) if key else None
+        if known is not None and known.target.client_id != caller.name:
+            raise ConflictingRequest("This idempotency key is taken. Use a new key.") from error
 
     def _follow(
         self, request_id: str, asked: pb.WatchRequestRequest, context: grpc.ServicerContext
-    ) -> Iterator[pb.WatchRequestResponse]:
+    ) -> Iterator[DeletionRequest | Event | RoundRecord]:
         hung_up = threading.Event()
         context.add_callback(hung_up.set)
         after_event = asked.after_event
@@ -165,9 +224,9 @@ class DeletionService(DeletionServiceServicer):
             ]
             after_event = events[-1].sequence if events else after_event
             after_round = rounds[-1].sequence if rounds else after_round
-            yield from (_watch_item(item) for item in sorted([*rounds, *events], key=lambda item: item.at))
+            yield from sorted([*rounds, *events], key=lambda item: item.at)
             if not current.is_open:
-                yield pb.WatchRequestResponse(request=convert.request_message(current))
+                yield current
                 return
             hung_up.wait(POLL_INTERVAL_S)
 
@@ -185,7 +244,16 @@ def _pages(fetch: Callable[[int], list[Any]], after: int) -> Iterator[Any]:
         after = page[-1].sequence
 
 
-def _watch_item(item: Event | RoundRecord) -> pb.WatchRequestResponse:
+def _about_itself(record: RoundRecord, request_id: str) -> RoundRecord:
+    """A round as a client may see it: figures of the whole federation, no names of others."""
+    figures = {name: value for name, value in record.metrics.items() if isinstance(value, int | float)}
+    served = tuple(item for item in record.request_ids if item == request_id)
+    return replace(record, request_ids=served, metrics=figures)
+
+
+def _watch_item(item: DeletionRequest | Event | RoundRecord) -> pb.WatchRequestResponse:
+    if isinstance(item, DeletionRequest):
+        return pb.WatchRequestResponse(request=convert.request_message(item))
     if isinstance(item, Event):
         return pb.WatchRequestResponse(event=convert.event_message(item))
     return pb.WatchRequestResponse(round=convert.round_message(item))
@@ -196,17 +264,6 @@ def _statuses(names: Iterable[str]) -> list[Status]:
         return [Status(name) for name in names]
     except ValueError as exc:
         raise InvalidRequest(f"{exc}; a status is one of: {', '.join(Status)}.") from None
-
-
-def _caller(context: grpc.ServicerContext, declared: str) -> str:
-    """Who calls: what the certificate says; without one, what the caller says."""
-    # A mapping from names to lists of bytes, whatever the stubs say.
-    identity: Mapping[str, Iterable[bytes]] = context.auth_context()  # type: ignore[assignment]
-    names = list(identity.get("x509_common_name", ()))
-    name = names[0].decode(errors="replace") if names else declared
-    if len(name) > MAX_ID_LENGTH or not name.isprintable():
-        raise InvalidRequest(f"Malformed name of the caller: {name[:40]!r}.")
-    return name or "unnamed"
 
 
 def _why_no_report(request: DeletionRequest) -> str:

@@ -79,7 +79,7 @@ def first_broken(connection: sa.Connection) -> int | None:
             page = 1
             continue
         for row in rows:
-            if row.previous_hash != expected or row.hash != event_hash(row._mapping, expected):
+            if row.previous_hash != expected or row.hash != event_hash(row._asdict(), expected):
                 return int(row.sequence)
             last, expected = row.sequence, row.hash
         if len(rows) < page:

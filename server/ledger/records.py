@@ -1,4 +1,4 @@
-"""What the ledger hands out besides requests: events, clients, rounds; and how rows become these."""
+"""What the ledger hands out besides requests: events, clients, rounds, refusals; and how rows become these."""
 
 import math
 import re
@@ -9,10 +9,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from unlearning.errors import RequestNotFound
+from unlearning.errors import RequestError, RequestNotFound
 from unlearning.requests import DeletionRequest, Status, Target
 
 SUBMITTED, MOVED = "submitted", "moved"
+
+
+class LimitExceeded(RequestError):
+    """The caller asks for more than its share: too much, too often, or too many at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

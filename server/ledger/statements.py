@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from server.ledger import chain, schema
-from server.ledger.records import MOVED, as_json, request_number, request_of
+from server.ledger.records import MOVED, LimitExceeded, as_json, request_number, request_of
 from unlearning.errors import ConflictingRequest, Fenced, RequestNotFound
 from unlearning.requests import OPEN_STATUSES, DeletionRequest, Status
 
@@ -51,6 +51,27 @@ def refuse_if_open(connection: sa.Connection, target_key: str) -> None:
         raise ConflictingRequest(
             f"Request {request.id} ({request.target.describe()}) is {request.status} and concerns the "
             "same target. Wait until it is over, or cancel it."
+        )
+
+
+def refuse_if_too_many_open(connection: sa.Connection, submitted_by: str, max_open: int) -> None:
+    """Refuse one more request of somebody who has `max_open` open ones.
+
+    Raises:
+        LimitExceeded: there are as many.
+    """
+    num_open = connection.scalar(
+        sa.select(sa.func.count())
+        .select_from(_requests)
+        .where(
+            _requests.c.submitted_by == submitted_by,
+            _requests.c.status.in_([str(status) for status in OPEN_STATUSES]),
+        )
+    )
+    if (num_open or 0) >= max_open:
+        raise LimitExceeded(
+            f"{submitted_by!r} has {num_open:,} open requests; at most {max_open:,} are allowed. "
+            "Wait until some are over, or cancel some."
         )
 
 

@@ -75,11 +75,15 @@ class Ledger:
         submitted_by: str,
         idempotency_key: str,
         now: datetime,
+        max_open: int | None = None,
     ) -> DeletionRequest:
         """Write a new request down, or return the one that this key has already made.
 
+        max_open: how many open requests `submitted_by` may have, this one included.
+
         Raises:
             ConflictingRequest: the key made another request, or one for this target is open.
+            LimitExceeded: `submitted_by` has too many open requests.
         """
         parameters = as_json(parameters)
         with self._database.writing() as connection:
@@ -88,11 +92,13 @@ class Ledger:
                 if (known.target, known.method, known.parameters) == (target, method, parameters):
                     return known
                 raise ConflictingRequest(
-                    f"The idempotency key {idempotency_key!r} belongs to request {known.id} "
+                    f"The idempotency key belongs to request {known.id} "
                     f"({known.target.describe()}, {known.method}), which asks for something else. "
                     "Use a new key."
                 )
             statements.refuse_if_open(connection, target.key)
+            if max_open is not None:
+                statements.refuse_if_too_many_open(connection, submitted_by, max_open)
             row = connection.execute(
                 sa.insert(_requests)
                 .values(
@@ -244,12 +250,15 @@ class Ledger:
             with self._database.writing() as connection:
                 connection.execute(sa.insert(schema.refusals), rows)
 
-    def refusals(self, *, after: int = 0, limit: int = 1000) -> list[Refusal]:
-        """The refusals with a sequence number above `after`, in order."""
+    def refusals(self, *, after: int = 0, limit: int = 1000, caller: str | None = None) -> list[Refusal]:
+        """The newest `limit` refusals with a sequence number above `after`, in order; of one caller if given."""
         table = schema.refusals
-        query = sa.select(table).where(table.c.sequence > after).order_by(table.c.sequence).limit(limit)
+        query = sa.select(table).where(table.c.sequence > after)
+        if caller is not None:
+            query = query.where(table.c.caller == caller)
+        query = query.order_by(table.c.sequence.desc()).limit(limit)
         with self._database.reading() as connection:
-            return [Refusal(**row._mapping) for row in connection.execute(query)]
+            return [Refusal(**row._mapping) for row in reversed(connection.execute(query).all())]
 
     # What the door must know of the federation
 

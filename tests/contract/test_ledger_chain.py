@@ -230,7 +230,8 @@ def test_refusals_are_read_back_in_order(ledger: Ledger) -> None:
     assert first == refusal(sequence=1)
     assert (second.caller, second.detail) == ("mallory", {"status": "PERMISSION_DENIED"})
     assert ledger.refusals(after=1) == [second]
-    assert ledger.refusals(limit=1) == [first]
+    assert ledger.refusals(limit=1) == [second]
+    assert ledger.refusals(caller="eve") == [first]
 
 
 def test_text_of_strangers_is_made_harmless_in_a_refusal(ledger: Ledger) -> None:

@@ -164,7 +164,7 @@ def test_the_same_request_with_the_same_key_is_one_request(ledger: Ledger) -> No
 def test_a_key_cannot_be_used_for_another_request(ledger: Ledger) -> None:
     """The same key with other content is refused, and the message names the first request."""
     submit(ledger)
-    with pytest.raises(ConflictingRequest, match=r"key 'key' belongs to request r-000001"):
+    with pytest.raises(ConflictingRequest, match=r"key belongs to request r-000001"):
         submit(ledger, parameters={"rate": 3.0})
 
 

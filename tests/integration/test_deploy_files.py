@@ -34,7 +34,7 @@ def certificates(tmp_path: Path) -> Path:
     directory = tmp_path / "certificates"
     done = script("make_certificates.sh", str(directory), "server", "fed.example.org", "192.0.2.7")
     assert done.returncode == 0, done.stderr
-    done = script("make_certificates.sh", str(directory), "client", "operator")
+    done = script("make_certificates.sh", str(directory), "operator", "operator")
     assert done.returncode == 0, done.stderr
     return directory
 
@@ -117,7 +117,7 @@ def test_private_keys_are_private(certificates):
 def test_a_certificate_is_not_overwritten(certificates):
     """Making one again says so and leaves the old one."""
     before = (certificates / "operator.pem").read_bytes()
-    done = script("make_certificates.sh", str(certificates), "client", "operator")
+    done = script("make_certificates.sh", str(certificates), "operator", "operator")
     assert done.returncode == 1
     assert "exists already" in done.stderr
     assert (certificates / "operator.pem").read_bytes() == before

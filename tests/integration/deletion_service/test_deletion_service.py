@@ -7,8 +7,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from server.api.client import DeletionClient
+from server.api.limits import Limits
 from server.api.server import RunningServer, serve
-from server.api.service import MAX_WATCHERS
 from server.ledger import Event, Ledger, RoundRecord
 from tests.deletion_service import FORGETTING, LiveLoop, submit
 from unlearning.errors import AlreadyForgotten
@@ -179,7 +179,7 @@ def test_a_watch_that_nobody_reads_any_more_frees_its_place(
     """More watchers than places, one after the other, all get their answer."""
     with DeletionClient(service.address) as client:
         request_id = submit(client).id
-    for _ in range(2 * MAX_WATCHERS):
+    for _ in range(2 * Limits().max_watchers):
         with DeletionClient(service.address) as client:
             assert _word(next(client.watch(request_id))) == "received"
 

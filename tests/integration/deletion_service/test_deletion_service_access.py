@@ -6,21 +6,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from server.api.client import DeletionClient
 from server.api.errors import ServiceUnavailable
 from server.api.server import RunningServer, serve
 from server.api.tls import TlsFiles
 from server.ledger import Ledger
+from tests.certificates import Authority
 from tests.deletion_service import LiveLoop, free_port, submit
 from unlearning.errors import (
     ConfigurationError,
@@ -58,14 +53,13 @@ def test_an_address_where_nobody_listens_is_explained() -> None:
 def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TlsFiles]:
     """An authority, a server's and an operator's certificate, and a stranger's from another authority."""
     directory = tmp_path_factory.mktemp("tls")
-    authority, strange = _authority("ca"), _authority("strange ca")
-    files = {}
-    for name, signer in (("server", authority), ("operator", authority), ("stranger", strange)):
-        certificate, key = _certificate(name, signer)
-        for suffix, content in (("crt", certificate), ("key", key), ("ca", _pem(authority[0]))):
-            (directory / f"{name}.{suffix}").write_bytes(content)
-        files[name] = TlsFiles(*(directory / f"{name}.{suffix}" for suffix in ("ca", "crt", "key")))
-    return files
+    authority, strange = Authority(directory), Authority(directory, "strange-ca")
+    stranger = strange.certify("operator", "operator")
+    return {
+        "server": authority.certify("server"),
+        "operator": authority.certify("operator", "operator"),
+        "stranger": TlsFiles(authority.file, stranger.certificate, stranger.key),
+    }
 
 
 @pytest.fixture
@@ -95,45 +89,6 @@ def test_with_mutual_tls_others_are_turned_away(
         with pytest.raises(ServiceUnavailable):
             submit(client)
     assert ledger.list_requests() == []
-
-
-def _authority(name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    return _builder(name, name, key).add_extension(
-        x509.BasicConstraints(ca=True, path_length=None), critical=True
-    ).sign(key, hashes.SHA256()), key
-
-
-def _certificate(
-    name: str, signer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
-) -> tuple[bytes, bytes]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    issuer = signer[0].subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
-    builder = _builder(name, str(issuer), key).add_extension(
-        x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]),
-        critical=False,
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return _pem(builder.sign(signer[1], hashes.SHA256())), private
-
-
-def _builder(name: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-    )
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 # The process

@@ -1,0 +1,184 @@
+"""Who calls, and what each role may call.
+
+Identity comes from the caller's certificate alone: its common name (CN) is the name, its one
+organisational unit (OU) the role. On loopback without mutual TLS there is no certificate; whoever is
+on this machine is then an operator under the name that they give.
+
+| role     | may                                                                              |
+|----------|----------------------------------------------------------------------------------|
+| operator | call everything                                                                  |
+| officer  | read everything: requests, reports, clients, refusals, the check of the ledger   |
+| client   | file, follow and cancel requests about the client whose id is its common name    |
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+
+import grpc
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from server.api.errors import AccessDenied, NotAuthenticated
+from unlearning.errors import InvalidRequest, RequestNotFound
+from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Target
+
+# What a caller without a certificate is called in refusals and limits, whatever name it gives itself.
+LOCAL = "local"
+
+
+class Role(StrEnum):
+    """What a certificate's organisational unit may be."""
+
+    OPERATOR = "operator"
+    OFFICER = "officer"
+    CLIENT = "client"
+
+
+_EVERYBODY = frozenset(Role)
+_READERS = frozenset({Role.OPERATOR, Role.OFFICER})
+_OPERATORS = frozenset({Role.OPERATOR})
+
+# Who may call what. A call that is not named here is refused to everybody.
+ALLOWED: Mapping[str, frozenset[Role]] = {
+    "SubmitRequest": frozenset({Role.OPERATOR, Role.CLIENT}),
+    "GetRequest": _EVERYBODY,
+    "ListRequests": _EVERYBODY,
+    "WatchRequest": _EVERYBODY,
+    "CancelRequest": frozenset({Role.OPERATOR, Role.CLIENT}),
+    "RetryRequest": _OPERATORS,
+    "GetReport": _EVERYBODY,
+    "ListClients": _READERS,
+    "ListMethods": _EVERYBODY,
+    "ListRefusals": _READERS,
+    "VerifyLedger": _READERS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls: a name, a role (None where the certificate carries none), and whether a certificate says so."""
+
+    name: str
+    role: Role | None
+    certified: bool = True
+    problem: str = ""
+
+    @property
+    def is_client(self) -> bool:
+        """Whether the caller speaks for one client only."""
+        return self.role is Role.CLIENT
+
+    def sign(self, declared: str) -> str:
+        """The name under which the caller files: the certificate's, or without one what it calls itself.
+
+        Raises:
+            InvalidRequest: the name is malformed.
+        """
+        name = self.name if self.certified else declared or "unnamed"
+        if len(name) > MAX_ID_LENGTH or not name.isprintable():
+            raise InvalidRequest(f"Malformed name of the caller: {name[:40]!r}.")
+        return name
+
+
+def caller_of(context: grpc.ServicerContext, *, certificates_required: bool) -> Caller:
+    """Who calls; never raises: what is wrong with a certificate is the caller's `problem`."""
+    # A mapping from names to lists of bytes, whatever the stubs say.
+    identity: Mapping[str, Iterable[bytes]] = context.auth_context()  # type: ignore[assignment]
+    certificates = list(identity.get("x509_pem_cert", ()))
+    if certificates:
+        return _certified(certificates[0])
+    if certificates_required:
+        return Caller("", None, problem="The call came without a certificate.")
+    return Caller(LOCAL, Role.OPERATOR, certified=False)
+
+
+@lru_cache(maxsize=1024)
+def _certified(pem: bytes) -> Caller:
+    try:
+        subject = x509.load_pem_x509_certificate(pem).subject
+        names = [str(item.value) for item in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        units = [str(item.value) for item in subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)]
+    except ValueError:
+        return Caller("", None, problem="The certificate's subject cannot be read.")
+    if len(names) != 1 or not _is_name(names[0]):
+        return Caller(
+            "", None, problem=f"The certificate must have one well-formed common name, it has {len(names)}."
+        )
+    if len(units) != 1 or units[0] not in set(Role):
+        got = ", ".join(repr(unit[:40]) for unit in units[:3]) or "none"
+        roles = ", ".join(Role)
+        return Caller(
+            names[0],
+            None,
+            problem=f"The certificate of {names[0]!r} carries no role: "
+            f"its organisational unit (OU) must be one of {roles}; got {got}.",
+        )
+    return Caller(names[0], Role(units[0]))
+
+
+def _is_name(text: str) -> bool:
+    return 0 < len(text) <= MAX_ID_LENGTH and text.isprintable() and text == text.strip()
+
+
+def authorise(caller: Caller, call: str) -> None:
+    """Let the caller's role make this call.
+
+    Raises:
+        NotAuthenticated: the caller has no role.
+        AccessDenied: the role may not.
+    """
+    if caller.role is None:
+        raise NotAuthenticated(
+            f"{caller.problem} Ask the federation's operator for a certificate with a role."
+        )
+    allowed = ALLOWED.get(call, frozenset())
+    if caller.role not in allowed:
+        who = " or ".join(f"an {role}" if role[0] == "o" else f"a {role}" for role in Role if role in allowed)
+        raise AccessDenied(
+            f"{call} is for {who or 'nobody'}; {caller.name!r} is {caller.role} by its certificate. "
+            "Ask somebody with that role."
+        )
+
+
+def check_may_file(caller: Caller, target: Target) -> None:
+    """A client files requests about itself only.
+
+    Raises:
+        AccessDenied: the target is a class, or another client.
+    """
+    if caller.is_client and target.client_id != caller.name:
+        raise AccessDenied(
+            f"A client may ask only for its own data: {caller.name!r} asked to forget {target.describe()}. "
+            "Ask the federation's operator."
+        )
+
+
+def check_may_see(caller: Caller, request: DeletionRequest) -> None:
+    """A client sees requests about itself only; others do not exist for it.
+
+    Raises:
+        RequestNotFound: as if there were no such request; its cause is what is recorded.
+    """
+    if caller.is_client and request.target.client_id != caller.name:
+        hidden = AccessDenied(f"{caller.name!r} asked for {request.id}, which is not about itself.")
+        raise RequestNotFound(
+            f"No deletion request {request.id!r}; `flower-unlearn list` shows them."
+        ) from hidden
+
+
+def check_may_cancel(caller: Caller, request: DeletionRequest) -> None:
+    """A client withdraws what it filed itself, here or at its own site, and nobody else's requests.
+
+    Raises:
+        RequestNotFound: the request is not about this client.
+        AccessDenied: the request is about this client, but somebody else filed it.
+    """
+    check_may_see(caller, request)
+    own = (caller.name, f"site of client {caller.name}")
+    if caller.is_client and request.submitted_by not in own:
+        raise AccessDenied(
+            f"Request {request.id} was filed by {request.submitted_by!r}, not by {caller.name!r}. "
+            "Ask the federation's operator to cancel it."
+        )

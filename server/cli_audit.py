@@ -1,0 +1,64 @@
+"""`flower-unlearn refusals` and `verify-ledger`: what an officer checks of the service itself."""
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from server.cli_connection import AsJson, connection_of
+
+
+def refusals(
+    ctx: typer.Context,
+    caller: Annotated[str, typer.Option(help="Only those of this caller, by its certificate.")] = "",
+    last: Annotated[int, typer.Option(help="At most so many, the newest.", min=1, max=1000)] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List the calls that the deletion service refused (for operators and officers)."""
+    with connection_of(ctx).client() as service:
+        found = service.refusals(limit=last, caller=caller)
+    if as_json:
+        typer.echo(
+            json.dumps(
+                [
+                    {
+                        "sequence": item.sequence,
+                        "at": item.at.isoformat(),
+                        "caller": item.caller,
+                        "role": item.role,
+                        "call": item.call,
+                        "reason": item.reason,
+                        "detail": dict(item.detail),
+                    }
+                    for item in found
+                ],
+                indent=2,
+            )
+        )
+        return
+    if not found:
+        typer.echo("No refusals.")
+        return
+    table = Table("at (UTC)", "caller", "role", "call", "times", "reason")
+    for item in found:
+        times = str(item.detail.get("times", 1))
+        cells = (f"{item.at:%Y-%m-%d %H:%M:%S}", item.caller or "–", item.role or "–", item.call, times)
+        table.add_row(*(escape(cell) for cell in (*cells, item.reason)))
+    Console().print(table)
+
+
+def verify_ledger(ctx: typer.Context) -> None:
+    """Check that no event of the ledger was changed, removed or put in (for operators and officers)."""
+    with connection_of(ctx).client() as service:
+        check = service.verify_ledger()
+    if check.first_broken is not None:
+        typer.echo(
+            f"BROKEN: event {check.first_broken} does not follow from those before it; somebody changed "
+            "the database past this program. Compare with a backup."
+        )
+        raise typer.Exit(1)
+    typer.echo(f"All events hold, up to number {check.head_sequence}.")
+    typer.echo(f"Keep this to notice later that events were cut off: {check.head_sequence} {check.head_hash}")

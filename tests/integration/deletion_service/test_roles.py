@@ -1,0 +1,306 @@
+"""Every identity and role against every call: what may be done is answered, the rest refused and recorded."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from server.api import deletion_pb2 as pb
+from server.api.access import ALLOWED, Role
+from server.api.client import DeletionClient
+from server.api.errors import AccessDenied
+from server.api.server import RunningServer, serve
+from server.api.tls import TlsFiles
+from server.ledger import Ledger
+from tests.certificates import Authority
+from tests.deletion_service import FORGETTING, LiveLoop, submit
+from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, RequestNotFound, UnknownClient
+from unlearning.requests import Granularity, Status, Target
+
+SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
+METHODS = {method.name: method for method in SERVICE.methods}
+CLIENT_4 = Target(Granularity.CLIENT, "4")
+FOURS_SAMPLE = Target(Granularity.SAMPLE, "4", frozenset({"a"}))
+
+# Identities without a role: name in `Authority.certify`, units, common names where not one.
+NO_ROLE: Mapping[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
+    "no-unit": ((), None),
+    "another-unit": (("admin",), None),
+    "capital-unit": (("Operator",), None),
+    "two-units": (("operator", "client"), None),
+    "no-name": (("operator",), ()),
+    "two-names": (("operator",), ("ada", "bob")),
+    "blank-name": (("operator",), (" ada",)),
+}
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TlsFiles]:
+    """One certificate for each role and each way of having none; `client` is client 3."""
+    authority = Authority(tmp_path_factory.mktemp("tls"))
+    roles = {"operator": "ada", "officer": "olga", "client": "3", "stranger client": "99"}
+    files = {
+        who: authority.certify(name, "client" if "client" in who else who) for who, name in roles.items()
+    }
+    without = {name: authority.certify(name, *units, names=names) for name, (units, names) in NO_ROLE.items()}
+    return {**files, **without, "server": authority.certify("server")}
+
+
+@pytest.fixture
+def tls_service(
+    ledger: Ledger, loop: LiveLoop, tmp_path: Path, identities: dict[str, TlsFiles]
+) -> Iterator[RunningServer]:
+    running = serve(ledger, tmp_path / "reports", "127.0.0.1:0", identities["server"])
+    yield running
+    running.stop(0)
+
+
+@pytest.fixture
+def as_(
+    tls_service: RunningServer, identities: dict[str, TlsFiles]
+) -> Iterator[Callable[[str], DeletionClient]]:
+    """Calls the service as somebody."""
+    open_ones: list[DeletionClient] = []
+
+    def connect(who: str) -> DeletionClient:
+        open_ones.append(DeletionClient(tls_service.address, identities[who], timeout_s=20))
+        return open_ones[-1]
+
+    yield connect
+    for one in open_ones:
+        one.close()
+
+
+@pytest.fixture
+def call(
+    tls_service: RunningServer, identities: dict[str, TlsFiles]
+) -> Callable[[str, str], tuple[grpc.StatusCode, str]]:
+    """Sends an empty message to any call of the protocol as somebody; gives status and message."""
+
+    def send(who: str, name: str) -> tuple[grpc.StatusCode, str]:
+        path = f"/{SERVICE.full_name}/{name}"
+        with grpc.secure_channel(tls_service.address, identities[who].channel_credentials()) as channel:
+            multi: Any = channel.unary_stream if METHODS[name].server_streaming else channel.unary_unary
+            try:
+                answer = multi(path)(b"", timeout=20)
+                if METHODS[name].server_streaming:
+                    list(answer)
+            except grpc.RpcError as exc:
+                refusal: Any = exc
+                return refusal.code(), refusal.details()
+        return grpc.StatusCode.OK, ""
+
+    return send
+
+
+# The table
+
+
+def test_every_call_of_the_protocol_has_a_rule() -> None:
+    """A new call without a rule fails here, and is refused to everybody meanwhile."""
+    assert set(ALLOWED) == set(METHODS)
+
+
+# Who may call what, written down a second time and by role, as docs/access.md has it.
+REFUSED = {
+    "operator": set(),
+    "officer": {"SubmitRequest", "CancelRequest", "RetryRequest"},
+    "client": {"RetryRequest", "ListClients", "ListRefusals", "VerifyLedger"},
+}
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("role", list(Role))
+def test_a_role_is_refused_exactly_what_is_not_its_own(
+    call: Callable[[str, str], tuple[grpc.StatusCode, str]], ledger: Ledger, role: Role, name: str
+) -> None:
+    """PERMISSION_DENIED and a record where the role may not; anything else gets as far as the service."""
+    status, message = call(role, name)
+    denied = [item for item in ledger.refusals() if item.detail["status"] == "PERMISSION_DENIED"]
+    if name in REFUSED[role]:
+        assert status is grpc.StatusCode.PERMISSION_DENIED
+        assert "Ask somebody with that role" in message
+        assert [(item.role, item.call) for item in denied] == [(role, name)]
+    else:
+        assert status in (
+            grpc.StatusCode.OK,
+            grpc.StatusCode.INVALID_ARGUMENT,
+            grpc.StatusCode.NOT_FOUND,
+        )
+        assert denied == []
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("who", sorted(NO_ROLE))
+def test_a_certificate_without_a_role_opens_nothing(
+    call: Callable[[str, str], tuple[grpc.StatusCode, str]], ledger: Ledger, who: str, name: str
+) -> None:
+    """UNAUTHENTICATED, what to do, and a record under the name that the certificate has."""
+    status, message = call(who, name)
+    assert status is grpc.StatusCode.UNAUTHENTICATED
+    assert "Ask the federation's operator for a certificate" in message
+    [refusal] = ledger.refusals()
+    assert (refusal.call, refusal.role) == (name, "")
+    assert refusal.caller == ("" if NO_ROLE[who][1] is not None else who)
+
+
+# Operators and officers
+
+
+def test_an_operator_may_do_everything(as_: Callable[[str], DeletionClient], loop: LiveLoop) -> None:
+    """Any client, a class, cancel and retry."""
+    operator = as_("operator")
+    submit(operator, CLIENT_4)
+    assert (
+        operator.cancel(submit(operator, Target(Granularity.CLASS, class_label=1)).id).status == "cancelled"
+    )
+    failed = submit(operator)
+    loop.move(failed.id, Status.FAILED, retryable=True)
+    assert operator.retry(failed.id).status is Status.SCHEDULED
+    assert [item.submitted_by for item in operator.list_requests()] == ["ada"] * 3
+
+
+def test_an_officer_reads_everything(
+    as_: Callable[[str], DeletionClient], loop: LiveLoop, tmp_path: Path
+) -> None:
+    """Requests of all, their story, reports, clients, refusals and the state of the ledger."""
+    request = submit(as_("operator"))
+    loop.move(request.id, *FORGETTING)
+    folder = tmp_path / "reports" / request.id
+    folder.mkdir(parents=True)
+    (folder / "report.json").write_bytes(b"{}")
+    officer = as_("officer")
+    assert [item.id for item in officer.list_requests()] == [officer.get(request.id).id]
+    assert len(list(officer.watch(request.id))) == 8
+    assert officer.report(request.id).json == b"{}"
+    assert len(officer.clients()) == 2
+    assert officer.refusals() == []
+    check = officer.verify_ledger()
+    assert (check.first_broken, check.head_sequence, len(check.head_hash)) == (None, 6, 64)
+
+
+# Clients
+
+
+def test_a_client_files_follows_and_cancels_its_own(
+    as_: Callable[[str], DeletionClient], loop: LiveLoop
+) -> None:
+    """The whole way of a request about itself."""
+    client = as_("client")
+    request = submit(client, submitted_by="somebody else")
+    assert request.submitted_by == "3"
+    assert client.get(request.id) == request
+    assert client.list_requests() == client.list_requests(client_id="3") == [request]
+    loop.move(request.id, Status.SCHEDULED)
+    assert client.cancel(request.id).status is Status.CANCELLED
+    assert len(list(client.watch(request.id))) == 5
+
+
+@pytest.mark.parametrize(
+    "target", [CLIENT_4, FOURS_SAMPLE, Target(Granularity.CLASS, class_label=1)], ids=str
+)
+def test_a_client_files_nothing_about_others(
+    as_: Callable[[str], DeletionClient], ledger: Ledger, target: Target
+) -> None:
+    """Neither another client, nor its samples, nor a class, which concerns everybody."""
+    with pytest.raises(AccessDenied, match="only for its own data: '3' asked to forget"):
+        submit(as_("client"), target)
+    assert ledger.list_requests() == []
+    assert [item.detail["error"] for item in ledger.refusals()] == ["AccessDenied"]
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda client, request_id: client.get(request_id),
+        lambda client, request_id: list(client.watch(request_id)),
+        lambda client, request_id: client.cancel(request_id),
+        lambda client, request_id: client.report(request_id),
+    ],
+    ids=["get", "watch", "cancel", "report"],
+)
+@pytest.mark.parametrize("target", [CLIENT_4, Target(Granularity.CLASS, class_label=1)], ids=str)
+def test_requests_of_others_do_not_exist_for_a_client(
+    as_: Callable[[str], DeletionClient], ledger: Ledger, act: Any, target: Target
+) -> None:
+    """The answer is the one for an id that nobody has; the record says what it was."""
+    other = submit(as_("operator"), target)
+    client = as_("client")
+    with pytest.raises(RequestNotFound) as hidden:
+        act(client, other.id)
+    with pytest.raises(RequestNotFound) as missing:
+        act(client, "r-000099")
+    assert str(hidden.value).replace(other.id, "r-000099") == str(missing.value)
+    assert ledger.get(other.id).status is Status.RECEIVED
+    first, second = ledger.refusals()
+    assert "not about itself" in first.reason
+    assert "not about itself" not in second.reason
+
+
+def test_a_client_lists_its_own_requests_only(as_: Callable[[str], DeletionClient]) -> None:
+    """Asking for all gives its own; asking for another's is refused."""
+    submit(as_("operator"), CLIENT_4)
+    client = as_("client")
+    assert client.list_requests() == []
+    with pytest.raises(AccessDenied, match="sees its own requests only"):
+        client.list_requests(client_id="4")
+
+
+def test_a_client_does_not_cancel_what_the_operator_ordered(
+    as_: Callable[[str], DeletionClient], ledger: Ledger
+) -> None:
+    """It sees the request about itself, but an order to forget a poisoner stands."""
+    ordered = submit(as_("operator"))
+    client = as_("client")
+    assert client.get(ordered.id).status is Status.RECEIVED
+    with pytest.raises(AccessDenied, match="was filed by 'ada'"):
+        client.cancel(ordered.id)
+    assert ledger.get(ordered.id).status is Status.RECEIVED
+
+
+def test_an_idempotency_key_tells_a_client_nothing_of_others(as_: Callable[[str], DeletionClient]) -> None:
+    """A key that somebody else used is taken; whose it is, is not said."""
+    submit(as_("operator"), CLIENT_4, idempotency_key="shared")
+    with pytest.raises(ConflictingRequest) as caught:
+        submit(as_("client"), idempotency_key="shared")
+    assert str(caught.value) == "This idempotency key is taken. Use a new key."
+
+
+def test_a_certificate_of_an_unknown_client_learns_no_names(as_: Callable[[str], DeletionClient]) -> None:
+    """The list of clients, which helps an operator, is not shown."""
+    with pytest.raises(UnknownClient, match="'99', which is not a client of this federation") as caught:
+        submit(as_("stranger client"), Target(Granularity.CLIENT, "99"))
+    assert "Known" not in str(caught.value)
+
+
+def test_a_client_that_watches_sees_figures_but_no_names(
+    as_: Callable[[str], DeletionClient], loop: LiveLoop
+) -> None:
+    """Rounds carry who took part and whose requests were served; a client gets neither."""
+    client = as_("client")
+    request = submit(client)
+    loop.round(1, "unlearning", request.id, "r-000077", loss=0.5, participants=["4"], failed={"4": "away"})
+    loop.move(request.id, Status.FAILED)
+    [record] = [item for item in client.watch(request.id) if hasattr(item, "metrics")]
+    assert (record.request_ids, record.metrics) == ((request.id,), {"loss": 0.5})
+
+
+# Without certificates
+
+
+def test_on_loopback_without_tls_the_caller_is_an_operator(
+    client: DeletionClient, loop: LiveLoop, ledger: Ledger
+) -> None:
+    """For the demo on one machine; refusals there are recorded too."""
+    submit(client, Target(Granularity.CLASS, class_label=1))
+    with pytest.raises(IllegalMove):
+        client.retry("r-000001")
+    assert [(item.caller, item.role) for item in client.refusals()] == [("local", "operator")]
+
+
+def test_a_name_with_control_characters_is_refused(client: DeletionClient, loop: LiveLoop) -> None:
+    """A declared name ends up in terminals."""
+    with pytest.raises(InvalidRequest, match="Malformed name of the caller"):
+        submit(client, submitted_by="a\x1b[2J")

@@ -231,12 +231,14 @@ def _carried(
     block = TangentBlock(trajectory.weights, start, settings.products)
     with exact_kernels(trajectory.device):
         for step in plan:
-            gradients = trajectory.weights.gradients(
-                trajectory.loss(step.positions), create_graph=len(block) > 0
-            )
+            loss = trajectory.loss(step.positions)
+            # Some layers (GroupNorm) have other kernels where the gradient's own graph is wanted. The model steps by
+            # the plain ones, so that carrying vectors changes no bit of it.
+            plain = trajectory.weights.gradients(loss, retain_graph=len(block) > 0)
             if len(block):
+                gradients = trajectory.weights.gradients(loss, create_graph=True)
                 _advance(trajectory, block, gradients, step, owner)
-            trajectory.step(gradients, step.learning_rate)
+            trajectory.step(plain, step.learning_rate)
     return OnlineTrained(flatten(trajectory.model), UnitVectors(names, block.tangents.cpu().numpy()))
 
 

@@ -36,7 +36,7 @@ class BlockProducts(StrEnum):
 
     loop: one backward pass a vector; least memory, and faster for large models on a CPU.
     batched: one backward pass for a block of vectors; faster where a pass is mostly overhead (small models).
-    auto: batched on a GPU and for small models, where it was measured to be faster; else loop.
+    auto: batched for small models, where it was measured to be faster on a CPU, and on a GPU; else loop.
     """
 
     AUTO = "auto"
@@ -73,10 +73,17 @@ class Weights:
         self.tensors: tuple[Tensor, ...] = tuple(places)
         self.places: tuple[slice, ...] = tuple(places.values())
 
-    def gradients(self, loss: Tensor, *, create_graph: bool = False) -> tuple[Tensor, ...]:
-        """∇ `loss`, one tensor a trainable parameter; with the graph that products need."""
+    def gradients(
+        self, loss: Tensor, *, create_graph: bool = False, retain_graph: bool = False
+    ) -> tuple[Tensor, ...]:
+        """∇ `loss`, one tensor a trainable parameter; with the graph that products need, or keeping the loss's."""
         return torch.autograd.grad(
-            loss, self.tensors, create_graph=create_graph, allow_unused=True, materialize_grads=True
+            loss,
+            self.tensors,
+            create_graph=create_graph,
+            retain_graph=create_graph or retain_graph,
+            allow_unused=True,
+            materialize_grads=True,
         )
 
     def flat(self, parts: Sequence[Tensor]) -> Tensor:

@@ -20,6 +20,7 @@ from server.driver import Driver
 from server.ledger import Ledger
 from server.live_loop import LiveLoop
 from server.logs import log_to_flower
+from server.outages import run_through_outages
 from server.preparations import Preparations
 from server.scripted_requests import parse_requests
 from server.state import FederationState
@@ -66,7 +67,7 @@ def run_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Federat
         else:
             _log.info("Going on in %s from round %d (%s)", driver.state_dir, state.round, state.phase)
         try:
-            state = LiveLoop(driver, scripted).run(state)
+            state = run_through_outages(LiveLoop(driver, scripted).run, driver.checkpoints, state)
         except Fenced as exc:
             _log.error("This server process ends: %s", exc)
             raise

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from server.admission import check_admissible
 from server.driver import Driver, Observed
+from server.giving_up import finish_giving_up, give_up
 from server.report import write_report
 from server.reporting import report_of
 from server.state import Batch, FederationState, Phase
@@ -35,7 +36,11 @@ _log = getLogger(__name__)
 
 
 def reconcile(driver: Driver, state: FederationState) -> FederationState:
-    """Make ledger and state agree after a start; the checkpoint is always the one that is ahead or equal."""
+    """Make ledger and state agree after a start.
+
+    The checkpoint is the one that is ahead or equal, but where an attempt was being given up.
+    """
+    state = finish_giving_up(driver, state)
     batch = state.batch
     mine = set(batch.request_ids) if batch is not None else set()
     for request in driver.ledger.list_requests(statuses=(Status.UNLEARNING,)):
@@ -123,9 +128,9 @@ def unlearn(driver: Driver, state: FederationState) -> FederationState:
                 state = _exchange(driver, state, session)
         return state
     except MethodFailed as exc:
-        return _given_up(driver, state, exc)
+        return give_up(driver, state, exc)
     except SessionError as exc:
-        return _given_up(driver, state, MethodFailed(str(exc), retryable=True))
+        return give_up(driver, state, MethodFailed(str(exc), retryable=True))
 
 
 def recover(driver: Driver, state: FederationState) -> FederationState:

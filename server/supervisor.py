@@ -29,6 +29,9 @@ from unlearning.errors import DeploymentError
 
 _log = logging.getLogger(__name__)
 
+# More than any two clocks of one host differ by themselves.
+_CLOCK_JUMP_S = 60.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
@@ -79,6 +82,8 @@ def decide(runs: Sequence[Run], *, now: datetime, backoff: Backoff) -> Leave | R
     num_failures = _failures_in_a_row(runs, backoff)
     age_s = (now - newest.finished_at).total_seconds() if newest.finished_at else 0.0
     reason = f"run {newest.run_id} is {newest.status} ({newest.details}); failure {num_failures} in a row"
+    if age_s < -_CLOCK_JUMP_S:  # the clock was put back: waiting until it is there again could take years
+        return Resubmit(0.0, f"{reason}; it ended in the future, so the clock was put back")
     return Resubmit(max(0.0, backoff.delay_s(num_failures) - max(0.0, age_s)), reason)
 
 

@@ -222,3 +222,15 @@ def test_a_surprise_does_not_end_it(flower, supervisor):
     flower.runs = [row("running")]
     supervisor.run(stop)
     assert len(looks) == 2
+
+
+def test_a_clock_that_was_put_back_does_not_hold_up_the_federation():
+    """The run ended a year from now, says the SuperLink: waiting until then helps nobody."""
+    runs = [a_run("finished:failed", ended_s_ago=-365 * 86400)]
+    assert decide(runs, now=NOW, backoff=BACKOFF).after_s == 0  # type: ignore[union-attr]
+
+
+def test_clocks_that_differ_by_seconds_change_no_wait():
+    """Else a SuperLink whose clock is ahead would be asked again and again without a pause."""
+    runs = [a_run("finished:failed", ended_s_ago=-3)]
+    assert decide(runs, now=NOW, backoff=BACKOFF).after_s == BACKOFF.first_s  # type: ignore[union-attr]

@@ -1,0 +1,211 @@
+"""A full disk, a database that goes away, a clock that jumps: the federation waits and goes on, to the same bits."""
+
+import errno
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from server import app
+from server.checkpoints import CheckpointStore
+from server.ledger import LedgerUnavailable
+from server.ledger.database import Database
+from server.outages import is_outage, run_through_outages
+from server.state import FederationState
+from unlearning import durable_files
+from unlearning.errors import Fenced
+from unlearning.parameters import content_hash
+from unlearning.requests import Status
+
+SETTINGS = {
+    "requests": "at=1 client=2 method=puf-regular",
+    "rounds": 2,
+    "num_clients": 3,
+    "max_examples": 200,
+    "recovery_max_rounds": 1,
+    "attack_samples": 20,
+}
+
+
+class Outage:
+    """Strikes at the n-th write and lasts until it was waited for three times; `seen` is called at each wait."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *, at: int, seen: Callable[[], None] = lambda: None
+    ) -> None:
+        self.writes_left = at
+        self.waited: list[float] = []
+        self._seen = seen
+        wait_this_way(monkeypatch, self._wait)
+
+    @property
+    def is_on(self) -> bool:
+        """Count a write; whether it meets the outage."""
+        self.writes_left -= 1
+        return self.writes_left <= 0 and len(self.waited) < 3
+
+    def _wait(self, seconds: float) -> None:
+        self._seen()
+        self.waited.append(seconds)
+
+
+def wait_this_way(monkeypatch: pytest.MonkeyPatch, wait: Callable[[float], None]) -> None:
+    """The ServerApp waits by `wait` instead of by the clock."""
+    waiting = partial(run_through_outages, wait=wait)
+    monkeypatch.setattr(app, "run_through_outages", waiting)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory) -> str:
+    """The model's hash without any fault."""
+    from tests.federation import InProcessFederation
+
+    one = InProcessFederation(tmp_path_factory.mktemp("whole"), SETTINGS)
+    try:
+        return content_hash(one.run().parameters)
+    finally:
+        one.close()
+
+
+def finished_like(one, state: FederationState, expected: str) -> None:
+    """The deletion is completed once, with its report, and the model has the expected bits."""
+    [request] = one.ledger.list_requests()
+    moves = [event.to_status for event in one.ledger.events(request.id)]
+    assert request.status is Status.COMPLETED
+    assert moves.count(Status.COMPLETED) == moves.count(Status.RECOVERING) == 1
+    assert json.loads((one.directory / "reports" / request.id / "report.json").read_text())
+    assert content_hash(state.parameters) == expected
+
+
+@pytest.mark.parametrize("at", [3, 9])
+def test_a_full_disk_is_waited_for_and_leaves_nothing_half_written(federation, monkeypatch, expected, at):
+    """At the n-th write of a file, be it checkpoint or report: the content is written, then the disk is full."""
+    one = federation(**SETTINGS)
+    half_written: list[Path] = []
+    outage = Outage(monkeypatch, at=at, seen=lambda: half_written.extend(one.directory.glob("[cr]*/**/.*")))
+    write = durable_files.os.fsync
+
+    def full(descriptor: int) -> None:
+        if "clients" not in str(Path(f"/proc/self/fd/{descriptor}").readlink()) and outage.is_on:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(descriptor)
+
+    monkeypatch.setattr(durable_files.os, "fsync", full)
+    state = one.run()
+    assert len(outage.waited) == 3
+    assert half_written == []
+    finished_like(one, state, expected)
+
+
+def test_a_full_disk_in_the_middle_of_a_report_leaves_no_report(federation, monkeypatch, expected):
+    """The request is not completed before its report is there as a whole."""
+    one = federation(**SETTINGS)
+    states: list[tuple[Status, bool]] = []
+
+    def look() -> None:
+        [request] = one.ledger.list_requests()
+        states.append((request.status, (one.directory / "reports" / request.id / "report.json").exists()))
+
+    outage = Outage(monkeypatch, at=1, seen=look)
+    write = durable_files.Path.replace
+
+    def full(self: Path, target: Path) -> Path:
+        if target.name == "report.json" and outage.is_on:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, target)
+
+    monkeypatch.setattr(durable_files.Path, "replace", full)
+    state = one.run()
+    assert states == [(Status.VERIFYING, False)] * 3
+    finished_like(one, state, expected)
+
+
+@pytest.mark.parametrize("at", [8, 40])
+def test_a_database_that_goes_away_is_waited_for(federation, monkeypatch, expected, caplog, at):
+    """From the n-th transaction on nothing works, for three tries; then it is back."""
+    one = federation(**SETTINGS)
+    assert one.ledger.rounds() == []  # it exists before the outage
+    outage = Outage(monkeypatch, at=at)
+    for name in ("reading", "writing"):
+        original = getattr(Database, name)
+
+        @contextmanager
+        def failing(self: Database, original=original) -> Iterator[object]:
+            if outage.is_on:
+                raise LedgerUnavailable("The ledger at postgresql://… cannot be used: connection refused.")
+            with original(self) as connection:
+                yield connection
+
+        monkeypatch.setattr(Database, name, failing)
+    state = one.run()
+    assert len(outage.waited) == 3
+    assert "connection refused" in caplog.text
+    finished_like(one, state, expected)
+
+
+def test_jumps_of_the_clock_change_nothing(federation, monkeypatch, expected):
+    """Days forwards and backwards between any two looks at it; nothing depends on the order of times."""
+    generator = np.random.default_rng(7)
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr(app, "_now", lambda: start + timedelta(days=float(generator.normal(scale=100))))
+    one = federation(**SETTINGS)
+    finished_like(one, one.run(), expected)
+
+
+def test_a_process_that_was_replaced_while_it_waited_ends(federation, monkeypatch):
+    """The database comes back, and another ServerApp has taken over: fencing counts, patience does not."""
+    one = federation(**SETTINGS)
+    save = CheckpointStore.save
+    saves: list[int] = []
+
+    def full_once(self, state, *, token):
+        saves.append(token)
+        if len(saves) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return save(self, state, token=token)
+
+    def wait(_seconds: float) -> None:
+        one.ledger.acquire_fence("the new one", now=datetime.now(UTC))
+
+    monkeypatch.setattr(CheckpointStore, "save", full_once)
+    wait_this_way(monkeypatch, wait)
+    with pytest.raises(Fenced):
+        one.run()
+    assert len(saves) == 3
+
+
+def test_what_no_waiting_can_mend_is_raised_at_once(tmp_path):
+    """A missing file or a fault of the program is for the supervisor and its log."""
+
+    def broken(_state: FederationState) -> FederationState:
+        raise FileNotFoundError(errno.ENOENT, "No such file")
+
+    def wait(_seconds: float) -> None:
+        raise AssertionError("It waited.")
+
+    with pytest.raises(FileNotFoundError):
+        run_through_outages(
+            broken, CheckpointStore(tmp_path), FederationState(parameters=np.zeros(1)), wait=wait
+        )
+    assert is_outage(OSError(errno.EDQUOT, "Disk quota exceeded"))
+
+
+def test_the_wait_doubles_up_to_a_minute_and_starts_anew_after_progress(tmp_path):
+    """1, 2, 4, … 60 s while nothing moves; 1 s again when the outage after that comes in a later round."""
+    store, waited = CheckpointStore(tmp_path), list[float]()
+    first = FederationState(parameters=np.zeros(1))
+
+    def run(state: FederationState) -> FederationState:
+        if len(waited) == 8 and state.round == 0:
+            store.save(FederationState(parameters=np.ones(1), round=1), token=1)
+        if len(waited) < 10:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return state
+
+    assert run_through_outages(run, store, first, wait=waited.append).round == 1
+    assert waited == [1, 2, 4, 8, 16, 32, 60, 60, 60, 1]

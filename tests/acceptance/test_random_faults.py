@@ -1,0 +1,177 @@
+"""Many kills at random places lose no request, serve none twice, and change no bit of the outcome.
+
+The real server and client code runs in this process. A kill is an exception that nothing catches; it strikes
+before or after a durable write, in the middle of one (inside a ledger transaction, between a file's content
+and its rename) or at an exchange with clients. Then everything starts again: a new ServerApp, new nodes.
+Killing real processes is in tests/integration.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from client.memory import ClientMemory
+from server.checkpoints import CheckpointStore
+from server.ledger import Ledger, statements
+from strategies.in_process_grid import InProcessGrid
+from strategies.run_config import RunSettings
+from tests.federation import InProcessFederation
+from unlearning import durable_files
+from unlearning.parameters import content_hash
+from unlearning.requests import Status
+from unlearning.tasks import load_site
+
+NUM_CLIENTS = 4
+ROUNDS = 3
+METHODS = ("puf-special", "puf-regular", "not", "gradient-ascent", "retrain", "newton-cg iterations=3")
+PLACES: tuple[tuple[object, str], ...] = (
+    (CheckpointStore, "save"),
+    (CheckpointStore, "erase_older"),
+    (Ledger, "acquire_fence"),
+    (Ledger, "register_clients"),
+    (Ledger, "submit"),
+    (Ledger, "move"),
+    (Ledger, "note"),
+    (Ledger, "record_round"),
+    (statements, "append_event"),  # inside a transaction
+    (durable_files.os, "fsync"),  # between a file's content and its name
+    (ClientMemory, "bury"),
+    (InProcessGrid, "push_messages"),
+    (InProcessGrid, "pull_messages"),
+)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Killer:
+    """Counts the places where a process can be killed, and kills at the one that is `left` places away."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.left: int | None = None
+        for owner, name in PLACES:
+            patch.setattr(owner, name, self._dangerous(getattr(owner, name)))
+
+    def _dangerous(self, original: Callable[..., object]) -> Callable[..., object]:
+        def wrapped(*args: object, **kwargs: object) -> object:
+            self._maybe_die()
+            result = original(*args, **kwargs)
+            self._maybe_die()
+            return result
+
+        return wrapped
+
+    def _maybe_die(self) -> None:
+        if self.left is None:
+            return
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a test has been through."""
+
+    federations: int = 0
+    requests: int = 0
+    kills: int = 0
+
+
+@pytest.fixture
+def killer() -> Iterator[Killer]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield Killer(patch)
+
+
+def script_of(generator: np.random.Generator, settings: RunSettings) -> str:
+    """Three requests: two clients leave and one class or some samples go, by any methods, in any round.
+
+    One in eight of the sample requests names samples that do not exist, so it ends as failed.
+    """
+    leaving = generator.permutation(NUM_CLIENTS)
+    ids = load_site(settings.task(), int(leaving[2])).train.ids
+    samples = "none" if generator.random() < 1 / 8 else ",".join(generator.choice(ids, 3, replace=False))
+    others = (f"class={generator.integers(10)}", f"client={leaving[2]} samples={samples}")
+    targets = [f"client={leaving[0]}", f"client={leaving[1]}", str(generator.choice(others))]
+    generator.shuffle(targets)
+    return "; ".join(
+        f"at={generator.integers(ROUNDS)} {target} method={generator.choice(METHODS)}" for target in targets
+    )
+
+
+def run_until_done(one: InProcessFederation, killer: Killer, generator: np.random.Generator) -> int:
+    """Run, kill and start again until the federation is done; give the number of kills."""
+    for kills in range(500):
+        killer.left = int(generator.integers(1, 60))
+        try:
+            one.run()
+        except Killed:
+            one.new_grid()
+        else:
+            return kills
+        finally:
+            killer.left = None
+    raise AssertionError("The federation gets nowhere.")
+
+
+def survive(make: Callable[..., InProcessFederation], killer: Killer, seed: int) -> Tally:
+    """One federation with kills beside the same without; fails where the two differ."""
+    generator = np.random.default_rng(seed)
+    settings = {
+        "rounds": ROUNDS,
+        "num_clients": NUM_CLIENTS,
+        "max_examples": 200,
+        "recovery_max_rounds": 1,
+        "attack_samples": 20,
+        "seed": seed,
+    }
+    whole = make(name=f"whole-{seed}", **settings)
+    script = script_of(generator, whole.settings)
+    expected = content_hash(whole.run(requests=script).parameters)
+    one = make(name=f"killed-{seed}", **settings, requests=script)
+    kills = run_until_done(one, killer, generator)
+    about = f"seed {seed}, {kills} kills, {script}"
+    state = one.checkpoint()
+    assert state is not None
+    assert content_hash(state.parameters) == expected, about
+    requests = one.ledger.list_requests()
+    assert {request.target.key: request.status for request in requests} == {
+        request.target.key: request.status for request in whole.ledger.list_requests()
+    }, about
+    assert len(requests) == 3, about
+    for request in requests:
+        moves = [event.to_status for event in one.ledger.events(request.id)]
+        served = request.status is Status.COMPLETED
+        assert served or request.status is Status.FAILED, about
+        assert moves.count(Status.COMPLETED) + moves.count(Status.FAILED) == 1, f"{request.id} of {about}"
+        assert moves.count(Status.RECOVERING) == int(served), f"{request.id} of {about}"
+        assert (one.directory / "reports" / request.id / "report.json").is_file() is served, about
+    assert one.ledger.exclusions() == whole.ledger.exclusions() == state.exclusions, about
+    return Tally(federations=1, requests=len(requests), kills=kills)
+
+
+def test_kills_at_random_places_change_nothing(federation, killer):
+    """One federation, in every run of the tests."""
+    assert survive(federation, killer, seed=0).kills > 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_hundreds_of_kills_change_nothing(federation, killer):
+    """At least 200 kills over at least 50 requests; the seeds say how to see a failure again."""
+    tally = Tally()
+    for seed in range(1, 19):
+        more = survive(federation, killer, seed)
+        tally = replace(
+            tally,
+            federations=tally.federations + more.federations,
+            requests=tally.requests + more.requests,
+            kills=tally.kills + more.kills,
+        )
+    print(tally)
+    assert tally.requests >= 50
+    assert tally.kills >= 200

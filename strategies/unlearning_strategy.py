@@ -135,12 +135,13 @@ class UnlearningStrategy(Strategy):
         targets = self.concerned(online)
         eligible = {client for client in self.fedavg.eligible(grid) if client not in targets}
         settings = self.fedavg.settings
+        everyone = self.method.info.asks_everyone
         self._problem = Problem(
             task=make_task(settings.task()),
             seed=settings.seed,
             rounds_trained=self._rounds_trained,
             targets=targets,
-            retained=tuple(self.fedavg.sample(eligible, server_round)) if eligible else (),
+            retained=tuple(sorted(eligible) if everyone else self.fedavg.sample(eligible, server_round)),
             num_examples=self.fedavg.num_examples,
             schedule=settings.training,
             training=self.fedavg.settings.training(server_round, augment=False),

@@ -42,6 +42,7 @@ class Need(StrEnum):
     EVERY_CLIENT_ONLINE = "every client online for the unlearning rounds"
     HISTORY = "client updates stored on the server during training"
     PREPARATION = "work in every training round before any request"
+    CLASSIFIER = "a classification task"
     CLASSIFIER_HEAD = "a model with a linear classifier head"
 
 
@@ -54,6 +55,7 @@ class MethodInfo:
         checked and which the federation's bound on their norm applies to. Products and gradients are not
         changes; a method whose vectors have another length checks that itself (`replies_have_any_length`).
     is_iterative: whether it has many short exchanges, for which a session with each client pays.
+    asks_everyone: whether `Problem.retained` is every retained client online, not a sample as in a round.
     preparation: what it does in training rounds before any request; None if it needs no preparation.
     """
 
@@ -67,6 +69,7 @@ class MethodInfo:
     replies_are_updates: bool = True
     replies_have_any_length: bool = False
     is_iterative: bool = False
+    asks_everyone: bool = False
     preparation: Preparation | None = None
 
 
@@ -99,8 +102,8 @@ class Problem:
     seed, rounds_trained: of the run, and how many training rounds it has had.
     targets: what each concerned client must forget.
     num_examples: how many examples each client trained on when it last did, as far as is known.
-    retained: the retained clients that take part (chosen as for an ordinary round), sorted. A
-        client that forgets only some of its examples is a target and not in here.
+    retained: the retained clients that take part (chosen as for an ordinary round, unless the method
+        asks everyone), sorted. A client that forgets only some of its examples is a target and not in here.
     schedule: how clients train in the training round of a number (from 1), augmentation included.
     training: how clients train in this round (learning rate of the round, no augmentation); its
         seed is replaced by one that the client and the round determine.

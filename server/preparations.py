@@ -69,12 +69,19 @@ class Preparations:
         """Erase what an earlier start of this attempt has left; it is begun anew."""
         shutil.rmtree(self._next(batch), ignore_errors=True)
 
-    def combine(self, models: Mapping[str, tuple[int, Vector]]) -> Vector:
+    def combine(self, before: Vector, models: Mapping[str, tuple[int, Vector]]) -> Vector:
         """One model of a round's local ones: FedAvg's mean, unless a method trains in a way of its own."""
         for prepared in self.prepared.values():
             if prepared.preparation.replaces_training:
-                return prepared.preparation.combine(prepared.options, models)
+                return prepared.preparation.combine(prepared.options, before, models)
         return weighted_mean(models)
+
+    def takes_part(self, client_id: str, number: int) -> bool:
+        """Whether a client is asked in the training round `number`."""
+        return all(
+            prepared.preparation.takes_part(prepared.options, client_id, number)
+            for prepared in self.prepared.values()
+        )
 
     def after_round(self, state: FederationState, done: FederatedRound) -> FederationState:
         """Let every method keep what it needs of a round that the next checkpoint will know."""
@@ -98,8 +105,7 @@ class Preparations:
     def erase(self, state: FederationState) -> FederationState:
         """Erase what was kept of what the state's batch forgets, and generations that no longer count.
 
-        Of a client of which only some examples are forgotten, everything from before the deletion goes: it was
-        computed from them. A method that needs its history whole is not prepared any more after a class.
+        A method that says that it has lost what it needs is not prepared any more.
         """
         assert state.batch is not None, "only a deletion erases"
         before = self.num_bytes()
@@ -110,12 +116,14 @@ class Preparations:
             for path in (self.directory / name).glob("*"):
                 if path != current.directory:
                     shutil.rmtree(path)
-            for client in current.list_keys():
-                if forgotten.is_forgotten(client):
-                    current.erase(client)
-                elif forgotten.of(client):
-                    current.erase_rounds(client, until=state.batch.started_round)
-            if forgotten.classes and prepared.preparation.from_the_start:
+            is_prepared = prepared.preparation.erase(
+                prepared.options,
+                current,
+                forgotten,
+                until=state.batch.started_round,
+                rewritten=current.directory == self._next(state.batch),
+            )
+            if not is_prepared:
                 since.pop(name, None)
         _log.info("%d byte(s) erased that were kept for methods.", before - self.num_bytes())
         return replace(state, prepared_since=since)

@@ -60,7 +60,8 @@ class FedAvg(Strategy):
     waiting (`withheld`); single samples and classes are left out by the client itself.
 
     num_examples: how many examples each client trained on when it last did.
-    combine: makes one model of a round's local ones; the mean by numbers of examples.
+    combine: makes one model of the one before a round and its local ones; their mean by numbers of examples.
+    takes_part: whether a client is asked in the round of a number; every one is, unless a preparation says so.
     models: number of examples and local model of each client of the last round, where `keeps_models` asks
         for them; they take as much memory as all models of a round.
     """
@@ -73,7 +74,8 @@ class FedAvg(Strategy):
         self.answers: Mapping[str, Mapping[str, str]] = {}
         self.outcome = RoundOutcome()
         self.num_examples: dict[str, int] = {}
-        self.combine: Callable[[Mapping[str, tuple[int, Vector]]], Vector] = weighted_mean
+        self.combine: Callable[[Vector, Mapping[str, tuple[int, Vector]]], Vector] = _mean
+        self.takes_part: Callable[[str, int], bool] = _everybody
         self.keeps_models = False
         self.models: Mapping[str, tuple[int, Vector]] = {}
         self._global: Vector | None = None
@@ -150,7 +152,13 @@ class FedAvg(Strategy):
                 self.settings.min_clients,
             )
             return {}
-        chosen = self.sample(eligible, server_round) if among is None else sorted(set(among) & set(eligible))
+        # Where nobody's turn has come, as when those that begin have left, the others begin at once.
+        candidates = [client for client in eligible if self.takes_part(client, server_round)] or list(
+            eligible
+        )
+        chosen = (
+            self.sample(candidates, server_round) if among is None else sorted(set(among) & set(eligible))
+        )
         self._asked = {eligible[client].node_id: client for client in chosen}
         training = training_values(self.settings.training(server_round))
         return {
@@ -227,7 +235,8 @@ class FedAvg(Strategy):
         metrics = MetricRecord({NUM_EXAMPLES: total, "loss": math.nan if loss is None else loss})
         models = {client: (reply.num_examples, reply.vector) for client, reply in accepted.items()}
         self.models = models if self.keeps_models else {}
-        return model_record(self.combine(models)), metrics
+        assert self._global is not None, "configure_train comes first"
+        return model_record(self.combine(self._global, models)), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -277,6 +286,14 @@ class FedAvg(Strategy):
                 found[f"{name}-loss"] = observations.loss_sum / observations.num_examples
                 found[f"{name}-score"] = observations.score_sum / observations.num_examples
         return MetricRecord(found) if found else None
+
+
+def _everybody(_client: str, _number: int) -> bool:
+    return True
+
+
+def _mean(_before: Vector, models: Mapping[str, tuple[int, Vector]]) -> Vector:
+    return weighted_mean(models)
 
 
 def _named(who: str) -> str:

@@ -3,7 +3,6 @@
 Server and clients read the same values (Flower sends them to every ClientApp), so both use this.
 """
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from unlearning.methods import Prepared, preparations
 from unlearning.tasks.settings import TaskSettings, problems
 from unlearning.tls_files import is_loopback
 from unlearning.training import TrainingSettings
+from unlearning.training import local_seed as local_seed  # clients have it from here
 
 
 class RunSettings(BaseModel):
@@ -99,11 +99,14 @@ class RunSettings(BaseModel):
         except ValidationError as exc:
             wrong += [_sentence(error) for error in exc.errors()]
         if settings is not None:
-            wrong += [*problems(settings.task()), *settings.session_problems()]
+            wrong += [*problems(settings._plain_task(None)), *settings.session_problems()]
             try:
-                settings.preparations()
+                switched_on = settings.preparations()
             except ConfigurationError as exc:
                 wrong += exc.problems
+            else:
+                for prepared in switched_on.values():
+                    wrong += prepared.preparation.problems(prepared.options, settings.task())
             if 0 < settings.max_norm_factor < 1:
                 wrong.append(
                     f"max-norm-factor: {settings.max_norm_factor:g} would refuse half of all updates; give 0 for "
@@ -139,6 +142,13 @@ class RunSettings(BaseModel):
 
     def task(self, num_clients: int | None = None) -> TaskSettings:
         """The part that says what is learnt; a node's own number of partitions goes before."""
+        settings = self._plain_task(num_clients)
+        for prepared in self.preparations().values():
+            settings = prepared.preparation.task_settings(prepared.options, settings)
+        return settings
+
+    def _plain_task(self, num_clients: int | None) -> TaskSettings:
+        """The same without what `prepare` makes of it."""
         return TaskSettings(
             dataset=self.dataset,
             model=self.model,
@@ -168,12 +178,6 @@ class RunSettings(BaseModel):
             augment=self.augment if augment is None else augment,
             seed=self.seed,
         )
-
-
-def local_seed(seed: int, client_id: str, server_round: int) -> int:
-    """A seed for one client's work in one round: the same in simulation and in a deployment."""
-    digest = hashlib.sha256(f"{seed}:{server_round}:{client_id}".encode()).digest()
-    return int.from_bytes(digest[:4], "big") % (2**31)
 
 
 def _sentence(error: Any) -> str:

@@ -45,7 +45,7 @@ def trained_with(
                 options, work, lambda work=work: train(task, work.model, work.examples, work.training)
             )
             models[client] = (trained.num_examples, trained.parameters)
-        after = preparation.combine(options, models)
+        after = preparation.combine(options, model, models)
         preparation.keep(
             options, FederatedRound(number=number, before=model, after=after, models=models), server
         )

@@ -1,5 +1,6 @@
 """Local training and evaluation: the same two functions for every task, client and method."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -43,6 +44,12 @@ class Trained:
     parameters: Vector
     num_examples: int
     loss: float
+
+
+def local_seed(seed: int, client_id: str, server_round: int) -> int:
+    """A seed for one client's work in one round: the same in simulation and in a deployment."""
+    digest = hashlib.sha256(f"{seed}:{server_round}:{client_id}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") % (2**31)
 
 
 def initial_parameters(task: Task, seed: int) -> Vector:

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict
 
 from unlearning.parameters import Vector, weighted_mean
+from unlearning.requests import Exclusions, Target
 from unlearning.stores import Store
+from unlearning.tasks.settings import TaskSettings
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import Trained, TrainingSettings
 
@@ -68,12 +70,14 @@ class Preparation:
 
     from_the_start: whether it is of no use unless it was switched on before the first round.
     replaces_training: whether `train` does local training itself; at most one such can be switched on.
+    stands_alone: whether no other can be switched on beside it.
     keeps: what is kept where, in plain words, for `methods` and the documentation.
     """
 
     Options: type[PreparationOptions] = PreparationOptions
     from_the_start: bool = False
     replaces_training: bool = False
+    stands_alone: bool = False
     keeps: str = ""
 
     def train(
@@ -89,12 +93,54 @@ class Preparation:
             StoreFull: a bound of the options would be exceeded; from then on the method is not prepared.
         """
 
-    def combine(self, options: PreparationOptions, models: Mapping[str, tuple[int, Vector]]) -> Vector:
+    def combine(
+        self, options: PreparationOptions, before: Vector, models: Mapping[str, tuple[int, Vector]]
+    ) -> Vector:
         """The server's average of a round's local models, by numbers of examples (FedAvg).
 
         A preparation that trains in a way of its own may also average in a way of its own.
+        before: the global model that they started from.
         """
         return weighted_mean(models)
+
+    def takes_part(self, options: PreparationOptions, client_id: str, number: int) -> bool:
+        """Whether a client is asked in the training round `number`; one that trains in its own way may wait."""
+        return True
+
+    def task_settings(self, options: PreparationOptions, settings: TaskSettings) -> TaskSettings:
+        """What is learnt in place of `settings`."""
+        return settings
+
+    def problems(self, options: PreparationOptions, settings: TaskSettings) -> list[str]:
+        """Why this cannot be switched on for such a task, one sentence each."""
+        return []
+
+    def erase(
+        self,
+        options: PreparationOptions,
+        store: Store,
+        forgotten: Exclusions,
+        *,
+        until: int,
+        rewritten: bool,
+    ) -> bool:
+        """The server's half once a deletion is completed: erase what was kept of what is forgotten.
+
+        Of a client of which only some examples are forgotten, everything from before the deletion goes: it was
+        computed from them. A preparation that needs its history whole is lost with a class.
+        until: the last round before the deletion. rewritten: whether the deletion was carried out by this very
+        method, which has written `store` anew. Returns whether requests can be served from now on.
+        """
+        for client in store.list_keys():
+            if forgotten.is_forgotten(client):
+                store.erase(client)
+            elif forgotten.of(client):
+                store.erase_rounds(client, until=until)
+        return not (forgotten.classes and self.from_the_start)
+
+    def refusal(self, options: PreparationOptions, target: Target) -> str:
+        """Why a target cannot be forgotten with what these options prepare for; empty if it can."""
+        return ""
 
     def bytes_a_round(self, options: PreparationOptions, num_parameters: int, num_clients: int) -> int:
         """How much the server's store grows a round, for models of 4 bytes a parameter; 0 if it does not."""

@@ -1,0 +1,282 @@
+"""FedEraser: replay the stored history of training without the forgotten clients, calibrated by short training.
+
+Source: Liu, Ma, Yang, Wang, Liu, "FedEraser: Enabling Efficient Client-Level Data Removal from Federated
+Learning Models", IWQoS 2021, Algorithm 1 and Eq. 3-5; the authors' code for the option `per_layer_mean`.
+
+    U_k  client k's stored update of a round      Û_k  what k's calibration training gives now
+    n_k  its number of examples then              n_R  Σ n_k over those that count in the round
+
+    first stored round    θ ← θ_0 + Σ_k (n_k/n_R) U_k
+    each one after it     θ ← θ + Σ_k (n_k/n_R) C_k,   C_k = ‖U_k‖ Û_k/(‖Û_k‖ + 1e-12)
+
+Norms are those of the whole model. `per_layer_mean` is what the authors' code does instead: means that no
+number of examples weighs, and for each tensor l one length for all, C_k,l = ‖mean U_l‖ Û_k,l/(‖mean Û_l‖ + 1e-12).
+
+The paper also keeps the global model of each stored round. Only the first is ever used, and that is the run's
+initial model, which its seed decides; so no global model is kept, each of which would carry what is forgotten.
+The C_k take the place of the U_k, so the next deletion starts from this one's result.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+from pydantic import Field
+
+from unlearning.errors import MethodFailed, StoreFull
+from unlearning.methods.method import (
+    ClientSite,
+    Instruction,
+    Kept,
+    MethodInfo,
+    MethodParameters,
+    Need,
+    Problem,
+    Reply,
+    UnlearningState,
+)
+from unlearning.methods.preparation import FederatedRound, Preparation, PreparationOptions
+from unlearning.parameters import Vector, layout
+from unlearning.requests import Granularity
+from unlearning.stores import Arrays, Store
+from unlearning.training import build, initial_parameters, train
+
+EPSILON = 1e-12
+GIB = 2**30
+
+
+class FedEraserParameters(MethodParameters):
+    """Parameters of FedEraser."""
+
+    calibration_ratio: float = Field(
+        default=0.5, gt=0, le=1, description="epochs of a calibration by those of a round, rounded up"
+    )
+    per_layer_mean: bool = Field(
+        default=False, description="as the authors' code: by tensors, on client means"
+    )
+
+
+class HistoryOptions(PreparationOptions):
+    """What of the history to keep."""
+
+    every: int = Field(default=1, ge=1, description="keep one of so many rounds, the first one included")
+    max_gib: float = Field(default=16.0, gt=0, description="the store may take so much room")
+
+
+class KeepUpdates(Preparation):
+    """The server keeps every client's update of every round, or of one round in `every`."""
+
+    Options = HistoryOptions
+    from_the_start = True
+    keeps = "the server each client's update of every round (or one in `every`)"
+
+    def keep(self, options: PreparationOptions, done: FederatedRound, store: Store) -> None:
+        """Keep U_k, n_k and the round's number, by client.
+
+        Raises:
+            StoreFull: the round would not fit; the history would have a gap from here on.
+        """
+        assert isinstance(options, HistoryOptions)
+        if (done.number - 1) % options.every:
+            return
+        needed = sum(model.nbytes for _, model in done.models.values())
+        bound = options.max_gib * GIB
+        used = store.num_bytes()
+        if used + needed > bound:
+            raise StoreFull(
+                f"The stored updates take {used / GIB:.3g} GiB and round {done.number} {needed / GIB:.3g} more; "
+                f"max_gib allows {options.max_gib:g}. Give more room, or keep one round in more (every=…)."
+            )
+        for client, (count, model) in sorted(done.models.items()):
+            store.save(client, done.number, _entry(model - done.before, count, done.number))
+
+    def bytes_a_round(self, options: PreparationOptions, num_parameters: int, num_clients: int) -> int:
+        """4 · d · clients, of one round in `every`; rounded up."""
+        assert isinstance(options, HistoryOptions)
+        return math.ceil(4 * num_parameters * num_clients / options.every)
+
+
+class FedEraser:
+    """Calibrated replay. State: `rounds`, the stored rounds to replay; `missing`, by client in how many."""
+
+    Parameters: type[MethodParameters] = FedEraserParameters
+    info = MethodInfo(
+        name="federaser",
+        title="FedEraser",
+        source="Liu et al., FedEraser: Enabling Efficient Client-Level Data Removal, Algorithm 1",
+        granularities=frozenset({Granularity.CLIENT}),
+        several_at_once=True,
+        needs=frozenset({Need.HISTORY, Need.RETAINED_ONLINE}),
+        remark="one exchange for each stored round; the server holds every client's updates",
+        asks_everyone=True,
+        preparation=KeepUpdates(),
+    )
+
+    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+        """The first stored round needs no client: the initial model and the mean of the retained updates.
+
+        Raises:
+            MethodFailed: no update of a client that stays is stored.
+        """
+        kept, own = _kept(problem), problem.parameters
+        assert isinstance(own, FedEraserParameters)
+        clients = _retained(problem, kept.store)
+        rounds = sorted({number for client in clients for number in kept.store.rounds(client)})
+        if not rounds:
+            raise MethodFailed("No update of a client that stays is stored; use retrain.", retryable=False)
+        step, weights = np.zeros(parameters.size), 0
+        for client in clients:  # one stored update at a time is in memory
+            if rounds[0] in kept.store.rounds(client):
+                entry = kept.store.load(client, rounds[0])
+                kept.next_store.save(client, rounds[0], entry)
+                weight = 1 if own.per_layer_mean else int(entry["num_examples"])
+                step += weight * entry["update"].astype(np.float64)
+                weights += weight
+        model = initial_parameters(problem.task, problem.seed).astype(np.float64) + step / weights
+        state = UnlearningState(
+            parameters=model.astype(parameters.dtype),
+            finished=len(rounds) == 1,
+            values={"rounds": rounds, "missing": {}},
+        )
+        return replace(state, findings=_findings(problem, state, replayed=1))
+
+    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+        """Those that took part in the stored round and stay train shortly from the calibrated model."""
+        own, store = problem.parameters, _kept(problem).store
+        assert isinstance(own, FedEraserParameters)
+        number = state.values["rounds"][state.exchanges + 1]
+        took_part = [client for client in _retained(problem, store) if number in store.rounds(client)]
+        if not took_part:
+            return {}
+        ordinary = problem.schedule(int(store.load(took_part[0], number)["trained_in"]))
+        training = replace(ordinary, epochs=math.ceil(own.calibration_ratio * ordinary.epochs))
+        return {
+            client: Instruction(operation="calibrate", model=state.parameters, training=training)
+            for client in took_part
+            if client in problem.retained
+        }
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """Û_k: the update of short local training."""
+        if len(site.retain) == 0:
+            return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
+        trained = train(site.task, instruction.model, site.retain, instruction.training)
+        update = trained.parameters - instruction.model
+        return Reply(vector=update, num_examples=trained.num_examples, metrics={"loss": trained.loss})
+
+    def aggregate(
+        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+    ) -> UnlearningState:
+        """One stored round further. A client that gave no answer is left out of it, its stored update too.
+
+        Raises:
+            MethodFailed: nobody answered who holds an example.
+        """
+        kept, own = _kept(problem), problem.parameters
+        assert isinstance(own, FedEraserParameters)
+        rounds, missing = state.values["rounds"], dict(state.values["missing"])
+        number = rounds[state.exchanges + 1]
+        took_part = [c for c in _retained(problem, kept.store) if number in kept.store.rounds(c)]
+        fresh = {c: replies[c].vector for c in took_part if c in replies and replies[c].num_examples}
+        if not fresh:
+            raise MethodFailed(
+                f"No client calibrated stored round {number}; the replay cannot go on.", retryable=True
+            )
+        for client in set(took_part) - set(fresh):
+            missing[client] = missing.get(client, 0) + 1
+        lengths = _Lengths.of(problem, kept.store, number, fresh) if own.per_layer_mean else None
+        step, weights = np.zeros(state.parameters.size), 0
+        for client in sorted(fresh):  # one stored update at a time is in memory
+            stored = kept.store.load(client, number)
+            update, count = cast(Vector, stored["update"]), int(stored["num_examples"])
+            calibrated = calibrate(update, fresh[client]) if lengths is None else lengths.scale(fresh[client])
+            weight = 1 if own.per_layer_mean else count
+            step += weight * calibrated
+            weights += weight
+            entry = _entry(calibrated.astype(update.dtype), count, int(stored["trained_in"]))
+            kept.next_store.save(client, problem.round, entry)
+        model = state.parameters.astype(np.float64) + step / weights
+        done = state.exchanges + 2
+        state = replace(
+            state.advance(model.astype(state.parameters.dtype), finished=done == len(rounds)),
+            values={"rounds": rounds, "missing": missing},
+        )
+        return replace(state, findings=_findings(problem, state, replayed=done))
+
+
+def calibrate(stored: Vector, fresh: Vector) -> Vector:
+    """‖U‖ Û/(‖Û‖ + 1e-12), in float64: the new direction with the old length. Source: FedEraser, Eq. 4."""
+    direction = fresh.astype(np.float64)
+    length = float(np.linalg.norm(stored.astype(np.float64)))
+    scaled: Vector = direction * (length / (float(np.linalg.norm(direction)) + EPSILON))
+    return scaled
+
+
+class _Lengths:
+    """The factor of each tensor's part in a round, the same for all clients: the form of the authors' code."""
+
+    def __init__(self, factors: Vector) -> None:
+        self._factors = factors
+
+    @classmethod
+    def of(cls, problem: Problem, store: Store, number: int, fresh: Mapping[str, Vector]) -> "_Lengths":
+        """‖mean U_l‖/(‖mean Û_l‖ + 1e-12) for each tensor l, spread over its elements (d,)."""
+        stored_mean = _mean(cast(Vector, store.load(client, number)["update"]) for client in sorted(fresh))
+        fresh_mean = _mean(fresh[client] for client in sorted(fresh))
+        factors = np.ones_like(stored_mean)
+        for slot in layout(build(problem.task, problem.seed)):
+            part = slice(slot.start, slot.stop)
+            length = np.linalg.norm(stored_mean[part])
+            factors[part] = length / (np.linalg.norm(fresh_mean[part]) + EPSILON)
+        return cls(factors)
+
+    def scale(self, fresh: Vector) -> Vector:
+        scaled: Vector = fresh.astype(np.float64) * self._factors
+        return scaled
+
+
+def _mean(vectors: Iterable[Vector]) -> Vector:
+    """The unweighted mean in float64, one vector at a time."""
+    total, count = None, 0
+    for vector in vectors:
+        total = vector.astype(np.float64) if total is None else total + vector
+        count += 1
+    assert total is not None, "a mean of nothing"
+    mean: Vector = total / count
+    return mean
+
+
+def _entry(update: Vector, num_examples: int, trained_in: int) -> Arrays:
+    return {
+        "update": update,
+        "num_examples": np.array(num_examples),
+        "trained_in": np.array(trained_in),  # decides the learning rate of its calibration
+    }
+
+
+def _kept(problem: Problem) -> Kept:
+    if problem.kept is None:
+        raise MethodFailed(
+            'FedEraser needs the stored updates of training: set prepare = "federaser" before the first round. '
+            "Choose another method.",
+            retryable=False,
+        )
+    return problem.kept
+
+
+def _retained(problem: Problem, store: Store) -> list[str]:
+    """The clients with stored updates that stay. Nothing else of the store is ever read."""
+    return [client for client in store.list_keys() if client not in problem.targets]
+
+
+def _findings(problem: Problem, state: UnlearningState, replayed: int) -> dict[str, object]:
+    missing = state.values["missing"]
+    exchanges = len(state.values["rounds"]) - 1
+    left_out = [f"client {client} in {missing[client]} of {exchanges}" for client in sorted(missing)]
+    return {
+        "stored rounds replayed": replayed,
+        "size of the stored updates in bytes": _kept(problem).store.num_bytes(),
+        "left out of calibrations, their stored updates not used": "; ".join(left_out) or "nobody",
+    }

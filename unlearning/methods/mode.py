@@ -1,0 +1,175 @@
+"""MoDe: momentum degradation towards a model that never saw the data, then guidance by that model's answers.
+
+Source: Zhao, Wang, Qi, Huang, Wei, Zhang, "Federated Unlearning with Momentum Degradation", IEEE Internet of
+Things Journal 2024, with the numbers of rounds and rates of PUF's comparison.
+
+    G   the global model     De   the degradation model, from fresh weights     λ  momentum, 0.95
+
+    rounds 1 to 6     De ← FedAvg over the retained clients, one epoch from De;   G ← λ G + (1 − λ) De
+    rounds 1 to 10    G ← FedAvg over all: the target trains on the labels argmax De(x) of its own examples,
+                      the others on the true ones with a much smaller rate, each one epoch from G
+
+Both happen in the same round, guidance second. Here either is one exchange, 16 of them as it is published.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from unlearning.errors import MethodFailed
+from unlearning.methods.method import (
+    ClientSite,
+    Instruction,
+    MethodInfo,
+    MethodParameters,
+    Need,
+    Problem,
+    Reply,
+    UnlearningState,
+    replies_of_targets,
+)
+from unlearning.parameters import Vector, add_weighted
+from unlearning.requests import Granularity
+from unlearning.tasks.task import Examples
+from unlearning.training import initial_parameters, predict, train
+
+DEGRADATION = "degradation"
+"""Under which the state and an instruction carry De."""
+
+Step = Literal["degrade", "guide"]
+
+
+class MoDeParameters(MethodParameters):
+    """Parameters of MoDe; the defaults are those of PUF's comparison."""
+
+    degradation_rounds: int = Field(default=6, ge=1, le=1000)
+    guidance_rounds: int = Field(default=10, ge=1, le=1000)
+    momentum: float = Field(default=0.95, ge=0, lt=1, description="λ, how much of G a degradation keeps")
+    epochs: int = Field(default=1, ge=1, le=1000, description="of each local training")
+    learning_rate: float = Field(default=0.1, gt=0, le=100, description="of De, and of the target's guidance")
+    retained_learning_rate: float = Field(default=0.0005, gt=0, le=100, description="of the others' guidance")
+
+
+class MoDe:
+    """Momentum degradation and memory guidance. State: `degradation` is De; the number of exchanges says what next."""
+
+    Parameters: type[MethodParameters] = MoDeParameters
+    info = MethodInfo(
+        name="mode",
+        title="MoDe",
+        source="Zhao et al., Federated Unlearning with Momentum Degradation; numbers as in PUF's comparison",
+        granularities=frozenset({Granularity.CLIENT}),
+        several_at_once=False,
+        needs=frozenset({Need.EVERY_CLIENT_ONLINE, Need.CLASSIFIER}),
+        remark="16 exchanges by default, ten of them with the client that leaves",
+    )
+
+    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+        """De is as fresh as the run's first model.
+
+        Raises:
+            MethodFailed: no client stays that De could learn from, or the task is no classification.
+        """
+        if not problem.retained:
+            raise MethodFailed("MoDe needs at least one client that stays; there is none.", retryable=False)
+        if problem.task.score_name != "accuracy":
+            raise MethodFailed(
+                "MoDe guides by class labels, and this task is no classification. Choose another method.",
+                retryable=False,
+            )
+        fresh = initial_parameters(problem.task, problem.seed).astype(parameters.dtype)
+        return UnlearningState(parameters=parameters, arrays={DEGRADATION: fresh})
+
+    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+        """Degradation: the retained clients train De. Guidance: all train G, the target on De's labels."""
+        own = _parameters(problem)
+        ordinary = replace(problem.training, epochs=own.epochs, optimizer="sgd")
+        fast = replace(ordinary, learning_rate=own.learning_rate)
+        degradation = cast(Vector, state.arrays[DEGRADATION])
+        if steps(own)[state.exchanges] == "degrade":
+            return {
+                client: Instruction(operation="degrade", model=degradation, training=fast)
+                for client in problem.retained
+            }
+        slow = replace(ordinary, learning_rate=own.retained_learning_rate)
+        instructions = {
+            client: Instruction(operation="guide", model=state.parameters, training=slow)
+            for client in problem.retained
+        }
+        for client, forget in problem.targets.items():
+            instructions[client] = Instruction(
+                operation="forget",
+                model=state.parameters,
+                training=fast,
+                forget=forget,
+                arrays={DEGRADATION: degradation},
+            )
+        return instructions
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """The update of ordinary training; of the target, on the labels that De gives its examples."""
+        examples = site.forget if instruction.operation == "forget" else site.retain
+        if len(examples) == 0:
+            return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
+        if instruction.operation == "forget":
+            outputs = predict(site.task, cast(Vector, instruction.arrays[DEGRADATION]), examples)
+            examples = Examples(examples.inputs, torch.from_numpy(outputs.argmax(axis=1)), examples.ids)
+        trained = train(site.task, instruction.model, examples, instruction.training)
+        update = trained.parameters - instruction.model
+        return Reply(vector=update, num_examples=trained.num_examples, metrics={"loss": trained.loss})
+
+    def aggregate(
+        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+    ) -> UnlearningState:
+        """One step further; clients that stay and gave no answer are left out of it.
+
+        Raises:
+            MethodFailed: nobody who stays answered a degradation, or the target no guidance.
+        """
+        own = _parameters(problem)
+        plan = steps(own)
+        if plan[state.exchanges] == "degrade":
+            degradation = _averaged(cast(Vector, state.arrays[DEGRADATION]), replies)
+            parameters = degraded(state.parameters, degradation, own.momentum)
+            state = replace(state, arrays={DEGRADATION: degradation})
+        else:
+            replies_of_targets(self.info.title, problem, replies)
+            parameters = _averaged(state.parameters, replies)
+        done = state.exchanges + 1
+        findings = {"degradations": plan[:done].count("degrade"), "guidances": plan[:done].count("guide")}
+        return replace(state.advance(parameters, finished=done == len(plan)), findings=findings)
+
+
+def steps(parameters: MoDeParameters) -> list[Step]:
+    """What each exchange does: in every round degradation, then guidance, each for its number of rounds."""
+    found: list[Step] = []
+    for number in range(max(parameters.degradation_rounds, parameters.guidance_rounds)):
+        if number < parameters.degradation_rounds:
+            found.append("degrade")
+        if number < parameters.guidance_rounds:
+            found.append("guide")
+    return found
+
+
+def degraded(model: Vector, degradation: Vector, momentum: float) -> Vector:
+    """λ G + (1 − λ) De, in float64. Source: MoDe, momentum degradation."""
+    mixed: Vector = momentum * model.astype(np.float64) + (1 - momentum) * degradation.astype(np.float64)
+    return mixed.astype(model.dtype)
+
+
+def _averaged(model: Vector, replies: Mapping[str, Reply]) -> Vector:
+    """FedAvg of the updates, by numbers of examples."""
+    total = sum(reply.num_examples for reply in replies.values())
+    if not total:
+        raise MethodFailed("No client gave MoDe a usable answer; it cannot go on.", retryable=True)
+    terms = {client: (reply.num_examples / total, reply.vector) for client, reply in replies.items()}
+    return add_weighted(model, terms)
+
+
+def _parameters(problem: Problem) -> MoDeParameters:
+    assert isinstance(problem.parameters, MoDeParameters)
+    return problem.parameters

@@ -11,7 +11,8 @@ Fisher          Σ_i ∇ℓ_i ⟨∇ℓ_i, v⟩/n the same with z the vector of 
 The Hessian never goes forward: forward mode over `jacrev` is wrong with affine norms. Jv goes forward because
 that needs only the first-order graph of z to be kept, for Jᵀ, which is a third of what a pull-back through
 which Jv could be taken backward holds, at about the same time. That pull-back serves models that have
-no forward mode (a function of the user's own, GroupNorm on channels-last images).
+no forward mode (a function of the user's own, GroupNorm on channels-last images). A graph that has served
+many products may take Jv from a recording instead (`recorded`).
 """
 
 import logging
@@ -26,6 +27,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from unlearning.curvature.local_loss import LocalLoss
+from unlearning.curvature.recorded import PushForward, recorded_derivative
 from unlearning.errors import NumericalError
 
 _log = logging.getLogger(__name__)
@@ -70,14 +72,24 @@ class OutputCurvatureOfBatch:
     ) -> None:
         self._local, self._function, self._outputs, self._middle = local, function, outputs, middle
         self._pull_back: _PullBack | None = None
+        self._recorded: PushForward | None = None
 
     def product(self, vector: Sequence[Tensor], *, keep: bool) -> tuple[Tensor, ...]:
         """Jᵀ M J v."""
         pushed = self._pushed(vector)
         return _gradients((self._outputs,), self._local.trainable, (self._middle(pushed),), retain_graph=keep)
 
+    def record(self, vector: Sequence[Tensor]) -> bool:
+        """Take Jv from a recording from now on; False where that cannot be, see `recorded`."""
+        expected = self._pushed(vector)
+        if self._pull_back is None and self._recorded is None:
+            self._recorded = recorded_derivative(self._local, self._function, vector, expected)
+        return self._recorded is not None
+
     def _pushed(self, vector: Sequence[Tensor]) -> Tensor:
         """Jv, the derivative of the outputs along `vector`."""
+        if self._recorded is not None:
+            return self._recorded(vector)
         if self._pull_back is None:
             try:
                 return _forward_derivative(self._local, self._function, vector)

@@ -1,0 +1,59 @@
+"""Jv without the forward pass: the derivative's own operations, recorded once and replayed for each vector.
+
+Forward mode computes the outputs again with every Jv, about half of its time, though at fixed weights they do
+not change. `torch.func.linearize` records what is linear in the vector and keeps the rest as constants. That
+takes as long as 5 to 30 gradients, so it pays only where one graph serves many products, and it holds a further
+copy of the activations.
+
+Recording decomposes some operations (normalisation, attention) into others that round differently. A product
+must not depend on how many came before it (a solve resumed after a crash, or carried by another transport, has
+another count), so a recording is used only where it gives forward mode's answer bit for bit.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.func import linearize
+
+from unlearning.curvature.local_loss import LocalLoss
+
+_log = logging.getLogger(__name__)
+
+PushForward: TypeAlias = Callable[[Sequence[Tensor]], Tensor]
+
+
+def recorded_derivative(
+    local: LocalLoss,
+    function: Callable[[Mapping[str, Tensor]], Tensor],
+    vector: Sequence[Tensor],
+    expected: Tensor,
+) -> PushForward | None:
+    """The derivative of `function` of the weights as a recording, or None where forward mode has to stay.
+
+    expected: forward mode's answer for `vector`, which the recording must give to the bit.
+    """
+
+    def of_weights(*weights: Tensor) -> Tensor:
+        return function(dict(zip(local.names, weights, strict=True)))
+
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own about modules that it has itself deprecated
+            _, derivative = linearize(of_weights, *(parameter.detach() for parameter in local.trainable))
+    except Exception as exc:  # noqa: BLE001 - whatever a user's model does to the recorder, forward mode stays
+        _log.info("The model's derivative cannot be recorded (%s); forward mode stays.", exc)
+        return None
+
+    def push_forward(parts: Sequence[Tensor]) -> Tensor:
+        with torch.no_grad():
+            pushed: Tensor = derivative(*parts)
+            return pushed
+
+    if not torch.equal(push_forward(vector), expected):
+        _log.info("The recorded derivative rounds differently from forward mode, which stays.")
+        return None
+    return push_forward

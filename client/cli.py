@@ -57,6 +57,6 @@ def main() -> None:
     """Run the command; errors are one sentence, not a stack trace."""
     try:
         app()
-    except (FlowerUnlearningError, OSError) as exc:
+    except (FlowerUnlearningError, OSError, UnicodeError) as exc:
         typer.echo(f"Error: {exc}", err=True)
         sys.exit(2)

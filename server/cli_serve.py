@@ -1,6 +1,5 @@
 """`flower-unlearn serve`: run the deletion service until it is told to stop."""
 
-import logging
 import signal
 import threading
 from pathlib import Path
@@ -11,6 +10,7 @@ import typer
 from server.api.limits import Limits
 from server.api.tls import TlsFiles
 from server.cli_connection import DEFAULT_SERVER
+from server.logs import log_to_stderr
 
 REPORTS = "reports"
 LEDGER_FILE = "ledger.db"
@@ -34,6 +34,9 @@ def serve(
     tls_ca: Annotated[Path | None, typer.Option(help="Authority that certifies callers (PEM).")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="The service's certificate (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
+    metrics: Annotated[
+        str, typer.Option(help="Where to answer /metrics and /healthz over HTTP, HOST:PORT; not if empty.")
+    ] = "",
     max_message_mib: Annotated[float, typer.Option(help="Largest message.")] = _DEFAULT.max_message_mib,
     calls_per_s: Annotated[
         float, typer.Option(help="Calls a second of each client and officer.")
@@ -55,6 +58,7 @@ def serve(
     # Imported here because the service knows the methods and so needs PyTorch; other commands do not.
     from server.api.server import serve as start
     from server.ledger import Ledger
+    from server.metrics_http import serve_metrics
 
     limits = Limits(
         max_message_mib=max_message_mib,
@@ -64,17 +68,22 @@ def serve(
         max_watchers=max_watchers,
         max_watchers_per_caller=max_watchers_per_caller,
     )
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    told_to_stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: told_to_stop.set())
+    log_to_stderr()
     store = Ledger.open(ledger or f"sqlite:///{state_dir.absolute() / LEDGER_FILE}")
     try:
         any_tls = tls_ca or tls_cert or tls_key
         tls = TlsFiles(tls_ca, tls_cert, tls_key) if any_tls else None
         running = start(store, state_dir / REPORTS, address, tls, limits=limits)
+        told_to_stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: told_to_stop.set())
         typer.echo(f"The deletion service listens at {running.address}.")
+        watched = serve_metrics(store, metrics) if metrics else None
+        if watched is not None:
+            typer.echo(f"Metrics and health are at http://{watched.address}/metrics and /healthz.")
         told_to_stop.wait()
+        if watched is not None:
+            watched.stop()
         running.stop()
         typer.echo("The deletion service has stopped.")
     finally:

@@ -88,14 +88,15 @@ def caller_of(context: grpc.ServicerContext, *, certificates_required: bool) -> 
     identity: Mapping[str, Iterable[bytes]] = context.auth_context()  # type: ignore[assignment]
     certificates = list(identity.get("x509_pem_cert", ()))
     if certificates:
-        return _certified(certificates[0])
+        return certified(certificates[0])
     if certificates_required:
         return Caller("", None, problem="The call came without a certificate.")
     return Caller(LOCAL, Role.OPERATOR, certified=False)
 
 
 @lru_cache(maxsize=1024)
-def _certified(pem: bytes) -> Caller:
+def certified(pem: bytes) -> Caller:
+    """Who a certificate (PEM) says that it is; a certificate that says it badly gives the `problem`."""
     try:
         subject = x509.load_pem_x509_certificate(pem).subject
         names = [str(item.value) for item in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]

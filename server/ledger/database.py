@@ -102,8 +102,9 @@ class Database:
 def _checked_url(text: str) -> sa.URL:
     try:
         url = sa.make_url(text)
-    except ArgumentError as exc:
-        raise ConfigurationError([f"ledger: {text!r} is not a database URL. {_EXAMPLES}"]) from exc
+    except (ArgumentError, ValueError):
+        # Not repeated: it may hold a password, and a message is logged.
+        raise ConfigurationError([f"ledger: what was given is not a database URL. {_EXAMPLES}"]) from None
     if url.drivername in ("postgresql", "postgres"):
         url = url.set(drivername="postgresql+psycopg")
     if url.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from server.ledger import ClientRecord, Ledger, RoundRecord
+from server.ledger import ClientRecord, Ledger, LimitExceeded, RoundRecord
 from server.ledger.schema import metadata
 from unlearning.errors import ConflictingRequest, Fenced, IllegalMove, RequestNotFound
 from unlearning.requests import LEGAL_MOVES, DeletionRequest, Exclusions, Forget, Granularity, Status, Target
@@ -537,3 +537,17 @@ def test_a_request_survives_kill_9_right_after_it_was_answered(url: str) -> None
     ledger = Ledger.open(url)
     assert ledger.get(request_id).target == CLIENT_3
     ledger.close()
+
+
+def test_a_submitter_has_a_limited_number_of_open_requests(ledger: Ledger) -> None:
+    """Requests that are over, those of others, and a repeated one do not count."""
+    first = submit(ledger, max_open=2)
+    ledger.cancel(
+        submit(ledger, Target(Granularity.CLIENT, "4"), key="4", max_open=2).id, by="ada", now=LATER
+    )
+    second = submit(ledger, Target(Granularity.CLIENT, "5"), key="5", max_open=2)
+    submit(ledger, Target(Granularity.CLIENT, "6"), key="6", max_open=1, submitted_by="bob")
+    with pytest.raises(LimitExceeded, match="'ada' has 2 open requests; at most 2"):
+        submit(ledger, Target(Granularity.CLIENT, "7"), key="7", max_open=2)
+    assert submit(ledger, max_open=2) == first
+    assert second.is_open

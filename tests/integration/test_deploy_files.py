@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from flwr.common.config import parse_config_args
 
+from server.api.access import Caller, Role, certified
 from server.deployment_layout import free_ports
 from server.flower_control import flower_environment, program
 from server.process_group import ProcessGroup
@@ -129,6 +130,23 @@ def test_a_name_that_could_pass_for_another_is_refused(certificates, name):
     before = {path: path.read_bytes() for path in certificates.iterdir()}
     assert script("make_certificates.sh", str(certificates), "client", name).returncode == 2
     assert {path: path.read_bytes() for path in certificates.iterdir()} == before
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_certificate_carries_name_and_role(certificates, role):
+    """The deletion service knows who calls and what the caller may do."""
+    done = script("make_certificates.sh", str(certificates), role, "hospital-0")
+    assert done.returncode == 0, done.stderr
+    pem = (certificates / "hospital-0.pem").read_bytes()
+    assert certified(pem) == Caller("hospital-0", role)
+
+
+def test_a_role_that_does_not_exist_is_refused(certificates):
+    """The usage is shown and nothing is made."""
+    done = script("make_certificates.sh", str(certificates), "admin", "eve")
+    assert done.returncode == 2
+    assert "DIR ROLE NAME" in done.stderr
+    assert not (certificates / "eve.pem").exists()
 
 
 def test_a_client_key_is_not_overwritten(tmp_path):

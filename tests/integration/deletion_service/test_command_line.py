@@ -2,6 +2,7 @@
 
 import io
 import json
+import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -244,3 +245,38 @@ def test_the_picture_of_a_terminal_shows_state_rounds_and_what_is_waited_for() -
     assert "0.5200" in shown
     assert "0.5100" not in shown
     assert "waiting: client 3" in shown
+
+
+# What an officer checks
+
+
+def test_refusals_are_listed(command: Callable[..., Result]) -> None:
+    """Who, which call, how often and why; as a table and for scripts."""
+    assert command("refusals").stdout == "No refusals.\n"
+    command("status", "r-000007")
+    assert "GetRequest" in command("refusals").stdout
+    [refusal] = json.loads(command("refusals", "--json").stdout)
+    assert (refusal["caller"], refusal["call"], refusal["detail"]["times"]) == ("local", "GetRequest", 1)
+    assert "No deletion request 'r-000007'" in refusal["reason"]
+    assert command("refusals", "--caller", "bob").stdout == "No refusals.\n"
+
+
+def test_a_whole_ledger_is_verified(command: Callable[..., Result], ledger: Ledger) -> None:
+    """The head is shown, to be kept."""
+    command("request", "--client", "3")
+    result = command("verify-ledger")
+    assert result.exit_code == 0
+    sequence, digest = ledger.event_head()
+    assert f"{sequence} {digest}" in result.stdout.replace("\n", " ")
+
+
+def test_a_forged_ledger_is_named_broken(command: Callable[..., Result], tmp_path: Path) -> None:
+    """Exit code 1 and the number of the event."""
+    command("request", "--client", "3")
+    with sqlite3.connect(tmp_path / "ledger.db") as database:
+        database.execute("DROP TRIGGER events_no_update")
+        database.execute("UPDATE events SET actor = 'eve'")
+    database.close()
+    result = command("verify-ledger")
+    assert result.exit_code == 1
+    assert "BROKEN: event 1" in result.stdout

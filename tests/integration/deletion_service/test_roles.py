@@ -11,9 +11,10 @@ from server.api import deletion_pb2 as pb
 from server.api.access import ALLOWED, Role
 from server.api.client import DeletionClient
 from server.api.errors import AccessDenied
+from server.api.limits import Limits
 from server.api.server import RunningServer, serve
 from server.api.tls import TlsFiles
-from server.ledger import Ledger
+from server.ledger import Ledger, Refusal
 from tests.certificates import Authority
 from tests.deletion_service import FORGETTING, LiveLoop, submit
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, RequestNotFound, UnknownClient
@@ -73,15 +74,35 @@ def as_(
         one.close()
 
 
+@pytest.fixture(scope="module")
+def matrix(
+    tmp_path_factory: pytest.TempPathFactory, identities: dict[str, TlsFiles]
+) -> Iterator[tuple[RunningServer, Ledger]]:
+    """One service for all pairs of caller and call, with so much room that nobody reaches a limit."""
+    directory = tmp_path_factory.mktemp("service")
+    ledger = Ledger.open(f"sqlite:///{directory / 'ledger.db'}")
+    limits = Limits(calls_per_s=10_000.0)
+    running = serve(ledger, directory, "127.0.0.1:0", identities["server"], limits=limits)
+    yield running, ledger
+    running.stop(0)
+    ledger.close()
+
+
+Outcome = tuple[grpc.StatusCode, str, list[Refusal]]
+
+
 @pytest.fixture
 def call(
-    tls_service: RunningServer, identities: dict[str, TlsFiles]
-) -> Callable[[str, str], tuple[grpc.StatusCode, str]]:
-    """Sends an empty message to any call of the protocol as somebody; gives status and message."""
+    matrix: tuple[RunningServer, Ledger], identities: dict[str, TlsFiles]
+) -> Callable[[str, str], Outcome]:
+    """Sends an empty message to any call as somebody; gives status, message and what was recorded."""
+    service, ledger = matrix
 
-    def send(who: str, name: str) -> tuple[grpc.StatusCode, str]:
+    def send(who: str, name: str) -> Outcome:
+        before = max((item.sequence for item in ledger.refusals()), default=0)
         path = f"/{SERVICE.full_name}/{name}"
-        with grpc.secure_channel(tls_service.address, identities[who].channel_credentials()) as channel:
+        status, message = grpc.StatusCode.OK, ""
+        with grpc.secure_channel(service.address, identities[who].channel_credentials()) as channel:
             multi: Any = channel.unary_stream if METHODS[name].server_streaming else channel.unary_unary
             try:
                 answer = multi(path)(b"", timeout=20)
@@ -89,8 +110,8 @@ def call(
                     list(answer)
             except grpc.RpcError as exc:
                 refusal: Any = exc
-                return refusal.code(), refusal.details()
-        return grpc.StatusCode.OK, ""
+                status, message = refusal.code(), refusal.details()
+        return status, message, ledger.refusals(after=before)
 
     return send
 
@@ -114,34 +135,31 @@ REFUSED = {
 @pytest.mark.parametrize("name", sorted(METHODS))
 @pytest.mark.parametrize("role", list(Role))
 def test_a_role_is_refused_exactly_what_is_not_its_own(
-    call: Callable[[str, str], tuple[grpc.StatusCode, str]], ledger: Ledger, role: Role, name: str
+    call: Callable[[str, str], Outcome], role: Role, name: str
 ) -> None:
     """PERMISSION_DENIED and a record where the role may not; anything else gets as far as the service."""
-    status, message = call(role, name)
-    denied = [item for item in ledger.refusals() if item.detail["status"] == "PERMISSION_DENIED"]
+    status, message, recorded = call(role, name)
     if name in REFUSED[role]:
         assert status is grpc.StatusCode.PERMISSION_DENIED
         assert "Ask somebody with that role" in message
-        assert [(item.role, item.call) for item in denied] == [(role, name)]
-    else:
+        assert [(item.role, item.call) for item in recorded] == [(role, name)]
+    else:  # an empty message is no request and names none
         assert status in (
             grpc.StatusCode.OK,
             grpc.StatusCode.INVALID_ARGUMENT,
             grpc.StatusCode.NOT_FOUND,
         )
-        assert denied == []
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 @pytest.mark.parametrize("who", sorted(NO_ROLE))
 def test_a_certificate_without_a_role_opens_nothing(
-    call: Callable[[str, str], tuple[grpc.StatusCode, str]], ledger: Ledger, who: str, name: str
+    call: Callable[[str, str], Outcome], who: str, name: str
 ) -> None:
     """UNAUTHENTICATED, what to do, and a record under the name that the certificate has."""
-    status, message = call(who, name)
+    status, message, [refusal] = call(who, name)
     assert status is grpc.StatusCode.UNAUTHENTICATED
     assert "Ask the federation's operator for a certificate" in message
-    [refusal] = ledger.refusals()
     assert (refusal.call, refusal.role) == (name, "")
     assert refusal.caller == ("" if NO_ROLE[who][1] is not None else who)
 

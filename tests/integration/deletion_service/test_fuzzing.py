@@ -1,0 +1,253 @@
+"""Whatever bytes, messages, files and settings arrive: an answer with a sentence, never a crash or a stack trace."""
+
+import contextlib
+import json
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from client import cli as site_cli
+from server.api import deletion_pb2 as pb
+from server.api.limits import Limits
+from server.api.server import RunningServer, serve
+from server.cli import app
+from server.ledger import Ledger
+from server.scripted_requests import parse_requests
+from strategies.run_config import RunSettings
+from tests.deletion_service import LiveLoop
+from unlearning.errors import ConfigurationError
+
+SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
+# The answers of a service that knows what it does: nothing unexpected (INTERNAL, UNKNOWN), nothing that hangs.
+ORDERLY = {
+    grpc.StatusCode.OK,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+# One service answers all examples; what an example leaves in the ledger is part of the next one's trouble.
+FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+
+texts = st.one_of(
+    st.text(max_size=30),
+    st.sampled_from(
+        ["", "3", "r-000001", "puf-special", "client", "\x00", "\x1b[2J", "x" * 300, "../../etc"]
+    ),
+)
+integers = st.integers(-(2**63), 2**63 - 1)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(st.characters(codec=None), max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+json_texts = st.one_of(
+    texts,
+    json_values.map(lambda value: json.dumps(value)),
+    st.sampled_from(
+        ["[" * 5000, '{"unlearning_rate": ' + "9" * 5000 + "}", '{"\\ud800": 1}', '{"a": 1e999}']
+    ),
+)
+targets = st.builds(
+    pb.Target,
+    granularity=st.sampled_from(["client", "sample", "class"]) | texts,
+    client_id=texts,
+    sample_ids=st.lists(texts, max_size=4),
+    class_label=st.none() | integers,
+)
+messages: dict[str, st.SearchStrategy[Any]] = {
+    "SubmitRequest": st.builds(
+        pb.SubmitRequestRequest,
+        target=targets,
+        method=texts,
+        parameters_json=json_texts,
+        idempotency_key=texts,
+        submitted_by=texts,
+    ),
+    "GetRequest": st.builds(pb.GetRequestRequest, id=texts),
+    "ListRequests": st.builds(
+        pb.ListRequestsRequest,
+        statuses=st.lists(st.sampled_from(["received"]) | texts, max_size=2),
+        client_id=texts,
+    ),
+    "WatchRequest": st.builds(pb.WatchRequestRequest, id=texts, after_event=integers, after_round=integers),
+    "CancelRequest": st.builds(pb.CancelRequestRequest, id=texts, by=texts),
+    "RetryRequest": st.builds(pb.RetryRequestRequest, id=texts, by=texts),
+    "GetReport": st.builds(pb.GetReportRequest, id=texts),
+    "ListClients": st.builds(pb.ListClientsRequest),
+    "ListMethods": st.builds(pb.ListMethodsRequest),
+    "ListRefusals": st.builds(
+        pb.ListRefusalsRequest, after=integers, limit=st.integers(-(2**31), 2**31 - 1), caller=texts
+    ),
+    "VerifyLedger": st.builds(pb.VerifyLedgerRequest),
+}
+
+
+@pytest.fixture(scope="module")
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    directory = tmp_path_factory.mktemp("service")
+    ledger = Ledger.open(f"sqlite:///{directory / 'ledger.db'}")
+    LiveLoop(ledger)
+    running = serve(
+        ledger,
+        directory / "reports",
+        "127.0.0.1:0",
+        limits=Limits(operator_calls_per_s=1e6, max_message_mib=1),
+    )
+    yield running
+    running.stop(0)
+    ledger.close()
+
+
+@pytest.fixture(scope="module")
+def channel(fuzzed: RunningServer) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(fuzzed.address) as opened:
+        yield opened
+
+
+def answer(channel: grpc.Channel, name: str, raw: bytes) -> tuple[grpc.StatusCode, str]:
+    """Status and message; of a stream that began, OK."""
+    path = f"/{SERVICE.full_name}/{name}"
+    try:
+        if SERVICE.methods_by_name[name].server_streaming:
+            stream: Any = channel.unary_stream(path)(raw, timeout=20)
+            next(stream)
+            stream.cancel()
+        else:
+            multi: Any = channel.unary_unary(path)
+            multi(raw, timeout=20)
+    except grpc.RpcError as exc:
+        refusal: Any = exc
+        return refusal.code(), refusal.details()
+    return grpc.StatusCode.OK, ""
+
+
+def test_every_call_is_fuzzed() -> None:
+    """A new call needs a strategy here."""
+    assert set(messages) == set(SERVICE.methods_by_name)
+
+
+@FUZZ
+@given(name=st.sampled_from(sorted(messages)), raw=st.binary(max_size=200))
+def test_arbitrary_bytes_get_an_orderly_answer(channel: grpc.Channel, name: str, raw: bytes) -> None:
+    """Bytes that are no message are an invalid argument, whichever call they were sent to."""
+    status, message = answer(channel, name, raw)
+    assert status in ORDERLY, message
+    assert (status is grpc.StatusCode.OK) == (message == "")
+
+
+@settings(FUZZ, max_examples=300)
+@given(data=st.data())
+def test_arbitrary_messages_get_an_orderly_answer(channel: grpc.Channel, data: st.DataObject) -> None:
+    """Control characters, huge numbers, deep JSON, half surrogates: refused with a sentence, or served."""
+    name = data.draw(st.sampled_from(["SubmitRequest", *sorted(messages)]))
+    status, message = answer(channel, name, data.draw(messages[name]).SerializeToString())
+    assert status in ORDERLY, message
+    assert "Traceback" not in message
+
+
+@pytest.mark.parametrize("mebibytes", [1.5, 3.0])
+def test_a_message_that_is_too_large_is_refused(channel: grpc.Channel, mebibytes: float) -> None:
+    """A little too large by us, with what to do; far too large by gRPC, unread."""
+    status, message = answer(channel, "GetRequest", b"x" * int(mebibytes * 1024 * 1024))
+    assert status is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert ("Split the list" in message) == (mebibytes < 2)
+
+
+def test_after_all_that_the_ledger_is_whole(channel: grpc.Channel, fuzzed: RunningServer) -> None:
+    """The chain holds, every refusal can be read, and the service still answers."""
+    for name in ("VerifyLedger", "ListRefusals", "ListRequests"):
+        assert answer(channel, name, b"") == (grpc.StatusCode.OK, "")
+
+
+# The command line's files
+
+
+@settings(FUZZ, max_examples=40)
+@given(content=st.binary(max_size=100) | st.text(max_size=50).map(str.encode))
+def test_a_file_of_sample_ids_may_hold_anything(
+    fuzzed: RunningServer, tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    """Filed, or refused with one message; at the server's command and at the site's."""
+    file = tmp_path_factory.mktemp("ids") / "ids"
+    file.write_bytes(content)
+    arguments = ["--server", fuzzed.address, "request", "--client", "3", "--samples", str(file)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code in (0, 2)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.output
+
+
+def test_the_sites_command_explains_a_file_that_is_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence and exit code 2."""
+    (tmp_path / "ids").write_bytes(b"\xff\xfe\x00")
+    arguments = [
+        "flower-unlearn-site",
+        "request",
+        "--state-dir",
+        str(tmp_path),
+        "--samples",
+        str(tmp_path / "ids"),
+    ]
+    monkeypatch.setattr("sys.argv", arguments)
+    with pytest.raises(SystemExit) as caught:
+        site_cli.main()
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.startswith("Error: 'utf-8' codec")
+
+
+@settings(FUZZ, max_examples=20)
+@given(content=st.binary(max_size=60))
+def test_a_tls_file_may_hold_anything(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    """A service with a damaged certificate or key does not start, and says so."""
+    directory = tmp_path_factory.mktemp("tls")
+    (directory / "file").write_bytes(content)
+    tls = [part for name in ("ca", "cert", "key") for part in (f"--tls-{name}", str(directory / "file"))]
+    arguments = ["serve", "--state-dir", str(directory), "--address", "127.0.0.1:0", *tls]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert "setting is wrong" in result.output
+
+
+# Configuration
+
+SETTING_NAMES = sorted(name.replace("_", "-") for name in RunSettings.model_fields)
+setting_values = st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=20), json_values)
+
+
+@FUZZ
+@given(values=st.dictionaries(st.sampled_from(SETTING_NAMES) | texts, setting_values, max_size=4))
+def test_a_run_configuration_may_hold_anything(values: dict[str, Any]) -> None:
+    """It is taken, or refused with the one error that the command line shows as a sentence."""
+    with contextlib.suppress(ConfigurationError):
+        RunSettings.from_run_config(values)
+
+
+@FUZZ
+@given(text=st.text(st.sampled_from(string.ascii_lowercase + "=;, 0123456789-é\x00"), max_size=60) | texts)
+def test_scripted_requests_may_say_anything(text: str) -> None:
+    """They are read, or refused likewise."""
+    with contextlib.suppress(ConfigurationError):
+        parse_requests(text)
+
+
+@FUZZ
+@given(
+    values=st.fixed_dictionaries(
+        {}, optional={name: st.floats() | st.integers() for name in Limits.__dataclass_fields__}
+    )
+)
+def test_limits_may_be_any_numbers(values: dict[str, Any]) -> None:
+    """They are taken, or refused likewise."""
+    with contextlib.suppress(ConfigurationError):
+        Limits(**values)

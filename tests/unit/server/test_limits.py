@@ -1,0 +1,110 @@
+"""How much one caller may take, without a network: time is a number that the test passes in."""
+
+import pytest
+
+from server.api.access import Caller, Role
+from server.api.limits import Limits, Rates, TokenBucket, Watchers
+from server.ledger import LimitExceeded
+from unlearning.errors import ConfigurationError
+
+ADA = Caller("ada", Role.OFFICER)
+BOB = Caller("bob", Role.CLIENT)
+OPERATOR = Caller("ada", Role.OPERATOR)
+
+
+def test_a_bucket_gives_its_capacity_at_once_and_no_more() -> None:
+    """Three tokens, then the time until the next one flows in."""
+    bucket = TokenBucket(rate_per_s=2.0, capacity=3.0)
+    assert [bucket.take(10.0) for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
+
+
+def test_a_bucket_fills_at_its_rate() -> None:
+    """After half a second at two a second there is one token, not two."""
+    bucket = TokenBucket(rate_per_s=2.0, capacity=3.0)
+    for _ in range(3):
+        bucket.take(10.0)
+    assert bucket.take(10.5) == 0.0
+    assert bucket.take(10.5) > 0.0
+
+
+def test_a_bucket_never_holds_more_than_its_capacity() -> None:
+    """A day of silence is worth no more than the capacity."""
+    bucket = TokenBucket(rate_per_s=2.0, capacity=3.0)
+    bucket.take(0.0)
+    assert [bucket.take(86_400.0) == 0.0 for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_clock_that_goes_back_takes_no_tokens_away() -> None:
+    """Time that runs backwards counts as no time."""
+    bucket = TokenBucket(rate_per_s=1.0, capacity=2.0)
+    bucket.take(100.0)
+    assert bucket.take(50.0) == 0.0
+    assert bucket.take(50.0) == 1.0
+
+
+def test_a_caller_over_its_rate_is_told_when_to_try_again() -> None:
+    """At two a second, four at once; the fifth waits half a second."""
+    rates = Rates(Limits(calls_per_s=2.0))
+    for _ in range(4):
+        rates.take(ADA, 0.0)
+    with pytest.raises(LimitExceeded, match=r"'ada' may make 2 a second. Try again in 0.5 s"):
+        rates.take(ADA, 0.0)
+
+
+def test_one_caller_takes_nothing_from_another() -> None:
+    """The same name in another role is another caller."""
+    rates = Rates(Limits(calls_per_s=1.0))
+    for caller in (ADA, BOB):
+        rates.take(caller, 0.0)
+        rates.take(caller, 0.0)
+    with pytest.raises(LimitExceeded):
+        rates.take(ADA, 0.0)
+    for _ in range(50):
+        rates.take(OPERATOR, 0.0)
+
+
+def test_watchers_of_one_caller_are_limited_before_all_places_are_taken() -> None:
+    """Its third stream is refused; somebody else's is not."""
+    watchers = Watchers(Limits(max_watchers=4, max_watchers_per_caller=2))
+    with watchers.place(BOB), watchers.place(BOB):
+        with pytest.raises(LimitExceeded, match="'bob' is watching 2 times"), watchers.place(BOB):
+            pass
+        with watchers.place(ADA):
+            pass
+
+
+def test_watchers_of_all_callers_are_limited() -> None:
+    """Operators have no limit of their own, but the places end for them too."""
+    watchers = Watchers(Limits(max_watchers=3, max_watchers_per_caller=1))
+    with watchers.place(OPERATOR), watchers.place(OPERATOR), watchers.place(BOB):  # noqa: SIM117
+        with pytest.raises(LimitExceeded, match="3 callers are watching already"), watchers.place(OPERATOR):
+            pass
+
+
+def test_a_place_is_free_again_when_its_stream_ends_with_an_error() -> None:
+    """Otherwise broken lines would use the places up."""
+    watchers = Watchers(Limits(max_watchers=1))
+    with pytest.raises(ZeroDivisionError), watchers.place(BOB):
+        raise ZeroDivisionError
+    with watchers.place(BOB):
+        pass
+
+
+def test_a_message_of_exactly_the_limit_passes() -> None:
+    """One byte more does not, and the message says what to do."""
+    limits = Limits(max_message_mib=1.0)
+    limits.check_size(1024 * 1024)
+    with pytest.raises(LimitExceeded, match=r"1,048,577 bytes; at most 1,048,576 .*Split"):
+        limits.check_size(1024 * 1024 + 1)
+
+
+def test_all_wrong_limits_are_named_at_once() -> None:
+    """Zero, negative, infinite and NaN."""
+    with pytest.raises(ConfigurationError) as caught:
+        Limits(
+            calls_per_s=0.0,
+            max_open_requests=-1,
+            operator_calls_per_s=float("nan"),
+            max_message_mib=float("inf"),
+        )
+    assert len(caught.value.problems) == 4

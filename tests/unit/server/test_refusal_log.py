@@ -1,0 +1,102 @@
+"""Refusals are all counted, and nobody fills the disk by being refused."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from server.api.access import Caller, Role
+from server.api.errors import AccessDenied
+from server.api.refusal_log import ROWS_AT_ONCE, RefusalLog
+from server.ledger import Ledger, LedgerUnavailable, LimitExceeded, Refusal
+from unlearning.errors import RequestNotFound
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+EVE = Caller("eve", Role.CLIENT)
+
+
+class Clock:
+    """Seconds that the test sets."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    opened = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def refusals(ledger: Ledger, clock: Clock) -> RefusalLog:
+    return RefusalLog(ledger, clock=lambda: NOW, monotonic=clock)
+
+
+def test_a_refusal_is_in_the_ledger_at_once(refusals: RefusalLog, ledger: Ledger) -> None:
+    """Who, as what, which call, why, and how the answer was."""
+    refusals.record(EVE, "GetRequest", AccessDenied("not yours"))
+    assert ledger.refusals() == [
+        Refusal(
+            sequence=1,
+            at=NOW,
+            caller="eve",
+            role="client",
+            call="GetRequest",
+            reason="not yours",
+            detail={"error": "AccessDenied", "status": "PERMISSION_DENIED", "times": 1},
+        )
+    ]
+
+
+def test_what_the_caller_may_not_know_is_recorded(refusals: RefusalLog, ledger: Ledger) -> None:
+    """The reason behind a discreet answer."""
+    error = RequestNotFound("No deletion request.")
+    error.__cause__ = AccessDenied("asked for r-000001, which is not about itself")
+    refusals.record(EVE, "GetRequest", error)
+    assert ledger.refusals()[0].reason == "asked for r-000001, which is not about itself"
+
+
+def test_a_flood_is_counted_and_loses_nobody(refusals: RefusalLog, ledger: Ledger, clock: Clock) -> None:
+    """A thousand refusals at once make few rows, whose counts add up; another caller has rows of its own."""
+    for _ in range(1000):
+        refusals.record(EVE, "GetRequest", LimitExceeded("too many"))
+    refusals.record(Caller("bob", Role.CLIENT), "GetRequest", AccessDenied("no"))
+    assert len(ledger.refusals()) == ROWS_AT_ONCE + 1
+    clock.seconds = 10.0
+    refusals.record(EVE, "GetRequest", LimitExceeded("too many"))
+    rows = ledger.refusals(caller="eve")
+    assert len(rows) == ROWS_AT_ONCE + 2
+    assert sum(row.detail["times"] for row in rows) == 1001
+
+
+def test_what_was_only_counted_is_written_at_the_end(refusals: RefusalLog, ledger: Ledger) -> None:
+    """A service that stops loses no count."""
+    for _ in range(150):
+        refusals.record(EVE, "GetRequest", LimitExceeded("too many"))
+    refusals.close()
+    assert sum(row.detail["times"] for row in ledger.refusals()) == 150
+
+
+def test_a_ledger_that_cannot_be_written_is_logged(
+    refusals: RefusalLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The refusal stands, and the log has it."""
+
+    def broken(self: Ledger, rows: list[Refusal]) -> None:
+        raise LedgerUnavailable("disk full")
+
+    monkeypatch.setattr(Ledger, "record_refusals", broken)
+    refusals.record(EVE, "GetRequest", AccessDenied("no"))
+    assert "disk full" in caplog.text
+    assert "eve GetRequest" in caplog.text

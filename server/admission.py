@@ -7,12 +7,18 @@ because a federation can change while a request waits.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from server.ledger import Ledger
 from unlearning.errors import AlreadyForgotten, InvalidRequest, UnknownClient
 from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Exclusions, Granularity, Target
+
+if TYPE_CHECKING:
+    from unlearning.methods import Federation
+
+FEDERATION = "federation"
+"""The fact under which the ledger knows what the federation is."""
 
 # How many ids an error message lists; a federation may have thousands of clients.
 _SHOWN = 20
@@ -38,7 +44,7 @@ def admit(
     Raises:
         InvalidRequest: a parameter, the key or the submitter's name is malformed.
         UnknownMethod: there is no such method.
-        UnsupportedRequest: the method does not work at this granularity.
+        UnsupportedRequest: the method does not work at this granularity, or not in this federation.
         UnknownClient: the federation has no such client.
         AlreadyForgotten: nothing is left of the target.
         ConflictingRequest: a request for the same target is open, or the key made another one.
@@ -52,6 +58,7 @@ def admit(
     # A request sent twice gets its first answer, also when its client has been forgotten since.
     if ledger.find(key) is None:
         _check_target(ledger, target)
+        _check_served(ledger, target, method)
     return ledger.submit(
         target,
         method=method,
@@ -69,12 +76,13 @@ def check_admissible(ledger: Ledger, target: Target, *, method: str, parameters:
     Raises:
         InvalidRequest: a parameter is malformed.
         UnknownMethod: there is no such method.
-        UnsupportedRequest: the method does not work at this granularity.
+        UnsupportedRequest: the method does not work at this granularity, or not in this federation.
         UnknownClient: the federation has no such client.
         AlreadyForgotten: nothing is left of the target.
     """
     _complete_parameters(target, method, parameters)
     _check_target(ledger, target)
+    _check_served(ledger, target, method)
 
 
 def _complete_parameters(target: Target, method: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -97,6 +105,24 @@ def _check_target(ledger: Ledger, target: Target) -> None:
         if target.client_id not in known:
             raise UnknownClient(f"There is no client {target.client_id!r}. Known: {_some(known, ', ')}.")
     _refuse_if_forgotten(ledger.exclusions(), target)
+
+
+def _check_served(ledger: Ledger, target: Target, method: str) -> None:
+    """Refuse what this federation cannot serve; one that has not said what it is checks that when it starts."""
+    federation = federation_of(ledger)
+    if federation is None:
+        return
+    from unlearning.methods import check_served, method_named, preparations
+
+    check_served(method_named(method), target, federation, preparations(federation.prepare))
+
+
+def federation_of(ledger: Ledger) -> "Federation | None":
+    """What the ServerApp has written down of its federation; None before its first start."""
+    from unlearning.methods import Federation
+
+    known = ledger.facts().get(FEDERATION)
+    return None if known is None else Federation.from_json(known)
 
 
 def _refuse_if_forgotten(forgotten: Exclusions, target: Target) -> None:

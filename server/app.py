@@ -12,6 +12,7 @@ from logging import getLogger
 from pathlib import Path
 from socket import gethostname
 
+import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -30,9 +31,12 @@ from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
 from unlearning.durable_files import write_atomically
 from unlearning.errors import ConfigurationError, Fenced
+from unlearning.methods import Federation
 from unlearning.parameters import content_hash
 from unlearning.tasks import load_server_test, make_task
+from unlearning.tasks.task import Examples, Task
 from unlearning.training import initial_parameters
+from unlearning.verification.costs import training_flops
 
 _log = getLogger(__name__)
 
@@ -87,12 +91,19 @@ def open_driver(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterator[D
         preparations = Preparations(state_dir / "kept", settings.preparations())
         fedavg = FedAvg(settings, Roster(timeout_s=settings.round_timeout_s))
         fedavg.combine = preparations.combine
+        fedavg.takes_part = preparations.takes_part
         fedavg.keeps_models = bool(preparations.prepared)
+        task, test_set = make_task(settings.task()), load_server_test(settings.task())
         yield Driver(
             grid=grid,
             settings=settings,
-            task=make_task(settings.task()),
-            test_set=load_server_test(settings.task()),
+            task=task,
+            test_set=test_set,
+            federation=Federation.of(
+                task,
+                local_epochs=settings.local_epochs,
+                flops_per_example=_flops(task, test_set),
+            ),
             fedavg=fedavg,
             ledger=ledger,
             checkpoints=CheckpointStore(state_dir / "checkpoints", keep=settings.checkpoints_kept),
@@ -117,6 +128,13 @@ def state_directory(settings: RunSettings, run_id: int) -> Path:
 def ledger_url(state_dir: Path) -> str:
     """The default ledger: SQLite in the state directory."""
     return f"sqlite:///{state_dir / 'ledger.db'}"
+
+
+def _flops(task: Task, examples: Examples | None) -> float:
+    """Floating-point operations of training on one example; 0 where the server has none to count on."""
+    if not examples:
+        return 0.0
+    return training_flops(task, examples.select(np.arange(min(2, len(examples)))))
 
 
 def _now() -> datetime:

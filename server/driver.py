@@ -15,7 +15,7 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from server.admission import admit
+from server.admission import FEDERATION, admit
 from server.checkpoints import CheckpointStore
 from server.ledger import ClientRecord, Ledger, RoundRecord
 from server.preparations import Preparations
@@ -28,12 +28,13 @@ from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
 from strategies.sessions.parcels import ACCOUNT
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
+from unlearning.methods import Federation
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Forget, Granularity, Status, Target
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import evaluate
-from unlearning.verification.observations import Observations, observe
+from unlearning.verification.observations import Observations, observe, observe_model
 
 _log = getLogger(__name__)
 
@@ -62,6 +63,7 @@ class Driver:
     token: the fencing token that this process acquired.
     answers: what became of the requests that clients filed at their sites, by client and key.
     notes: the last thing noted of a request that waits, so that it is noted once.
+    federation, announced: what this federation is, and what the ledger knows of that.
     endpoint: where sessions with clients are held; None where there are none.
     """
 
@@ -78,6 +80,8 @@ class Driver:
     now: Callable[[], datetime]
     answers: dict[str, dict[str, str]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    federation: Federation
+    announced: Federation | None = None
     endpoint: Endpoint | None = None
 
     def save(self, state: FederationState) -> FederationState:
@@ -89,6 +93,7 @@ class Driver:
         self.ledger.check_fence(self.token)
         state = replace(state, event_sequence=self.ledger.last_event_sequence())
         self.checkpoints.save(state, token=self.token)
+        self._announce(state)
         return state
 
     def restrict(self, state: FederationState) -> None:
@@ -194,14 +199,20 @@ class Driver:
             done.seconds,
         )
 
-    def observe_test(self, parameters: Vector) -> Observations | None:
-        """What the server observes on its own test set; None where it has none."""
+    def observe_test(self, parameters: Vector, *, for_attacks: bool = False) -> Observations | None:
+        """What the server observes on its own test set; None where it has none.
+
+        for_attacks: with all that the attacks need, which costs a second look at the sampled examples.
+        """
         if self.test_set is None:
             return None
-        return observe(
-            evaluate(self.task, parameters, self.test_set),
-            max_samples=self.settings.attack_samples,
-            generator=np.random.default_rng(self.settings.seed),
+        generator = np.random.default_rng(self.settings.seed)
+        samples = self.settings.attack_samples
+        if not for_attacks:
+            per_example = evaluate(self.task, parameters, self.test_set)
+            return observe(per_example, max_samples=samples, generator=generator)
+        return observe_model(
+            self.task, parameters, self.test_set, max_samples=samples, generator=generator, with_outputs=True
         )
 
     def observe_all(
@@ -220,7 +231,7 @@ class Driver:
         done = self.exchange(messages)
         missing = {client: str(failure) for client, failure in done.failures.items()}
         missing |= {client: "it is not online" for client in forgets if client not in asked}
-        own_test = self.observe_test(parameters)
+        own_test = self.observe_test(parameters, for_attacks=True)
         forgotten = {
             client: observations
             for client in forgets
@@ -234,6 +245,15 @@ class Driver:
             missing=missing,
             exchange=done,
         )
+
+    def _announce(self, state: FederationState) -> None:
+        """Let the door know what this federation can serve, whenever that changes."""
+        federation = replace(
+            self.federation, prepare=self.settings.prepare, prepared_since=dict(state.prepared_since)
+        )
+        if federation != self.announced:
+            self.ledger.set_facts({FEDERATION: federation.to_json()}, token=self.token, now=self.now())
+            self.announced = federation
 
     def _take_site_requests(self, client: str, content: RecordDict) -> None:
         """Admit what a client filed at its own site; it can only speak for itself."""

@@ -1,7 +1,8 @@
 """Unlearning methods: one paper, one file, client half and server half together.
 
 Import from here: `METHODS` (the only registry), `method_named`, `validated_parameters`,
-`check_supports`, `preparations`, and the seam's types. A new method is one file in this folder and one line below.
+`check_supports`, `check_served`, `preparations`, and the seam's types. A new method is one file in this
+folder and one line below.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 
 from unlearning.errors import ConfigurationError, InvalidRequest, UnknownMethod, UnsupportedRequest
 from unlearning.methods.fedau import FedAu
+from unlearning.methods.federaser import FedEraser
 from unlearning.methods.gradient_ascent import GradientAscent
 from unlearning.methods.hf_kcu import HfKcu
 from unlearning.methods.method import (
@@ -24,11 +26,13 @@ from unlearning.methods.method import (
     Reply,
     UnlearningState,
 )
+from unlearning.methods.mode import MoDe
 from unlearning.methods.newton_cg import NewtonCg
 from unlearning.methods.pga import Pga
 from unlearning.methods.preparation import Preparation, PreparationOptions, Prepared
 from unlearning.methods.puf import Puf
 from unlearning.methods.retrain import Natural, Retrain
+from unlearning.methods.serving import Federation, check_served
 from unlearning.methods.weight_negation import WeightNegation
 from unlearning.requests import Target
 
@@ -44,6 +48,8 @@ METHODS: Mapping[str, Method] = {
         WeightNegation(),
         GradientAscent(),
         Pga(),
+        FedEraser(),
+        MoDe(),
         Retrain(),
         Natural(),
     )
@@ -52,6 +58,7 @@ METHODS: Mapping[str, Method] = {
 __all__ = [
     "METHODS",
     "ClientSite",
+    "Federation",
     "Instruction",
     "Method",
     "MethodInfo",
@@ -63,6 +70,7 @@ __all__ = [
     "Problem",
     "Reply",
     "UnlearningState",
+    "check_served",
     "check_supports",
     "method_named",
     "preparations",

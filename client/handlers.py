@@ -28,8 +28,8 @@ from unlearning.parameters import Vector
 from unlearning.requests import Forget
 from unlearning.tasks import load_site, make_task
 from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
-from unlearning.training import Trained, TrainingSettings, evaluate, train
-from unlearning.verification.observations import observe
+from unlearning.training import Trained, TrainingSettings, train
+from unlearning.verification.observations import observe_model
 
 Handler = Callable[[Message, Context], RecordDict]
 
@@ -222,17 +222,23 @@ def handle_measure(message: Message, local: Local) -> RecordDict:
         if name == "test" and (forget | local.memory.tombstones()).everything:
             continue  # a client that leaves takes its held-out data with it
         if len(examples):
-            arrays |= _observed(local, model, name, examples)
+            # the attack on the change compares posteriors of forgotten with those of test examples
+            arrays |= _observed(local, model, name, examples, with_outputs=name != "retained")
     return arrays_content(arrays, {})
 
 
-def _observed(local: Local, model: Vector, name: str, examples: Examples) -> dict[str, NDArray[Any]]:
+def _observed(
+    local: Local, model: Vector, name: str, examples: Examples, *, with_outputs: bool
+) -> dict[str, NDArray[Any]]:
     """One set's observations under the keys `name.…`; which examples are sampled depends on no model."""
     seed = local_seed(local.settings.seed, f"{local.client_id}/{name}", 0)
-    observations = observe(
-        evaluate(local.task, model, examples),
+    observations = observe_model(
+        local.task,
+        model,
+        examples,
         max_samples=int(local.values.get("samples", local.settings.attack_samples)),
         generator=np.random.default_rng(seed),
+        with_outputs=with_outputs,
     )
     return {f"{name}.{key}": value for key, value in observations.to_arrays().items()}
 

@@ -24,6 +24,7 @@ from unlearning.errors import CheckpointError
 from unlearning.methods import UnlearningState
 from unlearning.requests import Exclusions, Target
 from unlearning.verification.measurement import Measurement
+from unlearning.verification.observations import Outputs
 
 _log = getLogger(__name__)
 _NAME = re.compile(r"(\d{10})-(\d{6})-([0-9a-f]{16})\.npz")
@@ -171,7 +172,10 @@ def _batch_to_json(batch: Batch, arrays: dict[str, NDArray[Any]]) -> dict[str, A
             "values": dict(method.values),
             "findings": dict(method.findings),
         }
-    plain = asdict(replace(batch, method_state=None, measurements={}, targets=()))
+    for name, outputs in batch.outputs_before.items():
+        arrays[f"before.handles.{name}"] = outputs.handles
+        arrays[f"before.posteriors.{name}"] = outputs.posteriors
+    plain = asdict(replace(batch, method_state=None, measurements={}, targets=(), outputs_before={}))
     return {
         **plain,
         "method_state": state,
@@ -202,5 +206,11 @@ def _batch_from_json(value: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     fields["measurements"] = {
         request_id: tuple(Measurement.from_json(item) for item in items)
         for request_id, items in fields["measurements"].items()
+    }
+    prefix = "before.handles."
+    fields["outputs_before"] = {
+        (name := key.removeprefix(prefix)): Outputs(array, arrays[f"before.posteriors.{name}"])
+        for key, array in arrays.items()
+        if key.startswith(prefix)
     }
     return Batch(method_state=state, **fields)

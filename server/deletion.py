@@ -30,7 +30,7 @@ from unlearning.methods import Need, method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import NOTHING, DeletionRequest, Forget, Status, Target
 from unlearning.verification.measurement import Measurement, Stage, measure
-from unlearning.verification.observations import merge
+from unlearning.verification.observations import Outputs, merge
 
 _log = getLogger(__name__)
 
@@ -254,10 +254,12 @@ def _measured(driver: Driver, state: FederationState, stage: Stage) -> Federatio
     forgets = concerned(driver, batch.targets)
     driver.restrict(state)
     observed = driver.observe_all(state, state.parameters, forgets)
+    if stage == "before":
+        batch = replace(batch, outputs_before=_outputs(observed))
     measurements = {
         request_id: (
             *batch.measurements.get(request_id, ()),
-            _measurement_of(driver, state, target, stage, observed),
+            _measurement_of(driver, replace(state, batch=batch), target, stage, observed),
         )
         for request_id, target in zip(batch.request_ids, batch.targets, strict=True)
     }
@@ -288,7 +290,14 @@ def _measurement_of(
         forgotten=merge(mine) if mine else None,
         seed=driver.settings.seed,
         reasons={"forgotten": "; ".join(missing)} if missing else None,
+        outputs_before=_batch(state).outputs_before if stage != "before" else None,
     )
+
+
+def _outputs(observed: Observed) -> dict[str, Outputs]:
+    """The posteriors by `test` and `forgotten`, as far as there are any."""
+    sets = {"test": observed.test, "forgotten": merge(observed.forgotten.values())}
+    return {name: one.outputs for name, one in sets.items() if one is not None and one.outputs is not None}
 
 
 def _target_score(driver: Driver, before: Measurement) -> float | None:
@@ -315,22 +324,6 @@ def _stop_reason(driver: Driver, state: FederationState, batch: Batch) -> str:
     if batch.recovery_rounds >= driver.settings.recovery_max_rounds:
         return f"recovery-max-rounds ({driver.settings.recovery_max_rounds}) is reached"
     return ""
-
-
-def _given_up(driver: Driver, state: FederationState, failure: MethodFailed) -> FederationState:
-    """Back to training with the model as it was; the requests wait for another try, or have failed."""
-    batch = _batch(state)
-    _log.warning("Unlearning attempt %d failed: %s", batch.attempt, failure)
-    state = driver.save(replace(state, phase=Phase.TRAINING, batch=None, is_resting=True))
-    for request_id in batch.request_ids:
-        if not failure.retryable:
-            _move(driver, request_id, Status.FAILED, reason=str(failure))
-        elif batch.attempt >= driver.settings.max_attempts:
-            reason = f"{batch.attempt} attempts failed, the last one because: {failure}"
-            _move(driver, request_id, Status.FAILED, reason=reason, retryable=True)
-        else:
-            _move(driver, request_id, Status.SCHEDULED, reason=str(failure))
-    return state
 
 
 def _absent(request: DeletionRequest, online: set[str]) -> str:

@@ -14,6 +14,7 @@ from unlearning.methods import UnlearningState
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Target
 from unlearning.verification.measurement import Measurement
+from unlearning.verification.observations import Outputs
 
 
 class Phase(StrEnum):
@@ -52,6 +53,8 @@ class Batch:
         the federation's own model stays as it was until the method has finished.
     findings: what the method itself reports, by name.
     measurements: by request id, in order of time; all requests of a batch are measured together.
+    outputs_before: posteriors of the model before the deletion, by `test` and `forgotten`; what they are
+        compared with comes later.
     target_score: recovery may end when the test score reaches it; None if there is nothing to test on.
     """
 
@@ -70,6 +73,7 @@ class Batch:
     findings: Mapping[str, Any] = field(default_factory=dict)
     participants: tuple[str, ...] = ()
     measurements: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
+    outputs_before: Mapping[str, Outputs] = field(default_factory=dict)
     unlearning_cost: Cost = field(default_factory=Cost)
     recovery_cost: Cost = field(default_factory=Cost)
     measuring_cost: Cost = field(default_factory=Cost)

@@ -9,6 +9,7 @@ rate at a low false-positive rate; Efron and Tibshirani, An Introduction to the 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -98,18 +99,23 @@ def discriminate(
         DataError: as for `auc`.
     """
     curve = _Curve.of(members, others, weights)
-    generator = np.random.default_rng(seed)
     count, size = len(members), len(others)
     resolvable = effective_size(curve.other_weights[0]) >= 1 / LOW_FPR
+    drawn_members = _times_drawn(count, replicates, seed, 0)[:, curve.member_order]
+    part = curve.other_weights[0] > 0  # an example of weight zero takes no part
+    drawn_others = np.zeros((replicates, size), dtype=np.uint16)
+    drawn_others[:, part] = _times_drawn(int(part.sum()), replicates, seed, 1)[
+        :, _ranks(curve.other_order[part])
+    ]
     aucs, tprs = [], []
     block = max(1, _BLOCK // max(count, size))
     for start in range(0, replicates, block):
-        rows = min(block, replicates - start)
-        drawn_members = _resampled(curve.member_weights[0], rows, generator)
-        drawn_others = _resampled(curve.other_weights[0], rows, generator)
-        aucs.append(curve.auc(drawn_members, drawn_others))
+        rows = slice(start, start + block)
+        mine = drawn_members[rows] * curve.member_weights
+        theirs = drawn_others[rows] * curve.other_weights
+        aucs.append(curve.auc(mine, theirs))
         if resolvable:
-            tprs.append(curve.tpr(drawn_members, drawn_others, LOW_FPR))
+            tprs.append(curve.tpr(mine, theirs, LOW_FPR))
     smaller = min(count, size)
     value = float(curve.auc(curve.member_weights, curve.other_weights)[0])
     area = _interval(value, np.concatenate(aucs), smaller)
@@ -147,13 +153,16 @@ def effective_size(weights: Values) -> float:
 class _Curve:
     """Sorted scores, and where each stands among the other side's: all that any replicate needs.
 
-    member_weights (1, n), other_weights (1, m): in the order of the sorted scores.
+    member_weights (1, n), other_weights (1, m): in the order of the sorted scores, as are the positions
+        `member_order` and `other_order` at which the examples were given.
     below, up_to (n,): how many others are below, and at most equal to, each member.
     others_end, members_end (k,): for each distinct other's score, how many of each side are at most equal.
     """
 
     member_weights: Values
     other_weights: Values
+    member_order: NDArray[np.intp]
+    other_order: NDArray[np.intp]
     below: NDArray[np.intp]
     up_to: NDArray[np.intp]
     others_end: NDArray[np.intp]
@@ -163,12 +172,14 @@ class _Curve:
     def of(cls, members: Values, others: Values, weights: Values | None) -> "_Curve":
         given = np.ones(len(others)) if weights is None else np.asarray(weights, dtype=np.float64)
         _check(members, others, given)
-        order = np.argsort(others, kind="stable")
-        sorted_members, sorted_others = np.sort(members), others[order]
+        member_order, order = np.argsort(members, kind="stable"), np.argsort(others, kind="stable")
+        sorted_members, sorted_others = members[member_order], others[order]
         distinct = np.unique(sorted_others)
         return cls(
             member_weights=np.ones((1, len(members))),
             other_weights=given[order][np.newaxis],
+            member_order=member_order,
+            other_order=order,
             below=np.searchsorted(sorted_others, sorted_members, side="left"),
             up_to=np.searchsorted(sorted_others, sorted_members, side="right"),
             others_end=np.searchsorted(sorted_others, distinct, side="right"),
@@ -199,18 +210,23 @@ def _cumulated(weights: Values) -> Values:
     return np.concatenate([np.zeros((len(weights), 1)), np.cumsum(weights, axis=1)], axis=1)
 
 
-def _resampled(weights: Values, rows: int, generator: np.random.Generator) -> Values:
-    """`rows` draws of as many examples with replacement, as weights (rows, n).
+@lru_cache(maxsize=8)
+def _times_drawn(size: int, replicates: int, seed: int, side: int) -> NDArray[np.uint16]:
+    """How often each of `size` examples is drawn when as many are drawn with replacement, (replicates, size).
 
-    Examples of weight zero take no part; without that a replicate could be left with nothing.
+    Kept for the next attack on the same examples: drawing costs more than all the rest.
     """
-    part = np.flatnonzero(weights)
-    size = len(part)
-    drawn = generator.integers(0, size, size=(rows, size)) + size * np.arange(rows)[:, np.newaxis]
-    counts = np.bincount(drawn.ravel(), minlength=rows * size).reshape(rows, size)
-    result = np.zeros((rows, len(weights)))
-    result[:, part] = counts * weights[part]
+    drawn = np.random.default_rng([seed, side]).integers(0, size, size=(replicates, size))
+    drawn += size * np.arange(replicates)[:, np.newaxis]
+    counts = np.bincount(drawn.ravel(), minlength=replicates * size).reshape(replicates, size)
+    result = counts.astype(np.uint16)
+    result.flags.writeable = False
     return result
+
+
+def _ranks(values: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The place of each value among the values."""
+    return np.argsort(np.argsort(values))
 
 
 def _interval(value: float, replicates: Values, smaller: int) -> Estimate:

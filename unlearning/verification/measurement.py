@@ -7,14 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from unlearning.errors import DataError
-from unlearning.verification.membership_inference import confidence_attack, yeom
-from unlearning.verification.observations import Observations
+from unlearning.verification.attack_figures import CONFIDENCE, YEOM, AttackFigure, attack_figures
+from unlearning.verification.observations import Observations, Outputs
 
 Stage: TypeAlias = Literal["before", "unlearned", "recovery"]
 SetName: TypeAlias = Literal["test", "retained", "forgotten"]
 
-YEOM, CONFIDENCE = "yeom", "confidence"
+__all__ = [
+    "CONFIDENCE",
+    "CONFIDENCE_POWER",
+    "YEOM",
+    "Measurement",
+    "SetMeasure",
+    "SetName",
+    "Stage",
+    "measure",
+]
+
 CONFIDENCE_POWER = "confidence_balanced_accuracy"
 
 
@@ -36,6 +45,7 @@ class Measurement:
     test, retained, forgotten: None where the set could not be measured.
     attacks: by name, in [0, 1]: `yeom` and `confidence` are shares of the forgotten examples called
         members, `confidence_balanced_accuracy` is that attack's own power (0.5 is guessing).
+    figures: every attack by name, with intervals.
     not_measured: one phrase for each thing that could not be measured, with its reason.
     """
 
@@ -45,6 +55,7 @@ class Measurement:
     retained: SetMeasure | None = None
     forgotten: SetMeasure | None = None
     attacks: Mapping[str, float] = field(default_factory=dict)
+    figures: Mapping[str, AttackFigure] = field(default_factory=dict)
     not_measured: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -56,6 +67,7 @@ class Measurement:
             "retained": _set_to_json(self.retained),
             "forgotten": _set_to_json(self.forgotten),
             "attacks": dict(sorted(self.attacks.items())),
+            "figures": {name: figure.to_json() for name, figure in sorted(self.figures.items())},
             "not_measured": list(self.not_measured),
         }
 
@@ -69,6 +81,10 @@ class Measurement:
             retained=_set_from_json(value["retained"]),
             forgotten=_set_from_json(value["forgotten"]),
             attacks=dict(value["attacks"]),
+            # a checkpoint of an earlier version has none
+            figures={
+                name: AttackFigure.from_json(figure) for name, figure in value.get("figures", {}).items()
+            },
             not_measured=tuple(value["not_measured"]),
         )
 
@@ -82,6 +98,7 @@ def measure(
     forgotten: Observations | None,
     seed: int,
     reasons: Mapping[SetName, str] | None = None,
+    outputs_before: Mapping[str, Outputs] | None = None,
 ) -> Measurement:
     """Measure what can be measured, and say of the rest why not.
 
@@ -89,6 +106,8 @@ def measure(
     at every stage, also before unlearning, so that the stages are comparable.
     reasons: why a set is missing, in part or as a whole (`{"forgotten": "client 3 was offline"}`), in
         words for the report.
+    outputs_before: posteriors of the model before the deletion, by `test` and `forgotten`, for the attack
+        on the change; None at the stage `before` itself.
     """
     given = {"test": test, "retained": retained, "forgotten": forgotten}
     why = {str(name): reason for name, reason in (reasons or {}).items()}
@@ -103,16 +122,22 @@ def measure(
             if name in why:
                 notes.append(f"{name} data, in part: {why[name]}")
             notes.extend(_notes(name, observations))
-    attacks: dict[str, float] = {}
-    notes.extend(_run_yeom(present, attacks))
-    notes.extend(_run_confidence_attack(present, attacks, seed))
+    retained_set = present.get("retained")
+    figures, reasons_of_attacks = attack_figures(
+        present,
+        mean_training_loss=None if retained_set is None else retained_set.mean_loss,
+        outputs_before=outputs_before,
+        seed=seed,
+    )
+    notes.extend(reasons_of_attacks)
     return Measurement(
         stage=stage,
         round=round,
         test=_summary(present.get("test")),
         retained=_summary(present.get("retained")),
         forgotten=_summary(present.get("forgotten")),
-        attacks=attacks,
+        attacks=_shares(figures),
+        figures=figures,
         not_measured=tuple(notes),
     )
 
@@ -137,38 +162,15 @@ def _notes(name: str, observations: Observations) -> list[str]:
     return notes
 
 
-def _run_yeom(present: Mapping[str, Observations], attacks: dict[str, float]) -> list[str]:
-    lacking = [name for name in ("retained", "forgotten") if name not in present]
-    if lacking:
-        return [f"Yeom's attack: it needs the {' and the '.join(lacking)} data"]
-    threshold = present["retained"].mean_loss
-    if threshold is None:
-        return ["Yeom's attack: there is no finite mean training loss to compare with"]
-    try:
-        attacks[YEOM] = yeom(present["forgotten"].losses, threshold)
-    except DataError as exc:
-        return [f"Yeom's attack: {exc}"]
-    return []
-
-
-def _run_confidence_attack(
-    present: Mapping[str, Observations], attacks: dict[str, float], seed: int
-) -> list[str]:
-    lacking = [name for name in ("retained", "test", "forgotten") if name not in present]
-    if lacking:
-        return [f"confidence attack: it needs the {' and the '.join(lacking)} data"]
-    try:
-        result = confidence_attack(
-            present["retained"].confidences,
-            present["test"].confidences,
-            present["forgotten"].confidences,
-            seed=seed,
-        )
-    except DataError as exc:
-        return [f"confidence attack: {exc}"]
-    attacks[CONFIDENCE] = result.score
-    attacks[CONFIDENCE_POWER] = result.balanced_accuracy
-    return []
+def _shares(figures: Mapping[str, AttackFigure]) -> dict[str, float]:
+    """The two attacks' shares by name, and the confidence attack's power."""
+    shares = {
+        name: figure.called.value
+        for name, figure in figures.items()
+        if name in (YEOM, CONFIDENCE) and figure.called is not None
+    }
+    power = figures[CONFIDENCE].balanced_accuracy if CONFIDENCE in figures else None
+    return shares if power is None else {**shares, CONFIDENCE_POWER: power}
 
 
 def _set_to_json(measure: SetMeasure | None) -> dict[str, Any] | None:

@@ -1,18 +1,50 @@
 """What one client tells the server about one set of its examples.
 
 The sums run over every example; single values travel for a bounded random sample only, without ids
-and in random order, because the membership attacks need values and not means.
+and in random order, because the membership attacks need values and not means. docs/verification.md lists
+everything that leaves a client.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from unlearning.errors import DataError
-from unlearning.tasks.task import PerExample
+from unlearning.parameters import Vector
+from unlearning.tasks.task import Examples, PerExample, Task
+from unlearning.training import evaluate, predict
+from unlearning.verification.thresholds import entropy, modified_entropy
+
+MOST_CLASSES = 100
+"""Posteriors of more classes than this are not sent: they would outweigh the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What the threshold attacks need of each of k sampled examples of a classification, each array (k,).
+
+    correct: 1 where the arg-max is right, else 0. entropies, modified_entropies: in nats.
+    """
+
+    labels: NDArray[np.int64]
+    correct: NDArray[np.float64]
+    entropies: NDArray[np.float64]
+    modified_entropies: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Posteriors (k, classes) that can be compared with those of another model, example by example.
+
+    handles (k,): a random number an example, the same at every measurement of a run; not its id.
+    """
+
+    handles: NDArray[np.float64]
+    posteriors: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +52,8 @@ class Observations:
     """Sums over `num_examples` examples, and the loss and confidence of k ≤ `num_examples` of them.
 
     losses, confidences: shape (k,), float64; entry j of both belongs to the same example.
+    details: of the same examples in the same order; None where the task is no classification.
+    outputs: likewise; None where nobody asked for them.
 
     Raises:
         DataError: the sample is not a sample of that many examples.
@@ -30,6 +64,8 @@ class Observations:
     score_sum: float
     losses: NDArray[np.float64]
     confidences: NDArray[np.float64]
+    details: Details | None = None
+    outputs: Outputs | None = None
 
     def __post_init__(self) -> None:
         fits = self.losses.ndim == 1 and self.losses.shape == self.confidences.shape
@@ -39,6 +75,14 @@ class Observations:
                 f"confidences and no more than examples, got shapes {self.losses.shape} and "
                 f"{self.confidences.shape}."
             )
+        for group in (self.details, self.outputs):
+            for item in fields(group) if group is not None else ():
+                shape = getattr(group, item.name).shape
+                dimensions = 2 if item.name == "posteriors" else 1
+                if shape[:1] != self.losses.shape or len(shape) != dimensions:
+                    raise DataError(
+                        f"{len(self.losses)} sampled losses came with {item.name} of shape {shape}."
+                    )
 
     @property
     def mean_loss(self) -> float | None:
@@ -50,17 +94,21 @@ class Observations:
         """The mean score (accuracy, Dice) over every example; None as for `mean_loss`."""
         return self._mean(self.score_sum)
 
-    def to_arrays(self) -> dict[str, NDArray[np.float64]]:
-        """The observations as float64 arrays, for transport; `from_arrays` is the inverse."""
-        return {
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """The observations as named arrays, for transport; `from_arrays` is the inverse."""
+        arrays: dict[str, NDArray[Any]] = {
             "sums": np.array([self.num_examples, self.loss_sum, self.score_sum], dtype=np.float64),
             "losses": self.losses,
             "confidences": self.confidences,
         }
+        for group in (self.details, self.outputs):
+            if group is not None:
+                arrays |= {item.name: getattr(group, item.name) for item in fields(group)}
+        return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "Observations":
-        """The inverse of `to_arrays`.
+        """The inverse of `to_arrays`. Details and outputs may be missing, each as a whole.
 
         Raises:
             DataError: an array is missing or the sums are not a count and two numbers.
@@ -79,6 +127,8 @@ class Observations:
             score_sum=float(sums[2]),
             losses=np.asarray(arrays["losses"], dtype=np.float64),
             confidences=np.asarray(arrays["confidences"], dtype=np.float64),
+            details=_group(Details, arrays),
+            outputs=_group(Outputs, arrays),
         )
 
     def _mean(self, total: float) -> float | None:
@@ -93,7 +143,10 @@ def observe(per_example: PerExample, *, max_samples: int, generator: np.random.G
     The sample is drawn without replacement. Its order is random too, so that it says nothing about
     which example is which.
     """
-    chosen = generator.permutation(len(per_example))[:max_samples]
+    return _at(per_example, generator.permutation(len(per_example))[:max_samples])
+
+
+def _at(per_example: PerExample, chosen: NDArray[np.intp]) -> Observations:
     return Observations(
         num_examples=len(per_example),
         loss_sum=float(per_example.loss.sum()),
@@ -103,20 +156,98 @@ def observe(per_example: PerExample, *, max_samples: int, generator: np.random.G
     )
 
 
+def observe_model(
+    task: Task,
+    parameters: Vector,
+    examples: Examples,
+    *,
+    max_samples: int,
+    generator: np.random.Generator,
+    with_outputs: bool = False,
+) -> Observations:
+    """`observe` the model `parameters` (d,) on examples, with the details that classifications allow.
+
+    with_outputs: send the sampled examples' posteriors too. The generator alone decides which examples are
+        sampled and what their handles are, whatever the model.
+    """
+    per_example = evaluate(task, parameters, examples)
+    chosen = generator.permutation(len(examples))[:max_samples]
+    plain = _at(per_example, chosen)
+    handles = generator.random(len(chosen))
+    if examples.targets.ndim != 1 or len(chosen) == 0:
+        return plain
+    sampled = examples.select(chosen)
+    logits = predict(task, parameters, sampled)
+    if logits.ndim != 2 or not np.isfinite(logits).all():
+        return plain
+    labels, posteriors = sampled.targets.numpy().astype(np.int64), softmax(logits, axis=1)
+    return replace(
+        plain,
+        details=Details(
+            labels=labels,
+            correct=(logits.argmax(axis=1) == labels).astype(np.float64),
+            entropies=entropy(posteriors),
+            modified_entropies=modified_entropy(posteriors, labels),
+        ),
+        outputs=Outputs(handles, posteriors.astype(np.float32))
+        if with_outputs and logits.shape[1] <= MOST_CLASSES
+        else None,
+    )
+
+
 def merge(parts: Iterable[Observations]) -> Observations:
     """Several clients' observations as one, the same bits whatever order they come in.
 
-    The pooled sample is sorted by loss. Where clients sent a bounded sample, one that holds more than
-    its bound counts less in the pooled sample than in the sums.
+    The pooled sample is sorted, by loss first. Details and outputs are pooled where every part has them.
+    Where clients sent a bounded sample, one that holds more than its bound counts less in the pooled
+    sample than in the sums.
     """
     every = list(parts)
     losses = np.concatenate([np.zeros(0), *(part.losses for part in every)])
     confidences = np.concatenate([np.zeros(0), *(part.confidences for part in every)])
-    order = np.lexsort((confidences, losses))
+    details = _pooled(Details, [part.details for part in every])
+    outputs = _pooled(Outputs, [part.outputs for part in every])
+    keys = [confidences, losses]
+    if details is not None:
+        keys = [details.modified_entropies, details.entropies, details.correct, details.labels, *keys]
+    if outputs is not None:
+        keys = [outputs.handles, *keys]
+    order = np.lexsort(keys)
     return Observations(
         num_examples=sum(part.num_examples for part in every),
         loss_sum=sum(sorted(part.loss_sum for part in every), start=0.0),
         score_sum=sum(sorted(part.score_sum for part in every), start=0.0),
         losses=losses[order],
         confidences=confidences[order],
+        details=_ordered(details, order),
+        outputs=_ordered(outputs, order),
     )
+
+
+_Group = TypeVar("_Group", Details, Outputs)
+
+
+def _group(kind: type[_Group], arrays: Mapping[str, NDArray[Any]]) -> _Group | None:
+    """The arrays of `kind` by their names, in its own types; None where one of them is missing."""
+    names = [item.name for item in fields(kind)]
+    if not set(names) <= set(arrays):
+        return None
+    types = {"labels": np.int64, "posteriors": np.float32}
+    return kind(**{name: np.asarray(arrays[name], dtype=types.get(name, np.float64)) for name in names})
+
+
+def _pooled(kind: type[_Group], parts: Sequence[_Group | None]) -> _Group | None:
+    """All parts one after another; None where one is missing or their classes differ in number."""
+    present = [part for part in parts if part is not None]
+    if not present or len(present) < len(parts):
+        return None
+    columns = {item.name: [np.asarray(getattr(part, item.name)) for part in present] for item in fields(kind)}
+    if any(len({array.shape[1:] for array in arrays}) > 1 for arrays in columns.values()):
+        return None
+    return kind(**{name: np.concatenate(arrays) for name, arrays in columns.items()})
+
+
+def _ordered(group: _Group | None, order: NDArray[np.intp]) -> _Group | None:
+    if group is None:
+        return None
+    return type(group)(**{item.name: getattr(group, item.name)[order] for item in fields(group)})

@@ -114,9 +114,10 @@ def best_threshold(members: Values, others: Values) -> float:
     if len(members) == 0 or len(others) == 0:
         raise DataError(f"A threshold needs both sides, got {len(members)} members, {len(others)} others.")
     candidates = np.unique(np.concatenate([members, others]))[::-1]
-    found = 1 - np.searchsorted(np.sort(members), candidates, side="left") / len(members)
-    alarms = 1 - np.searchsorted(np.sort(others), candidates, side="left") / len(others)
-    return float(candidates[np.argmax(found - alarms)])
+    found = len(members) - np.searchsorted(np.sort(members), candidates, side="left")
+    alarms = len(others) - np.searchsorted(np.sort(others), candidates, side="left")
+    # whole numbers, because equally good thresholds would differ in the last digit of a fraction
+    return float(candidates[np.argmax(found * len(others) - alarms * len(members))])
 
 
 def class_thresholds(members: Scored, others: Scored, classes: Labels) -> Values:

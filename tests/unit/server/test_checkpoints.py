@@ -11,6 +11,7 @@ from unlearning.errors import CheckpointError
 from unlearning.methods import UnlearningState
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.verification.measurement import Measurement, SetMeasure
+from unlearning.verification.observations import Outputs
 
 TARGET = Target(Granularity.SAMPLE, "3", frozenset({"a", "b"}))
 STATE = FederationState(
@@ -32,6 +33,7 @@ STATE = FederationState(
         ),
         target_score=0.9,
         measurements={"r-000001": (Measurement(stage="before", round=6, test=SetMeasure(10, 0.5, 0.91)),)},
+        outputs_before={"test": Outputs(np.array([0.5]), np.array([[0.25, 0.75]], dtype=np.float32))},
         unlearning_cost=Cost(exchanges=1, seconds=2.5, bytes_sent=10, bytes_received=20),
     ),
     event_sequence=12,
@@ -48,8 +50,13 @@ def test_everything_survives_a_round_trip():
     assert back.parameters.dtype == np.float32
     np.testing.assert_array_equal(method.parameters, np.ones(5))
     np.testing.assert_array_equal(method.arrays["v"], np.eye(2))
-    plain = replace(back, parameters=STATE.parameters, batch=replace(back.batch, method_state=None))
-    assert plain == replace(STATE, batch=replace(STATE.batch, method_state=None))
+    outputs, own = back.batch.outputs_before["test"], STATE.batch.outputs_before["test"]
+    np.testing.assert_array_equal(outputs.handles, own.handles)
+    np.testing.assert_array_equal(outputs.posteriors, own.posteriors)
+    assert (outputs.handles.dtype, outputs.posteriors.dtype) == (np.float64, np.float32)
+    without = {"method_state": None, "outputs_before": {}}
+    plain = replace(back, parameters=STATE.parameters, batch=replace(back.batch, **without))
+    assert plain == replace(STATE, batch=replace(STATE.batch, **without))
 
 
 def test_the_newest_is_read_and_only_some_are_kept(tmp_path):

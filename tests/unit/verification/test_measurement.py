@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from unlearning.verification.measurement import Measurement, SetMeasure, measure
-from unlearning.verification.observations import Observations
+from unlearning.verification.observations import Details, Observations
 
 
 def observations(losses, score_sum=1.0, num_examples=None) -> Observations:
     losses = np.asarray(losses, dtype=np.float64)
     count = len(losses) if num_examples is None else num_examples
     mean = float(losses.mean()) if len(losses) else 0.0
-    return Observations(count, mean * count, score_sum, losses, np.exp(-losses))
+    details = Details(np.zeros(len(losses), dtype=np.int64), (losses < 1).astype(float), losses, losses)
+    return Observations(count, mean * count, score_sum, losses, np.exp(-losses), details)
 
 
 TEST = observations([2.0, 2.5, 3.0, 3.5], score_sum=1.0)
@@ -71,10 +72,14 @@ def test_a_set_that_is_there_in_part_is_named_too():
 
 
 def test_no_attack_without_forgotten_data():
-    """Both attacks are named as not run, and no share is made up."""
+    """All attacks are named as not run, and no share is made up."""
     result = measured(forgotten=None)
     assert result.attacks == {}
-    assert [note.split(":")[0] for note in result.not_measured[1:]] == ["Yeom's attack", "confidence attack"]
+    assert [note.split(":")[0] for note in result.not_measured[1:]] == [
+        "Yeom's attack",
+        "confidence attack",
+        "threshold attacks",
+    ]
 
 
 def test_without_test_data_yeom_still_runs():
@@ -97,7 +102,12 @@ def test_an_exploded_model_is_measured_as_far_as_it_goes():
     result = measured(forgotten=broken)
     assert result.forgotten == SetMeasure(2, None, 0.5)
     assert result.attacks == {}
-    assert len(result.not_measured) == 3
+    assert [note.split(":")[0] for note in result.not_measured] == [
+        "forgotten loss",
+        "Yeom's attack",
+        "confidence attack",
+        "threshold attacks",
+    ]
 
 
 def test_a_sample_is_said_to_be_one():

@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from unlearning.errors import DataError
-from unlearning.tasks.task import PerExample
-from unlearning.verification.observations import Observations, merge, observe
+from unlearning.tasks.losses import classification_measures, cross_entropy
+from unlearning.tasks.task import Examples, PerExample, Task
+from unlearning.training import evaluate
+from unlearning.verification.observations import Observations, merge, observe, observe_model
 
 
 def per_example(count: int) -> PerExample:
@@ -122,3 +125,92 @@ def test_a_missing_array_is_named():
     """The message says which array is not there."""
     with pytest.raises(DataError, match="confidences"):
         Observations.from_arrays({"sums": np.zeros(3), "losses": np.zeros(0)})
+
+
+def linear_problem():
+    """A model whose logits are its two inputs, on three examples of class 0."""
+    task = Task(
+        name="identity",
+        num_classes=2,
+        score_name="accuracy",
+        build_model=lambda: torch.nn.Linear(2, 2),
+        loss=cross_entropy,
+        per_example=classification_measures,
+        dtype=torch.float64,
+    )
+    parameters = np.array([1.0, 0.0, 0.0, 1.0, 0.0, 0.0])
+    inputs = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0]], dtype=torch.float64)
+    return task, parameters, Examples(inputs, torch.zeros(3, dtype=torch.int64), np.array(["a", "b", "c"]))
+
+
+def observed_model(max_samples=3, with_outputs=True) -> Observations:
+    task, parameters, examples = linear_problem()
+    return observe_model(
+        task,
+        parameters,
+        examples,
+        max_samples=max_samples,
+        generator=np.random.default_rng(0),
+        with_outputs=with_outputs,
+    )
+
+
+def test_the_details_belong_to_the_example_whose_loss_stands_beside():
+    """Two classes: correct where the confidence is over one half; both entropies follow from it."""
+    observations = observed_model()
+    details, p = observations.details, observations.confidences
+    assert details is not None
+    np.testing.assert_array_equal(details.correct, p > 0.5)
+    np.testing.assert_allclose(details.entropies, -p * np.log(p) - (1 - p) * np.log(1 - p))
+    np.testing.assert_allclose(details.modified_entropies, -2 * (1 - p) * np.log(p))
+    assert details.labels.tolist() == [0, 0, 0]
+
+
+def test_the_posteriors_belong_to_the_example_whose_loss_stands_beside():
+    """The true class is 0, so column 0 is the confidence, in single precision."""
+    outputs = observed_model().outputs
+    assert outputs is not None
+    np.testing.assert_allclose(outputs.posteriors[:, 0], observed_model().confidences, rtol=1e-6)
+    assert len(set(outputs.handles.tolist())) == 3
+
+
+def test_details_and_outputs_change_neither_the_sample_nor_the_sums():
+    """A client of an earlier version sampled the same examples."""
+    task, parameters, examples = linear_problem()
+    plain = observe(evaluate(task, parameters, examples), max_samples=2, generator=np.random.default_rng(0))
+    np.testing.assert_array_equal(observed_model(max_samples=2).losses, plain.losses)
+    assert observed_model(max_samples=2).loss_sum == plain.loss_sum
+
+
+def test_posteriors_stay_at_home_unless_they_are_asked_for():
+    """The retained data's never travel."""
+    assert observed_model(with_outputs=False).outputs is None
+
+
+def test_no_sample_no_details():
+    """With attack-samples = 0 nothing but sums leaves the client."""
+    assert set(observed_model(max_samples=0).to_arrays()) == {"sums", "losses", "confidences"}
+
+
+@pytest.mark.parametrize("with_outputs", [True, False])
+def test_details_survive_transport(with_outputs):
+    """Arrays there and back, types included."""
+    observations = observed_model(with_outputs=with_outputs)
+    back = Observations.from_arrays(observations.to_arrays())
+    for name, values in observations.to_arrays().items():
+        assert back.to_arrays()[name].dtype == values.dtype
+        np.testing.assert_array_equal(back.to_arrays()[name], values)
+
+
+def test_details_of_another_length_are_refused():
+    """A client's arrays are checked before anything is computed of them."""
+    arrays = {**observed_model().to_arrays(), "labels": np.zeros(2, dtype=np.int64)}
+    with pytest.raises(DataError, match="labels"):
+        Observations.from_arrays(arrays)
+
+
+def test_one_client_without_details_leaves_the_pool_without():
+    """Half a pool would compare other examples than the losses do."""
+    merged = merge([observed_model(), observed(4, max_samples=4)])
+    assert (merged.details, merged.outputs) == (None, None)
+    assert len(merged.losses) == 7

@@ -25,6 +25,7 @@ from server.flower_control import (
     Run,
     parse_config_arguments,
 )
+from server.logs import log_to_stderr
 from unlearning.errors import DeploymentError
 
 _log = logging.getLogger(__name__)
@@ -171,7 +172,7 @@ def supervise_command(
     poll_s: Annotated[float, typer.Option(min=0.1, help="Time between looks, seconds.")] = 5.0,
 ) -> None:
     """Submit the federation's run again whenever it ends in failure; runs until SIGTERM or Ctrl-C."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -1,0 +1,179 @@
+"""What the ledger says about the federation, as Prometheus metrics.
+
+The ledger is where everything meets, so its facts need no wiring in the ServerApp, and a ServerApp that has
+died is seen by a round that does not come. Each scrape reads only what is new since the last one.
+"""
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from logging import getLogger
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from server.ledger import ClientRecord, Event, Ledger, LedgerUnavailable, RoundRecord
+from unlearning.requests import OPEN_STATUSES, DeletionRequest, Exclusions, Status
+
+_log = getLogger(__name__)
+_PAGE = 1000
+PREFIX = "flower_unlearning"
+
+
+def utc_now() -> datetime:
+    """The current time."""
+    return datetime.now(UTC)
+
+
+class LedgerCollector(Collector):
+    """Reads the ledger at each scrape; `now` gives the time in UTC. Safe for several scrapes at once."""
+
+    def __init__(self, ledger: Ledger, *, now: Callable[[], datetime] = utc_now) -> None:
+        self._ledger = ledger
+        self._now = now
+        self._turn = threading.Lock()
+        self._rounds = _Rounds()
+        self._states = _States()
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics; where the ledger cannot be read, only that it cannot."""
+        try:
+            with self._turn:
+                metrics = [*self._clients(), *self._round_metrics(), *self._request_metrics()]
+            is_up = 1
+        except LedgerUnavailable as exc:
+            _log.warning("The ledger cannot be read for metrics: %s", exc)
+            metrics, is_up = [], 0
+        return [_gauge("ledger_up", "1 if the ledger can be read", is_up), *metrics]
+
+    def _clients(self) -> list[Metric]:
+        found = _labelled("clients", "clients ever seen, by what they are now", "state")
+        counts = Counter(_state_of(client, self._ledger.exclusions()) for client in self._ledger.clients())
+        for state in ("online", "offline", "forgotten"):
+            found.add_metric([state], counts[state])
+        return [found]
+
+    def _round_metrics(self) -> list[Metric]:
+        seen = self._rounds
+        while page := self._ledger.rounds(after=seen.sequence, limit=_PAGE):
+            for record in page:
+                seen.add(record)
+        by_kind = _counter(
+            "rounds", "rounds done, by kind; one done again after a crash counts again", "kind"
+        )
+        for kind in ("training", "unlearning", "recovery"):
+            by_kind.add_metric([kind], seen.by_kind[kind])
+        sums = [
+            _counter("round_seconds", "seconds spent in exchanges of rounds"),
+            _counter("bytes_sent", "payload bytes sent to clients in rounds"),
+            _counter("bytes_received", "payload bytes received from clients in rounds"),
+            _counter("client_failures", "clients that gave no usable answer to a round, summed over rounds"),
+            _counter("updates_refused", "updates refused, summed over rounds"),
+        ]
+        for metric, value in zip(
+            sums, (seen.seconds, seen.bytes_sent, seen.bytes_received, seen.failed, seen.refused), strict=True
+        ):
+            metric.add_metric([], value)
+        last = seen.last
+        if last is None:
+            return [by_kind, *sums]
+        return [
+            by_kind,
+            *sums,
+            _gauge("round", "number of the last round", last.round),
+            _gauge(
+                "last_round_timestamp_seconds", "when the last round ended, Unix time", last.at.timestamp()
+            ),
+            _gauge(
+                "round_participants", "clients in the last round", len(last.metrics.get("participants", ()))
+            ),
+            _gauge(
+                "round_failed", "clients that failed in the last round", len(last.metrics.get("failed", ()))
+            ),
+            _gauge(
+                "round_refused", "updates refused in the last round", len(last.metrics.get("refused", ()))
+            ),
+        ]
+
+    def _request_metrics(self) -> list[Metric]:
+        seen = self._states
+        while page := self._ledger.events(after=seen.sequence, limit=_PAGE):
+            for event in page:
+                seen.add(event)
+        requests = self._ledger.list_requests()
+        count = _labelled("requests", "deletion requests, by state", "state")
+        oldest = _labelled("oldest_request_seconds", "age of the oldest request in this state", "state")
+        spent = _counter(
+            "request_state_seconds", "seconds that requests have spent in a state and left", "state"
+        )
+        now = self._now()
+        for status in Status:
+            inside = [request for request in requests if request.status is status]
+            count.add_metric([status], len(inside))
+            spent.add_metric([status], seen.seconds[status])
+            if status in OPEN_STATUSES:
+                oldest.add_metric([status], max((_age_s(request, now) for request in inside), default=0.0))
+        return [count, oldest, spent]
+
+
+class _Rounds:
+    """Sums over the rounds that were read so far."""
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        self.last: RoundRecord | None = None
+        self.by_kind: Counter[str] = Counter()
+        self.seconds = 0.0
+        self.bytes_sent = self.bytes_received = self.failed = self.refused = 0
+
+    def add(self, record: RoundRecord) -> None:
+        metrics = record.metrics
+        self.sequence, self.last = record.sequence, record
+        self.by_kind[record.kind] += 1
+        self.seconds += float(metrics.get("seconds") or 0.0)
+        self.bytes_sent += int(metrics.get("bytes_sent") or 0)
+        self.bytes_received += int(metrics.get("bytes_received") or 0)
+        self.failed += len(metrics.get("failed") or ())
+        self.refused += len(metrics.get("refused") or ())
+
+
+class _States:
+    """Seconds that requests spent in each state, from the events that were read so far."""
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._since: dict[str, datetime] = {}
+
+    def add(self, event: Event) -> None:
+        self.sequence = event.sequence
+        if event.to_status is None and event.request_id in self._since:
+            return  # a note
+        before = self._since.get(event.request_id)
+        if before is not None and event.from_status is not None:
+            # The clock may have been put back in between; a counter must not fall.
+            self.seconds[event.from_status] += max(0.0, (event.at - before).total_seconds())
+        self._since[event.request_id] = event.at
+
+
+def _state_of(client: ClientRecord, exclusions: Exclusions) -> str:
+    if exclusions.is_forgotten(client.client_id):
+        return "forgotten"
+    return "online" if client.online else "offline"
+
+
+def _age_s(request: DeletionRequest, now: datetime) -> float:
+    return max(0.0, (now - request.updated_at).total_seconds())
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", text[0].upper() + text[1:] + ".", value=value)
+
+
+def _labelled(name: str, text: str, label: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", text[0].upper() + text[1:] + ".", labels=[label])
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"{PREFIX}_{name}", text[0].upper() + text[1:] + ".", labels=labels)

@@ -1,0 +1,222 @@
+"""Metrics, health and logs: what an operator's tools read."""
+
+import json
+import logging
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from server.ledger import ClientRecord, Ledger, LedgerUnavailable, RoundRecord
+from server.ledger.database import Database
+from server.logs import FORMAT_VARIABLE, JsonLines, is_json_wanted
+from server.metrics import LedgerCollector
+from server.metrics_http import MetricsServer, serve_metrics
+from unlearning.errors import ConfigurationError
+from unlearning.requests import Granularity, Status, Target
+
+START = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+class Book:
+    """A ledger and a clock that the test moves."""
+
+    def __init__(self, directory: Path) -> None:
+        self.ledger = Ledger.open(f"sqlite:///{directory / 'ledger.db'}")
+        self.token = self.ledger.acquire_fence("loop", now=START)
+        self.now = START
+        self.ledger.register_clients(
+            [ClientRecord("1"), ClientRecord("2"), ClientRecord("3", online=False)],
+            token=self.token,
+            now=START,
+        )
+
+    def submit(self, client: str) -> str:
+        return self.ledger.submit(
+            Target(Granularity.CLIENT, client),
+            method="puf-special",
+            parameters={},
+            submitted_by="ada",
+            idempotency_key=client,
+            now=self.now,
+        ).id
+
+    def move(self, request_id: str, to: Status, after_s: float) -> None:
+        self.now += timedelta(seconds=after_s)
+        self.ledger.move(request_id, to, token=self.token, now=self.now)
+
+    def round(self, number: int, kind: str = "training", **metrics: object) -> None:
+        record = RoundRecord(round=number, kind=kind, metrics=metrics, at=self.now)
+        self.ledger.record_round(record, token=self.token)
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Book]:
+    made = Book(tmp_path)
+    yield made
+    made.ledger.close()
+
+
+@pytest.fixture
+def server(book: Book) -> Iterator[MetricsServer]:
+    running = serve_metrics(book.ledger, "127.0.0.1:0")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def value(book: Book):
+    """One metric's value by name and labels; the collector is the same at every look."""
+    registry = CollectorRegistry()
+    registry.register(LedgerCollector(book.ledger, now=lambda: book.now))
+
+    def read(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"flower_unlearning_{name}", labels)
+
+    return read
+
+
+def get(server: MetricsServer, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{server.address}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as exc:
+        with exc:
+            return exc.code, exc.read().decode()
+
+
+def test_rounds_are_summed_by_kind(book, value):
+    """Bytes and seconds of two rounds; the second scrape adds only what is new."""
+    book.round(1, bytes_sent=100, bytes_received=70, seconds=1.5, failed={"2": "gone"}, refused={})
+    assert value("rounds_total", kind="training") == 1
+    book.round(2, "recovery", bytes_sent=11, bytes_received=7, seconds=0.25, refused={"1": "nan", "3": "x"})
+    assert value("rounds_total", kind="training") == 1
+    assert value("rounds_total", kind="recovery") == 1
+    assert value("bytes_sent_total") == 111
+    assert value("bytes_received_total") == 77
+    assert value("round_seconds_total") == 1.75
+    assert value("client_failures_total") == 1
+    assert value("updates_refused_total") == 2
+    assert value("round") == 2
+    assert value("round_refused") == 2
+    assert value("last_round_timestamp_seconds") == START.timestamp()
+
+
+def test_requests_are_counted_by_state_with_their_age(book, value):
+    """One is scheduled for 30 s, one has just been received."""
+    first = book.submit("1")
+    book.move(first, Status.SCHEDULED, 5)
+    book.now += timedelta(seconds=30)
+    book.submit("2")
+    assert value("requests", state="scheduled") == 1
+    assert value("requests", state="received") == 1
+    assert value("requests", state="completed") == 0
+    assert value("oldest_request_seconds", state="scheduled") == 30
+    assert value("oldest_request_seconds", state="received") == 0
+
+
+def test_seconds_in_each_state_come_from_the_events(book, value):
+    """Two requests: 5 + 7 s received, 20 s scheduled; a note in between is no move."""
+    first, second = book.submit("1"), book.submit("2")
+    book.move(first, Status.SCHEDULED, 5)
+    book.ledger.note(first, "waiting", token=book.token, now=book.now + timedelta(seconds=3))
+    book.move(second, Status.SCHEDULED, 2)
+    assert value("request_state_seconds_total", state="received") == 12
+    book.move(first, Status.UNLEARNING, 18)
+    assert value("request_state_seconds_total", state="scheduled") == 20
+    assert value("request_state_seconds_total", state="received") == 12
+
+
+def test_a_clock_that_is_put_back_takes_nothing_from_a_counter(book, value):
+    """A counter that falls would look like a restart."""
+    book.move(book.submit("1"), Status.SCHEDULED, -3600)
+    assert value("request_state_seconds_total", state="received") == 0
+
+
+def test_clients_are_counted_by_what_they_are_now(book, value):
+    """Forgotten goes before online."""
+    request_id = book.submit("1")
+    for status in (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING):
+        book.move(request_id, status, 1)
+    states = {state: value("clients", state=state) for state in ("online", "offline", "forgotten")}
+    assert states == {"online": 1, "offline": 1, "forgotten": 1}
+
+
+def test_the_page_is_what_prometheus_reads(book, server):
+    """Through its own parser, with the process's own metrics beside ours."""
+    book.round(1, seconds=2.0)
+    status, text = get(server, "/metrics")
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert status == 200
+    assert families["flower_unlearning_round_seconds"].samples[0].value == 2.0
+    assert "process_resident_memory_bytes" in families
+
+
+def test_a_ledger_that_is_away_is_said_and_not_fatal(book, server, monkeypatch):
+    """503 for whoever restarts things, ledger_up 0 for Prometheus, and both recover."""
+    assert get(server, "/healthz")[0] == 200
+    with monkeypatch.context() as patch:
+
+        def gone(self: Database) -> None:
+            raise LedgerUnavailable("gone: postgresql://user@host/db")
+
+        patch.setattr(Database, "reading", gone)
+        status, text = get(server, "/healthz")
+        assert status == 503
+        assert "host" not in text  # an address is nobody's business
+        assert "flower_unlearning_ledger_up 0.0" in get(server, "/metrics")[1]
+    assert json.loads(get(server, "/healthz")[1]) == {"status": "ok", "last_event": 0}
+    assert "flower_unlearning_ledger_up 1.0" in get(server, "/metrics")[1]
+
+
+def test_there_is_nothing_else_to_read(server):
+    """No file of the machine can be asked for."""
+    assert get(server, "/../../etc/passwd")[0] == 404
+
+
+@pytest.mark.parametrize("address", ["9105", "127.0.0.1:", "127.0.0.1:x", "192.0.2.1:9105"])
+def test_an_address_that_cannot_be_used_is_a_wrong_setting(book, address):
+    """With the address in the message."""
+    with pytest.raises(ConfigurationError, match=address):
+        serve_metrics(book.ledger, address)
+
+
+def test_a_json_line_says_who_when_what_and_what_was_given():
+    """One object on one line, whatever the message holds."""
+    record = logging.makeLogRecord(
+        {"name": "server.x", "levelname": "WARNING", "msg": 'lost %s\n"x"', "args": ("ü",), "created": 0.5}
+    )
+    record.round = 7
+    line = JsonLines().format(record)
+    assert "\n" not in line
+    fields = json.loads(line)
+    assert fields["time"] == "1970-01-01T00:00:00.500+00:00"
+    assert (fields["level"], fields["logger"]) == ("warning", "server.x")
+    assert fields["message"] == 'lost ü\n"x"'
+    assert fields["round"] == 7
+    assert "exception" not in fields
+
+
+def test_a_json_line_carries_the_exception():
+    """On the same line."""
+    try:
+        raise ValueError("why")
+    except ValueError as exc:
+        record = logging.makeLogRecord({"msg": "x", "exc_info": (type(exc), exc, exc.__traceback__)})
+    assert "ValueError: why" in json.loads(JsonLines().format(record))["exception"]
+
+
+def test_the_environment_decides_the_format(monkeypatch):
+    """One variable for the ServerApp, the service and the supervisor; a typing error is said."""
+    monkeypatch.delenv(FORMAT_VARIABLE, raising=False)
+    assert not is_json_wanted()
+    monkeypatch.setenv(FORMAT_VARIABLE, "json")
+    assert is_json_wanted()
+    monkeypatch.setenv(FORMAT_VARIABLE, "jsonl")
+    with pytest.raises(ConfigurationError, match="use text or json"):
+        is_json_wanted()

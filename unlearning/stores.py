@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,9 +87,9 @@ class DirectoryStore:
         """
         path = self._folder(key) / f"{number:010d}.npz"
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
                 return {name: file[name] for name in file.files}
-        except (OSError, ValueError, EOFError, KeyError) as exc:
+        except (OSError, ValueError, EOFError, KeyError, BadZipFile) as exc:
             raise CheckpointError(f"{path}, kept for {key!r}, cannot be read: {exc}.") from exc
 
     def erase(self, key: str) -> None:

@@ -14,6 +14,10 @@ number of examples weighs, and for each tensor l one length for all, C_k,l = ‖
 
 The paper also keeps the global model of each stored round. Only the first is ever used, and that is the run's
 initial model, which its seed decides; so no global model is kept, each of which would carry what is forgotten.
+Lengths are those of the training that is undone. Late in it the U_k of clients with different data do not
+vanish, they cancel, and they do so at the old model; so a long replay does not end where retraining would
+(docs/preparing.md has figures). Recovery takes it from there.
+
 The C_k take the place of the U_k, so the next deletion starts from this one's result.
 """
 
@@ -109,7 +113,7 @@ class FedEraser:
         granularities=frozenset({Granularity.CLIENT}),
         several_at_once=True,
         needs=frozenset({Need.HISTORY, Need.RETAINED_ONLINE}),
-        remark="one exchange for each stored round; the server holds every client's updates",
+        remark="one exchange for each stored round; far from retraining after long training on unlike clients",
         asks_everyone=True,
         preparation=KeepUpdates(),
     )

@@ -1,0 +1,311 @@
+"""FedEraser against numbers worked out by hand, the authors' form written anew, and exact retraining."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.preparing import trained_with
+from unlearning.errors import MethodFailed, StoreFull
+from unlearning.methods import METHODS, ClientSite, Problem, Reply, UnlearningState, validated_parameters
+from unlearning.methods.federaser import GIB, HistoryOptions, KeepUpdates, calibrate
+from unlearning.methods.method import Kept
+from unlearning.methods.preparation import FederatedRound
+from unlearning.requests import Forget
+from unlearning.stores import MemoryStore
+from unlearning.tasks.losses import classification_measures, cross_entropy
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import TrainingSettings, initial_parameters, train
+
+METHOD = METHODS["federaser"]
+EVERYTHING = Forget(everything=True)
+
+
+def two_tensors() -> nn.Module:
+    return nn.Linear(1, 2)
+
+
+# positions in the flat vector: weight 0-1, bias 2-3
+TASK = Task(
+    name="tiny",
+    num_classes=2,
+    score_name="accuracy",
+    build_model=two_tensors,
+    loss=cross_entropy,
+    per_example=classification_measures,
+    dtype=torch.float64,
+)
+TRAINING = TrainingSettings(epochs=1, batch_size=100, learning_rate=0.5)
+START = initial_parameters(TASK, 0)
+NOTHING_MOVED = np.zeros(4)
+NOBODY = np.array([], dtype=np.intp)
+
+
+def history(rounds: Mapping[int, Mapping[str, tuple[int, np.ndarray]]]) -> MemoryStore:
+    """A store as `keep` fills it, from updates by round and client."""
+    store = MemoryStore()
+    for number, updates in rounds.items():
+        models = {client: (count, START + update) for client, (count, update) in updates.items()}
+        done = FederatedRound(number=number, before=START, after=START, models=models)
+        KeepUpdates().keep(HistoryOptions(), done, store)
+    return store
+
+
+def problem(store: MemoryStore, targets=("u",), retained=("r", "s"), number=9, **parameters) -> Problem:
+    kept = Kept(options=HistoryOptions(), store=store, next_store=MemoryStore())
+    return Problem(
+        task=TASK,
+        targets=dict.fromkeys(targets, EVERYTHING),
+        retained=tuple(retained),
+        schedule=lambda number: replace(TRAINING, epochs=5, learning_rate=1 / number),
+        training=TRAINING,
+        parameters=validated_parameters(METHOD, parameters),
+        round=number,
+        kept=kept,
+    )
+
+
+def vector(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float64)
+
+
+def reply(update: np.ndarray, num_examples: int = 1) -> Reply:
+    return Reply(vector=update, num_examples=num_examples)
+
+
+TWO_ROUNDS = {
+    1: {
+        "r": (1, vector(4, 0, 0, 0)),
+        "s": (3, vector(0, 8, 0, 0)),
+        "u": (6, vector(100, 100, 100, 100)),
+    },
+    2: {
+        "r": (1, vector(3, 4, 0, 0)),
+        "s": (3, vector(0, 0, 0, 2)),
+        "u": (6, vector(100, 100, 100, 100)),
+    },
+}
+
+
+def test_the_first_stored_round_is_the_mean_of_the_retained_updates():
+    """θ_0 + (1·U_r + 3·U_s)/4 = θ_0 + (1, 6, 0, 0); the target's update does not enter."""
+    state = METHOD.begin(problem(history(TWO_ROUNDS)), START)
+    np.testing.assert_allclose(state.parameters, START + vector(1, 6, 0, 0), rtol=0, atol=1e-14)
+    assert not state.finished
+
+
+def test_a_calibrated_update_has_the_old_length_and_the_new_direction():
+    """‖U‖ = 5 and Û = (0, 0, 0, −2) give (0, 0, 0, −5)."""
+    np.testing.assert_allclose(
+        calibrate(vector(3, 4, 0, 0), vector(0, 0, 0, -2)), vector(0, 0, 0, -5), rtol=1e-11
+    )
+
+
+def test_a_calibration_that_did_not_move_moves_nothing():
+    """Û = 0 has no direction: 0, and no division by zero."""
+    np.testing.assert_array_equal(calibrate(vector(3, 4, 0, 0), NOTHING_MOVED), NOTHING_MOVED)
+
+
+def test_a_later_round_adds_calibrated_updates_by_their_stored_numbers_of_examples():
+    """(1·5·(1,0,0,0) + 3·2·(0,0,−1,0))/4 = (1.25, 0, −1.5, 0), whatever numbers the replies state."""
+    given = problem(history(TWO_ROUNDS))
+    state = replace(METHOD.begin(given, START), parameters=START)
+    replies = {"r": reply(vector(0.1, 0, 0, 0), 50), "s": reply(vector(0, 0, -7, 0), 50)}
+    state = METHOD.aggregate(given, state, replies)
+    np.testing.assert_allclose(state.parameters, START + vector(1.25, 0, -1.5, 0), rtol=1e-9)
+    assert state.finished
+    assert state.findings["stored rounds replayed"] == 2
+
+
+def test_the_authors_form_takes_lengths_by_tensors_from_unweighted_means():
+    """For each tensor ‖mean U‖ · mean Û/‖mean Û‖, written anew from the authors' description."""
+    generator = np.random.default_rng(0)
+    stored = {client: generator.normal(size=4) for client in "rs"}
+    fresh = {client: generator.normal(size=4) for client in "rs"}
+    rounds = {number: {"r": (1, stored["r"]), "s": (9, stored["s"])} for number in (1, 2)}
+    given = problem(history(rounds), per_layer_mean=True)
+    begun = METHOD.begin(given, START)
+    old, new = (stored["r"] + stored["s"]) / 2, (fresh["r"] + fresh["s"]) / 2
+    np.testing.assert_allclose(begun.parameters, START + old, rtol=1e-12)
+    state = METHOD.aggregate(given, begun, {client: reply(fresh[client]) for client in "rs"})
+    expected = begun.parameters.copy()
+    for part in (slice(0, 2), slice(2, 4)):
+        expected[part] += np.linalg.norm(old[part]) * new[part] / np.linalg.norm(new[part])
+    np.testing.assert_allclose(state.parameters, expected, rtol=1e-9)
+    written = given.kept.next_store
+    mean = sum(written.load(client, 9)["update"] for client in "rs") / 2
+    np.testing.assert_allclose(begun.parameters + mean, expected, rtol=1e-9)
+
+
+def test_a_single_client_that_stays_is_enough():
+    """Its share is 1."""
+    given = problem(history(TWO_ROUNDS), targets=("u", "s"), retained=("r",))
+    state = METHOD.begin(given, START)
+    np.testing.assert_allclose(state.parameters, START + vector(4, 0, 0, 0))
+    state = METHOD.aggregate(given, state, {"r": reply(vector(0, 1, 0, 0))})
+    np.testing.assert_allclose(state.parameters, START + vector(4, 5, 0, 0))
+
+
+def test_a_history_of_one_round_asks_nobody():
+    """The first stored round is all there is."""
+    state = METHOD.begin(problem(history({1: TWO_ROUNDS[1]})), START)
+    assert state.finished
+    np.testing.assert_allclose(state.parameters, START + vector(1, 6, 0, 0))
+
+
+def test_without_an_update_of_a_client_that_stays_it_fails_for_good():
+    """There is nothing to replay."""
+    with pytest.raises(MethodFailed, match="retrain") as caught:
+        METHOD.begin(problem(history({1: {"u": TWO_ROUNDS[1]["u"]}})), START)
+    assert not caught.value.retryable
+
+
+def test_an_unprepared_federation_is_told_what_to_configure():
+    """Should a request get past the door."""
+    with pytest.raises(MethodFailed, match='prepare = "federaser"'):
+        METHOD.begin(replace(problem(MemoryStore()), kept=None), START)
+
+
+def test_clients_calibrate_for_half_the_epochs_with_the_rate_of_the_round_replayed():
+    """5 epochs give 3, rounded up; round 2 had the rate 1/2."""
+    given = problem(history(TWO_ROUNDS))
+    instructions = METHOD.configure(given, METHOD.begin(given, START))
+    assert sorted(instructions) == ["r", "s"]
+    assert instructions["r"].training.epochs == 3
+    assert instructions["r"].training.learning_rate == 0.5
+
+
+def test_only_those_that_took_part_in_a_stored_round_calibrate_it():
+    """Nobody has a length for the others."""
+    rounds = {1: TWO_ROUNDS[1], 2: {"s": (3, vector(0, 0, 0, 2))}}
+    given = problem(history(rounds))
+    assert sorted(METHOD.configure(given, METHOD.begin(given, START))) == ["s"]
+
+
+def test_a_client_that_gives_no_answer_is_left_out_and_named():
+    """Its stored update is not used either: only s moves the model, by its length 2."""
+    given = problem(history(TWO_ROUNDS))
+    begun = METHOD.begin(given, START)
+    state = METHOD.aggregate(given, begun, {"s": reply(vector(0, 0, 0.5, 0))})
+    np.testing.assert_allclose(state.parameters, begun.parameters + vector(0, 0, 2, 0))
+    named = state.findings["left out of calibrations, their stored updates not used"]
+    assert named == "client r in 1 of 1"
+    assert given.kept.next_store.rounds("r") == [1]
+
+
+def test_an_exchange_that_nobody_answers_can_be_tried_again():
+    """Nobody may be back later."""
+    given = problem(history(TWO_ROUNDS))
+    with pytest.raises(MethodFailed) as caught:
+        METHOD.aggregate(given, METHOD.begin(given, START), {})
+    assert caught.value.retryable
+
+
+def test_the_updates_of_the_forgotten_are_never_read():
+    """Poison in their place changes nothing, and nothing of theirs is written on."""
+    poisoned = {number: {**updates, "u": (6, np.full(4, np.nan))} for number, updates in TWO_ROUNDS.items()}
+    given = problem(history(poisoned))
+    state = METHOD.begin(given, START)
+    state = METHOD.aggregate(given, state, {"r": reply(vector(1, 0, 0, 0)), "s": reply(vector(1, 0, 0, 0))})
+    assert np.isfinite(state.parameters).all()
+    assert given.kept.next_store.list_keys() == ["r", "s"]
+
+
+def test_a_second_deletion_starts_from_the_first_ones_result():
+    """The calibrated updates are its history: without calibrating anew it ends where the first one did."""
+    first = problem(history(TWO_ROUNDS))
+    state = METHOD.begin(first, START)
+    fresh = {"r": vector(1, 1, 0, 0), "s": vector(0, 0, 1, 1)}
+    state = METHOD.aggregate(first, state, {client: reply(fresh[client]) for client in "rs"})
+    second = problem(first.kept.next_store, targets=(), number=12)
+    again = METHOD.begin(second, START)
+    assert METHOD.configure(second, again)["r"].training.learning_rate == 0.5
+    again = METHOD.aggregate(second, again, {client: reply(fresh[client]) for client in "rs"})
+    np.testing.assert_allclose(again.parameters, state.parameters, rtol=1e-11)
+
+
+def test_the_server_keeps_updates_and_numbers_of_examples():
+    """U_k = θ_k − θ, n_k, and the round whose rate it had."""
+    entry = history(TWO_ROUNDS).load("s", 2)
+    np.testing.assert_allclose(entry["update"], vector(0, 0, 0, 2), atol=1e-15)
+    assert (int(entry["num_examples"]), int(entry["trained_in"])) == (3, 2)
+
+
+def test_one_round_in_every_is_kept_the_first_included():
+    """every=3 of seven rounds: 1, 4, 7."""
+    store = MemoryStore()
+    for number in range(1, 8):
+        done = FederatedRound(number=number, before=START, after=START, models={"r": (1, START)})
+        KeepUpdates().keep(HistoryOptions(every=3), done, store)
+    assert store.rounds("r") == [1, 4, 7]
+
+
+def test_a_round_over_the_bound_is_not_kept_at_all():
+    """Nothing of it, so that no round is half there; the message says what to do."""
+    store = history({1: TWO_ROUNDS[1]})
+    options = HistoryOptions(max_gib=(store.num_bytes() + 40) / GIB)
+    done = FederatedRound(number=2, before=START, after=START, models={"r": (1, START), "s": (1, START)})
+    with pytest.raises(StoreFull, match="every="):
+        KeepUpdates().keep(options, done, store)
+    assert store.rounds("r") == [1]
+
+
+def test_the_stated_growth_is_that_of_the_vectors():
+    """4 bytes · 10 parameters · 6 clients, of one round in three."""
+    assert KeepUpdates().bytes_a_round(HistoryOptions(every=3), 10, 6) == 80
+
+
+def blobs(seed: int, count: int = 12) -> Examples:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(count, 1, generator=generator, dtype=torch.float64)
+    targets = (inputs[:, 0] + 0.3 * torch.randn(count, generator=generator) > 0.2 * seed).long()
+    return Examples(inputs, targets, np.array([f"{seed}-{number}" for number in range(count)]))
+
+
+def erased(data: Mapping[str, Examples], rounds: int) -> np.ndarray:
+    """The model after FedEraser has forgotten u, calibrations included."""
+    start, _, kept = trained_with(METHOD, TASK, data, TRAINING, rounds=rounds)
+    given = replace(problem(kept.store), schedule=lambda _: TRAINING)
+    state: UnlearningState = METHOD.begin(given, start)
+    while not state.finished:
+        replies = {}
+        for client, instruction in METHOD.configure(given, state).items():
+            site = ClientSite(task=TASK, forget=data[client].select(NOBODY), retain=data[client])
+            replies[client] = METHOD.client_step(instruction, site)
+        state = METHOD.aggregate(replace(given, round=rounds + 1 + state.exchanges), state, replies)
+    return state.parameters
+
+
+def retrained(data: Mapping[str, Examples], rounds: int) -> np.ndarray:
+    return trained_with(METHOD, TASK, {c: data[c] for c in data if c != "u"}, TRAINING, rounds=rounds)[0]
+
+
+def test_forgetting_a_client_whose_twin_stays_is_retraining():
+    """Then the stored lengths are those of retraining and so is each direction, to rounding."""
+    data = {"r": blobs(1), "s": blobs(1), "u": blobs(1)}
+    np.testing.assert_allclose(erased(data, 6), retrained(data, 6), rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", [-6, -1, 6])
+def test_it_comes_close_to_retraining_after_a_few_rounds_on_a_convex_problem(seed):
+    """Of the distance between the trained and the retrained model at most four tenths are left."""
+    data = {"r": blobs(1), "s": blobs(2), "u": blobs(seed)}
+    original = trained_with(METHOD, TASK, data, TRAINING, rounds=4)[0]
+    exact = retrained(data, 4)
+    left = np.linalg.norm(erased(data, 4) - exact) / np.linalg.norm(original - exact)
+    assert left < 0.4
+
+
+def test_a_calibration_is_ordinary_training_on_what_is_retained():
+    """Û = θ' − θ; a client without examples says so and moves nothing."""
+    given = problem(history(TWO_ROUNDS))
+    instruction = METHOD.configure(given, METHOD.begin(given, START))["r"]
+    data = blobs(1)
+    answer = METHOD.client_step(instruction, ClientSite(task=TASK, forget=data.select(NOBODY), retain=data))
+    expected = train(TASK, instruction.model, data, instruction.training).parameters - instruction.model
+    np.testing.assert_array_equal(answer.vector, expected)
+    empty = ClientSite(task=TASK, forget=data.select(NOBODY), retain=data.select(NOBODY))
+    assert METHOD.client_step(instruction, empty).num_examples == 0

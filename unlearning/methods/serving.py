@@ -77,7 +77,7 @@ def check_served(
                 f"A class cannot be forgotten here: {federation.task} is measured by {federation.score_name}, its "
                 "examples belong to no one class. Name a client or samples."
             )
-        if not 0 <= target.class_label < federation.num_classes:
+        if target.class_label >= federation.num_classes:
             raise InvalidRequest(
                 f"There is no class {target.class_label}: {federation.task} has the classes 0 to "
                 f"{federation.num_classes - 1}."

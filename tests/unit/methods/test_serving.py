@@ -74,7 +74,7 @@ def test_a_model_without_a_linear_head_is_refused():
         check("fedau", CLIENT, federation(has_classifier_head=False))
 
 
-@pytest.mark.parametrize("label", [-1, 10])
+@pytest.mark.parametrize("label", [10, 99])
 def test_a_class_that_does_not_exist_is_refused(label):
     """The message says which there are."""
     with pytest.raises(InvalidRequest, match="0 to 9"):

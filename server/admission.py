@@ -95,16 +95,15 @@ def _complete_parameters(target: Target, method: str, parameters: Mapping[str, A
 
 
 def _check_target(ledger: Ledger, target: Target) -> None:
-    if target.client_id is not None:
+    if target.client_id is not None and not ledger.has_client(target.client_id):
         known = [client.client_id for client in ledger.clients()]
         if not known:
             raise UnknownClient(
                 f"There is no client {target.client_id!r}: the federation has not started, no client "
                 "has joined yet. Start it, then try again."
             )
-        if target.client_id not in known:
-            raise UnknownClient(f"There is no client {target.client_id!r}. Known: {_some(known, ', ')}.")
-    _refuse_if_forgotten(ledger.exclusions(), target)
+        raise UnknownClient(f"There is no client {target.client_id!r}. Known: {_some(known, ', ')}.")
+    _refuse_if_forgotten(ledger.exclusions(concerning=target), target)
 
 
 def _check_served(ledger: Ledger, target: Target, method: str) -> None:

@@ -207,13 +207,17 @@ class Ledger:
             newest = connection.scalar(sa.select(sa.func.max(schema.events.c.sequence)))
         return newest or 0
 
-    def exclusions(self) -> Exclusions:
-        """Everything that has been forgotten for good."""
+    def exclusions(self, *, concerning: Target | None = None) -> Exclusions:
+        """Everything that has been forgotten for good; or of it, what can concern one target."""
         query = (
             sa.select(_requests.c.target)
             .join(schema.exclusions, schema.exclusions.c.request_number == _requests.c.number)
             .order_by(_requests.c.number)
         )
+        if concerning is not None:  # a ledger may hold thousands; a class concerns everybody
+            query = query.where(
+                sa.or_(_requests.c.client_id == concerning.client_id, _requests.c.client_id.is_(None))
+            )
         with self._database.reading() as connection:
             targets = [Target.from_json(value) for value in connection.scalars(query)]
         return Exclusions().including(targets)
@@ -404,6 +408,12 @@ class Ledger:
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(table).order_by(table.c.client_id)).all()
         return [ClientRecord(**row._mapping) for row in rows]
+
+    def has_client(self, client_id: str) -> bool:
+        """Whether the client is in the roster."""
+        query = sa.select(schema.clients.c.client_id).where(schema.clients.c.client_id == client_id)
+        with self._database.reading() as connection:
+            return connection.scalar(query) is not None
 
     def record_round(self, record: RoundRecord, *, token: int) -> RoundRecord:
         """Write a round down; the record returned has its sequence number.

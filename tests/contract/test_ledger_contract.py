@@ -551,3 +551,20 @@ def test_a_submitter_has_a_limited_number_of_open_requests(ledger: Ledger) -> No
         submit(ledger, Target(Granularity.CLIENT, "7"), key="7", max_open=2)
     assert submit(ledger, max_open=2) == first
     assert second.is_open
+
+
+def test_exclusions_can_be_asked_for_one_target(ledger: Ledger, token: int) -> None:
+    """What concerns a client is its own and every class; what concerns a class is the classes."""
+    seven = Target(Granularity.CLASS, class_label=7)
+    for number, target in enumerate((CLIENT_3, Target(Granularity.CLIENT, "4"), seven)):
+        advance(ledger, submit(ledger, target, key=str(number)).id, Status.COMPLETED, token)
+    assert ledger.exclusions(concerning=CLIENT_3) == Exclusions(
+        {"3": Forget(everything=True)}, frozenset({7})
+    )
+    assert ledger.exclusions(concerning=seven) == Exclusions({}, frozenset({7}))
+
+
+def test_the_roster_knows_a_client_by_its_id(ledger: Ledger, token: int) -> None:
+    """One that took part, and nobody else."""
+    ledger.register_clients([ClientRecord("3")], token=token, now=NOW)
+    assert (ledger.has_client("3"), ledger.has_client("33")) == (True, False)

@@ -1,0 +1,206 @@
+"""What certified unlearning costs: deletions, carrying vectors, products in a block.
+
+    python -m benchmarks.certified_costs --output docs/results/certified-costs
+
+The time of a deletion by vector addition; of carrying tangents through local training, as a ratio to plain
+training; and of one vector's product in a block, by three ways. Data and vectors are random, which does
+not change the number of operations.
+"""
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from torch.func import functional_call, grad, jvp, vmap
+
+from benchmarks.certified import Row, provenance, timed, write
+from unlearning.certified import BlockProducts, UnitVectors, forgotten_by_addition, train_with_tangents
+from unlearning.certified.tangents import TangentBlock, Weights
+from unlearning.tasks import losses
+from unlearning.tasks.models import MODELS
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import TrainingSettings, build, initial_parameters, train
+
+
+def main(
+    output: Annotated[Path, typer.Option(help="Where the tables go, without suffix.")], repeats: int = 5
+) -> None:
+    """Deletion time, the cost of carrying, and ways to multiply a block."""
+    found = {"deletion": deletion_times(), "carrying": carrying_times(repeats), "products": product_times()}
+    lines = [
+        "# What certified unlearning costs",
+        "",
+        f"{provenance()}.",
+        "",
+        "## A deletion by vector addition",
+        "",
+    ]
+    lines += [
+        "Wall-clock milliseconds, medians of 51, float32. *In place*: into memory that is there already.",
+        "",
+        "| model | parameters | units | new array | in place |",
+        "|---|---|---|---|---|",
+    ]
+    for row in found["deletion"]:
+        lines.append(
+            f"| {row['model']} | {row['dimension']:,} | {row['units']} | {row['fresh_ms']:.3g} | "
+            f"{row['in_place_ms']:.3g} |"
+        )
+    lines += [
+        "",
+        "## Carrying vectors through local training",
+        "",
+        "`train_with_tangents` over `train`, float32, CPU time; *a vector*: the added time of one, in plain trainings.",
+        "",
+        "| model | vectors | × plain training | a vector | MB of vectors |",
+        "|---|---|---|---|---|",
+    ]
+    for row in found["carrying"]:
+        lines.append(
+            f"| {row['model']} | {row['vectors']} | {row['ratio']:.2f} | {row['per_vector']:.3f} | "
+            f"{row['megabytes']:.3g} |"
+        )
+    lines += [
+        "",
+        "## A block of products with one kept graph",
+        "",
+        "CPU time of one vector's product, in gradients of the same batch of 32. The last needs no kept graph.",
+        "",
+        "| model | vectors | loop | is_grads_batched | vmap(jvp(grad)) |",
+        "|---|---|---|---|---|",
+    ]
+    for row in found["products"]:
+        cells = " | ".join(f"{row[key]:.2f}" for key in ("loop", "batched", "vmap"))
+        lines.append(f"| {row['model']} | {row['vectors']} | {cells} |")
+    write(output, lines, found)
+
+
+def deletion_times() -> list[Row]:
+    """For the CNN and the ResNet, one unit and ten."""
+    rows: list[Row] = []
+    generator = np.random.default_rng(0)
+    for model, shape in (("cnn", (1, 28, 28)), ("resnet18", (3, 32, 32))):
+        theta = initial_parameters(random_task(model, shape), 0)
+        names = tuple(map(str, range(10)))
+        vectors = UnitVectors(names, generator.standard_normal((10, theta.size), dtype=np.float32))
+        for count in (1, 10):
+            chosen, out = names[:count], np.empty_like(theta)
+            fresh = partial(forgotten_by_addition, theta, vectors, chosen)
+            in_place = partial(forgotten_by_addition, theta, vectors, chosen, out=out)
+            times = {
+                key: statistics.median(timed(way)[0] for _ in range(51))
+                for key, way in (("fresh_ms", fresh), ("in_place_ms", in_place))
+            }
+            row = {"model": model, "dimension": theta.size, "units": count}
+            rows.append({**row, **{key: 1000 * value for key, value in times.items()}})
+    return rows
+
+
+def carrying_times(repeats: int) -> list[Row]:
+    """Ratios of training with k tangents to plain training, one epoch of four batches."""
+    rows: list[Row] = []
+    cases: Mapping[str, tuple[tuple[int, ...], int, tuple[int, ...]]] = {
+        "logistic": ((1, 28, 28), 32, (1, 10, 100, 1000)),
+        "cnn": ((1, 28, 28), 32, (1, 4, 16, 64)),
+        "resnet18": ((3, 32, 32), 4, (1, 4)),
+    }
+    for model, (shape, batch_size, counts) in cases.items():
+        task = random_task(model, shape)
+        examples = random_examples(4 * batch_size, shape)
+        settings = TrainingSettings(batch_size=batch_size, learning_rate=0.01)
+        start = initial_parameters(task, 0)
+        ways: dict[int, Callable[[], object]] = {0: partial(train, task, start, examples, settings)}
+        for count in counts:
+            tangents = np.random.default_rng(0).standard_normal((count, start.size), dtype=np.float32)
+            ways[count] = partial(train_with_tangents, task, start, examples, settings, tangents)
+        times = taking_turns(ways, repeats)
+        for count in counts:
+            ratio = times[count] / times[0]
+            row = {"model": model, "vectors": count, "ratio": ratio, "per_vector": (ratio - 1) / count}
+            rows.append({**row, "megabytes": count * start.nbytes / 1e6})
+    return rows
+
+
+def product_times() -> list[Row]:
+    """The product of each of k vectors with one batch's Hessian, three ways."""
+    rows: list[Row] = []
+    for model, counts in (("logistic", (8, 64, 512)), ("lenet", (8, 64)), ("cnn", (8, 32))):
+        shape = (1, 28, 28)
+        task, examples = random_task(model, shape), random_examples(32, shape)
+        network = build(task, 0)
+        weights = Weights(network)
+
+        def loss(
+            parameters: dict[str, torch.Tensor], network=network, task=task, examples=examples
+        ) -> torch.Tensor:
+            return task.loss(functional_call(network, parameters, (examples.inputs,)), examples.targets)
+
+        plain = dict(network.named_parameters())
+        detached = {name: value.detach() for name, value in plain.items()}
+        graph = weights.gradients(loss(plain), create_graph=True)
+        for count in counts:
+            tangents = torch.randn(count, weights.dimension)
+            ways: dict[str, Callable[[], object]] = {
+                "gradient": lambda weights=weights, loss=loss, plain=plain: weights.gradients(loss(plain))
+            }
+            for how in (BlockProducts.LOOP, BlockProducts.BATCHED):
+                block = TangentBlock(weights, tangents.clone(), how)
+                ways[how] = partial(block.advance, graph, learning_rate=0.0)
+            parts = {name: torch.randn(count, *value.shape) for name, value in detached.items()}
+
+            def one(vector: dict[str, torch.Tensor], loss=loss, detached=detached) -> object:
+                return jvp(grad(loss), (detached,), (vector,))[1]
+
+            chunk = max(1, 16_000_000 // weights.dimension)
+            ways["vmap"] = partial(vmap(one, chunk_size=chunk), parts)
+            times = taking_turns(ways, 3)
+            shares = {way: times[way] / count / times["gradient"] for way in ("loop", "batched", "vmap")}
+            rows.append({"model": model, "vectors": count, **shares})
+    return rows
+
+
+def random_task(model: str, shape: tuple[int, ...]) -> Task:
+    """A classifier of ten classes; only its size matters."""
+    return Task(
+        name=model,
+        num_classes=10,
+        score_name="accuracy",
+        build_model=partial(MODELS[model].factory, shape, 10),
+        loss=losses.cross_entropy,
+        per_example=losses.classification_measures,
+    )
+
+
+def random_examples(count: int, shape: tuple[int, ...]) -> Examples:
+    """Normal numbers and random classes."""
+    generator = torch.Generator().manual_seed(0)
+    return Examples(
+        torch.randn(count, *shape, generator=generator),
+        torch.randint(10, (count,), generator=generator),
+        np.array([str(index) for index in range(count)]),
+    )
+
+
+def taking_turns(ways: Mapping[Any, Callable[[], object]], repeats: int) -> dict[Any, float]:
+    """Median CPU seconds of each way; the ways take turns, and a first turn does not count."""
+    seconds: dict[Any, list[float]] = {name: [] for name in ways}
+    for turn in range(repeats + 1):
+        for name, way in ways.items():
+            started = time.process_time()
+            way()
+            if turn:
+                seconds[name].append(time.process_time() - started)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+if __name__ == "__main__":
+    # torch's own modules announce changes when they are first imported
+    warnings.simplefilter("ignore", FutureWarning)
+    typer.run(main)

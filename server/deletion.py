@@ -206,7 +206,7 @@ def _exchange(driver: Driver, state: FederationState, session: Session | None) -
     batch = _batch(state)
     method = method_named(batch.method)
     if batch.method_state is None:
-        driver.preparations.begin_attempt(batch)
+        driver.preparations.discard(batch)
     strategy = UnlearningStrategy(
         method,
         batch.targets,

@@ -35,6 +35,7 @@ def give_up(driver: Driver, state: FederationState, failure: MethodFailed) -> Fe
         driver.ledger.move(
             request_id, status, token=driver.token, now=driver.now(), reason=reason, retryable=retryable
         )
+    driver.preparations.discard(batch)
     return driver.save(_resting(state))
 
 

@@ -41,7 +41,8 @@ class Preparations:
     def begun(self, state: FederationState) -> FederationState:
         """`state` at the start of a run: what is newly switched on counts from now, what is off is erased.
 
-        Entries of rounds that no checkpoint knows are erased; those rounds will be done again.
+        Entries of rounds that no checkpoint knows are erased, those rounds will be done again; so is what an
+        attempt has left that is not under way any more.
         """
         for path in self.directory.glob("*"):
             if path.name not in self.prepared or path.name not in state.prepared_since:
@@ -51,6 +52,10 @@ class Preparations:
         state = replace(state, prepared_since=since, generations=generations)
         for name in self.prepared:
             store = self._current(name, state)
+            under_way = None if state.batch is None else self._next(state.batch)
+            for path in (self.directory / name).glob("*"):
+                if path not in (store.directory, under_way):
+                    shutil.rmtree(path)
             for client in store.list_keys():
                 store.erase_rounds(client, beyond=state.round)
         return state
@@ -65,8 +70,8 @@ class Preparations:
             next_store=DirectoryStore(self._next(batch)),
         )
 
-    def begin_attempt(self, batch: Batch) -> None:
-        """Erase what an earlier start of this attempt has left; it is begun anew."""
+    def discard(self, batch: Batch) -> None:
+        """Erase what this attempt has written: it is begun anew, or has failed."""
         shutil.rmtree(self._next(batch), ignore_errors=True)
 
     def combine(self, before: Vector, models: Mapping[str, tuple[int, Vector]]) -> Vector:

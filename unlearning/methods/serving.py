@@ -82,6 +82,10 @@ def check_served(
                 f"There is no class {target.class_label}: {federation.task} has the classes 0 to "
                 f"{federation.num_classes - 1}."
             )
+    if Need.CLASSIFIER in info.needs and federation.score_name != "accuracy":
+        raise UnsupportedRequest(
+            f"{info.title} works with class labels, and {federation.task} is no classification. Choose another method."
+        )
     if Need.CLASSIFIER_HEAD in info.needs and not federation.has_classifier_head:
         raise UnsupportedRequest(
             f"{info.title} needs a classifier whose last layer is linear with one output a class; the model of "

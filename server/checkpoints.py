@@ -80,6 +80,10 @@ class CheckpointStore:
             )
         return None
 
+    def newest_file(self) -> Path | None:
+        """Where the newest state lies, read or not."""
+        return max(self._entries()).path if self._entries() else None
+
     def erase_older(self) -> int:
         """Erase all but the newest; older ones still carry what was forgotten. Returns how many."""
         old = sorted(self._entries())[:-1]

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from server import cli_audit, cli_requests, cli_serve, cli_watch
+from server import cli_audit, cli_operations, cli_requests, cli_serve, cli_watch
 from server.api.tls import TlsFiles
 from server.cli_connection import DEFAULT_SERVER, Connection
 from server.cli_model import model_command
@@ -85,6 +85,8 @@ app.command("verify-ledger")(cli_audit.verify_ledger)
 app.command("serve")(cli_serve.serve)
 app.command("model")(model_command)
 app.command("supervise")(supervise_command)
+app.command("backup")(cli_operations.backup)
+app.command("restore")(cli_operations.restore)
 app.command("demo")(demo_command)
 
 

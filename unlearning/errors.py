@@ -7,6 +7,7 @@ FlowerUnlearningError
 ├── MethodFailed               an unlearning method cannot go on (retryable or not)
 ├── NumericalError             a product, a solver or its operator cannot do what it promises
 ├── CheckpointError            a checkpoint cannot be read, or is not what its name says
+├── BackupError                a backup cannot be made, is damaged, or restoring it would undo deletions
 ├── StoreFull                  what a method keeps from round to round has reached its bound
 ├── SessionError               a session between the server and a client cannot be opened, or broke off
 ├── Fenced                     a newer server process has taken over; this one must stop
@@ -67,6 +68,10 @@ class CheckpointError(FlowerUnlearningError):
 
 class StoreFull(FlowerUnlearningError):
     """What a method keeps from round to round has reached its bound."""
+
+
+class BackupError(FlowerUnlearningError):
+    """A backup cannot be made, is damaged, or restoring it would undo deletions."""
 
 
 class DeploymentError(FlowerUnlearningError):

@@ -1,0 +1,96 @@
+"""What a backup says about itself: where the ledger stood, and the hash of every file."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from server.ledger import Event, Ledger
+from unlearning.durable_files import write_atomically
+from unlearning.errors import BackupError
+
+FILE = "manifest.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What is in a backup.
+
+    made_at: UTC, ISO 8601. ledger: `sqlite` or `postgresql`. event_sequence: of the ledger's newest event.
+    last_event: what that event was, so that another federation's backup is recognised.
+    sha256: by path inside the backup, the hex digest of each file.
+    """
+
+    made_at: str
+    ledger: str
+    event_sequence: int
+    last_event: Mapping[str, Any]
+    sha256: Mapping[str, str]
+
+    def write(self, directory: Path) -> None:
+        """Write it last: a directory without it is no backup."""
+        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True)
+        write_atomically(directory / FILE, text.encode())
+
+
+def verified(directory: Path) -> Manifest:
+    """The manifest of the backup in `directory`, whose files are all there and what they were.
+
+    Raises:
+        BackupError: it is no backup, or damaged.
+    """
+    try:
+        values = json.loads((directory / FILE).read_text())
+        if values.pop("format") != FORMAT:
+            raise BackupError(
+                f"The backup {directory} has a format that this program does not know. Upgrade it."
+            )
+        manifest = Manifest(**values)
+    except FileNotFoundError:
+        raise BackupError(
+            f"{directory} is no backup: it has no {FILE}. A backup that broke off has none."
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise BackupError(f"{directory / FILE} is damaged: {exc}. Use another backup.") from exc
+    for name, digest in manifest.sha256.items():
+        path = directory / name
+        if not path.resolve().is_relative_to(directory.resolve()):
+            raise BackupError(
+                f"{FILE} names {name!r}, which lies outside of the backup; it was tampered with."
+            )
+        if not path.is_file() or sha256_of(path) != digest:
+            raise BackupError(
+                f"{path} is missing or not what it was when the backup was made. Use another one."
+            )
+    return manifest
+
+
+def position(ledger: Ledger) -> tuple[int, dict[str, Any]]:
+    """The sequence number of the newest event, and what it was; 0 and nothing where there is none."""
+    newest = ledger.last_event_sequence()
+    return newest, event_at(ledger, newest)
+
+
+def event_at(ledger: Ledger, sequence: int) -> dict[str, Any]:
+    """What an event was, as JSON; nothing where there is none of this number."""
+    found = ledger.events(after=sequence - 1, limit=1) if sequence > 0 else []
+    return _event_values(found[0]) if found and found[0].sequence == sequence else {}
+
+
+def sha256_of(path: Path) -> str:
+    """The hex digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _event_values(event: Event) -> dict[str, Any]:
+    return {
+        "request_id": event.request_id,
+        "kind": event.kind,
+        "to_status": event.to_status and str(event.to_status),
+        "actor": event.actor,
+        "at": event.at.isoformat(),
+    }

@@ -1,0 +1,63 @@
+"""`flower-unlearn backup` and `restore`: an operator's commands on the server host."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+StateDir = Annotated[Path, typer.Option(help="The server's state directory.")]
+LedgerUrl = Annotated[
+    str,
+    typer.Option(
+        envvar="FLOWER_UNLEARNING_LEDGER",
+        help="URL of the ledger; default: SQLite in the state directory.",
+        show_default=False,
+    ),
+]
+
+
+def backup(
+    directory: Annotated[Path, typer.Argument(help="A new directory for this backup.")],
+    state_dir: StateDir,
+    ledger: LedgerUrl = "",
+) -> None:
+    """Back up ledger, newest checkpoint and reports, while everything runs."""
+    # Imported here because checkpoints know the methods and so need PyTorch; other commands do not.
+    from server.backup import back_up
+
+    made = back_up(directory, state_dir=state_dir, ledger_url=_url(ledger, state_dir), now=datetime.now(UTC))
+    typer.echo(f"{directory}: {len(made.sha256)} files, ledger up to event {made.event_sequence}.")
+    typer.echo("It holds what is forgotten after this moment: erase it when a later deletion is completed.")
+
+
+def restore(
+    directory: Annotated[Path, typer.Argument(help="A directory that `backup` has written.")],
+    state_dir: StateDir,
+    ledger: LedgerUrl = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Restore although deletions made since will be undone.")
+    ] = False,
+) -> None:
+    """Put a backup in the place of the federation's state; stop ServerApp, service and supervisor before."""
+    from server.backup import restore as put_back
+
+    done = put_back(
+        directory, state_dir=state_dir, ledger_url=_url(ledger, state_dir), now=datetime.now(UTC), force=force
+    )
+    typer.echo(f"Restored the backup of {done.manifest.made_at}, event {done.manifest.event_sequence}.")
+    if done.replaced is not None:
+        typer.echo(f"What was there before is in {done.replaced}; erase it when all is well.")
+    if not done.compared:
+        typer.echo(
+            "There was no ledger here to compare with: deletions that were carried out after the backup are not "
+            "known and would have to be filed again."
+        )
+    for line in done.undone:
+        typer.echo(f"UNDONE: {line}")
+    if done.undone:
+        typer.echo("The model may again hold this data. File these deletions again now.")
+
+
+def _url(ledger: str, state_dir: Path) -> str:
+    return ledger or f"sqlite:///{state_dir.absolute() / 'ledger.db'}"

@@ -1,0 +1,260 @@
+"""Backup and restore: what comes back is what was there, and never silently what was forgotten since."""
+
+import json
+import shutil
+import sqlite3
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from typer.testing import CliRunner
+
+from server.backup import back_up, restore
+from server.backup_manifest import FILE, verified
+from server.checkpoints import CheckpointStore
+from server.cli import app
+from server.ledger import Ledger
+from tests.contract.test_ledger_contract import NOW, postgresql_server, url  # noqa: F401 - fixtures
+from tests.federation import client
+from unlearning.errors import BackupError, Fenced
+from unlearning.parameters import content_hash
+from unlearning.requests import Granularity, Status, Target
+
+SMALL = {"num_clients": 3, "max_examples": 200, "recovery_max_rounds": 1, "attack_samples": 20, "rounds": 2}
+
+
+def ledger_url(directory: Path) -> str:
+    return f"sqlite:///{directory / 'ledger.db'}"
+
+
+def saved(one, directory: Path) -> Path:
+    """A backup of a federation."""
+    back_up(directory, state_dir=one.directory, ledger_url=ledger_url(one.directory), now=NOW)
+    return directory
+
+
+def brought_back(backup: Path, state_dir: Path, **changes):
+    return restore(backup, state_dir=state_dir, ledger_url=ledger_url(state_dir), now=NOW, **changes)
+
+
+def test_a_federation_goes_on_from_a_restored_backup_to_the_same_bits(federation, tmp_path):
+    """On another machine, with a deletion behind it and rounds to come."""
+    one = federation(name="first", requests="at=1 client=2", **SMALL)
+    one.run()
+    backup = saved(one, tmp_path / "backup")
+    other = federation(name="second", requests="at=1 client=2", **SMALL)
+    shutil.rmtree(other.directory)
+    done = brought_back(backup, other.directory)
+    assert (done.undone, done.replaced, done.compared) == ((), None, False)
+    assert (other.directory / "reports" / "r-000001" / "report.json").is_file()
+    expected, state = one.run(rounds=4), other.run(rounds=4)
+    assert content_hash(state.parameters) == content_hash(expected.parameters)
+    assert state.exclusions.is_forgotten("2")
+
+
+def test_a_backup_older_than_a_deletion_is_refused_and_says_what_it_would_undo(federation, tmp_path):
+    """The model of the backup still holds client 2."""
+    one = federation(**SMALL)
+    one.run()
+    backup = saved(one, tmp_path / "backup")
+    one.file(client("2"))
+    after = one.run(rounds=3)
+    with pytest.raises(BackupError, match=r"deletion of client 2 \(r-000001\)") as refused:
+        brought_back(backup, one.directory)
+    assert "--force" in str(refused.value)
+    assert content_hash(one.checkpoint().parameters) == content_hash(after.parameters)
+    assert one.ledger.exclusions().is_forgotten("2")
+
+
+def test_a_forced_restore_says_what_it_undid_and_keeps_what_it_replaced(federation, tmp_path):
+    """In its answer and in the state directory; the newer state is moved aside."""
+    one = federation(**SMALL)
+    one.run()
+    backup = saved(one, tmp_path / "backup")
+    one.file(client("2"))
+    after = one.run(rounds=3)
+    one.close()
+    done = brought_back(backup, one.directory, force=True)
+    assert any("deletion of client 2" in line for line in done.undone)
+    assert json.loads((one.directory / "undone-by-restore.json").read_text())["undone"] == list(done.undone)
+    assert done.replaced is not None
+    kept = CheckpointStore(done.replaced / "checkpoints").newest()
+    assert kept is not None
+    assert content_hash(kept.parameters) == content_hash(after.parameters)
+    assert not one.checkpoint().exclusions.is_forgotten("2")
+
+
+def test_a_request_filed_since_the_backup_is_not_forgotten_silently(federation, tmp_path):
+    """It was answered as durable."""
+    one = federation(**SMALL)
+    one.run()
+    backup = saved(one, tmp_path / "backup")
+    one.file(client("1"))
+    with pytest.raises(BackupError, match="the request r-000001 to delete client 1"):
+        brought_back(backup, one.directory)
+
+
+def test_a_server_process_that_still_runs_is_fenced_off_by_a_restore(federation, tmp_path):
+    """Its token was given out before the restore, and stays worthless after it."""
+    one = federation(**SMALL)
+    one.run()
+    backup = saved(one, tmp_path / "backup")
+    tokens = [one.ledger.acquire_fence("old", now=NOW) for _ in range(5)]
+    one.close()
+    brought_back(backup, one.directory)
+    again = Ledger.open(ledger_url(one.directory))
+    for token in tokens:
+        with pytest.raises(Fenced):
+            again.check_fence(token)
+    again.close()
+
+
+def test_only_the_newest_checkpoint_is_in_a_backup(federation, tmp_path):
+    """Older ones may hold what was forgotten."""
+    one = federation(**SMALL)
+    one.run()
+    assert len(list((one.directory / "checkpoints").iterdir())) > 1
+    files = verified(saved(one, tmp_path / "backup")).sha256
+    assert [name for name in files if "checkpoints" in name] == [
+        f"state/checkpoints/{CheckpointStore(one.directory / 'checkpoints').newest_file().name}"
+    ]
+
+
+def test_a_backup_is_for_its_owner_only(federation, tmp_path):
+    """It holds models and names."""
+    one = federation(**SMALL)
+    one.run()
+    backup = saved(one, tmp_path / "backup")
+    open_to_others = [path for path in backup.rglob("*") if path.stat().st_mode & 0o077]
+    assert [path for path in open_to_others if path.is_file() and path.name != FILE] == []
+    assert backup.stat().st_mode & 0o077 == 0
+
+
+@pytest.fixture
+def backup(federation, tmp_path) -> Path:
+    one = federation(name="saved", **SMALL)
+    one.ledger.acquire_fence("loop", now=NOW)
+    (one.directory / "settings.json").write_text("{}")
+    return saved(one, tmp_path / "backup")
+
+
+def test_a_damaged_backup_is_refused_before_anything_is_touched(backup, tmp_path):
+    """One bit in one file."""
+    path = backup / "state" / "settings.json"
+    path.write_text("{ }")
+    with pytest.raises(BackupError, match=r"settings\.json is missing or not what it was"):
+        brought_back(backup, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "x": 1}'])
+def test_a_damaged_manifest_is_refused(backup, tmp_path, text):
+    """With a message, whatever it holds."""
+    (backup / FILE).write_text(text)
+    with pytest.raises(BackupError):
+        brought_back(backup, tmp_path / "new")
+
+
+def test_a_manifest_cannot_reach_outside_of_the_backup(backup, tmp_path):
+    """A restore as root must not read or write elsewhere."""
+    values = json.loads((backup / FILE).read_text())
+    values["sha256"]["../../etc/passwd"] = "0"
+    (backup / FILE).write_text(json.dumps(values))
+    with pytest.raises(BackupError, match="outside of the backup"):
+        brought_back(backup, tmp_path / "new")
+
+
+def test_a_backup_that_broke_off_is_none(backup, tmp_path):
+    """The manifest is written last."""
+    (backup / FILE).unlink()
+    with pytest.raises(BackupError, match="is no backup"):
+        brought_back(backup, tmp_path / "new")
+
+
+def test_a_backup_of_another_federation_is_refused(federation, tmp_path):
+    """Its events are not the ones that this ledger has."""
+    first, other = federation(name="first", **SMALL), federation(name="other", **SMALL)
+    for one in (first, other):
+        one.run()
+        one.file(client("1"))
+    with pytest.raises(BackupError, match="another federation"):
+        brought_back(saved(first, tmp_path / "backup"), other.directory)
+
+
+def test_writers_do_not_disturb_a_backup(federation, tmp_path):
+    """The copy is a whole database of one moment, while requests come in."""
+    one = federation(**SMALL)
+    one.run()
+    stop = threading.Event()
+
+    def write() -> None:
+        ledger = Ledger.open(ledger_url(one.directory))
+        while not stop.wait(0.02):
+            ledger.acquire_fence("busy", now=datetime.now(UTC))
+        ledger.close()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        backup = saved(one, tmp_path / "backup")
+    finally:
+        stop.set()
+        writer.join()
+    copy = sqlite3.connect(backup / "ledger.db")
+    assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    copy.close()
+
+
+def test_the_commands_say_what_they_did(federation, tmp_path):
+    """Also that nothing could be compared, and where the old state lies."""
+    one = federation(**SMALL)
+    one.run()
+    run = CliRunner().invoke
+    made = run(app, ["backup", str(tmp_path / "b"), "--state-dir", str(one.directory)])
+    assert made.exit_code == 0, made.output
+    again = run(app, ["backup", str(tmp_path / "b"), "--state-dir", str(one.directory)])
+    assert again.exit_code == 1
+    assert "is not empty" in again.output
+    one.file(client("1"))
+    refused = run(app, ["restore", str(tmp_path / "b"), "--state-dir", str(one.directory)])
+    assert refused.exit_code == 1
+    assert "r-000001" in refused.output
+    one.close()
+    forced = run(app, ["restore", str(tmp_path / "b"), "--state-dir", str(one.directory), "--force"])
+    assert forced.exit_code == 0, forced.output
+    assert "UNDONE: the request r-000001" in forced.output
+    new = run(app, ["restore", str(tmp_path / "b"), "--state-dir", str(tmp_path / "new")])
+    assert "no ledger here to compare with" in new.output
+
+
+def test_a_ledger_comes_back_on_either_database(url, tmp_path):  # noqa: F811 - the fixture
+    """What was filed before the backup is there, what came after is gone; deletions since are refused."""
+    if sa.make_url(url).get_backend_name() == "postgresql" and shutil.which("pg_dump") is None:
+        pytest.skip("pg_dump is not installed")
+    ledger = Ledger.open(url)
+
+    def submit(class_label: int) -> str:
+        return ledger.submit(
+            Target(Granularity.CLASS, class_label=class_label),
+            method="not",
+            parameters={},
+            submitted_by="ada",
+            idempotency_key=str(class_label),
+            now=NOW + timedelta(seconds=class_label),
+        ).id
+
+    first = submit(1)
+    back_up(tmp_path / "backup", state_dir=tmp_path / "state", ledger_url=url, now=NOW)
+    second = submit(2)
+    with pytest.raises(BackupError, match=second):
+        restore(tmp_path / "backup", state_dir=tmp_path / "state", ledger_url=url, now=NOW)
+    ledger.close()
+    restore(tmp_path / "backup", state_dir=tmp_path / "state", ledger_url=url, now=NOW, force=True)
+    ledger = Ledger.open(url)
+    assert [request.id for request in ledger.list_requests()] == [first]
+    token = ledger.acquire_fence("loop", now=NOW)
+    ledger.move(first, Status.SCHEDULED, token=token, now=NOW)
+    assert ledger.verify_chain() is None
+    ledger.close()

@@ -4,6 +4,8 @@ The real code runs in this process; the "kill" is an exception that nothing catc
 right after a write. Killing real processes is in tests/integration.
 """
 
+from collections.abc import Sequence
+
 import pytest
 
 from server.checkpoints import CheckpointStore
@@ -14,6 +16,15 @@ from unlearning.requests import Status
 SCRIPT = "at=1 client=2 method=puf-regular; at=2 client=0"
 
 
+DURABLE_STEPS = (
+    (CheckpointStore, "save"),
+    (CheckpointStore, "erase_older"),
+    (Ledger, "move"),
+    (Ledger, "submit"),
+    (Ledger, "record_round"),
+)
+
+
 class Killed(BaseException):
     """The process is gone."""
 
@@ -21,16 +32,12 @@ class Killed(BaseException):
 class Killer:
     """Kills at the n-th write, before or after it; counts writes."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, steps: Sequence[tuple[type, str]] = DURABLE_STEPS
+    ) -> None:
         self.writes = 0
         self.kill_at = -1
-        for owner, name in (
-            (CheckpointStore, "save"),
-            (CheckpointStore, "erase_older"),
-            (Ledger, "move"),
-            (Ledger, "submit"),
-            (Ledger, "record_round"),
-        ):
+        for owner, name in steps:
             self._wrap(monkeypatch, owner, name)
 
     def _wrap(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:

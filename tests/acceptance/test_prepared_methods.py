@@ -1,0 +1,162 @@
+"""Methods that prepare in training rounds, through live requests: what is kept, for how long, and at which kills.
+
+One line a method below; where a restart is meant, all nodes are new and only files are left.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from client.memory import DirectoryMemory
+from server.checkpoints import CheckpointStore
+from server.ledger import Ledger
+from server.preparations import Preparations
+from tests.acceptance.test_crash_recovery import Killed, Killer
+from tests.federation import InProcessFederation, client
+from unlearning.parameters import content_hash
+from unlearning.requests import Status
+from unlearning.stores import DirectoryStore
+
+PREPARED = [
+    pytest.param("pga", "pga", id="pga"),
+    pytest.param("federaser", "federaser every=2; pga", id="federaser"),
+]
+"""Method and the setting `prepare`."""
+
+SMALL = {"num_clients": 3, "max_examples": 150, "recovery_max_rounds": 1, "attack_samples": 20}
+
+DURABLE = (
+    (CheckpointStore, "save"),
+    (CheckpointStore, "erase_older"),
+    (Ledger, "move"),
+    (DirectoryStore, "save"),
+    (DirectoryMemory, "bury"),
+    (Preparations, "erase"),
+)
+"""The steps before and after which the process may die."""
+
+
+def kept_files(one: InProcessFederation, of_client: str | None = None) -> dict[str, bytes]:
+    """All that is kept for methods, by file: on both sides, or of one client on both sides."""
+    places = [one.directory / "kept"]
+    places += [
+        one.directory / "clients" / name / "kept"
+        for name in ([of_client] if of_client is not None else ["0", "1", "2"])
+    ]
+    files = [path for place in places for path in sorted(place.glob("**/*.npz"))]
+    if of_client is not None:
+        files = [path for path in files if "clients" in path.parts or path.parent.name == of_client]
+    return {str(Path(path).relative_to(one.directory)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize(("method", "prepare"), PREPARED)
+def test_two_deletions_one_after_the_other_with_restarts_between(federation, method, prepare):
+    """The second starts from the first one's model, and nothing is kept of the forgotten on either side."""
+    one = federation(prepare=prepare, **SMALL)
+    one.run(rounds=2)
+    assert kept_files(one, of_client="1")
+    one.new_grid()
+    first = one.file(client("1"), method)
+    between = one.run(rounds=3)
+    assert one.ledger.get(first.id).status is Status.COMPLETED
+    assert kept_files(one, of_client="1") == {}
+    assert kept_files(one, of_client="2")
+    one.new_grid()
+    second = one.file(client("2"), method)
+    one.run(rounds=4)
+    done = one.ledger.get(second.id)
+    assert done.status is Status.COMPLETED
+    assert done.result["model_hash_before"] == content_hash(between.parameters)
+    assert done.result["model_hash_unlearned"] != done.result["model_hash_before"]
+    assert kept_files(one, of_client="2") == {}
+    assert kept_files(one, of_client="0")
+
+
+@pytest.mark.parametrize(("method", "prepare"), PREPARED)
+def test_a_restart_between_rounds_changes_no_bit(federation, method, prepare):
+    """What is kept outlives all processes: the unlearned model and the files are those of one run."""
+    outcomes = []
+    for name, stops in (("whole", [3]), ("restarted", [1, 2, 3])):
+        one = federation(name=name, prepare=prepare, requests=f"at=2 client=1 method={method}", **SMALL)
+        for rounds in stops:
+            one.new_grid()
+            state = one.run(rounds=rounds)
+        outcomes.append((content_hash(state.parameters), kept_files(one)))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(("method", "prepare"), PREPARED)
+def test_a_cancelled_request_leaves_no_trace(federation, method, prepare):
+    """Model and files are those of a federation that was never asked."""
+    outcomes = []
+    for name in ("asked", "not-asked"):
+        one = federation(name=name, prepare=prepare, **SMALL)
+        one.run(rounds=2)
+        if name == "asked":
+            request = one.file(client("1"), method)
+            one.ledger.cancel(request.id, by="test", now=request.created_at)
+        state = one.run(rounds=3)
+        outcomes.append((content_hash(state.parameters), kept_files(one)))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(("method", "prepare"), PREPARED)
+def test_a_failed_request_leaves_no_trace(federation, method, prepare):
+    """All clients die with the method's message: model and files are as they were, and a retry succeeds."""
+    one = federation(prepare=prepare, max_attempts=1, **SMALL)
+    before = one.run(rounds=3)
+    files = kept_files(one)
+    request = one.file(client("1"), method)
+    one.grid.broken.update(one.node(name) for name in "012")
+    one.run(rounds=3)
+    failed = one.ledger.get(request.id)
+    assert failed.status is Status.FAILED
+    assert content_hash(one.checkpoint().parameters) == content_hash(before.parameters)
+    assert kept_files(one) == files
+    one.grid.broken.clear()
+    one.ledger.retry(request.id, by="test", now=failed.updated_at)
+    one.run(rounds=4)
+    assert one.ledger.get(request.id).status is Status.COMPLETED
+
+
+def test_federaser_replays_what_it_wrote_before(federation):
+    """After a deletion the history holds calibrated updates under new rounds, then those of recovery."""
+    one = federation(prepare="federaser", **SMALL)
+    one.run(rounds=3)
+    one.file(client("1"), "federaser")
+    state = one.run(rounds=3)
+    store = DirectoryStore(one.directory / "kept" / "federaser" / state.generations["federaser"])
+    assert store.list_keys() == ["0", "2"]
+    assert store.rounds("0") == [1, 4, 5, 6]  # the first as it was, two exchanges, one of recovery
+    assert [int(store.load("0", number)["trained_in"]) for number in store.rounds("0")] == [1, 2, 3, 6]
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(3, id="some"),
+        pytest.param(25, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+    ],
+)
+@pytest.mark.parametrize(("method", "prepare"), PREPARED)
+def test_a_kill_at_any_durable_step_changes_no_bit(federation, monkeypatch, method, prepare, kills):
+    """For steps spread over a run with a deletion: kill there, start again, compare with no kill."""
+    settings = {**SMALL, "prepare": prepare, "rounds": 3, "requests": f"at=2 client=1 method={method}"}
+    killer = Killer(monkeypatch, DURABLE)
+    whole = federation(name="whole", **settings)
+    expected = content_hash(whole.run().parameters)
+    total = killer.writes
+    for number in range(kills):
+        kill_at = 1 + (2 * number + 1) * total // (2 * kills)
+        one = federation(name=f"killed-{kill_at}", **settings)
+        killer.writes, killer.kill_at = 0, kill_at
+        with pytest.raises(Killed):
+            one.run()
+        killer.kill_at = -1
+        one.new_grid()
+        state = one.run()
+        (request,) = one.ledger.list_requests()
+        assert request.status is Status.COMPLETED, f"killed at step {kill_at} of {total}"
+        assert content_hash(state.parameters) == expected, f"killed at step {kill_at} of {total}"
+        assert kept_files(one).keys() == kept_files(whole).keys(), f"killed at step {kill_at} of {total}"
+        one.close()

@@ -304,9 +304,9 @@ def _page(load: Load, facts: dict[str, Any], outcomes: list[Outcome]) -> str:
             "|---|---|---|---|---|---|---|---|---|---|",
             *rows,
             "",
-            "A latency begins when the request was planned, so waiting in a queue is in it. *lost*: answered, but not "
-            "in the ledger afterwards. *load*: the machine's load average at the end; what is above the number of cores "
-            "is waiting, and a good part of it may be work that has nothing to do with this.",
+            "A latency begins when the request was planned, so waiting in a queue is in it. *lost*: answered, but not",
+            "in the ledger afterwards. *load*: the machine's load average at the end; what is above the number of",
+            "cores is waiting, and a good part of it may be work that has nothing to do with this.",
             "",
         ]
     )

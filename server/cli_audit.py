@@ -1,6 +1,7 @@
 """`flower-unlearn refusals` and `verify-ledger`: what an officer checks of the service itself."""
 
 import json
+import re
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from server.cli_connection import AsJson, connection_of
+from unlearning.errors import InvalidRequest
 
 
 def refusals(
@@ -50,15 +52,37 @@ def refusals(
     Console().print(table)
 
 
-def verify_ledger(ctx: typer.Context) -> None:
+def verify_ledger(
+    ctx: typer.Context,
+    kept: Annotated[
+        str, typer.Option(metavar="NUMBER:HASH", help="What this command printed earlier, to compare with.")
+    ] = "",
+) -> None:
     """Check that no event of the ledger was changed, removed or put in (for operators and officers)."""
+    sequence, digest = _kept(kept)
     with connection_of(ctx).client() as service:
-        check = service.verify_ledger()
+        check = service.verify_ledger(sequence)
     if check.first_broken is not None:
         typer.echo(
             f"BROKEN: event {check.first_broken} does not follow from those before it; somebody changed "
             "the database past this program. Compare with a backup."
         )
         raise typer.Exit(1)
+    if check.hash != digest:
+        typer.echo(
+            f"BROKEN: event {sequence} is {'another one than' if check.hash else 'gone, unlike'} when its hash "
+            "was kept; somebody rewrote the database, or restored an older one. Compare with a backup."
+        )
+        raise typer.Exit(1)
     typer.echo(f"All events hold, up to number {check.head_sequence}.")
-    typer.echo(f"Keep this to notice later that events were cut off: {check.head_sequence} {check.head_hash}")
+    typer.echo("To notice later that events were cut off, keep this line outside the server:")
+    typer.echo(f"--kept {check.head_sequence}:{check.head_hash}")
+
+
+def _kept(text: str) -> tuple[int, str]:
+    if not text:
+        return 0, ""
+    sequence, _, digest = text.partition(":")
+    if not re.fullmatch("[0-9]{1,18}", sequence) or not re.fullmatch("[0-9a-f]{64}", digest):
+        raise InvalidRequest(f"--kept takes NUMBER:HASH as this command prints it, got {text[:80]!r}.")
+    return int(sequence), digest

@@ -34,11 +34,15 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCheck:
-    """The first event that does not follow from those before it, if any; and the newest event."""
+    """The first event that does not follow from those before it, if any; and the newest event.
+
+    hash: of the event that was asked for; "" where there is none.
+    """
 
     first_broken: int | None
     head_sequence: int
     head_hash: str
+    hash: str
 
 
 class DeletionClient:
@@ -168,11 +172,11 @@ class DeletionClient:
         message = pb.ListRefusalsRequest(after=after, limit=limit, caller=caller)
         return [convert.refusal_of(item) for item in self._call("ListRefusals", message).refusals]
 
-    def verify_ledger(self) -> LedgerCheck:
-        """Check the hash chain of the ledger's events."""
-        answer = self._call("VerifyLedger", pb.VerifyLedgerRequest())
+    def verify_ledger(self, sequence: int = 0) -> LedgerCheck:
+        """Check the hash chain of the ledger's events, and ask for the hash of one."""
+        answer = self._call("VerifyLedger", pb.VerifyLedgerRequest(sequence=sequence))
         first_broken = answer.first_broken if answer.HasField("first_broken") else None
-        return LedgerCheck(first_broken, answer.head_sequence, answer.head_hash)
+        return LedgerCheck(first_broken, answer.head_sequence, answer.head_hash, answer.hash)
 
     def _call(self, name: str, message: Any) -> Any:
         try:

@@ -264,15 +264,19 @@ class ListRefusalsResponse(_message.Message):
     def __init__(self, refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
 
 class VerifyLedgerRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("sequence",)
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
 
 class VerifyLedgerResponse(_message.Message):
-    __slots__ = ("first_broken", "head_sequence", "head_hash")
+    __slots__ = ("first_broken", "head_sequence", "head_hash", "hash")
     FIRST_BROKEN_FIELD_NUMBER: _ClassVar[int]
     HEAD_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     HEAD_HASH_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
     first_broken: int
     head_sequence: int
     head_hash: str
-    def __init__(self, first_broken: _Optional[int] = ..., head_sequence: _Optional[int] = ..., head_hash: _Optional[str] = ...) -> None: ...
+    hash: str
+    def __init__(self, first_broken: _Optional[int] = ..., head_sequence: _Optional[int] = ..., head_hash: _Optional[str] = ..., hash: _Optional[str] = ...) -> None: ...

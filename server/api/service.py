@@ -185,10 +185,15 @@ class DeletionService(DeletionServiceServicer):
     def VerifyLedger(  # noqa: N802
         self, request: pb.VerifyLedgerRequest, context: grpc.ServicerContext
     ) -> pb.VerifyLedgerResponse:
-        """Check the hash chain of the events."""
+        """Check the hash chain of the events, and give the hash of one."""
         first_broken = self._ledger.verify_chain()
         sequence, digest = self._ledger.event_head()
-        return pb.VerifyLedgerResponse(first_broken=first_broken, head_sequence=sequence, head_hash=digest)
+        return pb.VerifyLedgerResponse(
+            first_broken=first_broken,
+            head_sequence=sequence,
+            head_hash=digest,
+            hash=self._ledger.event_hash(request.sequence),
+        )
 
     def _caller(self, context: grpc.ServicerContext) -> Caller:
         return access.caller_of(context, certificates_required=self._certificates_required)

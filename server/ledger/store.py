@@ -230,6 +230,12 @@ class Ledger:
         with self._database.reading() as connection:
             return chain.head(connection)
 
+    def event_hash(self, sequence: int) -> str | None:
+        """The hash of the event with this sequence number, to compare with a head that was kept."""
+        query = sa.select(schema.events.c.hash).where(schema.events.c.sequence == sequence)
+        with self._database.reading() as connection:
+            return connection.scalar(query)
+
     def verify_chain(self) -> int | None:
         """Check every event's hash: the sequence number of the first broken event, or None."""
         with self._database.reading() as connection:

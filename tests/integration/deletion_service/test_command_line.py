@@ -262,12 +262,35 @@ def test_refusals_are_listed(command: Callable[..., Result]) -> None:
 
 
 def test_a_whole_ledger_is_verified(command: Callable[..., Result], ledger: Ledger) -> None:
-    """The head is shown, to be kept."""
+    """The head is shown, to be kept, and what was kept is compared."""
     command("request", "--client", "3")
     result = command("verify-ledger")
     assert result.exit_code == 0
     sequence, digest = ledger.event_head()
-    assert f"{sequence} {digest}" in result.stdout.replace("\n", " ")
+    assert result.stdout.endswith(f"--kept {sequence}:{digest}\n")
+    command("request", "--client", "4")
+    assert command("verify-ledger", "--kept", f"{sequence}:{digest}").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"), [("1:" + "0" * 64, "event 1 is another one"), ("99:" + "0" * 64, "event 99 is gone")]
+)
+def test_a_rewritten_ledger_is_found_by_what_was_kept(
+    command: Callable[..., Result], kept: str, message: str
+) -> None:
+    """A chain that holds in itself, but is not the one of which the head was kept."""
+    command("request", "--client", "3")
+    result = command("verify-ledger", "--kept", kept)
+    assert result.exit_code == 1
+    assert message in result.stdout
+
+
+@pytest.mark.parametrize("kept", ["x", "1:", "-1:" + "0" * 64, "1:" + "g" * 64, "9" * 30 + ":" + "0" * 64])
+def test_a_malformed_head_is_refused(command: Callable[..., Result], kept: str) -> None:
+    """Exit code 2 and how it looks."""
+    result = command("verify-ledger", f"--kept={kept}")
+    assert result.exit_code == 2
+    assert "--kept takes NUMBER:HASH" in result.stderr
 
 
 def test_a_forged_ledger_is_named_broken(command: Callable[..., Result], tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ messages: dict[str, st.SearchStrategy[Any]] = {
     "ListRefusals": st.builds(
         pb.ListRefusalsRequest, after=integers, limit=st.integers(-(2**31), 2**31 - 1), caller=texts
     ),
-    "VerifyLedger": st.builds(pb.VerifyLedgerRequest),
+    "VerifyLedger": st.builds(pb.VerifyLedgerRequest, sequence=integers),
 }
 
 

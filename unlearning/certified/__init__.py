@@ -53,7 +53,7 @@ from unlearning.certified.sensitivity import (
     online_bound,
     trajectory_norm,
 )
-from unlearning.certified.tangents import BlockProducts, train_with_tangents, vector_bytes
+from unlearning.certified.tangents import BlockProducts, check_memory, train_with_tangents, vector_bytes
 from unlearning.certified.unit_vectors import UnitVectors, forgotten_by_addition
 from unlearning.certified.vector_store import VectorStore, create_key, read_key
 
@@ -78,6 +78,7 @@ __all__ = [
     "Weighting",
     "analytic_sigma",
     "certificate",
+    "check_memory",
     "classical_sigma",
     "create_key",
     "deletion_capacity",

@@ -40,9 +40,12 @@ class Certificate:
     @property
     def statement(self) -> str:
         """What holds, in a sentence or two for the report."""
+        basis = self.sensitivity.source
+        if self.sensitivity.constants is not None:
+            basis += f"; constants: {self.sensitivity.constants.source}"
         noise = (
             f"Gaussian noise of standard deviation {self.sigma:.6g} ({self.mechanism}) for a sensitivity of "
-            f"{self.sensitivity.value:.6g} ({self.sensitivity.source})"
+            f"{self.sensitivity.value:.6g} ({basis})"
         )
         if self.is_certified:
             return f"Certified ({self.epsilon:g}, {self.delta:g})-unlearning: {noise}."
@@ -61,10 +64,12 @@ def certificate(
     epsilon: float,
     delta: float,
     sensitivity: Sensitivity,
-    unmet: tuple[str, ...] = (),
+    unmet: tuple[str, ...],
     mechanism: Mechanism = Mechanism.ANALYTIC,
 ) -> Certificate:
     """The certificate of one release with noise calibrated to (ε, δ) and `sensitivity`.
+
+    `unmet` has no default on purpose: who certifies has looked (`unmet_assumptions` does for known models).
 
     Raises:
         ConfigurationError: ε, δ or Δ is out of the mechanism's range.

@@ -133,9 +133,12 @@ class TangentBlock:
             rows = slice(start, min(start + self._rows, len(self)))
             for place, part in zip(self.weights.places, self._of_rows(gradients, rows), strict=True):
                 block = self.tangents[rows, place]
-                change = part.reshape(len(block), -1).add_(block, alpha=weight_decay)
+                # not in place: autograd may return one tensor for two parameters, or an expanded one
+                change = part.reshape(len(block), -1)
+                if weight_decay:
+                    change = change.add(block, alpha=weight_decay)
                 if scales is not None:
-                    change *= scales[rows, None]
+                    change = change * scales[rows, None]
                 if self._velocities is not None:
                     change = self._velocities[rows, place].mul_(momentum).add_(change)
                 block.sub_(change, alpha=learning_rate)

@@ -121,6 +121,29 @@ def test_a_frozen_weight_keeps_its_entries() -> None:
     np.testing.assert_array_equal(carried[0, 12:], 0)
 
 
+@pytest.mark.parametrize("how", [BlockProducts.LOOP, BlockProducts.BATCHED])
+def test_parameters_that_share_a_derivative_are_not_mixed_up(how: BlockProducts) -> None:
+    """Two weights that enter as their sum have one product between them; decay acts on each one's own tangent."""
+
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Parameter(torch.ones(4, 3)), nn.Parameter(torch.zeros(4, 3))
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            outputs: torch.Tensor = inputs @ (self.one + self.two)
+            return outputs
+
+    task = replace(LOGISTIC, build_model=Sum)
+    start, tangents = initial_parameters(task, 0), directions(2, 24)
+    _, carried = train_with_tangents(task, start, blobs(), SETTINGS, tangents, how=how)
+    for before, after in zip(tangents, carried, strict=True):
+        plus, minus = (
+            train(task, start + sign * 1e-5 * before, blobs(), SETTINGS).parameters for sign in (1, -1)
+        )
+        np.testing.assert_allclose(after, (plus - minus) / 2e-5, rtol=0, atol=2e-8)
+
+
 def test_adam_is_refused() -> None:
     """Its step has another derivative."""
     with pytest.raises(ConfigurationError, match="SGD only, got the optimizer 'adam'"):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from client.memory import ClientMemory, memory_of
 from strategies.messages import (
+    CLIENT_ID,
     arrays_content,
     failure_values,
     instruction_of,
@@ -132,7 +133,7 @@ def _trained(local: Local, model: Vector, examples: Examples, training: Training
     step = partial(train, local.task, model, examples, training)
     for name, prepared in local.settings.preparations().items():
         work = LocalRound(
-            client_id=local.client_id,
+            client_id=str(local.values.get(CLIENT_ID, local.client_id)),
             number=local.server_round,
             task=local.task,
             model=model,

@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import Strategy
 
 from strategies.measuring import merged
 from strategies.messages import (
+    CLIENT_ID,
     MEASURE,
     NUM_EXAMPLES,
     TRAIN,
@@ -166,7 +167,7 @@ class FedAvg(Strategy):
                 eligible[client].node_id,
                 TRAIN,
                 server_round,
-                {**training, **self.site_values(client)},
+                {**training, CLIENT_ID: client, **self.site_values(client)},
                 arrays,
             )
             for client in chosen

@@ -32,6 +32,8 @@ VECTOR = "vector"
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 NUM_EXAMPLES = "num-examples"
 ROUND = "server-round"
+CLIENT_ID = "client-id"
+"""The id by which the server knows the client that it asks to train, which is not always what a node declares."""
 
 Json = dict[str, Any]
 

@@ -106,7 +106,7 @@ class RunSettings(BaseModel):
                 wrong += exc.problems
             else:
                 for prepared in switched_on.values():
-                    wrong += prepared.preparation.problems(prepared.options, settings.task())
+                    wrong += [] if wrong else prepared.preparation.problems(prepared.options, settings.task())
             if 0 < settings.max_norm_factor < 1:
                 wrong.append(
                     f"max-norm-factor: {settings.max_norm_factor:g} would refuse half of all updates; give 0 for "

@@ -8,8 +8,19 @@ from unlearning.methods.method import Kept
 from unlearning.methods.preparation import FederatedRound, LocalRound, PreparationOptions
 from unlearning.parameters import Vector
 from unlearning.stores import MemoryStore
+from unlearning.tasks import TaskSettings
+from unlearning.tasks.ensemble import sharded
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import TrainingSettings, initial_parameters, train
+from unlearning.training import TrainingSettings, initial_parameters, local_seed, train
+
+
+def task_for(method: Method, task: Task, options: PreparationOptions | None = None) -> Task:
+    """What a federation learns that prepares for the method: an ensemble where that trains one."""
+    preparation = method.info.preparation
+    if preparation is None:
+        return task
+    settings = preparation.task_settings(options or preparation.Options(), TaskSettings())
+    return sharded(task, settings.shards, settings.vote) if settings.shards else task
 
 
 def trained_with(
@@ -30,8 +41,10 @@ def trained_with(
     options = options or preparation.Options()
     for number in range(1, rounds + 1):
         models: dict[str, tuple[int, Vector]] = {}
-        for index, client in enumerate(sorted(data)):
-            settings = replace(training, seed=seed + 1000 * number + index)
+        for client in sorted(data):
+            if not preparation.takes_part(options, client, number):
+                continue
+            settings = replace(training, seed=local_seed(seed, client, number))
             work = LocalRound(
                 client_id=client,
                 number=number,

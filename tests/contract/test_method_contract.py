@@ -6,13 +6,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from tests.preparing import trained_with
+from tests.preparing import task_for, trained_with
 from unlearning.errors import InvalidRequest, UnknownMethod, UnsupportedRequest
 from unlearning.methods import (
     METHODS,
@@ -57,6 +58,21 @@ TARGETS = {
 }
 
 
+SAMPLES = ("a-0", "a-1", "a-2", "a-4")
+
+
+def target_of(problem: Problem) -> Target:
+    """The one of `TARGETS` that the problem is about."""
+    forget = problem.targets["a"]
+    return TARGETS[
+        Granularity.CLIENT
+        if forget.everything
+        else Granularity.CLASS
+        if forget.classes
+        else Granularity.SAMPLE
+    ]
+
+
 @pytest.fixture(params=sorted(METHODS))
 def method(request) -> Method:
     return METHODS[request.param]
@@ -80,12 +96,12 @@ def client_data() -> dict[str, Examples]:
 
 def problem_for(method: Method, granularity: Granularity) -> Problem:
     """The deletion to carry out, after three training rounds with what the method prepares in them."""
-    _, _, kept = trained_with(method, TASK, client_data(), TRAINING, rounds=3)
     target = TARGETS[granularity]
+    _, kept = prepared(method, target)
     clients = ("a", "b", "c")
     targets = {client: target.forget for client in clients if target.client_id in (None, client)}
     return Problem(
-        task=TASK,
+        task=task_for(method, TASK),
         rounds_trained=3,
         targets=targets,
         retained=tuple(client for client in clients if client not in targets),
@@ -101,13 +117,27 @@ def _training_of_any_round(number: int) -> TrainingSettings:
     return TRAINING
 
 
-def answers(method: Method, instructions: Mapping[str, Instruction], data: Mapping[str, Examples]):
+def prepared(method: Method, target: Target) -> tuple[dict[str, MemoryStore], Kept | None]:
+    """What three training rounds leave at the clients and the server, prepared for this target."""
+    preparation, options = method.info.preparation, None
+    if preparation is not None and preparation.refusal(preparation.Options(), target):
+        named = {"class": target.class_label} if target.class_label is not None else None
+        options = preparation.Options.model_validate(named or {"samples": ",".join(SAMPLES)})
+    _, stores, kept = trained_with(
+        method, task_for(method, TASK), client_data(), TRAINING, rounds=3, options=options
+    )
+    return stores, kept
+
+
+def answers(
+    method: Method, problem: Problem, instructions: Mapping[str, Instruction], data: Mapping[str, Examples]
+):
     replies: dict[str, Reply] = {}
-    _, stores, _ = trained_with(method, TASK, client_data(), TRAINING, rounds=3)
+    stores, _ = prepared(method, target_of(problem))
     for client, instruction in instructions.items():
         forget = forgotten_mask(data[client], instruction.forget)
         site = ClientSite(
-            task=TASK,
+            task=problem.task,
             forget=data[client].select(forget),
             retain=data[client].select(~forget),
             store=stores[client],
@@ -121,11 +151,11 @@ def run(method: Method, problem: Problem, between=lambda state: state, data=None
     data = data or client_data()
     if problem.kept is not None:
         problem = replace(problem, kept=replace(problem.kept, next_store=MemoryStore()))
-    state = between(method.begin(problem, initial_parameters(TASK, seed=0)))
+    state = between(method.begin(problem, initial_parameters(problem.task, seed=0)))
     while not state.finished:
         assert state.exchanges < MAX_EXCHANGES
         problem = replace(problem, round=problem.rounds_trained + 1 + state.exchanges)
-        replies = answers(method, method.configure(problem, state), data)
+        replies = answers(method, problem, method.configure(problem, state), data)
         state = between(method.aggregate(problem, state, replies))
     return state
 
@@ -161,6 +191,8 @@ def equal(one, other) -> bool:
         return torch.equal(one, other)
     if isinstance(one, MemoryStore):
         return equal(vars(one), vars(other))
+    if isinstance(one, partial):
+        return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
     if isinstance(one, Kept):  # its next store is there to be written to
         return equal(one.store, other.store)
     if is_dataclass(one):
@@ -178,7 +210,8 @@ def skip_unsupported(method: Method, granularity: Granularity) -> None:
 def test_every_supported_deletion_runs_to_its_end(method, granularity):
     """A bounded number of exchanges, and out comes a finite model of the same shape and dtype."""
     skip_unsupported(method, granularity)
-    state, start = run(method, problem_for(method, granularity)), initial_parameters(TASK, seed=0)
+    problem = problem_for(method, granularity)
+    state, start = run(method, problem), initial_parameters(problem.task, seed=0)
     assert (state.parameters.shape, state.parameters.dtype) == (start.shape, start.dtype)
     assert np.isfinite(state.parameters).all()
 
@@ -197,8 +230,9 @@ def test_unlearning_changes_the_model(method, granularity):
     if method.info.name == "natural":
         pytest.skip("Natural is the baseline that leaves the model as it is")
     skip_unsupported(method, granularity)
-    state = run(method, problem_for(method, granularity))
-    assert not np.array_equal(state.parameters, initial_parameters(TASK, seed=0))
+    problem = problem_for(method, granularity)
+    state = run(method, problem)
+    assert not np.array_equal(state.parameters, initial_parameters(problem.task, seed=0))
 
 
 def test_the_same_run_gives_the_same_bits(method, granularity):
@@ -218,14 +252,15 @@ def test_a_run_interrupted_between_exchanges_ends_in_the_same_model(method, gran
 def test_no_function_changes_its_arguments(method, granularity):
     """Problem, state, instructions, sites and replies are as they were after each call."""
     skip_unsupported(method, granularity)
-    problem, data, start = problem_for(method, granularity), client_data(), initial_parameters(TASK, seed=0)
+    problem, data = problem_for(method, granularity), client_data()
+    start = initial_parameters(problem.task, seed=0)
     given = copy.deepcopy((problem, data, start))
     state = method.begin(problem, start)
     while not state.finished:
         state_before = copy.deepcopy(state)
         instructions = method.configure(problem, state)
         instructions_before = copy.deepcopy(dict(instructions))
-        replies = answers(method, instructions, data)
+        replies = answers(method, problem, instructions, data)
         replies_before = copy.deepcopy(replies)
         following = method.aggregate(problem, state, replies)
         assert equal(state, state_before)
@@ -240,7 +275,7 @@ def test_only_clients_of_the_problem_are_asked(method, granularity):
     """A method may not reach out to a client that is neither target nor retained participant."""
     skip_unsupported(method, granularity)
     problem = problem_for(method, granularity)
-    state = method.begin(problem, initial_parameters(TASK, seed=0))
+    state = method.begin(problem, initial_parameters(problem.task, seed=0))
     if not state.finished:
         asked = set(method.configure(problem, state))
         assert asked
@@ -326,6 +361,8 @@ def test_the_forgotten_data_decide_the_result(method):
         pytest.skip("the requester's examples do not enter this method")
     if Granularity.SAMPLE not in method.info.granularities:
         pytest.skip("the method refuses this granularity, which another test checks")
+    if method.info.name == "fedau-learning":
+        pytest.skip("its auxiliary head has learnt before what is to be forgotten, all of it together")
     problem = problem_for(method, Granularity.SAMPLE)
     other = replace(problem, targets={"a": Forget(sample_ids=frozenset({"a-0", "a-2"}))})
     assert not equal(run(method, problem), run(method, other))

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from unlearning.errors import ConfigurationError, InvalidRequest, UnknownMethod, UnsupportedRequest
 from unlearning.methods.fedau import FedAu
+from unlearning.methods.fedau_learning import FedAuLearning
 from unlearning.methods.federaser import FedEraser
 from unlearning.methods.gradient_ascent import GradientAscent
 from unlearning.methods.hf_kcu import HfKcu
@@ -33,6 +34,7 @@ from unlearning.methods.preparation import Preparation, PreparationOptions, Prep
 from unlearning.methods.puf import Puf
 from unlearning.methods.retrain import Natural, Retrain
 from unlearning.methods.serving import Federation, check_served
+from unlearning.methods.sisa import Sisa
 from unlearning.methods.weight_negation import WeightNegation
 from unlearning.requests import Target
 
@@ -45,9 +47,11 @@ METHODS: Mapping[str, Method] = {
         HfKcu(corrected=True),
         NewtonCg(),
         FedAu(),
+        FedAuLearning(),
         WeightNegation(),
         GradientAscent(),
         Pga(),
+        Sisa(),
         FedEraser(),
         MoDe(),
         Retrain(),
@@ -150,7 +154,8 @@ def preparations(text: str) -> dict[str, Prepared]:
         try:
             options = preparation.Options.model_validate({key: value for key, _, value in pairs})
         except ValidationError as exc:
-            known = ", ".join(preparation.Options.model_fields) or "none"
+            fields = preparation.Options.model_fields.items()
+            known = ", ".join(field.alias or key for key, field in fields) or "none"
             reasons = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in exc.errors())
             wrong.append(f"prepare: {entry!r}: {reasons}. Options of {name}: {known}.")
             continue
@@ -158,6 +163,12 @@ def preparations(text: str) -> dict[str, Prepared]:
     replacing = [name for name, prepared in found.items() if prepared.preparation.replaces_training]
     if len(replacing) > 1:
         wrong.append(f"prepare: {' and '.join(replacing)} each train in a way of their own; choose one.")
+    alone = [name for name, prepared in found.items() if prepared.preparation.stands_alone]
+    if alone and len(found) > 1 and len(replacing) < 2:
+        others = ", ".join(sorted(set(found) - set(alone)))
+        wrong.append(
+            f"prepare: {alone[0]} trains a model of another shape than {others} could use; choose one."
+        )
     if wrong:
         raise ConfigurationError(wrong)
     return {name: found[name] for name in sorted(found, key=lambda name: (name not in replacing, name))}

@@ -11,7 +11,7 @@ post-hoc form of PUF's comparison (PUF, Appendix A); it needs no preparation dur
 Only the head travels back.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -84,8 +84,7 @@ class FedAu:
         """The auxiliary head's weight and bias, flat, in the model's order."""
         slots = head_slots(site.task)
         if len(site.forget) == 0:
-            width = sum(slot.stop - slot.start for slot in slots)
-            return Reply(vector=np.zeros(width, dtype=instruction.model.dtype), num_examples=0)
+            return Reply(vector=np.zeros(size_of(slots), dtype=instruction.model.dtype), num_examples=0)
         seed = instruction.training.seed
         task, start = _frozen_trunk(site.task, instruction.model, seed)
         labels = torch.randint(
@@ -93,7 +92,7 @@ class FedAu:
         )
         examples = Examples(site.forget.inputs, labels, site.forget.ids)
         trained = train(task, start, examples, instruction.training)
-        head = np.concatenate([trained.parameters[slot.start : slot.stop] for slot in slots])
+        head = head_in(trained.parameters, slots)
         return Reply(vector=head, num_examples=trained.num_examples, metrics={"loss": trained.loss})
 
     def aggregate(
@@ -110,15 +109,10 @@ class FedAu:
         heads = [sent[client].vector for client in sorted(sent)]
         slots = head_slots(problem.task)
         for head in heads:
-            check_length(head, sum(slot.stop - slot.start for slot in slots))
+            check_length(head, size_of(slots))
         auxiliary = np.mean([head.astype(np.float64) for head in heads], axis=0)
-        parameters, position, share = state.parameters.copy(), 0, problem.parameters.weight
-        for slot in slots:
-            width = slot.stop - slot.start
-            own = parameters[slot.start : slot.stop].astype(np.float64)
-            mixed = (1 - share) * own + share * auxiliary[position : position + width]
-            parameters[slot.start : slot.stop] = mixed
-            position += width
+        own, share = head_in(state.parameters, slots).astype(np.float64), problem.parameters.weight
+        parameters = with_head(state.parameters, slots, (1 - share) * own + share * auxiliary)
         change = relative_change(state.parameters, parameters)
         return replace(
             state.advance(parameters, finished=True),
@@ -133,7 +127,7 @@ def head_slots(task: Task) -> tuple[Slot, ...]:
         MethodFailed: the task is no classification, or the model's last layer is not linear.
     """
     model = build(task, seed=0)
-    name, head = _head(model)
+    name, head = classifier_head(model)
     if head is None or task.score_name != "accuracy" or head.out_features != task.num_classes:
         raise MethodFailed(
             "FedAU needs a classifier whose last layer is linear with one output a class; this model has "
@@ -144,7 +138,28 @@ def head_slots(task: Task) -> tuple[Slot, ...]:
     return tuple(slot for slot in layout(model) if slot.name in (f"{prefix}weight", f"{prefix}bias"))
 
 
-def _head(model: nn.Module) -> tuple[str, nn.Linear | None]:
+def size_of(slots: Sequence[Slot]) -> int:
+    """How many numbers a head has."""
+    return sum(slot.stop - slot.start for slot in slots)
+
+
+def head_in(parameters: Vector, slots: Sequence[Slot]) -> Vector:
+    """The head's weight and bias, flat, in the model's order."""
+    return np.concatenate([parameters[slot.start : slot.stop] for slot in slots])
+
+
+def with_head(parameters: Vector, slots: Sequence[Slot], head: Vector) -> Vector:
+    """`parameters` (d,) with another head, flat as `head_in` gives it."""
+    changed, position = parameters.copy(), 0
+    for slot in slots:
+        width = slot.stop - slot.start
+        changed[slot.start : slot.stop] = head[position : position + width]
+        position += width
+    return changed
+
+
+def classifier_head(model: nn.Module) -> tuple[str, nn.Linear | None]:
+    """The model's last linear layer with its name in the model; None where there is none."""
     found: tuple[str, nn.Linear | None] = ("", None)
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
@@ -158,7 +173,7 @@ def _frozen_trunk(task: Task, parameters: Vector, seed: int) -> tuple[Task, Vect
     def build_frozen() -> nn.Module:
         model = task.build_model()
         model.requires_grad_(False)
-        _, head = _head(model)
+        _, head = classifier_head(model)
         assert head is not None
         head.requires_grad_(True)
         return model

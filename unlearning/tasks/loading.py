@@ -12,6 +12,7 @@ from unlearning.errors import ConfigurationError, DataError
 from unlearning.tasks import losses, partitions
 from unlearning.tasks.arrays import Arrays, Scaling, examples
 from unlearning.tasks.datasets import DATASETS, DatasetInfo
+from unlearning.tasks.ensemble import sharded
 from unlearning.tasks.models import Kind, Shape, model_builder
 from unlearning.tasks.npz import TEST_FILE, TRAIN_FILE, read_npz
 from unlearning.tasks.partitions import Indices
@@ -47,7 +48,7 @@ def _task(settings: TaskSettings) -> Task:
             f"shape of {kind}."
         )
     segments = kind is Kind.SEGMENTATION
-    return Task(
+    task = Task(
         name=f"{settings.dataset}/{settings.model}",
         num_classes=num_classes,
         score_name="dice" if segments else "accuracy",
@@ -57,6 +58,7 @@ def _task(settings: TaskSettings) -> Task:
         augment=info.augment if info is not None else None,
         dtype=getattr(torch, settings.dtype),
     )
+    return sharded(task, settings.shards, settings.vote) if settings.shards else task
 
 
 def load_site(settings: TaskSettings, partition: int, own_data_dir: Path | None = None) -> Site:

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from unlearning.errors import ConfigurationError
 from unlearning.tasks.datasets import DATASETS, USER_DATASET, DatasetInfo
@@ -33,6 +34,7 @@ class TaskSettings:
     max_examples: deal out a random subset of so many training examples; 0 for all.
     num_classes, input_shape: such as 10 and "1x28x28"; for the data set npz only, whose files the
         server may not have. The others' are known.
+    shards, vote: an ensemble of so many models, and how it predicts (`ensemble`); 0 for a single model.
     """
 
     dataset: str = "digits"
@@ -46,6 +48,8 @@ class TaskSettings:
     num_classes: int = 0
     input_shape: str = ""
     max_examples: int = 0
+    shards: int = 0
+    vote: Literal["majority", "mean"] = "majority"
 
 
 def problems(settings: TaskSettings) -> list[str]:
@@ -72,6 +76,8 @@ def _wrong_values(settings: TaskSettings) -> Iterator[str]:
         yield f"max-examples must be 0 (all) or more, got {settings.max_examples}."
     if not 0 <= settings.seed < 2**31:
         yield f"seed must be 0 to {2**31 - 1}, got {settings.seed}."
+    if settings.shards < 0:
+        yield f"shards must be 0 (a single model) or more, got {settings.shards}."
     if settings.dtype not in DTYPES:
         yield f"Unknown dtype {settings.dtype!r}. The dtypes are: {', '.join(DTYPES)}."
 

@@ -1,0 +1,70 @@
+"""An ensemble of shard models as one model, for a federation that trains several apart (SISA).
+
+The flat vector holds S numbers, 1 where a shard votes and 0 where it was never trained or nobody is left in it,
+and then the S shard models one after the other, each as the single model's.
+
+    trains        log of the mean probability of the voting shards
+    vote = mean   the same
+    vote = majority (the default): each voting shard names its arg-max. p = (1 − τ) · share of the votes +
+                  τ · mean probability, τ = 1/(S + 2), so that most votes win, the mean probability decides a
+                  tie, and every loss is finite; the output is log p
+
+Outputs are log-probabilities: the losses and measures of the single model's task read them as they are.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from unlearning.parameters import Vector
+from unlearning.tasks.task import Task
+
+Vote: TypeAlias = Literal["majority", "mean"]
+
+
+class Ensemble(nn.Module):
+    """The shard models; shard s starts as the single model does with the seed that is s larger."""
+
+    votes: Tensor
+
+    def __init__(self, builder: Callable[[], nn.Module], num_shards: int, vote: Vote) -> None:
+        super().__init__()
+        seed = torch.initial_seed()
+        members = []
+        with torch.random.fork_rng(devices=[]):
+            for shard in range(num_shards):
+                torch.manual_seed(seed + shard)
+                members.append(builder())
+        self.shards = nn.ModuleList(members)
+        self.register_buffer("votes", torch.zeros(num_shards))
+        self._vote = vote
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Log-probabilities of the shape of one model's logits."""
+        logs = torch.stack([torch.log_softmax(model(inputs), dim=1) for model in self.shards])
+        # Before the first round nobody votes; then all do.
+        votes = self.votes if bool(self.votes.any()) else torch.ones_like(self.votes)
+        weights = (votes / votes.sum()).reshape(-1, *[1] * (logs.ndim - 1))
+        mean = torch.logsumexp(logs + weights.log(), dim=0)
+        if self.training or self._vote == "mean":
+            return mean
+        classes = nn.functional.one_hot(logs.argmax(dim=2), logs.shape[2]).movedim(-1, 2)
+        shares = (classes.to(logs.dtype) * weights).sum(dim=0)
+        tie_break = torch.tensor(1 / (len(votes) + 2), dtype=logs.dtype, device=logs.device)
+        return torch.logaddexp((1 - tie_break).log() + shares.log(), tie_break.log() + mean)
+
+
+def sharded(task: Task, num_shards: int, vote: Vote = "majority") -> Task:
+    """The task of an ensemble of `num_shards` models of `task`, which `Task.shard` of it is."""
+    builder = partial(Ensemble, task.build_model, num_shards, vote)
+    return replace(task, name=f"{task.name} in {num_shards} shards", build_model=builder, shard=task)
+
+
+def part(vector: Vector, shard: int, num_shards: int) -> slice:
+    """Where shard `shard` of an ensemble's flat vector lies."""
+    size = (vector.size - num_shards) // num_shards
+    return slice(num_shards + shard * size, num_shards + (shard + 1) * size)

@@ -8,8 +8,9 @@ No client is asked. The unlearned model is the same whoever leaves; what forgets
 """
 
 from dataclasses import replace
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from torch import nn
 
 from unlearning.errors import MethodFailed
@@ -27,11 +28,16 @@ from unlearning.training import build
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
+def _from_words(value: Any) -> Any:
+    """Names as they are written on a command line: "0.weight,2.weight"."""
+    return tuple(name for name in value.split(",") if name) if isinstance(value, str) else value
+
+
 class WeightNegationParameters(MethodParameters):
     """Which tensors to negate."""
 
-    layers: tuple[str, ...] = Field(
-        default=(), description="names of weight tensors; empty: that of the first layer"
+    layers: Annotated[tuple[str, ...], BeforeValidator(_from_words)] = Field(
+        default=(), description="names of tensors, by commas; empty: the weight of the first layer"
     )
 
 

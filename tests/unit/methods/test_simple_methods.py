@@ -89,6 +89,33 @@ class TestNot:
         with pytest.raises(MethodFailed, match=r"0\.weight"):
             METHODS["not"].begin(problem("not", layers=["conv9"]), THETA)
 
+    def test_several_layers_are_named_as_on_a_command_line(self):
+        """By commas."""
+        state = METHODS["not"].begin(problem("not", layers="0.weight,2.weight"), THETA)
+        np.testing.assert_array_equal(state.parameters[:6], -THETA[:6])
+        np.testing.assert_array_equal(state.parameters[6:9], THETA[6:9])
+        np.testing.assert_array_equal(state.parameters[9:15], -THETA[9:15])
+        assert state.findings["negated tensors"] == ["0.weight", "2.weight"]
+
+    def test_the_result_is_the_same_whoever_leaves(self):
+        """As the remark that users see says."""
+        one, two = (METHODS["not"].begin(problem("not", targets=gone), THETA) for gone in ("u", "vw"))
+        np.testing.assert_array_equal(one.parameters, two.parameters)
+        assert "the same model whoever leaves" in METHODS["not"].info.remark
+
+    def test_a_model_without_a_layer_to_negate_is_refused(self):
+        """Neither a convolution nor a linear layer."""
+        bare = replace(TASK, build_model=lambda: nn.LayerNorm(4))
+        with pytest.raises(MethodFailed, match="convolution or linear layer") as caught:
+            METHODS["not"].begin(problem("not", task=bare), np.ones(8))
+        assert not caught.value.retryable
+
+    def test_no_client_can_be_asked(self):
+        """An instruction by this name is a mistake."""
+        instruction = Instruction(operation="any", model=THETA, training=TrainingSettings())
+        with pytest.raises(MethodFailed, match="asks nothing"):
+            METHODS["not"].client_step(instruction, site(1, 1))
+
     def test_twice_is_nothing(self):
         """−(−W) = W."""
         once = METHODS["not"].begin(problem("not"), THETA).parameters
@@ -124,6 +151,27 @@ class TestGradientAscent:
                 problem("gradient-ascent"), UnlearningState(parameters=THETA), {}
             )
         assert caught.value.retryable
+
+    def test_nobody_with_an_example_is_nothing_to_forget(self):
+        """An empty class: a client says so, and if all do the deletion fails for good."""
+        method, given = METHODS["gradient-ascent"], problem("gradient-ascent")
+        instruction = method.configure(given, UnlearningState(parameters=THETA))["u"]
+        none = replace(site(1, 4), forget=examples(1).select(np.array([], dtype=np.intp)))
+        answer = method.client_step(instruction, none)
+        assert answer.num_examples == 0
+        with pytest.raises(MethodFailed, match="nothing to unlearn") as caught:
+            method.aggregate(given, UnlearningState(parameters=THETA), {"u": answer})
+        assert not caught.value.retryable
+
+    def test_a_target_without_an_example_does_not_enter_the_mean(self):
+        """Only v's update moves the model."""
+        given = problem("gradient-ascent", targets=("u", "v"))
+        replies = {
+            "u": Reply(vector=np.full(17, 4.0), num_examples=0),
+            "v": Reply(vector=np.full(17, 8.0), num_examples=3),
+        }
+        state = METHODS["gradient-ascent"].aggregate(given, UnlearningState(parameters=THETA), replies)
+        np.testing.assert_allclose(state.parameters, THETA + 8.0)
 
 
 class TestFedAu:
@@ -163,6 +211,27 @@ class TestFedAu:
         task = make_task(TaskSettings(dataset="npz", model="res-unet", num_classes=2, input_shape="3x16x16"))
         with pytest.raises(MethodFailed, match="last layer is linear"):
             METHODS["fedau"].begin(problem("fedau", task=task), initial_parameters(task, 0))
+
+    def test_a_missing_target_fails_and_can_be_tried_again(self):
+        """Its head is half of the result."""
+        given, replies = problem("fedau", targets=("u", "v")), {"u": Reply(vector=np.ones(8), num_examples=1)}
+        with pytest.raises(MethodFailed, match="client\\(s\\) v gave none") as caught:
+            METHODS["fedau"].aggregate(given, UnlearningState(parameters=THETA), replies)
+        assert caught.value.retryable
+
+    def test_a_target_without_an_example_does_not_enter_the_mean(self):
+        """An empty class: only v's head is mixed in; if all are empty the deletion fails for good."""
+        method, given = METHODS["fedau"], problem("fedau", targets=("u", "v"))
+        instruction = method.configure(given, UnlearningState(parameters=THETA))["u"]
+        none = replace(site(1, 4), forget=examples(1).select(np.array([], dtype=np.intp)))
+        empty = method.client_step(instruction, none)
+        assert (empty.vector.shape, empty.num_examples) == ((8,), 0)
+        replies = {"u": empty, "v": Reply(vector=np.full(8, 3.0), num_examples=2)}
+        state = method.aggregate(given, UnlearningState(parameters=THETA), replies)
+        np.testing.assert_allclose(state.parameters[9:], 0.04 * THETA[9:] + 0.96 * 3.0)
+        with pytest.raises(MethodFailed, match="nothing to unlearn") as caught:
+            method.aggregate(given, UnlearningState(parameters=THETA), {"u": empty, "v": empty})
+        assert not caught.value.retryable
 
 
 class TestReferencePoints:

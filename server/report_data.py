@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from unlearning.verification.measurement import Measurement, Stage
+from unlearning.verification.verdict import Verdict, verdict
 
 SCHEMA_VERSION = 1
 
@@ -91,6 +92,24 @@ class MeasuringCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FormulaCost:
+    """A phase's cost by closed formula, beside the bytes measured in both directions.
+
+    ratio: measured / formula; None where the formula says 0 or nothing was measured.
+    explanation: what the two differ by, where that is more than 1 %.
+    formula_flops: None where there was no example to count on. storage_bytes: what the method keeps.
+    """
+
+    phase: str
+    formula_bytes: int
+    measured_bytes: int | None = None
+    ratio: float | None = None
+    explanation: str = ""
+    formula_flops: float | None = None
+    storage_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
     """All that the JSON file and the page say about one deletion.
 
@@ -106,6 +125,7 @@ class ReportData:
     unlearning: UnlearningPhase
     recovery: RecoveryPhase
     measuring: MeasuringCost | None = None
+    formulas: tuple[FormulaCost, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     events: tuple[ReportEvent, ...] = ()
     stop_rule: str = ""
@@ -119,7 +139,24 @@ class ReportData:
         """A JSON object. A number that is not finite becomes null: JSON has no word for it."""
         value = _plain(self)
         assert isinstance(value, dict)
-        return {"schema_version": SCHEMA_VERSION, **value}
+        before, after = self.first("before"), self.final()
+        reached = self.verdict()
+        attacks = {
+            "verdict": str(reached.finding),
+            "reasons": list(reached.reasons),
+            "before": before.to_json()["figures"] if before is not None else {},
+            "after": after.to_json()["figures"] if after is not None else {},
+        }
+        return {"schema_version": SCHEMA_VERSION, "attacks": _plain(attacks), **value}
+
+    def verdict(self) -> Verdict:
+        """What the attacks show; a live federation has no retrained model to compare with."""
+        before, after = self.first("before"), self.final()
+        return verdict(before.figures if before else None, after.figures if after else None)
+
+    def final(self) -> Measurement | None:
+        """The measurement of the model that the deletion left behind."""
+        return self.last("recovery") or self.last("unlearned")
 
     def first(self, stage: Stage) -> Measurement | None:
         """The first measurement of `stage`."""

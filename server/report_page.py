@@ -37,6 +37,15 @@ GLOSSARY = (
         "calls an example a member if its loss is at most the mean loss of retained data.",
     ),
     ("Confidence attack", "learns from retained and test examples how sure the model is of members."),
+    (
+        "AUC",
+        "how often an attack ranks a forgotten example above a test example; 0.5 is guessing, 1 is always.",
+    ),
+    (
+        "True positives at 1 %",
+        "forgotten examples found while 1 % of the test examples are taken for members.",
+    ),
+    ("95 % interval", "where the figure would lie in 95 of 100 repetitions with other examples."),
     ("Balanced accuracy", "how often an attack is right where the truth is known; 50 % is guessing."),
     ("Model hash", "a fingerprint (SHA-256) of all the model's numbers; another model, another fingerprint."),
 )
@@ -59,7 +68,13 @@ def render_page(data: ReportData) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals.update(
-        size=words.size, duration=words.duration, moment=words.moment, share=words.share, count=words.count
+        size=words.size,
+        duration=words.duration,
+        moment=words.moment,
+        share=words.share,
+        count=words.count,
+        flops=words.flops,
+        number=words.number,
     )
     plots = {"scores": score_plot(data), "attacks": attack_plot(data), "costs": cost_plot(data)}
     return environment.from_string(TEMPLATE).render(
@@ -67,6 +82,8 @@ def render_page(data: ReportData) -> str:
         asked=words.asked(data),
         done=list(words.done(data)),
         measured=list(words.measured(data)),
+        verdict=data.verdict(),
+        attacks=_attacks(data),
         tiles=_tiles(data),
         rows=_rows(data),
         rounds=_rounds(data),
@@ -135,6 +152,31 @@ def _rounds(data: ReportData) -> list[dict[str, str]]:
         }
         for item in data.measurements
     ]
+
+
+def _attacks(data: ReportData) -> list[dict[str, str]]:
+    """Two lines for each attack that ran: before the deletion and on the final model."""
+    stages = (("before", data.first("before")), ("after", words.final(data)))
+    lines = []
+    for name, label in words.FIGURE_NAMES.items():
+        for stage, item in stages:
+            figure = item.figures.get(name) if item is not None else None
+            if figure is None:
+                continue
+            rate = words.interval(figure.tpr, as_share=True) if figure.tpr else figure.tpr_reason
+            lines.append(
+                {
+                    "label": label,
+                    "stage": stage,
+                    "called": words.interval(figure.called, as_share=True),
+                    "power": words.NO_FIGURE
+                    if figure.balanced_accuracy is None
+                    else words.share(figure.balanced_accuracy),
+                    "auc": words.interval(figure.auc, as_share=False),
+                    "tpr": rate or words.NO_FIGURE,
+                }
+            )
+    return lines
 
 
 def _facts(data: ReportData) -> list[tuple[str, str]]:

@@ -104,6 +104,25 @@ the data, where there is one.</p>
 {% endfor %}
 </tbody></table></div>
 
+{% if attacks %}
+<h2>Attacks</h2>
+<p>Verdict: <strong>{{ verdict.finding }}</strong>.{% for reason in verdict.reasons %} {{ reason }}{% endfor %}</p>
+<div class="scroll"><table><caption>Can an attack tell the forgotten examples from test examples, which the model never
+learnt from? In brackets: the 95 % interval.</caption>
+<thead><tr><th scope="col">Attack</th><th scope="col">Model</th><th scope="col" class="figure">Called members</th>
+<th scope="col" class="figure">Its power</th><th scope="col" class="figure">AUC</th>
+<th scope="col">True positives at 1 %</th></tr></thead><tbody>
+{% for line in attacks %}
+<tr{% if line.stage == "before" %} class="group"{% endif %}><th scope="row">{{ line.label }}</th>
+<td>{{ line.stage }}</td>
+<td class="figure">{{ line.called }}</td>
+<td class="figure">{{ line.power }}</td>
+<td class="figure">{{ line.auc }}</td>
+<td>{{ line.tpr }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
+
 {% if plots.scores or plots.attacks or plots.costs %}
 <h2>Plots</h2>
 <div class="plots">
@@ -126,6 +145,22 @@ number of recovery rounds (+1, +2, …).</p>{% endif %}
 <td class="figure">{{ size(phase.bytes_received) }}</td><td class="figure">{{ duration(phase.seconds) }}</td></tr>
 {% endfor %}
 </tbody></table></div>
+
+{% if data.formulas %}
+<h3>Beside the closed formulas</h3>
+<div class="scroll"><table><thead><tr><th scope="col">Phase</th><th scope="col" class="figure">Formula</th>
+<th scope="col" class="figure">Measured, both ways</th><th scope="col" class="figure">Ratio</th>
+<th scope="col" class="figure">FLOPs by formula</th><th scope="col">Why they differ</th></tr></thead><tbody>
+{% for line in data.formulas %}
+<tr><th scope="row">{{ line.phase | capitalize }}</th>
+<td class="figure">{{ size(line.formula_bytes) }}</td>
+<td class="figure">{{ size(line.measured_bytes) }}</td>
+<td class="figure">{{ number(line.ratio) if line.ratio is not none else "–" }}</td>
+<td class="figure">{{ flops(line.formula_flops) }}</td>
+<td>{{ line.explanation }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
 
 {% if findings %}
 <h2>What the method reports of its own work</h2>

@@ -9,12 +9,25 @@ from datetime import datetime
 from typing import Any
 
 from server.report_data import ReportData
+from unlearning.verification.attack_figures import MIA_U
+from unlearning.verification.discrimination import Estimate
 from unlearning.verification.measurement import CONFIDENCE, CONFIDENCE_POWER, YEOM, Measurement
+from unlearning.verification.thresholds import CONFIDENCE_THRESHOLD, CORRECTNESS, ENTROPY, MODIFIED_ENTROPY
 
 MISSING = "not measured"
+NO_FIGURE = "–"
 WEAK_ATTACK = 0.55  # balanced accuracy below which an attack is hardly better than a coin (0.5)
 
 ATTACK_NAMES = {YEOM: "loss attack (Yeom)", CONFIDENCE: "confidence attack"}
+FIGURE_NAMES = {
+    YEOM: "Loss (Yeom)",
+    CONFIDENCE: "Confidence, learnt (support vector machine)",
+    CORRECTNESS: "Correctness",
+    CONFIDENCE_THRESHOLD: "Confidence, one threshold a class",
+    ENTROPY: "Entropy, one threshold a class",
+    MODIFIED_ENTROPY: "Modified entropy, one threshold a class",
+    MIA_U: "Change from the model before (MIA-U, distance)",
+}
 STAGE_NAMES = {"before": "before", "unlearned": "after unlearning", "recovery": "after recovery"}
 
 
@@ -112,11 +125,12 @@ def measured(data: ReportData) -> Iterator[str]:
         if here is not None and here.score is not None:
             earlier = there.score if there is not None else None
             yield f"The {score} on {name} is {share(here.score)}{_earlier(earlier)}."
+    yield f"By the rule of this project the effect of the deletion is: {data.verdict().finding}."
     for attack in (YEOM, CONFIDENCE):
-        yield from _verdict(attack, before, after)
+        yield from _share_sentences(attack, before, after)
 
 
-def _verdict(attack: str, before: Measurement | None, after: Measurement) -> Iterator[str]:
+def _share_sentences(attack: str, before: Measurement | None, after: Measurement) -> Iterator[str]:
     now, name = after.attacks.get(attack), ATTACK_NAMES[attack]
     if now is None:
         yield f"The {name} could not be run on the final model."
@@ -138,7 +152,23 @@ def _earlier(value: float | None) -> str:
 
 def final(data: ReportData) -> Measurement | None:
     """The measurement of the model that the deletion left behind."""
-    return data.last("recovery") or data.last("unlearned")
+    return data.final()
+
+
+def interval(estimate: Estimate | None, *, as_share: bool) -> str:
+    """`12.4 % (9.0 to 16.1)` or `0.612 (0.570 to 0.655)`; empty where the attack has no such figure."""
+    if estimate is None:
+        return NO_FIGURE
+    value, low, high = (
+        f"{100 * number:.1f}" if as_share else f"{number:.3f}"
+        for number in (estimate.value, estimate.low, estimate.high)
+    )
+    return f"{value}{chr(0x202F) + '%' if as_share else ''} ({low} to {high})"
+
+
+def flops(value: float | None) -> str:
+    """`3.1e+09`, or that it was not counted."""
+    return MISSING if value is None else f"{value:.2g}"
 
 
 def gaps(data: ReportData) -> list[str]:

@@ -15,6 +15,7 @@ from server.report import (
     ReportEvent,
     UnlearningPhase,
 )
+from server.report_costs import formula_costs
 from server.state import Batch, FederationState
 from unlearning.methods import method_named, validated_parameters
 from unlearning.parameters import content_hash
@@ -23,7 +24,8 @@ from unlearning.requests import Granularity, Target
 PACKAGES = ("flower-unlearning", "flwr", "torch", "numpy", "scikit-learn")
 NOT_MEASURED = (
     "the difference to a model retrained without the data: no retrained model exists in a live federation",
-    "attacks other than Yeom's and the confidence attack: stronger ones may still find members",
+    "attacks other than those named here, such as LiRA with its shadow federations: stronger ones may still "
+    "find members",
     "copies of the model or of updates that anybody outside this server and these clients has kept",
 )
 
@@ -35,6 +37,7 @@ def report_of(driver: Driver, state: FederationState, request_id: str) -> Report
     request = driver.ledger.get(request_id)
     target = request.target
     method = method_named(request.method)
+    parameters = validated_parameters(method, request.parameters).model_dump()
     known = tuple(sorted(record.client_id for record in driver.ledger.clients()))
     return ReportData(
         request=Asked(
@@ -47,7 +50,7 @@ def report_of(driver: Driver, state: FederationState, request_id: str) -> Report
             method=request.method,
             method_title=method.info.title,
             method_source=method.info.source,
-            parameters=validated_parameters(method, request.parameters).model_dump(),
+            parameters=parameters,
             submitted_by=request.submitted_by,
             created_at=_text(request.created_at),
             served_with=tuple(other for other in batch.request_ids if other != request_id),
@@ -84,6 +87,7 @@ def report_of(driver: Driver, state: FederationState, request_id: str) -> Report
             bytes_sent=batch.measuring_cost.bytes_sent,
             bytes_received=batch.measuring_cost.bytes_received,
         ),
+        formulas=formula_costs(driver, state, parameters),
         measurements=tuple(batch.measurements.get(request_id, ())),
         events=tuple(_line(event) for event in driver.ledger.events(request_id)),
         stop_rule=_stop_rule(driver, batch),

@@ -10,6 +10,7 @@ import pytest
 from server.report import (
     Asked,
     FederationSummary,
+    FormulaCost,
     MeasuringCost,
     RecoveryPhase,
     ReportData,
@@ -19,7 +20,9 @@ from server.report import (
     write_report,
 )
 from server.report_page import render_page
-from server.report_words import duration, gaps, measured, moment, share, size
+from server.report_words import FIGURE_NAMES, duration, gaps, measured, moment, share, size
+from unlearning.verification.attack_figures import ATTACKS, AttackFigure
+from unlearning.verification.discrimination import Estimate
 from unlearning.verification.measurement import Measurement, SetMeasure
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
@@ -33,6 +36,21 @@ def measurement(stage, number, test, forgotten, yeom, confidence, power=0.7, not
         retained=SetMeasure(1150, 0.25, 0.96),
         forgotten=SetMeasure(287, 0.75, forgotten),
         attacks={"yeom": yeom, "confidence": confidence, "confidence_balanced_accuracy": power},
+        figures={
+            "yeom": AttackFigure(
+                called=Estimate(yeom, yeom - 0.01, yeom + 0.02),
+                auc=Estimate(0.5 + yeom / 2, 0.48 + yeom / 2, 0.53 + yeom / 2),
+                tpr_reason="not measured: fewer than 100 examples that were never trained on",
+                num_forgotten=287,
+                num_test=90,
+            ),
+            "modified-entropy": AttackFigure(
+                auc=Estimate(0.6, 0.55, 0.65),
+                tpr=Estimate(0.032, 0.011, 0.064),
+                num_forgotten=287,
+                num_test=360,
+            ),
+        },
         not_measured=tuple(notes),
     )
 
@@ -66,6 +84,17 @@ FULL = ReportData(
         seconds=64.2,
         bytes_sent=31_200_000,
         bytes_received=15_600_000,
+    ),
+    formulas=(
+        FormulaCost(
+            phase="unlearning",
+            formula_bytes=2_600_000,
+            measured_bytes=3_900_000,
+            ratio=1.5,
+            explanation="1,300,000 bytes for each message",
+            formula_flops=3.1e9,
+            storage_bytes=1_300_000,
+        ),
     ),
     measuring=MeasuringCost(seconds=22.0, bytes_sent=13_000_000, bytes_received=130_000),
     measurements=(
@@ -281,6 +310,44 @@ def test_the_table_shows_the_last_recovery_round():
     text = words_of(FULL)
     assert re.search(r"Accuracy, forgotten data ?97\.1 % ?18\.2 % ?71\.2 %", text)
     assert re.search(r"forgotten examples called members ?61\.3 % ?3\.1 % ?12\.4 %", text)
+
+
+def test_each_attack_has_its_figures_with_intervals_before_and_after():
+    """Share, AUC and true positives with their bounds; of the final model, not of one in between."""
+    text = words_of(FULL)
+    assert "Loss (Yeom) before 61.3 % (60.3 to 63.3)" in text
+    assert "Loss (Yeom) after 12.4 % (11.4 to 14.4) – 0.562 (0.542 to 0.592) not measured: fewer than" in text
+    assert (
+        "Modified entropy, one threshold a class after – – 0.600 (0.550 to 0.650) 3.2 % (1.1 to 6.4)" in text
+    )
+
+
+def test_every_attack_has_a_name_on_the_page():
+    """A seventh attack would otherwise be measured and not shown."""
+    assert set(FIGURE_NAMES) == set(ATTACKS)
+
+
+def test_the_verdict_compares_the_first_model_with_the_last():
+    """Yeom's AUC fell from 0.81 to 0.56, both intervals apart; without that fall nothing is shown."""
+    assert "Verdict: reduced." in words_of(FULL)
+    same = replace(FULL, measurements=(FULL.measurements[0], replace(FULL.measurements[0], stage="recovery")))
+    assert "Verdict: not shown." in words_of(same)
+    value = json.loads(canonical_json(FULL))["attacks"]
+    assert value["verdict"] == "reduced"
+    assert value["before"]["yeom"]["called"]["value"] == 0.613
+    assert value["after"]["yeom"]["called"]["value"] == 0.124
+
+
+def test_a_live_report_is_never_indistinguishable_from_retraining():
+    """There is no retrained model in it to compare with."""
+    for data in (FULL, BARE):
+        assert json.loads(canonical_json(data))["attacks"]["verdict"] in {"reduced", "not shown"}
+
+
+def test_the_formula_stands_beside_the_measured_bytes():
+    """With the ratio and why the two differ."""
+    assert "Unlearning 2.6 MB 3.9 MB 1.500 3.1e+09 1,300,000 bytes for each message" in words_of(FULL)
+    assert "closed formulas" not in words_of(BARE)
 
 
 def test_missing_numbers_are_called_missing():

@@ -143,7 +143,7 @@ def compare(
     """Formula beside measurement, with what they differ by, in words, where that is more than 1 %.
 
     num_messages: how many messages to clients the measured bytes belong to.
-    why: what is known of the difference beyond the messages' headers, a sentence.
+    why: the reason where it is known, in words; else the messages' headers are named.
     """
     if measured_bytes is None:
         return Comparison(formula_bytes, None, None, "not measured")
@@ -151,22 +151,18 @@ def compare(
     if measured_bytes == formula_bytes or (ratio is not None and abs(ratio - 1) <= TOLERANCE):
         return Comparison(formula_bytes, measured_bytes, ratio, "")
     difference = measured_bytes - formula_bytes
-    words = []
-    if num_messages and difference > 0:
-        words.append(
-            f"{difference / num_messages:,.0f} bytes for each message and its answer are not in the formula, "
-            "which counts model vectors only; messages also carry settings and names"
+    if difference > 0 and num_messages:
+        words = (
+            f"{difference / num_messages:,.0f} bytes for each message and its answer are not in the formula: "
+            + (why or "it counts model vectors only, and messages carry settings and names too")
         )
     elif difference < 0:
-        words.append(
-            f"{-difference:,} bytes fewer than in the formula, which counts the model once to and once from "
-            "each client: fewer clients answered, or they sent less than a model"
+        words = f"{-difference:,} bytes fewer than in the formula: " + (
+            why or "fewer clients answered than it counts, or they sent less than a model"
         )
     else:
-        words.append("the formula counts no message, but some were exchanged")
-    if why:
-        words.append(why)
-    return Comparison(formula_bytes, measured_bytes, ratio, "; ".join(words))
+        words = "the formula counts no message, but some were exchanged"
+    return Comparison(formula_bytes, measured_bytes, ratio, words)
 
 
 def training_flops(task: Task, examples: Examples) -> float:

@@ -207,7 +207,7 @@ def main(
         "# Second-order unlearning against exact retraining",
         "",
         f"Digits, multinomial logistic regression, μ = {l2}, {clients} clients, Dirichlet {alpha}; medians of {seeds} "
-        f"partitions; torch {torch.__version__}, float64, CPU, {torch.get_num_threads()} thread(s); seconds are CPU time.",
+        f"partitions; torch {torch.__version__}, float64, {torch.get_num_threads()} thread(s); seconds are CPU time.",
     ]
     for kind, ways in rows.items():
         lines += [

@@ -175,3 +175,25 @@ def dense_cg(matrix: np.ndarray, right: np.ndarray, steps: int) -> np.ndarray:
         rr, old = float(r @ r), rr
         p = r + rr / old * p
     return x
+
+
+def test_the_damping_is_reported_relative_to_the_largest_eigenvalue():
+    """Of the requester's own matrix, from within, and near enough to judge λ by."""
+    task, examples = federation().task, federation().clients["0"]
+    largest = float(np.linalg.eigvalsh(hessian(task, federation().original, examples, 0.0))[-1])
+    state = run_method(federation(), METHODS["hf-kcu"], target("client"), damping=0.1, lanczos_steps=20)
+    found = state.findings["client 0"]
+    assert found["largest eigenvalue (estimate from below)"] == pytest.approx(largest, rel=1e-3)
+    assert found["damping relative to it"] == pytest.approx(0.1 / largest, rel=1e-3)
+
+
+def test_newton_cg_reports_its_damping_relative_to_the_curvature_that_it_met():
+    """At most the largest eigenvalue of the retained objective, and of its size."""
+    _, retained = federation().split(target("client"))
+    theta, l2 = federation().original, federation().l2
+    largest = float(np.linalg.eigvalsh(hessian(federation().task, theta, retained, l2))[-1])
+    state = run_method(federation(), METHODS["newton-cg"], target("client"), curvature="hessian", damping=0.1)
+    found = state.findings["solve 1"]
+    assert 0.2 * largest < found["largest eigenvalue (estimate from below)"] <= largest * (1 + 1e-9)
+    ratio = 0.1 / found["largest eigenvalue (estimate from below)"]
+    assert found["damping relative to it"] == pytest.approx(ratio)

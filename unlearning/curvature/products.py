@@ -34,6 +34,8 @@ DEFAULT_MEMORY_BUDGET_BYTES = 2**30
 PREFERRED_BATCH_SIZE = {"cpu": 64, "cuda": 512}  # a CPU gains nothing from larger ones, a GPU does
 RECORD_AFTER = 16
 """Products with one graph before its derivative is recorded: about when a CNN's recording would have paid."""
+RECORD_FROM_BYTES = 4 * 2**20
+"""Recording a smaller graph takes longer than hundreds of products with it."""
 RECORDING_GRAPHS = 2
 """What a recording holds, in graphs of the same micro-batch: 1.2 to 1.8 were measured."""
 
@@ -192,6 +194,8 @@ class CurvatureProduct:
         num_kept = len(batches) if total <= budget else max(0, budget // batch_bytes - 1)
         spare = max(0, budget - num_kept * batch_bytes)
         num_recordable = min(num_kept, spare // max(1, RECORDING_GRAPHS * batch_bytes))
+        if batch_bytes < RECORD_FROM_BYTES:
+            num_recordable = 0
         plan = _Plan(
             batches=batches, num_kept=num_kept, num_recordable=num_recordable, batch_bytes=batch_bytes
         )

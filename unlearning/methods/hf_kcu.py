@@ -240,13 +240,24 @@ def _bound(product: CurvatureProduct, solution: Solution, steps: int, seed: int)
         steps=steps,
         generator=np.random.default_rng(seed),
     )
+    found: dict[str, Any] = relative_damping(product.damping, ends.largest - product.damping)
     if ends.smallest <= 0:
-        return {"bound of Theorem 3": "does not hold: the curvature is not positive definite"}
+        return {**found, "bound of Theorem 3": "does not hold: the curvature is not positive definite"}
     root = float(np.sqrt(ends.condition_number))
     return {
+        **found,
         "condition number (Lanczos estimate)": ends.condition_number,
         "bound of Theorem 3 on the relative error": 2 * ((root - 1) / (root + 1)) ** len(solution.curvatures),
     }
+
+
+def relative_damping(damping: float, largest: float) -> dict[str, float]:
+    """The estimate of the largest eigenvalue (weight decay included, damping not), and λ as a multiple of it.
+
+    λ is a bias wherever it is not small beside the eigenvalues that matter, so its size alone says nothing.
+    """
+    found = {"largest eigenvalue (estimate from below)": largest}
+    return {**found, "damping relative to it": damping / largest} if largest > 0 else found
 
 
 def _norm(vector: Vector) -> float:

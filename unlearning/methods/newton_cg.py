@@ -24,6 +24,7 @@ from pydantic import Field
 
 from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
 from unlearning.errors import MethodFailed
+from unlearning.methods.hf_kcu import relative_damping
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
@@ -291,6 +292,7 @@ def _stepped(problem: Problem, state: UnlearningState, solve: CgState) -> Unlear
         state.parameters.dtype
     )
     steps = state.values["steps"] + 1
+    damping = problem.parameters.model_dump()["damping"]
     findings = {
         **state.findings,
         f"solve {steps}": {
@@ -298,6 +300,7 @@ def _stepped(problem: Problem, state: UnlearningState, solve: CgState) -> Unlear
             "advice": solution.outcome.advice,
             "relative residual": solution.relative_residual,
             "products": solution.num_products,
+            **(relative_damping(damping, max(solution.curvatures) - damping) if solution.curvatures else {}),
             "residuals": [float(value) for value in solution.residuals],
         },
     }

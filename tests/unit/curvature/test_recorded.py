@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 
 from tests.unit.curvature.problems import TinyProblem, tiny_problem
-from unlearning.curvature import CurvatureKind, CurvatureProduct
+from unlearning.curvature import CurvatureKind, CurvatureProduct, products
 from unlearning.curvature.products import RECORD_AFTER
+
+
+@pytest.fixture(autouse=True)
+def _small_graphs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The problems here are tiny."""
+    monkeypatch.setattr(products, "RECORD_FROM_BYTES", 0)
 
 
 def product_of(problem: TinyProblem, kind: CurvatureKind, **settings: int) -> CurvatureProduct:
@@ -47,6 +53,12 @@ def test_a_model_whose_recording_rounds_differently_stays_in_forward_mode() -> N
     vector = np.random.default_rng(1).standard_normal(product.dimension)
     fresh = product_of(problem, CurvatureKind.GAUSS_NEWTON)
     np.testing.assert_array_equal(product(vector), fresh(vector))
+
+
+def test_a_small_graph_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A logistic regression's products are over before a recording would be made."""
+    monkeypatch.undo()
+    assert used(product_of(tiny_problem("mlp"), CurvatureKind.GAUSS_NEWTON)).num_recorded == 0
 
 
 def test_a_hessian_is_never_recorded() -> None:

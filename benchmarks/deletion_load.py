@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -111,11 +111,16 @@ def _measured(name: str, url: str, load: Load, state_dir: Path) -> Outcome:
     console.print(f"{name}: {load.beforehand:,} requests into the ledger, then {load.seconds:g} s of load")
     _fill(url, load)
     certificates = state_dir / "certificates"
-    for kind, holder in (("server", "localhost"), ("operator", "load")):
+    callers = [f"caller-{number}" for number in range(load.connections)]
+    for kind, holder in (("server", "localhost"), *(("operator", name) for name in callers)):
         script = str(ROOT / "deploy" / "make_certificates.sh")
         subprocess.run(["sh", script, str(certificates), kind, holder], check=True)
     with _service(url, state_dir, certificates) as address:
-        tls = TlsFiles(certificates / "ca.crt", certificates / "load.pem", certificates / "load.key")
+        authority = certificates / "ca.crt"
+        tls = [
+            TlsFiles(authority, certificates / f"{name}.pem", certificates / f"{name}.key")
+            for name in callers
+        ]
         answers = _send(address, tls, load)
     return _judged(name, url, answers)
 
@@ -165,7 +170,7 @@ def _fill(url: str, load: Load) -> None:
 def _service(url: str, state_dir: Path, certificates: Path) -> Iterator[str]:
     """The address of `flower-unlearn serve` in a process of its own."""
     command = [sys.executable, "-c", "from server.cli import main; main()", "serve"]
-    command += ["--state-dir", str(state_dir), "--address", "127.0.0.1:0", "--max-open-requests", "1000000"]
+    command += ["--state-dir", str(state_dir), "--address", "127.0.0.1:0"]
     command += ["--tls-ca", str(certificates / "ca.crt"), "--tls-cert", str(certificates / "server.pem")]
     command += ["--tls-key", str(certificates / "server.key")]
     environment = {**os.environ, "FLOWER_UNLEARNING_LEDGER": url, "PYTHONUNBUFFERED": "1"}
@@ -192,7 +197,7 @@ class Answer:
     at_s: float
 
 
-def _send(address: str, tls: TlsFiles, load: Load) -> list[Answer]:
+def _send(address: str, tls: Sequence[TlsFiles], load: Load) -> list[Answer]:
     """File every request at its time; connection c sends number c, c + connections, and so on."""
     answers: list[list[Answer]] = [[] for _ in range(load.connections)]
     ready = threading.Barrier(load.connections + 1)
@@ -200,7 +205,7 @@ def _send(address: str, tls: TlsFiles, load: Load) -> list[Answer]:
 
     def connection(which: int) -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]
-        with grpc.secure_channel(address, tls.channel_credentials(), options) as channel:
+        with grpc.secure_channel(address, tls[which].channel_credentials(), options) as channel:
             grpc.channel_ready_future(channel).result(timeout=60)
             stub: Any = DeletionServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
             ready.wait()
@@ -296,7 +301,7 @@ def _page(load: Load, facts: dict[str, Any], outcomes: list[Outcome]) -> str:
             "# The deletion service under load",
             "",
             f"Made by `benchmarks/deletion_load.py` at {facts['commit']}: {load.rate:g} deletion requests a second "
-            f"for {load.seconds:g} s over {load.connections} connections with mutual TLS, "
+            f"for {load.seconds:g} s over {load.connections} connections of an operator each, with mutual TLS, "
             f"{load.beforehand:,} requests in the ledger beforehand; service, database and sender on one machine "
             f"({facts['cores']} cores, {facts['machine']}).",
             "",

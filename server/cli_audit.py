@@ -74,6 +74,9 @@ def verify_ledger(
             "was kept; somebody rewrote the database, or restored an older one. Compare with a backup."
         )
         raise typer.Exit(1)
+    if not check.head_sequence:
+        typer.echo("There are no events yet.")
+        return
     typer.echo(f"All events hold, up to number {check.head_sequence}.")
     typer.echo("To notice later that events were cut off, keep this line outside the server:")
     typer.echo(f"--kept {check.head_sequence}:{check.head_hash}")

@@ -74,6 +74,9 @@ sa.Index(
     postgresql_where=_IS_OPEN,
 )
 
+# How many open requests somebody has is asked with each new one.
+sa.Index("ix_requests_submitted_by_status", requests.c.submitted_by, requests.c.status)
+
 events = sa.Table(
     "events",
     metadata,

@@ -262,7 +262,8 @@ def test_refusals_are_listed(command: Callable[..., Result]) -> None:
 
 
 def test_a_whole_ledger_is_verified(command: Callable[..., Result], ledger: Ledger) -> None:
-    """The head is shown, to be kept, and what was kept is compared."""
+    """The head is shown, to be kept, and what was kept is compared; before there is one, it says so."""
+    assert command("verify-ledger").stdout == "There are no events yet.\n"
     command("request", "--client", "3")
     result = command("verify-ledger")
     assert result.exit_code == 0

@@ -42,6 +42,7 @@ def upgrade() -> None:
         sa.Column("value", sa.JSON, nullable=False),
         sa.Column("at", TIME, nullable=False),
     )
+    op.create_index("ix_requests_submitted_by_status", "requests", ["submitted_by", "status"])
     for table in ("events", "refusals"):
         _make_append_only(table)
 

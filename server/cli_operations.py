@@ -1,4 +1,4 @@
-"""`flower-unlearn backup` and `restore`: an operator's commands on the server host."""
+"""`flower-unlearn check`, `backup` and `restore`: an operator's commands on the hosts themselves."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,40 @@ LedgerUrl = Annotated[
         show_default=False,
     ),
 ]
+
+
+def check(
+    config_dir: Annotated[Path, typer.Option(help="Where certificates, keys and secrets are.")] = Path(
+        "/etc/flower-unlearning"
+    ),
+    state_dir: Annotated[Path, typer.Option(help="The host's state directory.")] = Path(
+        "/var/lib/flower-unlearning/state"
+    ),
+    ledger: LedgerUrl = "",
+    client: Annotated[bool, typer.Option("--client", help="This is a client's host.")] = False,
+    from_outside: Annotated[
+        str, typer.Option(help="Check instead, from another host, what of this server host can be reached.")
+    ] = "",
+) -> None:
+    """Inspect this host's installation: name what is wrong and how to mend it; exit code 1 for a problem."""
+    from server.checklist import Installation, Level, inspect_from_outside, inspect_installation
+
+    installation = Installation(
+        config_dir=config_dir, state_dir=state_dir, ledger_url=ledger, is_server=not client
+    )
+    found = list(
+        inspect_from_outside(from_outside)
+        if from_outside
+        else inspect_installation(installation, now=datetime.now(UTC))
+    )
+    for finding in found:
+        typer.echo(f"{finding.level:8} {finding.what}")
+        if finding.mend:
+            typer.echo(f"         {finding.mend}")
+    problems = sum(finding.level is Level.PROBLEM for finding in found)
+    typer.echo(f"{len(found)} findings, {problems} of them problems.")
+    if problems:
+        raise typer.Exit(1)
 
 
 def backup(

@@ -1,0 +1,279 @@
+"""`flower-unlearn check` finds nothing in a good installation, and each fault in a bad one, with its remedy."""
+
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from server.checklist import Finding, Installation, Level
+from server.checklist.files import check_certificates, check_secrets, check_state
+from server.checklist.running import (
+    check_from_outside,
+    check_ledger,
+    check_ports,
+    check_processes,
+    check_versions,
+    connects,
+)
+from server.cli import app
+from server.ledger import Ledger
+from tests.deletion_service import free_port
+from tests.integration.conftest import REPOSITORY
+from unlearning.requests import Granularity, Target
+
+NOW = datetime.now(UTC) + timedelta(hours=1)  # certificates made by the tests are valid then
+SUPERLINK = (
+    "/opt/f/bin/python3 /opt/f/bin/flower-superlink --ssl-keyfile server.key --enable-supernode-auth "
+    "--host 127.0.0.1 --port 8000 --isolation process"
+)
+HEAD = "  sl  local_address rem_address   st\n"
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory) -> Path:
+    """Certificates and keys by the scripts that an administrator uses."""
+    directory = tmp_path_factory.mktemp("made")
+    script = str(REPOSITORY / "deploy" / "make_certificates.sh")
+    for arguments in (("server", "federation.example.org"), ("operator", "ada")):
+        subprocess.run(
+            ["sh", script, str(directory / "certificates"), *arguments], check=True, capture_output=True
+        )
+    secret = directory / "superexec.secret"
+    secret.write_text("secret")
+    secret.chmod(0o600)
+    return directory
+
+
+@pytest.fixture
+def good(made_once, tmp_path) -> Installation:
+    """An installation without a fault, for a test to spoil."""
+    config, state = tmp_path / "etc", tmp_path / "state"
+    shutil.copytree(made_once, config)
+    (config / "certificates" / "ca.key").unlink()
+    state.mkdir(mode=0o700)
+    Ledger.open(f"sqlite:///{state / 'ledger.db'}").close()
+    return Installation(config_dir=config, state_dir=state)
+
+
+def faults(findings: Iterable[Finding]) -> list[str]:
+    """What is not as it should be; each comes with a remedy."""
+    wrong = [finding for finding in findings if finding.level is not Level.OK]
+    assert all(finding.mend for finding in wrong)
+    return [f"{finding.level}: {finding.what}" for finding in wrong]
+
+
+def listening(*addresses: str) -> list[str]:
+    """A table as /proc/net/tcp has it, of sockets that listen."""
+    return [HEAD + "".join(f"   0: {address} 00000000:0000 0A\n" for address in addresses)]
+
+
+def test_a_good_installation_has_no_faults(good):
+    """Neither a warning nor a problem."""
+    assert faults(check_secrets(good)) == []
+    assert faults(check_certificates(good, now=NOW)) == []
+    assert faults(check_state(good, mounts="/dev/sda1 / ext4 rw", free_bytes=10**12)) == []
+    assert faults(check_processes([SUPERLINK], good)) == []
+    ports = listening("0100007F:1F40", "00000000:2384", "00000000:238C")
+    assert faults(check_ports(ports, good)) == []
+    assert faults(check_ledger(good, now=NOW)) == []
+    assert faults(check_versions()) == []
+
+
+def test_a_key_that_others_can_read_is_a_problem(good):
+    """With its mode."""
+    (good.config_dir / "superexec.secret").chmod(0o640)
+    [fault] = faults(check_secrets(good))
+    assert "superexec.secret can be read by others (mode 640)" in fault
+
+
+def test_the_authoritys_key_on_the_server_is_a_warning(good):
+    """Who takes the server over takes every role."""
+    key = good.config_dir / "certificates" / "ca.key"
+    key.write_text("x")
+    key.chmod(0o600)
+    [fault] = faults(check_secrets(good))
+    assert fault.startswith("warning")
+
+
+def test_an_empty_configuration_is_a_problem(tmp_path):
+    """More likely the wrong directory."""
+    assert "no key" in faults(check_secrets(Installation(config_dir=tmp_path)))[0]
+
+
+@pytest.mark.parametrize(
+    ("days", "words"), [(-2, "is valid from"), (365 * 30, "expired on")], ids=["too early", "too late"]
+)
+def test_a_certificate_is_valid_at_its_time_only(good, days, words):
+    """Seen from two days ago, and from thirty years ahead."""
+    found = faults(check_certificates(good, now=NOW + timedelta(days=days)))
+    assert found
+    assert all(words in fault for fault in found)
+
+
+def test_a_certificate_that_ends_soon_is_a_warning(good):
+    """Ten days before its end."""
+    from cryptography.x509 import load_pem_x509_certificate
+
+    path = good.config_dir / "certificates" / "server.pem"
+    end = load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    found = faults(check_certificates(good, now=end - timedelta(days=10)))
+    assert any(fault.startswith(f"warning: {path} expires on") for fault in found)
+
+
+def test_a_certificate_of_another_authority_is_a_problem(good, made_once, tmp_path):
+    """As after a new authority was made on one host only."""
+    script = str(REPOSITORY / "deploy" / "make_certificates.sh")
+    subprocess.run(
+        ["sh", script, str(tmp_path / "other"), "operator", "eve"], check=True, capture_output=True
+    )
+    shutil.copy(tmp_path / "other" / "eve.pem", good.config_dir / "certificates")
+    [fault] = faults(check_certificates(good, now=NOW))
+    assert "eve.pem is not signed by the authority" in fault
+
+
+def test_a_key_of_another_certificate_is_a_problem(good):
+    """Two pairs mixed up."""
+    certificates = good.config_dir / "certificates"
+    shutil.copy(certificates / "ada.key", certificates / "server.key")
+    [fault] = faults(check_certificates(good, now=NOW))
+    assert "server.key is not the key of" in fault
+
+
+def test_a_damaged_certificate_is_a_problem(good):
+    """Not a stack trace."""
+    (good.config_dir / "certificates" / "ada.pem").write_text("garbage")
+    [fault] = faults(check_certificates(good, now=NOW))
+    assert "ada.pem is no certificate" in fault
+
+
+def test_a_state_directory_is_private_local_and_has_room(good):
+    """Three faults at once."""
+    good.state_dir.chmod(0o755)
+    mounts = f"/dev/sda1 / ext4 rw\nnas:/x {good.state_dir.parent.resolve()} nfs4 rw\n"
+    found = faults(check_state(good, mounts=mounts, free_bytes=10**9))
+    assert ["open to others" in found[0], "nfs4" in found[1], "0.9 GiB left" in found[2]] == [True] * 3
+    assert (
+        "no state directory"
+        in faults(check_state(Installation(state_dir=good.state_dir / "x"), mounts=""))[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("--isolation process", "", "inside of its own process"),
+        ("--enable-supernode-auth", "", "admits every node"),
+        ("--ssl-keyfile server.key", "--insecure", "--insecure"),
+        ("flower-superlink", "flower-superlink-x", "No flower-superlink is running"),
+    ],
+)
+def test_a_superlink_that_is_started_wrongly_is_a_problem(good, old, new, words):
+    """Each option that protects it."""
+    [fault] = faults(check_processes([SUPERLINK.replace(old, new)], good))
+    assert words in fault
+
+
+def test_a_client_host_needs_a_supernode_and_no_superlink():
+    """What is asked of a server is not asked of it."""
+    client = Installation(is_server=False)
+    assert faults(check_processes(["python /x/flower-supernode --superlink fed:9092"], client)) == []
+    assert faults(check_ports(listening("0100007F:2386"), client)) == []
+    assert "--insecure" in faults(check_processes(["flower-supernode --insecure"], client))[0]
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["00000000:1F40", "0A00000A:1F40", "00000000000000000000000000000000:1F40"],
+    ids=["every address", "10.0.0.10", "IPv6"],
+)
+def test_a_control_port_that_is_open_to_others_is_a_problem(good, address):
+    """Port 8000, whose callers nobody checks."""
+    tables = listening(address, "00000000:2384", "00000000:238C")
+    [fault] = faults(check_ports(tables, good))
+    assert "Port 8000" in fault
+
+
+def test_loopback_of_ipv6_is_loopback(good):
+    """::1 and 127.0.0.1 as IPv6 writes it."""
+    one, mapped = "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"
+    tables = listening(f"{one}:1F40", f"{mapped}:1F40", "00000000:2384", "00000000:238C")
+    assert faults(check_ports(tables, good)) == []
+
+
+def test_a_service_that_nobody_can_reach_is_named(good):
+    """Fleet on loopback, no deletion service."""
+    found = faults(check_ports(listening("0100007F:2384"), good))
+    assert found[0] == "warning: Port 9092 (fleet) listens on this host only."
+    assert found[1] == "problem: Nothing listens at port 9100 (deletion service)."
+
+
+def test_from_outside_public_ports_answer_and_private_ones_do_not():
+    """The other way round, all five are problems."""
+    as_it_should = {9092, 9100}
+    assert faults(check_from_outside("fed", connects=lambda _host, port: port in as_it_should)) == []
+    wrong = faults(check_from_outside("fed", connects=lambda _host, port: port not in as_it_should))
+    assert len(wrong) == 5
+
+
+def test_a_connection_is_really_tried():
+    """To a port where nobody listens."""
+    assert not connects("127.0.0.1", free_port(), 1.0)
+
+
+def filed(good: Installation, now: datetime) -> None:
+    ledger = Ledger.open(f"sqlite:///{good.state_dir / 'ledger.db'}")
+    for label in (1, 2):
+        ledger.submit(
+            Target(Granularity.CLASS, class_label=label),
+            method="not",
+            parameters={},
+            submitted_by="ada",
+            idempotency_key=str(label),
+            now=now,
+        )
+    ledger.close()
+
+
+def test_a_ledger_that_was_changed_past_the_program_is_a_problem(good):
+    """The first event that does not fit is named."""
+    filed(good, NOW)
+    with sqlite3.connect(good.state_dir / "ledger.db") as connection:
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("UPDATE events SET actor = 'eve' WHERE sequence = 2")
+    connection.close()
+    [fault] = faults(check_ledger(good, now=NOW))
+    assert "Event 2 of the ledger was changed" in fault
+
+
+def test_an_event_of_the_future_says_that_the_clock_was_put_back(good):
+    """By an hour; five minutes are nothing."""
+    filed(good, NOW)
+    assert faults(check_ledger(good, now=NOW - timedelta(minutes=4))) == []
+    [fault] = faults(check_ledger(good, now=NOW - timedelta(hours=1)))
+    assert "the clock was put back" in fault
+
+
+def test_a_ledger_that_is_missing_or_no_ledger_is_a_problem(good):
+    """Nothing is created by looking."""
+    path = good.state_dir / "ledger.db"
+    path.write_bytes(b"garbage" * 1000)
+    assert "cannot be used" in faults(check_ledger(good, now=NOW))[0]
+    path.unlink()
+    assert "no ledger" in faults(check_ledger(good, now=NOW))[0]
+    assert not path.exists()
+
+
+def test_the_command_ends_with_1_where_something_is_wrong(good):
+    """And says it with its remedy; here, that nothing runs."""
+    ran = CliRunner().invoke(
+        app, ["check", "--config-dir", str(good.config_dir), "--state-dir", str(good.state_dir)]
+    )
+    assert ran.exit_code == 1
+    assert "Nothing listens at port 9092" in ran.output
+    assert "see deploy/README.md" in ran.output

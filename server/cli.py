@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from server import cli_audit, cli_operations, cli_requests, cli_serve, cli_watch
 from server.api.tls import TlsFiles
+from server.cli_bench import bench_command
 from server.cli_connection import DEFAULT_SERVER, Connection
 from server.cli_model import model_command
 from server.demo import demo_command
@@ -89,6 +90,7 @@ app.command("check")(cli_operations.check)
 app.command("backup")(cli_operations.backup)
 app.command("restore")(cli_operations.restore)
 app.command("demo")(demo_command)
+app.command("bench")(bench_command)
 
 
 def main() -> None:

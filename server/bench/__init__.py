@@ -1,0 +1,9 @@
+"""The benchmark: an experiment file in, the papers' tables and figures out, from real runs.
+
+experiment.py   what an experiment file may say
+parts.py        one part of the work: train a federation, retrain it, or forget in it by one method
+runner.py       which parts an experiment has, in which order; resuming, progress
+tables.py       JSON lines and Markdown tables
+figures.py      figures
+experiments/    the experiments that come with the project
+"""

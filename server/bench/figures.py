@@ -1,0 +1,139 @@
+"""Figures of an experiment: forgetting against recovery cost, radar, recovery curves, speed-up against accuracy."""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from server.bench.experiment import Experiment
+from server.bench.parts import ORIGINAL, RETRAIN, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_SMALLEST = 0.1
+"""Percentage points and rounds under this are drawn here, on logarithmic and radial axes."""
+
+
+def draw(experiment: Experiment, rows: Sequence[Row], output: Path) -> list[Path]:
+    """Write `OUTPUT-CASE.png` for each case; returns the files."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    written = []
+    for number, case in enumerate(experiment.cases, start=1):
+        mine = [row for row in rows if row["case"] == case.name]
+        groups: dict[str, list[Row]] = {}
+        for row in mine:
+            groups.setdefault(row["method"], []).append(row)
+        methods = [name for name in groups if name not in (ORIGINAL, RETRAIN)]
+        if not methods:
+            continue
+        colours = {name: f"C{index % 10}" for index, name in enumerate(methods)}
+        markers = {name: "os^Dv<>PX*"[index % 10] for index, name in enumerate(methods)}
+        styles = {name: (colours[name], markers[name]) for name in methods}
+        figure = plt.figure(figsize=(13, 10), layout="constrained")
+        _forgetting(figure.add_subplot(2, 2, 1), groups, styles)
+        _speed(figure.add_subplot(2, 2, 2), groups, styles)
+        _curves(figure.add_subplot(2, 2, 3), groups, styles)
+        _radar(figure.add_subplot(2, 2, 4, projection="polar"), groups, styles)
+        figure.suptitle(f"{experiment.title}: {case.name} ({len(experiment.seeds)} seed(s))")
+        path = output.with_name(f"{output.name}-{number}.png")
+        figure.savefig(path, dpi=90)
+        plt.close(figure)
+        written.append(path)
+    return written
+
+
+Styles = Mapping[str, tuple[str, str]]
+Groups = Mapping[str, Sequence[Row]]
+
+
+def _forgetting(axes: "Axes", groups: Groups, styles: Styles) -> None:
+    for name, (colour, marker) in styles.items():
+        gap = _gap(groups, name, lambda row: row["forget"])
+        rounds = statistics.fmean(row["recovery_rounds"] for row in groups[name])
+        if gap is not None:
+            axes.scatter([rounds], [gap], color=colour, marker=marker, s=70, label=name)
+    axes.set_xlabel("recovery rounds")
+    axes.set_ylabel("distance of forget accuracy to Retrain, points")
+    axes.set_title("Forgetting against recovery cost (down and left is better)")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8)
+
+
+def _speed(axes: "Axes", groups: Groups, styles: Styles) -> None:
+    retrain = statistics.fmean(row["seconds"] for row in groups[RETRAIN])
+    for name, (colour, marker) in styles.items():
+        seconds = statistics.fmean(row["seconds"] for row in groups[name])
+        test = 100 * statistics.fmean(row["test"] for row in groups[name])
+        if seconds > 0:
+            axes.scatter([retrain / seconds], [test], color=colour, marker=marker, s=70)
+    level = 100 * statistics.fmean(row["test"] for row in groups[RETRAIN])
+    axes.axhline(level, color="0.4", linestyle="--", label="Retrain")
+    axes.axvline(1.0, color="0.8")
+    axes.set_xscale("log")
+    axes.set_xlabel("speed-up over Retrain, measured seconds")
+    axes.set_ylabel("test accuracy, %")
+    axes.set_title("Speed-up against accuracy (up and right is better)")
+    axes.legend(fontsize=8)
+
+
+def _curves(axes: "Axes", groups: Groups, styles: Styles) -> None:
+    for name, (colour, marker) in styles.items():
+        curves = [row["curve"] for row in groups[name] if row.get("curve")]
+        if not curves:
+            continue
+        shortest = min(map(len, curves))
+        mean = [100 * statistics.fmean(curve[index] for curve in curves) for index in range(shortest)]
+        axes.plot(range(len(mean)), mean, color=colour, marker=marker, markersize=4)
+    level = 100 * statistics.fmean(row["test"] for row in groups[RETRAIN])
+    axes.axhline(level, color="0.4", linestyle="--")
+    axes.set_xlabel("recovery round (0: the unlearned model), as far as all seeds went")
+    axes.set_ylabel("test accuracy, %")
+    axes.set_title("Recovery (dashed: Retrain)")
+
+
+def _radar(axes: "Axes", groups: Groups, styles: Styles) -> None:
+    """Each axis from the worst (centre) to the best (rim) of the methods compared."""
+    measures: Mapping[str, Callable[[str], float | None]] = {
+        "forget Δ": lambda name: _gap(groups, name, lambda row: row["forget"]),
+        "attack Δ": lambda name: _gap(groups, name, lambda row: row["attacks"].get("confidence")),
+        "bytes": lambda name: _mean(groups[name], "bytes"),
+        "FLOPs": lambda name: _mean(groups[name], "flops"),
+        "storage": lambda name: _mean(groups[name], "server_bytes") + _mean(groups[name], "client_bytes"),
+        "recovery": lambda name: _mean(groups[name], "recovery_rounds"),
+    }
+    angles = [2 * math.pi * index / len(measures) for index in range(len(measures))]
+    found = {label: {name: value_of(name) for name in styles} for label, value_of in measures.items()}
+    for name, (colour, _) in styles.items():
+        radii = []
+        for label in measures:
+            values = [math.log(max(v, _SMALLEST)) for v in found[label].values() if v is not None]
+            own = found[label][name]
+            low, high = min(values, default=0.0), max(values, default=0.0)
+            if own is None:
+                radii.append(0.0)
+            else:
+                at = math.log(max(own, _SMALLEST))
+                radii.append(1.0 if high == low else 0.1 + 0.9 * (high - at) / (high - low))
+        axes.plot([*angles, angles[0]], [*radii, radii[0]], color=colour)
+    axes.set_xticks(angles, list(measures))
+    axes.tick_params(axis="x", pad=14)
+    axes.set_yticklabels([])
+    axes.set_ylim(0, 1)
+    axes.set_title("Rim: best of these methods, centre: worst (logarithmic)", fontsize=10)
+
+
+def _gap(groups: Groups, name: str, value_of: Callable[[Row], float | None]) -> float | None:
+    reference = {row["seed"]: value_of(row) for row in groups[RETRAIN]}
+    pairs = [(value_of(row), reference.get(row["seed"])) for row in groups[name]]
+    gaps = [100 * abs(own - other) for own, other in pairs if own is not None and other is not None]
+    return statistics.fmean(gaps) if gaps else None
+
+
+def _mean(rows: Sequence[Row], key: str) -> float:
+    return statistics.fmean(row.get(key) or 0.0 for row in rows)

@@ -1,0 +1,76 @@
+"""The command `flower-unlearn bench`: an experiment file in, tables and figures out."""
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from unlearning.durable_files import write_atomically
+from unlearning.errors import ConfigurationError
+
+
+def bench_command(
+    experiment: Annotated[
+        str, typer.Argument(help="An experiment file, or the name of one that comes with the project.")
+    ] = "",
+    output: Annotated[Path, typer.Option(help="Directory of tables, figures and rows.")] = Path("runs/bench"),
+    work: Annotated[
+        Path, typer.Option(help="Directory of finished parts, from which a stopped run goes on.")
+    ] = Path("runs/bench/work"),
+    data_dir: Annotated[
+        str, typer.Option(envvar="FLOWER_UNLEARNING_DATA", help="Where the data set's files are.")
+    ] = "",
+    jobs: Annotated[int, typer.Option(min=1, help="Seeds that run at once, each in its own process.")] = 1,
+    seed: Annotated[list[int] | None, typer.Option(help="Only these seeds.")] = None,
+    list_them: Annotated[bool, typer.Option("--list", help="List the experiments that come along.")] = False,
+) -> None:
+    """Run an experiment: train, retrain and forget by every method; write the papers' tables and figures."""
+    # Imported here because they bring in PyTorch, which no other command of people needs.
+    from server.bench.experiment import Experiment, found, shipped
+
+    if list_them:
+        for name, path in shipped().items():
+            typer.echo(f"{name:<32} {Experiment.read(path).title}")
+        return
+    if not experiment:
+        raise ConfigurationError(["experiment: name one or give a file; --list shows those that come along."])
+    chosen = Experiment.read(found(experiment))
+    if data_dir:
+        chosen = chosen.model_copy(update={"run": {**chosen.run, "data-dir": data_dir}})
+    if seed:
+        chosen = chosen.model_copy(update={"seeds": tuple(seed)})
+
+    from server.bench import figures, runner, tables
+
+    console = Console()
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    logging.getLogger("server").setLevel(logging.ERROR)
+    console.print(f"[bold]{chosen.title}[/bold], {len(chosen.seeds)} seed(s)")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.fields[left]}"), console=console) as progress:
+        bar = progress.add_task("parts", total=None, left="")
+        started, before = time.monotonic(), -1
+
+        def show(done: int, total: int, last: str) -> None:
+            nonlocal before
+            before = done if before < 0 else before
+            left = runner.estimate(started, before, done, total)
+            progress.update(bar, completed=done, total=total, description=last or "parts", left=left)
+
+        rows = runner.run(chosen, work, jobs=jobs, progress=show)
+    circumstances = runner.circumstances(chosen)
+    output.mkdir(parents=True, exist_ok=True)
+    base = output / chosen.name
+    lines = "".join(json.dumps({"experiment": chosen.name, **row}) + "\n" for row in rows)
+    write_atomically(base.with_name(f"{base.name}.jsonl"), lines.encode())
+    drawn = figures.draw(chosen, rows, base)
+    text = tables.markdown(chosen, rows, circumstances)
+    text += "".join(f"\n![{chosen.title}]({path.name})\n" for path in drawn)
+    write_atomically(base.with_name(f"{base.name}.md"), text.encode())
+    for written in (f"{base}.md", f"{base}.jsonl", *map(str, drawn)):
+        console.print(written)

@@ -6,6 +6,7 @@ One line a method below; where a restart is meant, all nodes are new and only fi
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from client.memory import DirectoryMemory
@@ -14,6 +15,7 @@ from server.ledger import Ledger
 from server.preparations import Preparations
 from tests.acceptance.test_crash_recovery import Killed, Killer
 from tests.federation import InProcessFederation, client
+from unlearning.errors import UnsupportedRequest
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
 from unlearning.stores import DirectoryStore
@@ -21,6 +23,8 @@ from unlearning.stores import DirectoryStore
 PREPARED = [
     pytest.param("pga", "pga", id="pga"),
     pytest.param("federaser", "federaser every=2; pga", id="federaser"),
+    pytest.param("fedau-learning", "fedau-learning; pga", id="fedau-learning"),
+    pytest.param("sisa", "sisa shards=1 slices=2", id="sisa"),
 ]
 """Method and the setting `prepare`."""
 
@@ -46,8 +50,14 @@ def kept_files(one: InProcessFederation, of_client: str | None = None) -> dict[s
     ]
     files = [path for place in places for path in sorted(place.glob("**/*.npz"))]
     if of_client is not None:
-        files = [path for path in files if "clients" in path.parts or path.parent.name == of_client]
+        files = [path for path in files if "clients" in path.parts or is_of(path, of_client)]
     return {str(Path(path).relative_to(one.directory)): path.read_bytes() for path in files}
+
+
+def is_of(path: Path, client_id: str) -> bool:
+    """Whether a file on the server is a client's, or names it."""
+    with np.load(path) as entry:
+        return path.parent.name == client_id or ("clients" in entry and client_id in entry["clients"])
 
 
 @pytest.mark.parametrize(("method", "prepare"), PREPARED)
@@ -144,6 +154,48 @@ def test_federaser_asks_those_of_the_stored_round_and_not_a_sample_of_today(fede
     findings = report["unlearning"]["findings"]
     assert findings["left out of calibrations, their stored updates not used"] == "nobody"
     assert findings["stored rounds replayed"] == 4
+
+
+def test_sisa_gives_the_bits_of_a_federation_that_never_had_the_client(federation):
+    """Model and kept shard models, with two shards of two slices and a client of the second slice."""
+    settings = {**SMALL, "num_clients": 6, "recovery_max_rounds": 0, "rounds": 4}
+    settings |= {"prepare": "sisa shards=2 slices=2 slice_rounds=2"}
+    one, without = federation(name="with", **settings), federation(name="without", **settings)
+    without.grid.offline.add(without.node("2"))
+    expected = without.run()
+    one.run()
+    request = one.file(client("2"), "sisa")
+    state = one.run()
+    assert one.ledger.get(request.id).status is Status.COMPLETED
+    assert content_hash(state.parameters) == content_hash(expected.parameters)
+    unlearning = [record for record in one.ledger.rounds() if record.kind == "unlearning"]
+    assert [record.metrics["participants"] for record in unlearning] == [["0", "4"]]
+    mine, theirs = (
+        {path.parts[-2:]: path.read_bytes() for path in (f.directory / "kept").glob("**/shard%20[01]/*.npz")}
+        for f in (one, without)
+    )
+    assert mine
+    assert mine == theirs
+
+
+def test_sisa_keeps_less_than_shards_times_slices_models_however_long_it_trains(federation):
+    """S · R · d numbers of 4 bytes, and the logs."""
+    one = federation(prepare="sisa shards=2 slices=2 slice_rounds=2", **{**SMALL, "num_clients": 4})
+    sizes = []
+    for rounds in (3, 8):
+        one.run(rounds=rounds)
+        models = list(one.directory.glob("kept/sisa/0/shard%20?/*.npz"))
+        sizes.append(len(models))
+        assert all(np.load(path)["parameters"].nbytes == 4 * 650 for path in models)
+    assert sizes == [4, 4]
+
+
+def test_fedau_refuses_a_client_that_was_not_prepared_at_the_door(federation):
+    """The message names what to configure."""
+    one = federation(prepare="fedau-learning clients=0", **SMALL)
+    one.run(rounds=1)
+    with pytest.raises(UnsupportedRequest, match="fedau-learning clients=0,1"):
+        one.file(client("1"), "fedau-learning")
 
 
 @pytest.mark.parametrize(

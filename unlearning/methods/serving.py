@@ -91,6 +91,12 @@ def check_served(
             f"{info.title} needs a classifier whose last layer is linear with one output a class; the model of "
             f"{federation.task} has none. Choose another method."
         )
+    alone = [name for name, other in prepared.items() if other.preparation.stands_alone and name != info.name]
+    if alone:
+        raise UnsupportedRequest(
+            f"This federation trains its model in a way that only {alone[0]} can undo (prepare = "
+            f'"{federation.prepare}"). Choose {alone[0]}.'
+        )
     if info.preparation is not None:
         _check_prepared(method, target, federation, prepared)
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from unlearning.errors import DataError
 from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation, PreparationOptions
-from unlearning.methods.shard_history import model_key, read_log, rewrite_log, write_log
+from unlearning.methods.shard_history import model_key, read_log, write_log
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions
 from unlearning.stores import Store
@@ -128,15 +128,7 @@ class Sharding(Preparation):
         until: int,
         rewritten: bool,
     ) -> bool:
-        """Erase the shard models that learnt what is forgotten, where another method has forgotten it."""
-        assert isinstance(options, ShardingOptions)
-        for shard in range(options.shards) if not rewritten else ():
-            log = read_log(store, shard)
-            learnt = [first for client, first in log.since.items() if forgotten.of(client)]
-            if learnt:
-                store.erase_rounds(model_key(shard), beyond=min(learnt))
-                gone = {client for client in log.since if forgotten.is_forgotten(client)}
-                rewrite_log(store, shard, log.without(gone), into=store)
+        """Nothing is left to erase: only SISA itself can forget in a federation of shards, and writes anew."""
         return True
 
     def bytes_a_round(self, options: PreparationOptions, num_parameters: int, num_clients: int) -> int:

@@ -1,7 +1,7 @@
 """Measuring a model on the clients' own data: what is made of the clients' answers.
 
-A client computes per-example values locally and sends sums and a bounded random sample of losses and
-confidences, without ids: what the attacks need and no more.
+A client computes per-example values locally and sends sums and the values of a bounded random sample, without
+ids: what the attacks need and no more. docs/verification.md lists everything that leaves a client.
 """
 
 from collections.abc import Mapping

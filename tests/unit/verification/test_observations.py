@@ -188,7 +188,7 @@ def test_posteriors_stay_at_home_unless_they_are_asked_for():
 
 
 def test_no_sample_no_details():
-    """With attack-samples = 0 nothing but sums leaves the client."""
+    """An empty sample is sums and two empty arrays."""
     assert set(observed_model(max_samples=0).to_arrays()) == {"sums", "losses", "confidences"}
 
 

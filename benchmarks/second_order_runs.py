@@ -57,6 +57,7 @@ class Size:
     weight_decay: float
     seeds: int
     sweep_seeds: int
+    momentum: float = 0.0
     clients: int = 10
     iterations: int = 10
 
@@ -241,6 +242,7 @@ class Federation:
             epochs=self.size.local_epochs,
             batch_size=self.size.batch_size,
             learning_rate=self.size.learning_rate,
+            momentum=self.size.momentum,
             weight_decay=self.size.weight_decay,
             seed=seed,
         )

@@ -85,3 +85,24 @@ def test_a_segmentation_has_no_classes_to_forget():
     """An image belongs to no one class there."""
     with pytest.raises(UnsupportedRequest, match="Name a client or samples"):
         check("puf-special", Target(Granularity.CLASS, class_label=1), federation(score_name="Dice"))
+
+
+@pytest.mark.parametrize("method", ["natural", "puf-special", "fedau"])
+def test_a_federation_of_shards_is_served_by_sisa_alone(method):
+    """Another method would change shard models that the kept ones know nothing of."""
+    known = federation(prepare="sisa", prepared_since={"sisa": 0})
+    check("sisa", CLIENT, known)
+    with pytest.raises(UnsupportedRequest, match="Choose sisa"):
+        check(method, CLIENT, known)
+
+
+def test_what_a_preparation_cannot_forget_is_refused_with_its_reason():
+    """FedAU's auxiliary heads were trained for client 3 only."""
+    known = federation(prepare="fedau-learning clients=3", prepared_since={"fedau-learning": 0})
+    with pytest.raises(UnsupportedRequest, match="cannot forget client 1: it was prepared for client"):
+        check("fedau-learning", CLIENT, known)
+
+
+def test_an_ensemble_has_no_classifier_head():
+    """The last linear layer is that of the last shard."""
+    assert not Federation.of(make_task(TaskSettings(shards=2))).has_classifier_head

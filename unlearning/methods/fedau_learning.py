@@ -51,8 +51,6 @@ from unlearning.tasks.settings import TaskSettings
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import Trained, build, train
 
-HEAD = "auxiliary-head"
-
 
 class FedAuLearningParameters(MethodParameters):
     """Parameters of FedAU during learning; the default is the authors'."""
@@ -84,6 +82,12 @@ class AuxiliaryHeadOptions(PreparationOptions):
             raise ValueError("one auxiliary head forgets samples or a class; give one of them")
         return self
 
+    @property
+    def key(self) -> str:
+        """Of a client's store: heads that were trained for something else are other heads."""
+        purpose = [self.seed, self.class_label, *sorted(self.samples)]
+        return f"auxiliary-head {hashlib.sha256(repr(purpose).encode()).hexdigest()[:16]}"
+
     def carries(self, client_id: str) -> bool:
         """Whether a client has an auxiliary head."""
         return not self.clients or client_id in self.clients
@@ -109,7 +113,9 @@ class AuxiliaryHead(Preparation):
             return ordinary()
         slots = head_slots(work.task)
         own = head_in(work.model, slots)
-        saved = newest(work.store, HEAD, before=work.number)
+        for key in set(work.store.list_keys()) - {options.key}:
+            work.store.erase(key)
+        saved = newest(work.store, options.key, before=work.number)
         head = (
             cast(Vector, saved[1]["head"])
             if saved is not None
@@ -124,7 +130,7 @@ class AuxiliaryHead(Preparation):
         loss = _BothLosses(work.task)
         task = replace(work.task, build_model=partial(_TwoHeads, work.task.build_model), loss=loss)
         trained = train(task, np.concatenate([work.model, head]), examples, work.training)
-        keep_newest(work.store, HEAD, work.number, {"head": trained.parameters[work.model.size :]})
+        keep_newest(work.store, options.key, work.number, {"head": trained.parameters[work.model.size :]})
         return Trained(trained.parameters[: work.model.size], trained.num_examples, loss.mean_of_head)
 
     def refusal(self, options: PreparationOptions, target: Target) -> str:
@@ -187,13 +193,19 @@ class FedAuLearning:
         """The targets are asked for their auxiliary heads; the model itself need not travel."""
         nothing = np.zeros(0, dtype=state.parameters.dtype)
         return {
-            client: Instruction(operation=HEAD, model=nothing, training=problem.training, forget=forget)
+            client: Instruction(
+                operation="auxiliary-head",
+                model=nothing,
+                training=problem.training,
+                forget=forget,
+                values={"key": _options(problem).key},
+            )
             for client, forget in problem.targets.items()
         }
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """The newest auxiliary head, flat; `has_head` says whether there is one."""
-        kept = newest(site.store, HEAD)
+        kept = newest(site.store, str(instruction.values["key"]))
         if kept is not None:
             head = cast(Vector, kept[1]["head"])
         else:

@@ -9,7 +9,7 @@ from torch import nn
 from strategies.run_config import RunSettings
 from unlearning.errors import ConfigurationError, MethodFailed
 from unlearning.methods import METHODS, ClientSite, Instruction, Problem, Reply, validated_parameters
-from unlearning.methods.fedau_learning import HEAD, AuxiliaryHead, AuxiliaryHeadOptions, auxiliary_labels
+from unlearning.methods.fedau_learning import AuxiliaryHead, AuxiliaryHeadOptions, auxiliary_labels
 from unlearning.methods.method import Kept
 from unlearning.methods.preparation import LocalRound
 from unlearning.requests import Forget, Granularity, Target
@@ -62,14 +62,15 @@ def one_round(store: MemoryStore, number: int = 1, client: str = "u", **values) 
     return AuxiliaryHead().train(options(**values), work, lambda: train(TASK, work.model, DATA, TRAINING))
 
 
-def store_with(head: np.ndarray, number: int = 1) -> MemoryStore:
+def store_with(head: np.ndarray, number: int = 1, **values) -> MemoryStore:
     store = MemoryStore()
-    store.save(HEAD, number, {"head": head})
+    store.save(options(**values).key, number, {"head": head})
     return store
 
 
 def kept_head(store: MemoryStore, number: int) -> np.ndarray:
-    return np.asarray(store.load(HEAD, number)["head"])
+    (key,) = store.list_keys()
+    return np.asarray(store.load(key, number)["head"])
 
 
 def one_hot(labels: torch.Tensor) -> np.ndarray:
@@ -105,7 +106,7 @@ def test_a_round_is_one_step_on_the_sum_of_both_losses():
 def test_for_a_class_the_auxiliary_head_is_not_mixed_and_learns_that_class():
     """W_aux as it was; y_aux is the class for every example."""
     saved, model = np.arange(9.0) / 10, initial_parameters(TASK, 0)
-    store = store_with(saved)
+    store = store_with(saved, **{"class": 1})
     trained = one_round(store, number=2, **{"class": 1})
     expected, expected_head = step_by_hand(model, saved, torch.tensor([1, 1, 1]))
     np.testing.assert_allclose(trained.parameters, expected, atol=1e-12)
@@ -143,8 +144,17 @@ def test_two_heads_are_kept_however_long_it_trains():
     store = MemoryStore()
     for number in range(1, 6):
         one_round(store, number=number)
-    assert store.rounds(HEAD) == [4, 5]
+    assert store.rounds(options().key) == [4, 5]
     assert store.num_bytes() == 2 * 9 * 8
+
+
+def test_a_head_that_was_trained_for_something_else_is_erased():
+    """After the setting has named another class, the head of the first would subtract the wrong one."""
+    store = MemoryStore()
+    one_round(store, number=1, **{"class": 1})
+    one_round(store, number=2, **{"class": 2})
+    assert store.list_keys() == [options(**{"class": 2}).key]
+    assert store.list_keys() != [options(**{"class": 1}).key]
 
 
 def test_wrong_labels_are_wrong_and_stay_the_same():
@@ -230,11 +240,18 @@ def test_a_target_that_does_not_answer_is_waited_for():
 def test_the_client_answers_its_newest_head():
     """And how many examples are to be forgotten."""
     store = store_with(ONE, 1)
-    store.save(HEAD, 2, {"head": TWO})
+    store.save(options().key, 2, {"head": TWO})
     empty = DATA.select(np.array([], dtype=np.intp))
     site = ClientSite(task=TASK, forget=DATA, retain=empty, store=store)
     answer = METHOD.client_step(
-        Instruction(operation=HEAD, model=np.zeros(0), training=TRAINING, forget=EVERYTHING), site
+        Instruction(
+            operation="auxiliary-head",
+            model=np.zeros(0),
+            training=TRAINING,
+            forget=EVERYTHING,
+            values={"key": options().key},
+        ),
+        site,
     )
     assert (answer.vector.tolist(), answer.num_examples) == (TWO.tolist(), 3)
     assert answer.values == {"has_head": True}

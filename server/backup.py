@@ -41,6 +41,7 @@ def back_up(directory: Path, *, state_dir: Path, ledger_url: str, now: datetime)
         BackupError: the directory is not empty, there is nothing to back up, or a program is missing.
         LedgerUnavailable: the ledger cannot be read.
     """
+    _refuse_inside(directory, state_dir)
     if directory.exists() and any(directory.iterdir()):
         raise BackupError(f"{directory} is not empty. Give each backup a directory of its own.")
     url = sa.make_url(ledger_url)
@@ -91,6 +92,7 @@ def restore(
             and `force` is not given.
         LedgerUnavailable: the present ledger cannot be read, and `force` is not given.
     """
+    _refuse_inside(directory, state_dir)
     manifest = verified(directory)
     url = sa.make_url(ledger_url)
     if url.get_backend_name() != manifest.ledger:
@@ -105,7 +107,13 @@ def restore(
             + "\nUse a newer backup. If there is none, give --force and file these deletions again at once."
         )
     replaced = _moved_aside(state_dir, url, now)
-    _put_in_place(directory, state_dir, url)
+    try:
+        _put_in_place(directory, state_dir, url)
+    except OSError as exc:
+        raise BackupError(
+            f"The backup could not be put in place: {exc}. What was there before is in {replaced}. "
+            "Mend the cause and restore again; or erase what is there now and move that back."
+        ) from exc
     ledger = Ledger.open(ledger_url)
     try:
         # Tokens that were handed out after the backup must stay worthless.
@@ -117,6 +125,14 @@ def restore(
         text = json.dumps({"restored_at": now.isoformat(), "undone": undone}, indent=1)
         write_atomically(state_dir / "undone-by-restore.json", text.encode())
     return Restored(manifest=manifest, undone=undone, replaced=replaced, compared=compared)
+
+
+def _refuse_inside(directory: Path, state_dir: Path) -> None:
+    if directory.resolve().is_relative_to(state_dir.resolve()):
+        raise BackupError(
+            f"{directory} lies inside of the state directory {state_dir}, and would be lost with it. "
+            "Use a directory elsewhere, best on another disk."
+        )
 
 
 def _copied(directory: Path, state_dir: Path, url: sa.URL, ledger: Ledger) -> tuple[int, dict[str, object]]:

@@ -42,15 +42,16 @@ def check_secrets(installation: Installation) -> Iterator[Finding]:
 
 def check_certificates(installation: Installation, *, now: datetime) -> Iterator[Finding]:
     """Certificates are valid now and for a while, are signed by the authority, and their keys are theirs."""
-    authorities = [_certificate(path) for path in installation.config_dir.rglob("ca.crt")]
+    authorities = [found for path in installation.config_dir.rglob("ca.crt") for found in _certificates(path)]
     for path in sorted([*installation.config_dir.rglob("*.pem"), *installation.config_dir.rglob("*.crt")]):
-        certificate = _certificate(path)
-        if certificate is None:
+        certificates = _certificates(path)
+        if not certificates:
             yield problem(f"{path} is no certificate.", "Make it again with deploy/make_certificates.sh.")
             continue
+        certificate = certificates[0]
         yield from _check_dates(path, certificate, now)
         if path.name != "ca.crt":
-            yield from _check_issuer(path, certificate, [found for found in authorities if found is not None])
+            yield from _check_issuer(path, certificate, authorities)
             yield from _check_key(path, certificate)
 
 
@@ -88,11 +89,12 @@ def _is_secret(path: Path) -> bool:
     return named and path.is_file()
 
 
-def _certificate(path: Path) -> x509.Certificate | None:
+def _certificates(path: Path) -> list[x509.Certificate]:
+    """All of a file: a `ca.crt` has two while an authority is exchanged. None where it cannot be read."""
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return x509.load_pem_x509_certificates(path.read_bytes())
     except (ValueError, OSError):
-        return None
+        return []
 
 
 def _check_dates(path: Path, certificate: x509.Certificate, now: datetime) -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """Backup and restore: what comes back is what was there, and never silently what was forgotten since."""
 
+import errno
 import json
 import shutil
 import sqlite3
@@ -36,7 +37,8 @@ def saved(one, directory: Path) -> Path:
 
 
 def brought_back(backup: Path, state_dir: Path, **changes):
-    return restore(backup, state_dir=state_dir, ledger_url=ledger_url(state_dir), now=NOW, **changes)
+    given = {"now": NOW} | changes
+    return restore(backup, state_dir=state_dir, ledger_url=ledger_url(state_dir), **given)
 
 
 def test_a_federation_goes_on_from_a_restored_backup_to_the_same_bits(federation, tmp_path):
@@ -171,6 +173,37 @@ def test_a_backup_that_broke_off_is_none(backup, tmp_path):
     (backup / FILE).unlink()
     with pytest.raises(BackupError, match="is no backup"):
         brought_back(backup, tmp_path / "new")
+
+
+def test_a_backup_lies_outside_of_what_it_saves(backup, tmp_path):
+    """A restore would move it aside with the rest, and a disk that is lost takes both."""
+    state_dir = tmp_path / "saved"
+    shutil.move(backup, state_dir / "backup")
+    with pytest.raises(BackupError, match="inside of the state directory"):
+        brought_back(state_dir / "backup", state_dir)
+    with pytest.raises(BackupError, match="inside of the state directory"):
+        back_up(state_dir / "new", state_dir=state_dir, ledger_url=ledger_url(state_dir), now=NOW)
+    assert (state_dir / "ledger.db").is_file()
+
+
+def test_a_restore_that_breaks_off_says_where_everything_is(federation, tmp_path, monkeypatch):
+    """The disk is full in the middle; once there is room, the same restore works."""
+    one = federation(**SMALL)
+    one.run()
+    saved(one, tmp_path / "backup")
+    expected = content_hash(one.checkpoint().parameters)
+    one.close()
+    with monkeypatch.context() as patch:
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr("server.backup.shutil.copyfile", full)
+        with pytest.raises(BackupError, match=r"No space left.*replaced-"):
+            brought_back(tmp_path / "backup", one.directory)
+    again = brought_back(tmp_path / "backup", one.directory, now=NOW + timedelta(minutes=1))
+    assert not again.compared  # the ledger is among what was moved aside
+    assert content_hash(one.checkpoint().parameters) == expected
 
 
 def test_a_backup_of_another_federation_is_refused(federation, tmp_path):

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from server import app
 from server.checkpoints import CheckpointStore
@@ -17,6 +19,7 @@ from server.ledger import LedgerUnavailable
 from server.ledger.database import Database
 from server.outages import is_outage, run_through_outages
 from server.state import FederationState
+from tests.contract.test_ledger_contract import postgresql_server  # noqa: F401 - a fixture
 from unlearning import durable_files
 from unlearning.errors import Fenced
 from unlearning.parameters import content_hash
@@ -146,6 +149,52 @@ def test_a_database_that_goes_away_is_waited_for(federation, monkeypatch, expect
     assert len(outage.waited) == 3
     assert "connection refused" in caplog.text
     finished_like(one, state, expected)
+
+
+def test_a_real_postgresql_that_goes_away_is_waited_for(
+    federation,
+    monkeypatch,
+    expected,
+    caplog,
+    postgresql_server,  # noqa: F811 - the fixture
+):
+    """In the middle of a round its connections are cut and new ones refused; after three tries it is back."""
+    server = sa.make_url(postgresql_server)
+    name = f"outage_{os.urandom(6).hex()}"
+    admin = sa.create_engine(server, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+
+        def allow_connections(answer: str) -> None:
+            connection.exec_driver_sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS {answer}")
+            cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+            connection.exec_driver_sql(cut, (name,))
+
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+        one = federation(**SETTINGS, ledger=server.set(database=name).render_as_string(hide_password=False))
+        waits: list[float] = []
+
+        def wait(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 3:
+                allow_connections("true")
+
+        wait_this_way(monkeypatch, wait)
+        push, exchanges = one.grid.push_messages, []
+
+        def cut_in_the_middle(messages):
+            exchanges.append(1)
+            if len(exchanges) == 6:
+                allow_connections("false")
+            return push(messages)
+
+        one.grid.push_messages = cut_in_the_middle  # type: ignore[method-assign]
+        state = one.run()
+        assert len(waits) == 3
+        assert "not currently accepting connections" in caplog.text
+        assert content_hash(state.parameters) == expected
+        allow_connections("true")
+        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+    admin.dispose()
 
 
 def test_jumps_of_the_clock_change_nothing(federation, monkeypatch, expected):

@@ -134,6 +134,9 @@ def test_a_certificate_of_another_authority_is_a_problem(good, made_once, tmp_pa
     shutil.copy(tmp_path / "other" / "eve.pem", good.config_dir / "certificates")
     [fault] = faults(check_certificates(good, now=NOW))
     assert "eve.pem is not signed by the authority" in fault
+    both = made_once / "certificates" / "ca.crt", tmp_path / "other" / "ca.crt"
+    (good.config_dir / "certificates" / "ca.crt").write_text("".join(path.read_text() for path in both))
+    assert faults(check_certificates(good, now=NOW)) == []
 
 
 def test_a_key_of_another_certificate_is_a_problem(good):

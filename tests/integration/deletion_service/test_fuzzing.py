@@ -84,6 +84,7 @@ messages: dict[str, st.SearchStrategy[Any]] = {
     "GetReport": st.builds(pb.GetReportRequest, id=texts),
     "ListClients": st.builds(pb.ListClientsRequest),
     "ListMethods": st.builds(pb.ListMethodsRequest),
+    "PlanDeletion": st.builds(pb.PlanDeletionRequest, target=targets),
     "ListRefusals": st.builds(
         pb.ListRefusalsRequest, after=integers, limit=st.integers(-(2**31), 2**31 - 1), caller=texts
     ),
@@ -206,7 +207,7 @@ def test_the_sites_command_explains_a_file_that_is_no_text(
     assert capsys.readouterr().err.startswith("Error: 'utf-8' codec")
 
 
-@settings(FUZZ, max_examples=20)
+@settings(FUZZ, max_examples=10)
 @given(content=st.binary(max_size=60))
 def test_a_tls_file_may_hold_anything(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     """A service with a damaged certificate or key does not start, and says so."""

@@ -59,7 +59,7 @@ def run_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Federat
     """Go on from the newest checkpoint, or start from fresh weights; returns the last state.
 
     Raises:
-        ConfigurationError: the scripted requests are malformed.
+        ConfigurationError: the scripted requests are malformed, or the checkpoint is of another model.
         Fenced: a newer server process has taken over.
     """
     scripted = parse_requests(settings.requests)
@@ -69,6 +69,7 @@ def run_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Federat
             _log.info("A new federation in %s", driver.state_dir)
             state = FederationState(parameters=initial_parameters(driver.task, settings.seed))
         else:
+            _check_same_model(driver, state)
             _log.info("Going on in %s from round %d (%s)", driver.state_dir, state.round, state.phase)
         try:
             state = run_through_outages(LiveLoop(driver, scripted).run, driver.checkpoints, state)
@@ -78,6 +79,17 @@ def run_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Federat
         digest = content_hash(state.parameters)
         _log.info("Done after round %d; model %s in %s", state.round, digest, driver.state_dir)
         return state
+
+
+def _check_same_model(driver: Driver, state: FederationState) -> None:
+    expected = initial_parameters(driver.task, driver.settings.seed).size
+    if state.parameters.size != expected:
+        raise ConfigurationError(
+            [
+                f"state-dir: {driver.state_dir} holds a model of {state.parameters.size:,} parameters, and "
+                f"the settings make one of {expected:,}. Give dataset, model and prepare as they were, or another state-dir."
+            ]
+        )
 
 
 @contextmanager
@@ -102,6 +114,7 @@ def open_driver(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterator[D
             federation=Federation.of(
                 task,
                 local_epochs=settings.local_epochs,
+                recovery_max_rounds=settings.recovery_max_rounds,
                 flops_per_example=_flops(task, test_set),
             ),
             fedavg=fedavg,

@@ -18,6 +18,7 @@ from server.api.tls import TlsFiles
 from server.cli_bench import bench_command
 from server.cli_connection import DEFAULT_SERVER, Connection
 from server.cli_model import model_command
+from server.cli_plan import plan_command
 from server.demo import demo_command
 from server.supervisor import supervise_command
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, RequestError
@@ -80,6 +81,7 @@ app.command("cancel")(cli_requests.cancel)
 app.command("retry")(cli_requests.retry)
 app.command("report")(cli_requests.report)
 app.command("clients")(cli_requests.clients)
+app.command("plan")(plan_command)
 app.command("methods")(cli_requests.methods)
 app.command("refusals")(cli_audit.refusals)
 app.command("verify-ledger")(cli_audit.verify_ledger)

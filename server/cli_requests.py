@@ -1,7 +1,7 @@
 """The commands that ask one question of the deletion service and print the answer."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -43,7 +43,7 @@ def request(
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the request is over.")] = False,
 ) -> None:
     """File a deletion request; it is durable when this command returns."""
-    targets = _targets(client or [], samples, class_label)
+    targets = targets_of(client or [], samples, class_label)
     parameters = dict(_parameter(text) for text in parameter or [])
     key = key or str(uuid4())
     filed: list[DeletionRequest] = []
@@ -189,29 +189,36 @@ def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 
 def methods(ctx: typer.Context) -> None:
-    """List the unlearning methods of the service and their parameters."""
+    """List the unlearning methods of the service, their parameters and what they took here."""
     with connection_of(ctx).client() as service:
         found = service.methods()
-    rows = []
+    table = Table("method", "what it is, needs and takes", show_lines=True)
+    table.columns[0].no_wrap = True
     for item in found:
-        parameters = [
-            f"{name}={json.dumps(schema['default']) if 'default' in schema else '(required)'}"
+        levels = ", ".join(item.granularities) + ("" if item.several_at_once else " (one)")
+        lines = [f"{item.title}: {item.source}"]
+        if item.remark:
+            lines.append(f"note: {item.remark}")
+        lines.append(f"needs: {'; '.join(item.needs) or 'nothing'}")
+        if item.keeps:
+            lines.append(f'prepare: prepare = "{item.name}", which keeps {item.keeps}')
+        lines += [
+            f"  {name}={json.dumps(schema['default']) if 'default' in schema else '(required)'}"
             + (f"  {schema['description']}" if schema.get("description") else "")
             for name, schema in item.parameters.items()
         ]
-        rows.append(
-            (
-                item.name,
-                ", ".join(item.granularities),
-                "\n".join(item.needs) or "–",
-                "\n".join(parameters) or "–",
-                "\n".join(part for part in (item.source, item.remark) if part),
-            )
-        )
-    _table(("method", "forgets a", "needs", "parameters", "source"), rows, "No methods.")
+        if item.measured:
+            lines.append(f"here: {measured_text(item.measured)}")
+        table.add_row(escape(f"{item.name}\n{levels}"), escape("\n".join(lines)))
+    Console().print(table)
 
 
-def _targets(clients: Sequence[str], samples: Path | None, class_label: int | None) -> list[Target]:
+def targets_of(clients: Sequence[str], samples: Path | None, class_label: int | None) -> list[Target]:
+    """What the options name: clients, samples of one client, or a class.
+
+    Raises:
+        InvalidRequest: they name nothing, or do not go together.
+    """
     if class_label is not None:
         if clients or samples is not None:
             raise InvalidRequest("--class concerns every client; leave --client and --samples out.")
@@ -274,6 +281,25 @@ def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:
     yield "filed at", f"{request.created_at:%Y-%m-%d %H:%M:%S} UTC"
     yield "changed at", f"{request.updated_at:%Y-%m-%d %H:%M:%S} UTC"
     yield "key", request.idempotency_key
+
+
+def measured_text(measured: Mapping[str, Any]) -> str:
+    """What past deletions by a method took; a dash before the first."""
+    if not measured:
+        return "–"
+    return (
+        f"{measured['seconds']:.3g} s, {size_text(measured['bytes'])} "
+        f"({measured['deletions']} deletion(s), median; {measured['recovery_rounds']:g} recovery round(s))"
+    )
+
+
+def size_text(count: float) -> str:
+    """A number of bytes with a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:

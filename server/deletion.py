@@ -182,6 +182,7 @@ def verify(driver: Driver, state: FederationState) -> FederationState:
                 "model_hash_unlearned": batch.hash_unlearned,
                 "model_hash_after": after,
                 "recovery_rounds": batch.recovery_rounds,
+                "cost": _cost_of(batch),
             },
         )
         _log.info("Deletion request %s is completed; report in %s", request_id, directory)
@@ -364,6 +365,17 @@ def _move(
     return driver.ledger.move(
         request_id, to, token=driver.token, now=driver.now(), reason=reason, retryable=retryable
     )
+
+
+def _cost_of(batch: Batch) -> dict[str, float]:
+    """What unlearning and recovery took together, for those who plan the next deletion."""
+    phases = (batch.unlearning_cost, batch.recovery_cost)
+    return {
+        "seconds": sum(cost.seconds for cost in phases),
+        "bytes": sum(cost.bytes_sent + cost.bytes_received for cost in phases),
+        "exchanges": batch.unlearning_cost.exchanges,
+        "recovery_rounds": batch.recovery_rounds,
+    }
 
 
 def _batch(state: FederationState) -> Batch:

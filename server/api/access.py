@@ -51,6 +51,7 @@ ALLOWED: Mapping[str, frozenset[Role]] = {
     "GetReport": _EVERYBODY,
     "ListClients": _READERS,
     "ListMethods": _EVERYBODY,
+    "PlanDeletion": _EVERYBODY,
     "ListRefusals": _READERS,
     "VerifyLedger": _READERS,
 }

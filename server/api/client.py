@@ -15,6 +15,7 @@ from server.api.deletion_pb2_grpc import DeletionServiceStub
 from server.api.errors import ServiceUnavailable, error_of
 from server.api.tls import TlsFiles, is_loopback
 from server.ledger import Event, Refusal, RoundRecord
+from server.plans import Plan
 from unlearning.requests import DeletionRequest, Status, Target
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -166,6 +167,11 @@ class DeletionClient:
         """Every method of the service."""
         answer = self._call("ListMethods", pb.ListMethodsRequest())
         return [convert.method_of(item) for item in answer.methods]
+
+    def plan(self, target: Target) -> Plan:
+        """What serving a target would take, by every method."""
+        message = pb.PlanDeletionRequest(target=convert.target_message(target))
+        return Plan.from_json(json.loads(self._call("PlanDeletion", message).plan_json))
 
     def refusals(self, *, after: int = 0, limit: int = 0, caller: str = "") -> list[Refusal]:
         """The newest refusals, at most `limit` (0: 1,000) and in order, of this caller where given."""

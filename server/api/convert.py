@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,7 +25,11 @@ class ClientStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodDescription:
-    """What a method states about itself; `parameters` maps a name to its JSON schema."""
+    """What a method states about itself.
+
+    parameters: name -> JSON schema. keeps: what is kept where in training rounds, if the method needs that.
+    measured: medians over the deletions that this federation has completed by it; empty before the first.
+    """
 
     name: str
     title: str
@@ -35,6 +39,8 @@ class MethodDescription:
     needs: tuple[str, ...]
     remark: str
     parameters: Mapping[str, Any]
+    keeps: str = ""
+    measured: Mapping[str, Any] = field(default_factory=dict)
 
 
 def target_message(target: Target) -> pb.Target:
@@ -240,6 +246,8 @@ def method_message(method: MethodDescription) -> pb.Method:
         needs=method.needs,
         remark=method.remark,
         parameters_json=json.dumps(dict(method.parameters)),
+        keeps=method.keeps,
+        measured_json=json.dumps(dict(method.measured)) if method.measured else "",
     )
 
 
@@ -254,6 +262,8 @@ def method_of(message: pb.Method) -> MethodDescription:
         needs=tuple(message.needs),
         remark=message.remark,
         parameters=json.loads(message.parameters_json),
+        keeps=message.keeps,
+        measured=json.loads(message.measured_json) if message.measured_json else {},
     )
 
 

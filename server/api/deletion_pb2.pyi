@@ -204,7 +204,7 @@ class ListMethodsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Method(_message.Message):
-    __slots__ = ("name", "title", "source", "granularities", "several_at_once", "needs", "remark", "parameters_json")
+    __slots__ = ("name", "title", "source", "granularities", "several_at_once", "needs", "remark", "parameters_json", "keeps", "measured_json")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +213,8 @@ class Method(_message.Message):
     NEEDS_FIELD_NUMBER: _ClassVar[int]
     REMARK_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_JSON_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_JSON_FIELD_NUMBER: _ClassVar[int]
     name: str
     title: str
     source: str
@@ -221,13 +223,27 @@ class Method(_message.Message):
     needs: _containers.RepeatedScalarFieldContainer[str]
     remark: str
     parameters_json: str
-    def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ..., source: _Optional[str] = ..., granularities: _Optional[_Iterable[str]] = ..., several_at_once: _Optional[bool] = ..., needs: _Optional[_Iterable[str]] = ..., remark: _Optional[str] = ..., parameters_json: _Optional[str] = ...) -> None: ...
+    keeps: str
+    measured_json: str
+    def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ..., source: _Optional[str] = ..., granularities: _Optional[_Iterable[str]] = ..., several_at_once: _Optional[bool] = ..., needs: _Optional[_Iterable[str]] = ..., remark: _Optional[str] = ..., parameters_json: _Optional[str] = ..., keeps: _Optional[str] = ..., measured_json: _Optional[str] = ...) -> None: ...
 
 class ListMethodsResponse(_message.Message):
     __slots__ = ("methods",)
     METHODS_FIELD_NUMBER: _ClassVar[int]
     methods: _containers.RepeatedCompositeFieldContainer[Method]
     def __init__(self, methods: _Optional[_Iterable[_Union[Method, _Mapping]]] = ...) -> None: ...
+
+class PlanDeletionRequest(_message.Message):
+    __slots__ = ("target",)
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    target: Target
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ...) -> None: ...
+
+class PlanDeletionResponse(_message.Message):
+    __slots__ = ("plan_json",)
+    PLAN_JSON_FIELD_NUMBER: _ClassVar[int]
+    plan_json: str
+    def __init__(self, plan_json: _Optional[str] = ...) -> None: ...
 
 class ListRefusalsRequest(_message.Message):
     __slots__ = ("after", "limit", "caller")

@@ -79,6 +79,11 @@ class DeletionServiceStub:
                 request_serializer=server_dot_api_dot_deletion__pb2.ListMethodsRequest.SerializeToString,
                 response_deserializer=server_dot_api_dot_deletion__pb2.ListMethodsResponse.FromString,
                 _registered_method=True)
+        self.PlanDeletion = channel.unary_unary(
+                '/flower_unlearning.deletion.v1.DeletionService/PlanDeletion',
+                request_serializer=server_dot_api_dot_deletion__pb2.PlanDeletionRequest.SerializeToString,
+                response_deserializer=server_dot_api_dot_deletion__pb2.PlanDeletionResponse.FromString,
+                _registered_method=True)
         self.ListRefusals = channel.unary_unary(
                 '/flower_unlearning.deletion.v1.DeletionService/ListRefusals',
                 request_serializer=server_dot_api_dot_deletion__pb2.ListRefusalsRequest.SerializeToString,
@@ -150,6 +155,13 @@ class DeletionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PlanDeletion(self, request, context):
+        """Which methods can serve a target now, what each would cost, and why the others cannot.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListRefusals(self, request, context):
         """Calls that were refused: the newest ones, in order.
         """
@@ -211,6 +223,11 @@ def add_DeletionServiceServicer_to_server(servicer, server):
                     servicer.ListMethods,
                     request_deserializer=server_dot_api_dot_deletion__pb2.ListMethodsRequest.FromString,
                     response_serializer=server_dot_api_dot_deletion__pb2.ListMethodsResponse.SerializeToString,
+            ),
+            'PlanDeletion': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanDeletion,
+                    request_deserializer=server_dot_api_dot_deletion__pb2.PlanDeletionRequest.FromString,
+                    response_serializer=server_dot_api_dot_deletion__pb2.PlanDeletionResponse.SerializeToString,
             ),
             'ListRefusals': grpc.unary_unary_rpc_method_handler(
                     servicer.ListRefusals,
@@ -466,6 +483,33 @@ class DeletionService:
             '/flower_unlearning.deletion.v1.DeletionService/ListMethods',
             server_dot_api_dot_deletion__pb2.ListMethodsRequest.SerializeToString,
             server_dot_api_dot_deletion__pb2.ListMethodsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanDeletion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flower_unlearning.deletion.v1.DeletionService/PlanDeletion',
+            server_dot_api_dot_deletion__pb2.PlanDeletionRequest.SerializeToString,
+            server_dot_api_dot_deletion__pb2.PlanDeletionResponse.FromString,
             options,
             channel_credentials,
             insecure,

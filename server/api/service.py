@@ -3,9 +3,10 @@
 Errors are raised; the gate (gate.py), which every call has passed, turns them into statuses.
 """
 
+import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from server.api.deletion_pb2_grpc import DeletionServiceServicer
 from server.api.errors import AccessDenied
 from server.api.limits import Limits, Watchers
 from server.ledger import Event, Ledger, RoundRecord
+from server.planning import measured, plan
+from server.plans import Measured
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, UnknownClient
 from unlearning.methods import METHODS, Method
 from unlearning.requests import DeletionRequest, Status
@@ -169,8 +172,19 @@ class DeletionService(DeletionServiceServicer):
         self, request: pb.ListMethodsRequest, context: grpc.ServicerContext
     ) -> pb.ListMethodsResponse:
         """Every method and what it states about itself."""
-        messages = [convert.method_message(_describe(method)) for method in METHODS.values()]
+        past = measured(self._ledger)
+        messages = [
+            convert.method_message(_describe(method, past.get(name))) for name, method in METHODS.items()
+        ]
         return pb.ListMethodsResponse(methods=messages)
+
+    def PlanDeletion(  # noqa: N802
+        self, request: pb.PlanDeletionRequest, context: grpc.ServicerContext
+    ) -> pb.PlanDeletionResponse:
+        """What serving a target would take, by every method."""
+        target = convert.target_of(request.target)
+        access.check_may_file(self._caller(context), target)
+        return pb.PlanDeletionResponse(plan_json=json.dumps(plan(self._ledger, target).to_json()))
 
     def ListRefusals(  # noqa: N802
         self, request: pb.ListRefusalsRequest, context: grpc.ServicerContext
@@ -279,7 +293,7 @@ def _why_no_report(request: DeletionRequest) -> str:
     return f"Request {request.id} is {request.status}; its report comes with its completion."
 
 
-def _describe(method: Method) -> convert.MethodDescription:
+def _describe(method: Method, past: Measured | None) -> convert.MethodDescription:
     info = method.info
     return convert.MethodDescription(
         name=info.name,
@@ -290,4 +304,6 @@ def _describe(method: Method) -> convert.MethodDescription:
         needs=tuple(sorted(info.needs)),
         remark=info.remark,
         parameters=method.Parameters.model_json_schema().get("properties", {}),
+        keeps=info.preparation.keeps if info.preparation is not None else "",
+        measured=asdict(past) if past is not None else {},
     )

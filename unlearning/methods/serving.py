@@ -28,7 +28,9 @@ class Federation:
     num_parameters: int
     bytes_per_parameter: int
     has_classifier_head: bool
+    num_head_parameters: int = 0
     local_epochs: int = 1
+    recovery_max_rounds: int = 0
     flops_per_example: float = 0.0
     prepare: str = ""
     prepared_since: Mapping[str, int] = field(default_factory=dict)
@@ -43,7 +45,8 @@ class Federation:
             num_classes=task.num_classes,
             num_parameters=parameters.size,
             bytes_per_parameter=parameters.itemsize,
-            has_classifier_head=_has_head(task),
+            has_classifier_head=_head_size(task) > 0,
+            num_head_parameters=_head_size(task),
             **known,
         )
 
@@ -124,9 +127,9 @@ def _check_prepared(
         raise UnsupportedRequest(f"{info.title} cannot forget {target.describe()}: {reason}")
 
 
-def _has_head(task: Task) -> bool:
+def _head_size(task: Task) -> int:
+    """The parameters of the linear head; 0 where there is none."""
     try:
-        head_slots(task)
+        return sum(slot.stop - slot.start for slot in head_slots(task))
     except MethodFailed:
-        return False
-    return True
+        return 0

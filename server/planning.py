@@ -1,0 +1,151 @@
+"""Which methods can serve a request now, what each would cost, and why the others cannot.
+
+Costs of unlearning are those of the closed formulas (`unlearning.verification.costs`) with this federation's
+sizes; a training round's, and what past deletions took, are those that the ledger recorded.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from server.admission import check_admissible, federation_of
+from server.ledger import Ledger, RoundRecord
+from server.plans import Measured, Plan, PlannedMethod
+from unlearning.errors import DataError, RequestError, UnknownClient
+from unlearning.methods import METHODS, Federation, Method, Need, validated_parameters
+from unlearning.requests import Exclusions, Status, Target
+from unlearning.verification.costs import Cost, CostSymbols, formula_cost, recovery_cost, with_parameters
+
+_RECENT = 20
+"""So many of the newest training rounds say what a round takes."""
+
+
+def plan(ledger: Ledger, target: Target) -> Plan:
+    """What serving `target` would take, by every method.
+
+    Raises:
+        UnknownClient: the federation has not started, or has no such client.
+    """
+    federation = federation_of(ledger)
+    if federation is None:
+        raise UnknownClient(
+            "The federation has not started yet; there is nothing to plan with. Start it first."
+        )
+    rounds = _training_rounds(ledger)
+    symbols = _symbols(ledger, target, federation, rounds)
+    recovery = recovery_cost(symbols, 1)
+    seconds = [record.metrics["seconds"] for record in rounds[-_RECENT:] if "seconds" in record.metrics]
+    online = {record.client_id for record in ledger.clients() if record.online}
+    past = measured(ledger)
+    planned = [
+        _planned(ledger, target, method, symbols, online, past.get(name)) for name, method in METHODS.items()
+    ]
+    return Plan(
+        target=target.describe(),
+        recovery_max_rounds=federation.recovery_max_rounds,
+        recovery_bytes=recovery.communication_bytes,
+        recovery_flops=recovery.computation_flops or None,
+        round_seconds=statistics.median(seconds) if seconds else None,
+        methods=tuple(
+            sorted(planned, key=lambda item: (bool(item.refusal), item.bytes is None, item.bytes or 0))
+        ),
+    )
+
+
+def measured(ledger: Ledger) -> dict[str, Measured]:
+    """What the completed deletions took, by method: unlearning and recovery together."""
+    costs: dict[str, list[Mapping[str, Any]]] = {}
+    for request in ledger.list_requests(statuses=(Status.COMPLETED,)):
+        if "cost" in request.result:  # deletions of earlier versions have none
+            costs.setdefault(request.method, []).append(request.result["cost"])
+    return {
+        method: Measured(
+            deletions=len(items),
+            seconds=statistics.median(item["seconds"] for item in items),
+            bytes=statistics.median(item["bytes"] for item in items),
+            recovery_rounds=statistics.median(item["recovery_rounds"] for item in items),
+        )
+        for method, items in costs.items()
+    }
+
+
+def _planned(
+    ledger: Ledger,
+    target: Target,
+    method: Method,
+    symbols: CostSymbols,
+    online: set[str],
+    past: Measured | None,
+) -> PlannedMethod:
+    info = method.info
+    refusal = ""
+    try:
+        check_admissible(ledger, target, method=info.name, parameters={})
+    except UnknownClient:
+        raise
+    except RequestError as exc:
+        refusal = str(exc)
+    cost: Cost | None = None
+    try:
+        parameters = validated_parameters(method, {}).model_dump()
+        cost = formula_cost(info.name, with_parameters(info.name, parameters, symbols))
+    except DataError:
+        pass  # no closed formula: said as unknown
+    a_round = recovery_cost(symbols, 1).communication_bytes
+    return PlannedMethod(
+        method=info.name,
+        title=info.title,
+        remark=info.remark,
+        refusal=refusal,
+        waits_for=_waits_for(method, target, online),
+        bytes=None if cost is None else cost.communication_bytes,
+        flops=None if cost is None or not symbols.flops_per_example else cost.computation_flops,
+        rounds=None if cost is None or not a_round else cost.communication_bytes / a_round,
+        measured=past,
+    )
+
+
+def _waits_for(method: Method, target: Target, online: set[str]) -> str:
+    needs_it = method.info.needs & {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE}
+    if target.client_id is not None and target.client_id not in online and needs_it:
+        return f"client {target.client_id}"
+    return "" if online else "any client"
+
+
+def _symbols(
+    ledger: Ledger, target: Target, federation: Federation, rounds: Sequence[RoundRecord]
+) -> CostSymbols:
+    exclusions = ledger.exclusions()
+    staying = _eligible(ledger, exclusions)
+    if target.client_id is None:
+        num_targets, num_retained = len(staying), 0
+    else:
+        num_targets, num_retained = 1, len(staying - {target.client_id})
+    last = rounds[-1].metrics if rounds else {}
+    participants = len(last.get("participants", ()))
+    return CostSymbols(
+        num_parameters=federation.num_parameters,
+        bytes_per_parameter=federation.bytes_per_parameter,
+        num_head_parameters=federation.num_head_parameters,
+        num_targets=num_targets,
+        # with a class every client is asked to forget, and goes on afterwards
+        num_retained=num_retained or (num_targets if target.client_id is None else 0),
+        flops_per_example=federation.flops_per_example,
+        examples_per_client=last.get("num_examples", 0) / participants if participants else 0.0,
+        epochs=federation.local_epochs,
+        repeated_rounds=len(rounds),
+    )
+
+
+def _eligible(ledger: Ledger, exclusions: Exclusions) -> set[str]:
+    return {record.client_id for record in ledger.clients() if not exclusions.is_forgotten(record.client_id)}
+
+
+def _training_rounds(ledger: Ledger) -> list[RoundRecord]:
+    """The training rounds by number; of one that was done again the last record counts."""
+    last: dict[int, RoundRecord] = {}
+    after = 0
+    while page := ledger.rounds(after=after):
+        last |= {record.round: record for record in page if record.kind == "training"}
+        after = page[-1].sequence
+    return [last[number] for number in sorted(last)]

@@ -15,7 +15,7 @@ from server.ledger import Ledger
 from server.preparations import Preparations
 from tests.acceptance.test_crash_recovery import Killed, Killer
 from tests.federation import InProcessFederation, client
-from unlearning.errors import UnsupportedRequest
+from unlearning.errors import ConfigurationError, UnsupportedRequest
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
 from unlearning.stores import DirectoryStore
@@ -188,6 +188,14 @@ def test_sisa_keeps_less_than_shards_times_slices_models_however_long_it_trains(
         sizes.append(len(models))
         assert all(np.load(path)["parameters"].nbytes == 4 * 650 for path in models)
     assert sizes == [4, 4]
+
+
+def test_shards_cannot_be_switched_on_in_a_federation_that_has_begun(federation):
+    """Its model is a single one; the message says what to give instead."""
+    one = federation(**SMALL)
+    one.run(rounds=1)
+    with pytest.raises(ConfigurationError, match=r"holds a model of 650 parameters.*make one of 1,302"):
+        one.run(rounds=2, prepare="sisa")
 
 
 def test_fedau_refuses_a_client_that_was_not_prepared_at_the_door(federation):

@@ -86,8 +86,8 @@ def _check_same_model(driver: Driver, state: FederationState) -> None:
     if state.parameters.size != expected:
         raise ConfigurationError(
             [
-                f"state-dir: {driver.state_dir} holds a model of {state.parameters.size:,} parameters, and "
-                f"the settings make one of {expected:,}. Give dataset, model and prepare as they were, or another state-dir."
+                f"state-dir: {driver.state_dir} holds a model of {state.parameters.size:,} parameters, and the "
+                f"settings make one of {expected:,}. Leave dataset, model and prepare, or name another state-dir."
             ]
         )
 

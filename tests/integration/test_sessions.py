@@ -1,4 +1,4 @@
-"""Federated Newton-CG over sessions with real processes: a live deletion, a client killed mid-solve, mutual TLS."""
+"""Second-order methods with real processes: live deletions, clients killed mid-solve, mutual TLS."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from server.ledger import Ledger
 from server.local_deployment import LocalDeployment, supernode
 from tests.federation import InProcessFederation, client
 from tests.integration.conftest import REPOSITORY
-from tests.integration.live_federation import SETTINGS, UNLEARN, LiveFederation, live_federation
+from tests.integration.live_federation import SETTINGS, UNLEARN, WAIT_S, LiveFederation, live_federation
 from unlearning.requests import DeletionRequest, Status
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -35,6 +35,17 @@ def unlearning_of(state_dir: Path, request: DeletionRequest) -> dict[str, Any]:
     text = (state_dir / "reports" / request.id / "report.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)["unlearning"]
     return found
+
+
+def requested(
+    live: LiveFederation, *, first_sample: int, method: str, **parameters: object
+) -> DeletionRequest:
+    """The deletion of five samples of client 1, from the command line."""
+    ids = live.deployment.layout.directory / f"ids-{first_sample}.txt"
+    ids.write_text("\n".join(sorted(live.samples(1, first_sample).sample_ids)))
+    given = [text for name, value in parameters.items() for text in ("--parameter", f"{name}={value}")]
+    said = live.flower_unlearn("request", "--client", "1", "--samples", str(ids), "--method", method, *given)
+    return live.ledger.get(said.split()[0])
 
 
 def num_exchanges(live: LiveFederation) -> int:
@@ -79,11 +90,7 @@ def test_over_mutual_tls_the_weights_are_those_of_one_process(tmp_path: Path) ->
 
 def test_a_request_from_the_command_line_is_served_over_a_session(live: LiveFederation) -> None:
     """All exchanges, one message a client, and none of the messages that carry single exchanges."""
-    samples = live.samples(1, 0)
-    ids = live.deployment.layout.directory / "ids.txt"
-    ids.write_text("\n".join(sorted(samples.sample_ids)))
-    said = live.flower_unlearn("request", "--client", "1", "--samples", str(ids), "--method", "newton-cg")
-    request = live.ledger.get(said.split()[0])
+    request = requested(live, first_sample=0, method="newton-cg")
     live.wait_until_reached(request, Status.COMPLETED)
     unlearning = unlearning_of(live.deployment.layout.state_dir, request)
     assert unlearning["rounds"] > 2
@@ -104,4 +111,21 @@ def test_a_client_killed_mid_solve_is_named_and_the_others_finish(live: LiveFede
     assert unlearning["findings"]["clients lost during the solve"].startswith("0;")
     assert unlearning["findings"]["clients whose curvature was used"] == ["1"]
     assert unlearning["attempts"] == 1
+    assert len(live.completions(request)) == 1
+
+
+def test_hf_kcu_is_asked_again_when_its_requester_is_killed_at_it(live: LiveFederation) -> None:
+    """From the command line; the report is that of the attempt that ended, and nobody else was asked."""
+    asked = {number: live.num_messages(number, UNLEARN) for number in range(2)}
+    request = requested(live, first_sample=10, method="hf-kcu", iterations=60, lanczos_steps=0)
+    live.deployment.wait_until(
+        lambda: live.num_messages(1, UNLEARN) > asked[1], WAIT_S, "client 1 begins to solve"
+    )
+    live.deployment.restart(supernode(1))
+    live.wait_until_reached(request, Status.COMPLETED)
+    unlearning = unlearning_of(live.deployment.layout.state_dir, request)
+    assert unlearning["attempts"] >= 2
+    assert unlearning["participants"] == ["1"]
+    assert len(unlearning["findings"]["client 1"]["residuals"]) == 61
+    assert live.num_messages(0, UNLEARN) == asked[0]
     assert len(live.completions(request)) == 1

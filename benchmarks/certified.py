@@ -97,7 +97,8 @@ def main(
         f"# Certified unlearning on a convex problem: {dataset}",
         "",
         f"Multinomial logistic regression, {rows[0]['num_examples']} examples, {epochs} epochs, η = {learning_rate}, "
-        f"batches of {batch_size}, L2 {l2}, damping {damping}, float64; medians of seeds 0 to {seeds - 1}. {provenance()}.",
+        f"batches of {batch_size}, L2 {l2}, damping {damping}, float64; medians of seeds 0 to {seeds - 1}. "
+        f"{provenance()}.",
         "",
         "Gap: distance to exact retraining in the same batches over the original's distance (1 = nothing gained). "
         "Correlations: of the deleted samples' loss changes with retraining's. Seconds: of the deletion; before "

@@ -41,6 +41,12 @@ class InProcessFederation:
         self._ledger: Ledger | None = None
         self.grid = self.new_grid()
 
+    def prepare(self, text: str) -> None:
+        """Set `prepare` before the first round."""
+        self.run_config = {**self.run_config, "prepare": text}
+        self.settings = RunSettings.from_run_config(self.run_config)
+        self.new_grid()
+
     def new_grid(self) -> InProcessGrid:
         """Fresh nodes, as after a restart of everything; client state directories stay."""
         count = self.settings.num_clients

@@ -6,13 +6,22 @@ sizes; a training round's, and what past deletions took, are those that the ledg
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from server.admission import check_admissible, federation_of
 from server.ledger import Ledger, RoundRecord
 from server.plans import Measured, Plan, PlannedMethod
 from unlearning.errors import DataError, RequestError, UnknownClient
-from unlearning.methods import METHODS, Federation, Method, Need, validated_parameters
+from unlearning.methods import (
+    METHODS,
+    Federation,
+    Method,
+    Need,
+    Prepared,
+    preparations,
+    validated_parameters,
+)
 from unlearning.requests import Exclusions, Status, Target
 from unlearning.verification.costs import Cost, CostSymbols, formula_cost, recovery_cost, with_parameters
 
@@ -36,9 +45,10 @@ def plan(ledger: Ledger, target: Target) -> Plan:
     recovery = recovery_cost(symbols, 1)
     seconds = [record.metrics["seconds"] for record in rounds[-_RECENT:] if "seconds" in record.metrics]
     online = {record.client_id for record in ledger.clients() if record.online}
-    past = measured(ledger)
+    past, prepared = measured(ledger), preparations(federation.prepare)
     planned = [
-        _planned(ledger, target, method, symbols, online, past.get(name)) for name, method in METHODS.items()
+        _planned(ledger, target, method, symbols, online, past.get(name), prepared.get(name))
+        for name, method in METHODS.items()
     ]
     return Plan(
         target=target.describe(),
@@ -76,6 +86,7 @@ def _planned(
     symbols: CostSymbols,
     online: set[str],
     past: Measured | None,
+    prepared: Prepared | None,
 ) -> PlannedMethod:
     info = method.info
     refusal = ""
@@ -88,7 +99,10 @@ def _planned(
     cost: Cost | None = None
     try:
         parameters = validated_parameters(method, {}).model_dump()
-        cost = formula_cost(info.name, with_parameters(info.name, parameters, symbols))
+        own = with_parameters(info.name, parameters, symbols)
+        if info.name == "sisa" and prepared is not None:
+            own = _of_one_shard(own, prepared)
+        cost = formula_cost(info.name, own)
     except DataError:
         pass  # no closed formula: said as unknown
     a_round = recovery_cost(symbols, 1).communication_bytes
@@ -102,6 +116,18 @@ def _planned(
         flops=None if cost is None or not symbols.flops_per_example else cost.computation_flops,
         rounds=None if cost is None or not a_round else cost.communication_bytes / a_round,
         measured=past,
+    )
+
+
+def _of_one_shard(symbols: CostSymbols, prepared: Prepared) -> CostSymbols:
+    """A deletion touches the shard of its client; the clients are dealt out evenly."""
+    shards = int(getattr(prepared.options, "shards", 1))
+    staying = max(1, round((symbols.num_retained + symbols.num_targets) / shards) - symbols.num_targets)
+    return replace(
+        symbols,
+        num_retained=staying,
+        num_shards=shards,
+        num_slices=int(getattr(prepared.options, "slices", 1)),
     )
 
 

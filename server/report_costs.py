@@ -20,12 +20,17 @@ from unlearning.verification.costs import (
 )
 
 # whoever takes part does so as a retained client, with what it keeps
-_WORK_OF_THE_RETAINED = {"newton-cg", "retrain"}
+_WORK_OF_THE_RETAINED = {"newton-cg", "retrain", "sisa"}
+
+_REPEATED_ROUNDS = {"federaser": "stored rounds replayed", "sisa": "rounds done again"}
+"""Where a method says itself how many rounds it repeated."""
 
 _WHY = {
     "fedau": "without a head trained beforehand the target gets the whole model and trains one now",
     "newton-cg": "each exchange carries the model beside a vector, and preconditioning asks twice a product",
     "pga": "the formula is that of one target",
+    "fedau-learning": "the target gets the whole model, as with every instruction, and sends its head",
+    "federaser": "the first stored round is replayed without asking anybody",
 }
 
 
@@ -97,8 +102,11 @@ def _symbols(driver: Driver, state: FederationState, batch: Batch) -> CostSymbol
         flops_per_example=_flops_per_example(driver),
         examples_per_client=sum(counted) / len(counted) if counted else 0.0,
         epochs=driver.settings.training(state.round).epochs,
-        num_head_parameters=_head_size(driver) if batch.method == "fedau" else 0,
-        repeated_rounds=state.training_rounds,
+        num_head_parameters=_head_size(driver) if batch.method.startswith("fedau") else 0,
+        repeated_rounds=int(
+            batch.findings.get(_REPEATED_ROUNDS.get(batch.method, ""), state.training_rounds)
+        ),
+        num_shards=int(batch.findings.get("shards in all", 1)),
     )
 
 

@@ -9,12 +9,15 @@ Source: PUF, Appendix B, cost table; the rows marked * are ours, by the same way
     E   local epochs                    k     products of a solver, each c times the cost of a gradient
     R_ret   rounds of training that are repeated           E_cal   epochs of a calibration (may be 0.5)
     E_asc   epochs of ascent                               R_d, R_m   MoDe's degradation, guidance rounds
+    S       shards, of which P counts all    C_s   retained clients of the touched ones    L   slices
 
                      communication (bytes)     computation (FLOPs)            storage (bytes)
 puf-special          2 P B C_u                 F N E C_u                      P B
 puf-regular          2 P B C                   F N E C                        P B
 not                  0                         0                              P B
 fedau                2 P_c B                   0                              P B
+fedau-learning *     2 P_c B                   0                              C P_c B
+sisa *               2 P B C_s R_ret           F N E C_s R_ret / S            L P B
 pga                  2 P B                     F N E_asc C_u                  C P B
 federaser            2 P B C_r R_ret           F N E_cal C_r R_ret            C R_ret P B
 mode                 2 P B (C_r R_d + C R_m)   F N E (C_r R_d + C R_m)        2 P B
@@ -62,6 +65,8 @@ class CostSymbols:
     guidance_rounds: int = 10
     num_products: int = 0
     gradients_per_product: float = 2.0
+    num_shards: int = 1
+    num_slices: int = 1
 
     @property
     def model_bytes(self) -> int:
@@ -208,6 +213,21 @@ def _fedau(symbols: CostSymbols) -> Cost:
     return Cost(2 * head_bytes, 0.0, symbols.model_bytes)
 
 
+def _fedau_learning(symbols: CostSymbols) -> Cost:
+    head_bytes = symbols.num_head_parameters * symbols.bytes_per_parameter
+    return Cost(2 * head_bytes, 0.0, symbols.num_clients * head_bytes)
+
+
+def _sisa(symbols: CostSymbols) -> Cost:
+    """F is that of all shards' models; a client trains its own shard's, and is sent them all."""
+    again = recovery_cost(symbols, symbols.repeated_rounds)
+    return Cost(
+        again.communication_bytes,
+        again.computation_flops / symbols.num_shards,
+        symbols.num_slices * symbols.model_bytes,
+    )
+
+
 def _pga(symbols: CostSymbols) -> Cost:
     flops = _rounds(symbols, symbols.num_targets, symbols.ascent_epochs).computation_flops
     return Cost(2 * symbols.model_bytes, flops, symbols.num_clients * symbols.model_bytes)
@@ -253,6 +273,8 @@ FORMULAS: Mapping[str, Callable[[CostSymbols], Cost]] = {
     "puf-regular": puf_regular_cost,
     "not": _nothing,
     "fedau": _fedau,
+    "fedau-learning": _fedau_learning,
+    "sisa": _sisa,
     "pga": _pga,
     "federaser": _federaser,
     "mode": _mode,

@@ -60,6 +60,8 @@ MORE = replace(
     degradation_rounds=2,
     guidance_rounds=4,
     num_products=8,
+    num_shards=2,
+    num_slices=3,
 )
 
 
@@ -70,6 +72,8 @@ MORE = replace(
         ("puf-regular", Cost(4000, 1925.0, 400)),
         ("not", Cost(0, 0.0, 400)),
         ("fedau", Cost(80, 0.0, 400)),  # 2 · 10 · 4
+        ("fedau-learning", Cost(80, 0.0, 200)),  # five clients' heads
+        ("sisa", Cost(14400, 3465.0, 1200)),  # as retrain, but of one of two models; three slices
         ("pga", Cost(800, 462.0, 2000)),  # 77 · 3 · 2; five clients' models
         ("federaser", Cost(14400, 2772.0, 12000)),  # 800 · 3 · 6; 77 · 2 · 3 · 6; 5 · 6 · 400
         ("mode", Cost(20800, 10010.0, 800)),  # 26 trips (3 · 2 + 5 · 4) of 800 and 385

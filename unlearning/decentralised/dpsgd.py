@@ -1,0 +1,79 @@
+"""One round of D-PSGD at one peer: x_i ← Σ_j Q_ij x_j − γ ∇F_i(x_i, ξ).
+
+The gradient is taken at the peer's own model, so it can be computed while the neighbours' models travel. With
+more than one local step, or whole epochs (the paper's experiments), −γ∇F is the move of local training from x_i.
+
+Peers of different size: all peers with the same γ minimise the mean of the local losses, in which an example of
+a small peer counts for more. With γ_i = γ N n_i/n the federation minimises the mean loss over all examples.
+
+Source: Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms? (Algorithm 1).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import nn
+
+from unlearning.errors import NumericalError
+from unlearning.parameters import Vector
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import TrainingSettings, train
+
+
+@dataclass(frozen=True, slots=True)
+class _StopAfter:
+    """Ends training after so many steps."""
+
+    num_steps: int
+    taken: list[None]
+
+    def __call__(self, model: nn.Module) -> bool:
+        self.taken.append(None)
+        return len(self.taken) >= self.num_steps
+
+
+def example_scale(num_examples: int, total: int, num_peers: int) -> float:
+    """N n_i/n, by which a peer's learning rate is scaled so that every example counts the same."""
+    return num_peers * num_examples / total
+
+
+def local_move(
+    task: Task,
+    parameters: Vector,
+    examples: Examples,
+    settings: TrainingSettings,
+    *,
+    num_steps: int = 0,
+    scale: float = 1.0,
+) -> Vector:
+    """Where local training leads from `parameters` (d,), as a difference (d,): −γ∇F for one step.
+
+    num_steps: of SGD; 0 for `settings.epochs` epochs. scale: of the learning rate.
+
+    Raises:
+        DataError: there is no example to train on.
+    """
+    scaled = replace(settings, learning_rate=settings.learning_rate * scale)
+    trained = train(task, parameters, examples, scaled, _StopAfter(num_steps, []) if num_steps else None)
+    move: Vector = trained.parameters - parameters
+    return move
+
+
+def mixed(own: str, row: Mapping[str, float], models: Mapping[str, Vector]) -> Vector:
+    """Σ_j Q_ij x_j (d,), summed in float64 in the order of ids.
+
+    The weight of a neighbour whose model is missing goes to the peer's own model: two peers that miss each other
+    keep Q symmetric and doubly stochastic.
+
+    Raises:
+        NumericalError: the peer's own model is missing.
+    """
+    if own not in models:
+        raise NumericalError(f"Mixing at peer {own!r} needs its own model.")
+    missing = sum(weight for other, weight in row.items() if other not in models)
+    total = np.zeros(models[own].shape)
+    for other in sorted(models):
+        weight = row.get(other, 0.0) + (missing if other == own else 0.0)
+        total += weight * models[other].astype(np.float64)
+    return total.astype(models[own].dtype)

@@ -157,11 +157,14 @@ class Experiment(_Strict):
                 yield from (f"cases, {case.name}: there is no client {client}." for client in unknown)
 
     def serves(self, contender: Contender, case: Case) -> bool:
-        """Whether the method works at the level of the case, and for as many targets at once."""
+        """Whether the method, as it is prepared for, serves the case, and as many targets at once."""
         method = method_named(contender.method)
+        prepared = preparations(contender.prepare).get(contender.method)
         try:
             for target in case.targets({client: ["0", "1"] for client in case.clients}):
                 check_supports(method, target)
+                if prepared is not None and prepared.preparation.refusal(prepared.options, target):
+                    return False
         except RequestError:
             return False
         return method.info.several_at_once or len(case.clients) <= 1

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from client.memory import ClientMemory, memory_of
 from strategies.messages import (
     CLIENT_ID,
     arrays_content,
+    beside_the_model,
+    by_preparation,
     failure_values,
     instruction_of,
+    named_for_preparations,
     reply_content,
     round_of,
     values_of,
@@ -120,17 +123,27 @@ def handle_train(message: Message, local: Local) -> RecordDict:
         training = TrainingSettings(**local.values["training"])
     else:  # a stock strategy sends none
         training = local.settings.training(local.server_round)
-    model = vector_of(message.content.array_records["arrays"])
-    trained = _trained(local, model, examples, local.training(training))
+    trained, beside = _trained(
+        local, message.content.array_records["arrays"], examples, local.training(training)
+    )
     return reply_content(
-        Reply(vector=trained.parameters, num_examples=trained.num_examples, metrics={"loss": trained.loss}),
+        Reply(
+            vector=trained.parameters,
+            num_examples=trained.num_examples,
+            metrics={"loss": trained.loss},
+            arrays=beside,
+        ),
         {},
     )
 
 
-def _trained(local: Local, model: Vector, examples: Examples, training: TrainingSettings) -> Trained:
-    """Local training, with what the methods that are prepared for do in it."""
+def _trained(
+    local: Local, arrays: ArrayRecord, examples: Examples, training: TrainingSettings
+) -> tuple[Trained, dict[str, NDArray[Any]]]:
+    """Local training, with what the methods that are prepared for do in it; and what they return beside it."""
+    model, received = vector_of(arrays), by_preparation(beside_the_model(arrays))
     step = partial(train, local.task, model, examples, training)
+    returns: dict[str, dict[str, NDArray[Any]]] = {}
     for name, prepared in local.settings.preparations().items():
         work = LocalRound(
             client_id=str(local.values.get(CLIENT_ID, local.client_id)),
@@ -140,9 +153,12 @@ def _trained(local: Local, model: Vector, examples: Examples, training: Training
             examples=examples,
             training=training,
             store=local.memory.store(name),
+            arrays=received.get(name, {}),
+            returns=returns.setdefault(name, {}),
         )
         step = partial(prepared.preparation.train, prepared.options, work, step)
-    return step()
+    trained = step()
+    return trained, named_for_preparations(returns)
 
 
 @handled

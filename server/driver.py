@@ -126,14 +126,21 @@ class Driver:
         """One ordinary round among the eligible clients; without a usable update the model stays."""
         self.fedavg.await_clients(self.grid)
         number = state.round + 1
-        done = self.exchange(self.fedavg.train_messages(number, model_record(state.parameters), self.grid))
+        record = model_record(state.parameters, self.preparations.to_send(state, number))
+        done = self.exchange(self.fedavg.train_messages(number, record, self.grid))
         arrays, _ = self.fedavg.aggregate_train(number, done.messages.values())
         following = replace(state, round=number, num_examples=dict(self.fedavg.num_examples))
         if arrays is not None:
             following = replace(following, parameters=vector_of(arrays))
             models, self.fedavg.models = self.fedavg.models, {}
+            arrays_returned, self.fedavg.arrays = self.fedavg.arrays, {}
             accepted = FederatedRound(
-                number=number, before=state.parameters, after=following.parameters, models=models
+                number=number,
+                before=state.parameters,
+                after=following.parameters,
+                models=models,
+                arrays=arrays_returned,
+                forgotten=state.exclusions,
             )
             following = self.preparations.after_round(following, accepted)
         return following, done

@@ -12,15 +12,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from logging import getLogger
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from server.state import Batch, FederationState
+from strategies.messages import by_preparation, named_for_preparations
 from unlearning.errors import StoreFull
 from unlearning.methods import Prepared
 from unlearning.methods.method import Kept
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions
-from unlearning.stores import DirectoryStore
+from unlearning.stores import Arrays, DirectoryStore
 
 _log = getLogger(__name__)
 
@@ -88,13 +92,42 @@ class Preparations:
             for prepared in self.prepared.values()
         )
 
+    def to_send(self, state: FederationState, number: int) -> dict[str, NDArray[Any]]:
+        """What travels with the model in the training round `number`, under the names it travels by.
+
+        Raises:
+            ConfigurationError: what a preparation's options name cannot be used on this machine.
+        """
+        return named_for_preparations(
+            {
+                name: prepared.preparation.send(
+                    prepared.options, number, self._current(name, state), state.exclusions
+                )
+                for name, prepared in self.prepared.items()
+                if name in state.prepared_since
+            }
+        )
+
+    def check(self, sent: Arrays, returned: Arrays) -> None:
+        """Refuse a client's answer that lacks what methods need for what they sent, or has it wrong.
+
+        Raises:
+            UpdateRefused: what is wrong.
+        """
+        answers = by_preparation(returned)
+        for name, own in by_preparation(sent).items():
+            prepared = self.prepared[name]
+            prepared.preparation.check(prepared.options, own, answers.get(name, {}))
+
     def after_round(self, state: FederationState, done: FederatedRound) -> FederationState:
         """Let every method keep what it needs of a round that the next checkpoint will know."""
+        answers = {client: by_preparation(arrays) for client, arrays in done.arrays.items()}
         for name, prepared in self.prepared.items():
             if name not in state.prepared_since:
                 continue
+            own = replace(done, arrays={client: found.get(name, {}) for client, found in answers.items()})
             try:
-                prepared.preparation.keep(prepared.options, done, self._current(name, state))
+                prepared.preparation.keep(prepared.options, own, self._current(name, state))
             except StoreFull as exc:
                 _log.error("%s can no longer be served: %s", name, exc)
                 since = {key: value for key, value in state.prepared_since.items() if key != name}

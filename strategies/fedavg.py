@@ -24,6 +24,7 @@ from strategies.messages import (
     NUM_EXAMPLES,
     TRAIN,
     Json,
+    beside_the_model,
     compose,
     exclusion_values,
     model_record,
@@ -38,6 +39,7 @@ from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import NOTHING, Exclusions, Forget
+from unlearning.stores import Arrays
 
 _log = getLogger(__name__)
 
@@ -65,6 +67,8 @@ class FedAvg(Strategy):
     takes_part: whether a client is asked in the round of a number; every one is, unless a preparation says so.
     models: number of examples and local model of each client of the last round, where `keeps_models` asks
         for them; they take as much memory as all models of a round.
+    check_arrays: refuses what a client returned beside its model, given what was sent beside the global one.
+    arrays: what each client of the last round returned beside its model, where `keeps_models` asks for it.
     """
 
     def __init__(self, settings: RunSettings, roster: Roster | None = None) -> None:
@@ -79,7 +83,10 @@ class FedAvg(Strategy):
         self.takes_part: Callable[[str, int], bool] = _everybody
         self.keeps_models = False
         self.models: Mapping[str, tuple[int, Vector]] = {}
+        self.check_arrays: Callable[[Arrays, Arrays], None] = _any_arrays
+        self.arrays: Mapping[str, Arrays] = {}
         self._global: Vector | None = None
+        self._sent: Arrays = {}
         self._asked: Mapping[int, str] = {}
         self._was_complete = False
 
@@ -143,7 +150,7 @@ class FedAvg(Strategy):
         self, server_round: int, arrays: ArrayRecord, grid: Grid, among: Iterable[str] | None = None
     ) -> dict[str, Message]:
         """The round's messages by client id, to the sample or to the clients `among` that are online."""
-        self._global, self._asked = vector_of(arrays), {}
+        self._global, self._sent, self._asked = vector_of(arrays), beside_the_model(arrays), {}
         eligible = self.eligible(grid)
         if len(eligible) < self.settings.min_clients:
             _log.warning(
@@ -217,6 +224,7 @@ class FedAvg(Strategy):
             raise UpdateRefused(f"It was not asked in this round; it speaks for {speaks}.")
         reply = checked(reply_of(message.content), like=self._global)
         check_norm(reply.vector - self._global, self.settings.max_update_norm)
+        self.check_arrays(self._sent, reply.arrays)
         return client, reply
 
     def _averaged(
@@ -236,6 +244,9 @@ class FedAvg(Strategy):
         metrics = MetricRecord({NUM_EXAMPLES: total, "loss": math.nan if loss is None else loss})
         models = {client: (reply.num_examples, reply.vector) for client, reply in accepted.items()}
         self.models = models if self.keeps_models else {}
+        self.arrays = (
+            {client: reply.arrays for client, reply in accepted.items()} if self.keeps_models else {}
+        )
         assert self._global is not None, "configure_train comes first"
         return model_record(self.combine(self._global, models)), metrics
 
@@ -291,6 +302,10 @@ class FedAvg(Strategy):
 
 def _everybody(_client: str, _number: int) -> bool:
     return True
+
+
+def _any_arrays(_sent: Arrays, _returned: Arrays) -> None:
+    pass
 
 
 def _mean(_before: Vector, models: Mapping[str, tuple[int, Vector]]) -> Vector:

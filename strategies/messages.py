@@ -6,6 +6,7 @@ A client's reply:        arrays   ArrayRecord    the model or update as one flat
                          metrics  MetricRecord   `num-examples` and measures
                          config   ConfigRecord   one JSON text, `json`: who answers, site requests, an error
 
+In training rounds methods that are prepared for may add arrays `prepared.METHOD.NAME`, both ways; most add none.
 A reply to `train` is also what Flower's own FedAvg expects, so a stock strategy can drive our clients.
 The model travels as one array because each array is an object of its own on the wire.
 """
@@ -24,11 +25,13 @@ from unlearning.errors import DataError, FlowerUnlearningError, UpdateRefused
 from unlearning.methods.method import Instruction, Reply
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget
+from unlearning.stores import Arrays
 from unlearning.training import TrainingSettings
 
 TRAIN, UNLEARN, MEASURE, WHOAMI = "train", "train.unlearn", "evaluate", "query.whoami"
 SESSION = "train.session"
 VECTOR = "vector"
+PREPARED = "prepared"
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 NUM_EXAMPLES = "num-examples"
 ROUND = "server-round"
@@ -38,9 +41,42 @@ CLIENT_ID = "client-id"
 Json = dict[str, Any]
 
 
-def model_record(vector: Vector) -> ArrayRecord:
-    """The model as an ArrayRecord with one array. Share the record between messages: it is hashed once."""
-    return ArrayRecord({VECTOR: Array(vector)})
+def model_record(vector: Vector, beside: Mapping[str, NDArray[Any]] | None = None) -> ArrayRecord:
+    """The model as an ArrayRecord with one array, and others `beside` it under their names.
+
+    Share the record between messages: it is hashed once.
+    """
+    others = {name: Array(array) for name, array in (beside or {}).items()}
+    return ArrayRecord({VECTOR: Array(vector), **others})
+
+
+def beside_the_model(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
+    """The other arrays of a record.
+
+    Raises:
+        UpdateRefused: one cannot be read.
+    """
+    return {name: _numpy(name, array) for name, array in arrays.items() if name != VECTOR}
+
+
+def named_for_preparations(by_method: Mapping[str, Arrays]) -> dict[str, NDArray[Any]]:
+    """What preparations send or return, under the names that it travels by: `prepared.METHOD.NAME`."""
+    return {
+        f"{PREPARED}.{method}.{name}": np.asarray(array)
+        for method, arrays in by_method.items()
+        for name, array in arrays.items()
+    }
+
+
+def by_preparation(arrays: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, NDArray[Any]]]:
+    """The inverse of `named_for_preparations`; other names are passed over."""
+    found: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, array in arrays.items():
+        kind, _, rest = name.partition(".")
+        method, _, own = rest.partition(".")
+        if kind == PREPARED and own:
+            found.setdefault(method, {})[own] = array
+    return found
 
 
 def vector_of(arrays: ArrayRecord) -> Vector:
@@ -213,8 +249,7 @@ def _arrays_of(content: RecordDict) -> tuple[Vector, dict[str, NDArray[Any]]]:
     if ARRAYS not in content.array_records:
         raise UpdateRefused("The message carries no arrays.")
     record = content.array_records[ARRAYS]
-    vector = vector_of(record)
-    return vector, {name: _numpy(name, array) for name, array in record.items() if name != VECTOR}
+    return vector_of(record), beside_the_model(record)
 
 
 def _numpy(name: str, array: Array) -> NDArray[Any]:

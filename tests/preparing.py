@@ -2,11 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
 
 from unlearning.methods import Method
 from unlearning.methods.method import Kept
 from unlearning.methods.preparation import FederatedRound, LocalRound, PreparationOptions
 from unlearning.parameters import Vector
+from unlearning.requests import Exclusions
 from unlearning.stores import MemoryStore
 from unlearning.tasks import TaskSettings
 from unlearning.tasks.ensemble import sharded
@@ -41,6 +46,8 @@ def trained_with(
     options = options or preparation.Options()
     for number in range(1, rounds + 1):
         models: dict[str, tuple[int, Vector]] = {}
+        sent = preparation.send(options, number, server, Exclusions())
+        returned: dict[str, dict[str, NDArray[Any]]] = {}
         for client in sorted(data):
             if not preparation.takes_part(options, client, number):
                 continue
@@ -53,14 +60,14 @@ def trained_with(
                 examples=data[client],
                 training=settings,
                 store=stores[client],
+                arrays=sent,
+                returns=returned.setdefault(client, {}),
             )
-            trained = preparation.train(
-                options, work, lambda work=work: train(task, work.model, work.examples, work.training)
-            )
+            ordinary = partial(train, task, model, data[client], settings)
+            trained = preparation.train(options, work, ordinary)
             models[client] = (trained.num_examples, trained.parameters)
         after = preparation.combine(options, model, models)
-        preparation.keep(
-            options, FederatedRound(number=number, before=model, after=after, models=models), server
-        )
+        done = FederatedRound(number=number, before=model, after=after, models=models, arrays=returned)
+        preparation.keep(options, done, server)
         model = after
     return model, stores, Kept(options=options, store=server, next_store=MemoryStore())

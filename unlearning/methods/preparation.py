@@ -6,7 +6,9 @@ file and names it in its `MethodInfo`. It is switched on before training by the 
 
     prepare = "federaser every=2; pga"
 
+    server:  prepared.send(options, number, store, forgotten)   what travels with the model of a round, if anything
     client:  prepared.train(options, work, ordinary)    around (or in place of) ordinary local training
+    server:  prepared.check(options, sent, returned)     before a client's model is accepted
     server:  prepared.keep(options, done, store)         after the updates of a round were accepted
 
 Both sides have a store of their own (`unlearning.stores`), one a method. Entries are kept by the round's
@@ -14,14 +16,16 @@ number; a round that is done again after a crash must write what it wrote before
 entries of rounds before the present one only.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
 
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions, Target
-from unlearning.stores import Store
+from unlearning.stores import Arrays, Store
 from unlearning.tasks.settings import TaskSettings
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import Trained, TrainingSettings
@@ -40,6 +44,8 @@ class LocalRound:
     examples: all that this client may train on in this round.
     training: with the seed of this client and round.
     store: what this client keeps for the method.
+    arrays: what the server sent for the method beside the model.
+    returns: what goes back to the server beside the local model; `train` fills it in.
     """
 
     client_id: str
@@ -49,6 +55,8 @@ class LocalRound:
     examples: Examples
     training: TrainingSettings
     store: Store
+    arrays: Arrays = field(default_factory=dict)
+    returns: MutableMapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +65,16 @@ class FederatedRound:
 
     before, after: the global model (d,).
     models: by client, the number of examples and the local model θ_i (d,).
+    arrays: by client, what it returned for the method beside its model.
+    forgotten: what had been forgotten when the round began.
     """
 
     number: int
     before: Vector
     after: Vector
     models: Mapping[str, tuple[int, Vector]]
+    arrays: Mapping[str, Arrays] = field(default_factory=dict)
+    forgotten: Exclusions = field(default_factory=Exclusions)
 
 
 class Preparation:
@@ -79,6 +91,21 @@ class Preparation:
     replaces_training: bool = False
     stands_alone: bool = False
     keeps: str = ""
+
+    def send(self, options: PreparationOptions, number: int, store: Store, forgotten: Exclusions) -> Arrays:
+        """What every client gets beside the model in the round `number`; nothing, as a rule.
+
+        Raises:
+            ConfigurationError: what the options name cannot be used on this machine.
+        """
+        return {}
+
+    def check(self, options: PreparationOptions, sent: Arrays, returned: Arrays) -> None:
+        """Look at what a client returned for what it was sent; asked only where something was sent.
+
+        Raises:
+            UpdateRefused: it cannot be used, so neither can the client's model.
+        """
 
     def train(
         self, options: PreparationOptions, work: LocalRound, ordinary: Callable[[], Trained]
@@ -113,6 +140,10 @@ class Preparation:
 
     def problems(self, options: PreparationOptions, settings: TaskSettings) -> list[str]:
         """Why this cannot be switched on for such a task, one sentence each."""
+        return []
+
+    def training_problems(self, options: PreparationOptions, training: TrainingSettings) -> list[str]:
+        """Why this cannot be switched on where clients train so, one sentence each."""
         return []
 
     def erase(

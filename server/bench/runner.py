@@ -5,7 +5,7 @@
     OUTPUT/NAME.md                                tables
     OUTPUT/NAME-*.png                             figures
 
-DIGEST changes with the run settings, so parts of another configuration are never mixed in.
+DIGEST changes with run settings, cases and methods, so parts of another configuration are never mixed in.
 """
 
 import hashlib
@@ -32,7 +32,9 @@ Progress = Callable[[int, int, str], None]
 
 def work_directory(work: Path, experiment: Experiment) -> Path:
     """Where the finished parts of this experiment with these settings are."""
-    text = json.dumps(dict(experiment.run), sort_keys=True, default=str)
+    decisive = experiment.model_dump(include={"run", "cases", "methods"}, mode="json", by_alias=True)
+    decisive["run"].pop("data-dir", None)
+    text = json.dumps(decisive, sort_keys=True)
     return work / f"{experiment.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 

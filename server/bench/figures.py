@@ -27,7 +27,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], output: Path) -> list[Path
     for number, case in enumerate(experiment.cases, start=1):
         mine = [row for row in rows if row["case"] == case.name]
         groups: dict[str, list[Row]] = {}
-        for row in mine:
+        for row in (row for row in mine if "failed" not in row):
             groups.setdefault(row["method"], []).append(row)
         methods = [name for name in groups if name not in (ORIGINAL, RETRAIN)]
         if not methods:

@@ -30,7 +30,7 @@ from server.state import FederationState
 from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings
 from unlearning.durable_files import write_atomically
-from unlearning.errors import ConfigurationError, FlowerUnlearningError
+from unlearning.errors import ConfigurationError
 from unlearning.methods import preparations
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Status, Target
@@ -195,11 +195,8 @@ class SeedRun:
         with open_driver(grid, settings, run_id=2) as driver:
             done = [driver.ledger.get(request.id) for request in filed]
             wrong = [request for request in done if request.status is not Status.COMPLETED]
-            if wrong:
-                raise FlowerUnlearningError(
-                    f"{contender.method}, {case.name}: request {wrong[0].id} is {wrong[0].status}: "
-                    f"{wrong[0].reason}"
-                )
+            if wrong:  # a finding too: some methods do not survive every federation
+                return {"failed": f"{wrong[0].status}: {wrong[0].reason}", "attacks": {}}
             reports = [
                 json.loads((driver.state_dir / "reports" / request.id / "report.json").read_text())
                 for request in done

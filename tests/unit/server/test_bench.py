@@ -105,6 +105,26 @@ def test_a_table_shows_mean_spread_distance_and_gain(tmp_path):
     assert "100 (4.0×)" in text
 
 
+def test_a_method_that_failed_is_said_to_have_failed(tmp_path):
+    """Its cells are empty, and the reason stands below the table."""
+    rows = [
+        {
+            "seed": 0,
+            "case": "one client",
+            "method": "puf-special",
+            "attacks": {},
+            "failed": "failed: it blew up",
+        },
+        row(0, "original", 0.6, 100),
+        row(0, "retrain", 0.5, 400),
+    ]
+    experiment = Experiment.read(written(tmp_path, TINY))
+    text = tables.markdown(experiment, rows, {"experiment": "tiny"})
+    assert "puf-special failed with seed 0: failed: it blew up" in text
+    assert "| puf-special | – | – |" in text
+    assert figures.draw(experiment, rows, tmp_path / "tiny") == []
+
+
 def test_a_whole_experiment_runs_and_goes_on_where_it_stopped(tmp_path):
     """Every part gives a row; a second run does no part again; tables and figures come out."""
     experiment = Experiment.read(written(tmp_path, TINY))

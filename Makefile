@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 NEWEST ?= .venv-newest
 BIN    := $(VENV)/bin
+# Two files of tests side by side; much of a slow test is waiting for processes of its own.
+PARALLEL ?= -n 2 --dist loadfile
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: setup demo demo-simulation test test-slow newest-flower format lint types imports check proto bench clean
@@ -22,10 +24,10 @@ demo-simulation: setup      ## the same in Flower's Ray simulation
 	$(BIN)/flower-unlearn demo --simulation
 
 test: setup                 ## the default tests (minutes)
-	$(BIN)/pytest
+	$(BIN)/pytest $(PARALLEL)
 
 test-slow: setup            ## the tests that start real servers and kill them
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow $(PARALLEL)
 
 # An environment of its own, 6 GB with PyTorch: some minutes the first time. The pin on Flower in pyproject.toml
 # is overridden on purpose; pip says so in an "ERROR" about flower-unlearning that is no error.

@@ -3,7 +3,7 @@
 Import from here:
 
 - carrying vectors: `train_online`, `fixed_batches`, `repaired`, `retrained_on_batches`, `train_with_tangents`,
-  `vector_bytes`; deleting: `forgotten_by_addition`, `UnitVectors`; at rest: `VectorStore`;
+  `vector_after_round`, `vector_bytes`; deleting: `forgotten_by_addition`, `UnitVectors`; at rest: `VectorStore`;
 - baselines: `newton_step`, `infinitesimal_jackknife`, `PrecomputedJackknife`;
 - bounds: `Constants`, `Sensitivity` and the functions that give one;
 - noise: `analytic_sigma`, `released`; `certificate`, `Accountant`, `deletion_capacity`.
@@ -14,6 +14,7 @@ Import from here:
 
 from unlearning.certified.accountant import Accountant, Release, deletion_capacity
 from unlearning.certified.certificate import Certificate, certificate, unmet_assumptions
+from unlearning.certified.federated import vector_after_round
 from unlearning.certified.newton_step import (
     InfluenceSettings,
     PrecomputedJackknife,
@@ -103,5 +104,6 @@ __all__ = [
     "train_with_tangents",
     "trajectory_norm",
     "unmet_assumptions",
+    "vector_after_round",
     "vector_bytes",
 ]

@@ -74,6 +74,43 @@ def read_key(path: Path) -> bytes:
     return key
 
 
+def encoded(vector: Vector, unit: str, key: bytes | None) -> bytes:
+    """`vector` (d,) as bytes, encrypted and bound to the name `unit` where `key` is given."""
+    buffer = io.BytesIO()
+    np.save(buffer, vector, allow_pickle=False)
+    if key is None:
+        return _PLAIN + buffer.getvalue()
+    nonce = os.urandom(_NONCE_BYTES)
+    return _SEALED + nonce + AESGCM(key).encrypt(nonce, buffer.getvalue(), unit.encode())
+
+
+def decoded(content: bytes, unit: str, key: bytes | None) -> Vector:
+    """The vector that `encoded` made `content` of.
+
+    Raises:
+        CheckpointError: it was made with another key, without one or of another unit, or is damaged.
+    """
+    kind, body = content[: len(_PLAIN)], content[len(_PLAIN) :]
+    if kind != (_PLAIN if key is None else _SEALED):
+        raise CheckpointError(
+            f"The vector of unit {unit!r} is {'not ' if key else ''}encrypted or damaged. Open the "
+            f"store {'without' if key else 'with'} the key, or check the file."
+        )
+    if key is not None:
+        try:
+            body = AESGCM(key).decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], unit.encode())
+        except InvalidTag as exc:
+            raise CheckpointError(
+                f"The vector of unit {unit!r} cannot be decrypted: the key is another one, or the file was "
+                "altered. Use the key file that it was written with."
+            ) from exc
+    try:
+        vector: Vector = np.load(io.BytesIO(body), allow_pickle=False)
+    except ValueError as exc:
+        raise CheckpointError(f"The vector of unit {unit!r} is damaged: {exc}.") from exc
+    return vector
+
+
 class VectorStore:
     """The vectors of one model's forgettable units in `directory`; encrypted where `key` is given.
 
@@ -82,7 +119,7 @@ class VectorStore:
 
     def __init__(self, directory: Path, key: bytes | None = None) -> None:
         self._directory = directory
-        self._cipher = None if key is None else AESGCM(key)
+        self._key = key
 
     def __contains__(self, unit: object) -> bool:
         return isinstance(unit, str) and self._path(unit).exists()
@@ -90,15 +127,7 @@ class VectorStore:
     def put(self, vectors: UnitVectors) -> None:
         """Write every unit's vector, over an older one where there is one; durable when this returns."""
         for unit, vector in zip(vectors.units, vectors.vectors, strict=True):
-            buffer = io.BytesIO()
-            np.save(buffer, vector, allow_pickle=False)
-            content = buffer.getvalue()
-            if self._cipher is None:
-                content = _PLAIN + content
-            else:
-                nonce = os.urandom(_NONCE_BYTES)
-                content = _SEALED + nonce + self._cipher.encrypt(nonce, content, unit.encode())
-            write_atomically(self._path(unit), content)
+            write_atomically(self._path(unit), encoded(vector, unit, self._key))
 
     def get(self, units: Iterable[str]) -> UnitVectors:
         """The vectors of `units`.
@@ -140,22 +169,4 @@ class VectorStore:
                 f"There is no vector of unit {unit!r} in {self._directory}: it was not carried, or was used and "
                 "erased."
             ) from exc
-        kind, body = content[: len(_PLAIN)], content[len(_PLAIN) :]
-        if kind != (_PLAIN if self._cipher is None else _SEALED):
-            raise CheckpointError(
-                f"The vector of unit {unit!r} is {'not ' if self._cipher else ''}encrypted or damaged. Open the "
-                f"store {'without' if self._cipher else 'with'} the key, or check the file."
-            )
-        if self._cipher is not None:
-            try:
-                body = self._cipher.decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], unit.encode())
-            except InvalidTag as exc:
-                raise CheckpointError(
-                    f"The vector of unit {unit!r} cannot be decrypted: the key is another one, or the file was "
-                    "altered. Use the key file that it was written with."
-                ) from exc
-        try:
-            vector: Vector = np.load(io.BytesIO(body), allow_pickle=False)
-        except ValueError as exc:
-            raise CheckpointError(f"The vector of unit {unit!r} is damaged: {exc}.") from exc
-        return vector
+        return decoded(content, unit, self._key)

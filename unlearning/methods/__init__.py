@@ -16,6 +16,7 @@ from unlearning.methods.fedau_learning import FedAuLearning
 from unlearning.methods.federaser import FedEraser
 from unlearning.methods.gradient_ascent import GradientAscent
 from unlearning.methods.hf_kcu import HfKcu
+from unlearning.methods.hf_online import HfOnline
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
@@ -52,6 +53,7 @@ METHODS: Mapping[str, Method] = {
         GradientAscent(),
         Pga(),
         Sisa(),
+        HfOnline(),
         FedEraser(),
         MoDe(),
         Retrain(),

@@ -1,0 +1,285 @@
+"""Vectors of whole clients, carried through every training round: what HF-online is prepared by.
+
+    a_u     client u's vector (d,), see `unlearning.certified.federated`
+    J_i     the derivative of client i's local training: how its model moves when its start is moved
+
+    server → client i     the model, and the vectors of the k clients that may be forgotten (k, d)
+    client i → server     its local model, and J_i a for each of them (k, d)
+    server keeps          each vector after the round, and that of the round before
+
+Client u's own part in its vector needs no derivative: it is its local model beside the average. The first round
+sends no vector, for all are zero; a client that joins later begins with a vector of zeros, which is exact.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from unlearning.certified import (
+    Weighting,
+    check_memory,
+    read_key,
+    train_with_tangents,
+    vector_after_round,
+    vector_bytes,
+)
+from unlearning.certified.tangents import Weights
+from unlearning.certified.vector_store import decoded, encoded
+from unlearning.errors import (
+    ConfigurationError,
+    FlowerUnlearningError,
+    NumericalError,
+    StoreFull,
+    UpdateRefused,
+)
+from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation, PreparationOptions
+from unlearning.parameters import Vector
+from unlearning.requests import Exclusions, Target
+from unlearning.stores import Arrays, Store, keep_newest, newest
+from unlearning.tasks.loading import make_task
+from unlearning.tasks.settings import TaskSettings
+from unlearning.training import Trained, TrainingSettings, build
+
+VECTORS = "vectors"
+GIB = 2**30
+_VECTOR, _SEALED, _LOST = "vector", "sealed", "lost"
+
+
+class CarriedVectorOptions(PreparationOptions):
+    """Who may be forgotten, and how the vectors are carried and kept."""
+
+    clients: frozenset[str] = Field(default=frozenset(), description="who may be forgotten, by commas; all")
+    weighting: Weighting = Field(
+        default=Weighting.RENORMALISED, description="the others' weights in the retraining that is meant"
+    )
+    max_gib: float = Field(default=1.0, gt=0, description="one set of vectors may take so much")
+    key_file: str = Field(default="", description="on the server: encrypts the kept vectors")
+
+    @field_validator("clients", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return frozenset() if value == "all" else frozenset(part for part in value.split(",") if part)
+
+    def has(self, client_id: str) -> bool:
+        """Whether this client may be forgotten."""
+        return not self.clients or client_id in self.clients
+
+    def key(self) -> bytes | None:
+        """What the kept vectors are encrypted with.
+
+        Raises:
+            ConfigurationError: the key file cannot be used.
+        """
+        return read_key(Path(self.key_file)) if self.key_file else None
+
+
+class CarryVectors(Preparation):
+    """The server keeps a vector for each forgettable client, and clients carry all of them through training.
+
+    Of a client that took part while it had no vector, or of which samples were forgotten, a mark is kept
+    instead: a vector that begins in the middle would forget a part only.
+    """
+
+    Options = CarriedVectorOptions
+    from_the_start = True
+    replaces_training = True
+    keeps = "the server the last two vectors of each forgettable client, each as large as the model"
+
+    def send(self, options: PreparationOptions, number: int, store: Store, forgotten: Exclusions) -> Arrays:
+        """The vectors (k, d) in the order of client ids, which are not told.
+
+        Raises:
+            ConfigurationError: the key file cannot be used.
+        """
+        assert isinstance(options, CarriedVectorOptions)
+        vectors = list(_known(options, number, store, forgotten).values())
+        return {VECTORS: np.stack(vectors)} if vectors else {}
+
+    def train(
+        self, options: PreparationOptions, work: LocalRound, ordinary: Callable[[], Trained]
+    ) -> Trained:
+        """Ordinary training to the bit, and J_i a for each vector."""
+        vectors = work.arrays.get(VECTORS)
+        if vectors is None:
+            return ordinary()
+        trained, work.returns[VECTORS] = train_with_tangents(
+            work.task, work.model, work.examples, work.training, vectors
+        )
+        return trained
+
+    def check(self, options: PreparationOptions, sent: Arrays, returned: Arrays) -> None:
+        """As many vectors as were sent, of the same type, all finite.
+
+        Raises:
+            UpdateRefused: they are not.
+        """
+        expected, found = sent[VECTORS], returned.get(VECTORS)
+        if found is None or found.shape != expected.shape or found.dtype != expected.dtype:
+            got = "none" if found is None else f"an array {found.shape} of {found.dtype}"
+            raise UpdateRefused(
+                f"It was sent {len(expected)} vectors for hf-online, shape {expected.shape} of {expected.dtype}, "
+                f"and returned {got}. Check that it runs the same version and settings."
+            )
+        if not np.isfinite(found).all():
+            raise UpdateRefused("A vector that it returned for hf-online is not finite.")
+
+    def keep(self, options: PreparationOptions, done: FederatedRound, store: Store) -> None:
+        """Each vector after the round.
+
+        Raises:
+            ConfigurationError: the key file cannot be used.
+            StoreFull: a client more has come than there is room for.
+        """
+        assert isinstance(options, CarriedVectorOptions)
+        key = options.key()
+        for client in sorted({*store.list_keys(), *done.models}):
+            if not options.has(client):
+                _mark_lost(store, client, done.number)
+        known = _known(options, done.number, store, done.forgotten)
+        new = [c for c in sorted(done.models) if newest(store, c, before=done.number + 1) is None]
+        needed = (len(known) + len(new)) * done.before.nbytes
+        if needed > options.max_gib * GIB:
+            raise StoreFull(
+                f"With client(s) {', '.join(new)} the vectors would take {needed / GIB:.3g} GiB; max_gib allows "
+                f"{options.max_gib:g}. Name who may be forgotten (clients=…), or give more room, and train anew."
+            )
+        rows = {unit: row for row, unit in enumerate(known)}
+        nothing = np.zeros_like(done.before)
+        for unit in sorted({*known, *new}):
+            carried = {
+                client: done.arrays[client][VECTORS][rows[unit]] if unit in rows else nothing
+                for client in done.models
+            }
+            vector = vector_after_round(
+                known.get(unit, nothing),
+                carried,
+                done.models,
+                unit=unit,
+                before=done.before,
+                after=done.after,
+                weighting=options.weighting,
+            )
+            keep_newest(store, unit, done.number, _entry(vector, unit, key))
+
+    def problems(self, options: PreparationOptions, settings: TaskSettings) -> list[str]:
+        """The vectors must have room, and the model a derivative."""
+        assert isinstance(options, CarriedVectorOptions)
+        return list(_unfit(len(options.clients) or settings.num_clients, options.max_gib, settings))
+
+    def training_problems(self, options: PreparationOptions, training: TrainingSettings) -> list[str]:
+        """Vectors are carried through SGD only, with or without momentum."""
+        if training.optimizer == "sgd":
+            return []
+        return [
+            f"prepare: hf-online carries vectors through SGD (momentum and weight decay included), whose steps "
+            f"have a derivative in closed form; the optimizer is {training.optimizer!r}. Set optimizer to sgd."
+        ]
+
+    def erase(
+        self,
+        options: PreparationOptions,
+        store: Store,
+        forgotten: Exclusions,
+        *,
+        until: int,
+        rewritten: bool,
+    ) -> bool:
+        """A forgotten client's vector goes; one of which samples are forgotten has a mark in its place.
+
+        The others' vectors stay: what a deletion changes in them is of second order.
+        """
+        for client in store.list_keys():
+            if forgotten.is_forgotten(client):
+                store.erase(client)
+            elif forgotten.of(client) and store.rounds(client):
+                _mark_lost(store, client, store.rounds(client)[-1])
+        return not forgotten.classes
+
+    def refusal(self, options: PreparationOptions, target: Target) -> str:
+        """Only clients that were named before training can be forgotten."""
+        assert isinstance(options, CarriedVectorOptions)
+        if target.client_id is None or options.has(target.client_id):
+            return ""
+        named = ",".join(sorted({*options.clients, target.client_id}))
+        return (
+            f"vectors are carried for client(s) {', '.join(sorted(options.clients))} only. That would need "
+            f'prepare = "hf-online clients={named}" from before the first round.'
+        )
+
+
+def kept_vector(options: CarriedVectorOptions, store: Store, client: str) -> Vector | None:
+    """The client's newest vector (d,); None where there is none, or a mark in its place.
+
+    Raises:
+        CheckpointError: it cannot be read, or not with this key.
+        ConfigurationError: the key file cannot be used.
+    """
+    found = newest(store, client)
+    if found is None or _LOST in found[1]:
+        return None
+    return _opened(found[1], client, options.key())
+
+
+def _known(
+    options: CarriedVectorOptions, number: int, store: Store, forgotten: Exclusions
+) -> Mapping[str, Vector]:
+    """The vectors with which the round `number` begins, in the order of client ids."""
+    return dict(_each_known(options, number, store, forgotten))
+
+
+def _each_known(
+    options: CarriedVectorOptions, number: int, store: Store, forgotten: Exclusions
+) -> Iterator[tuple[str, Vector]]:
+    key = options.key()
+    for client in store.list_keys():
+        found = newest(store, client, before=number)
+        if found is None or _LOST in found[1] or not options.has(client) or forgotten.is_forgotten(client):
+            continue
+        yield client, _opened(found[1], client, key)
+
+
+def _mark_lost(store: Store, client: str, number: int) -> None:
+    """Put a mark in the place of whatever is kept of the client; done twice it changes nothing."""
+    found = newest(store, client, before=number + 1)
+    if found is not None and _LOST in found[1]:
+        number = found[0]
+    else:
+        store.save(client, number, {_LOST: np.array(1)})
+    store.erase_rounds(client, until=number - 1)
+
+
+def _entry(vector: Vector, client: str, key: bytes | None) -> Arrays:
+    if key is None:
+        return {_VECTOR: vector}
+    return {_SEALED: np.frombuffer(encoded(vector, client, key), dtype=np.uint8)}
+
+
+def _opened(entry: Arrays, client: str, key: bytes | None) -> Vector:
+    """The vector of an entry; one from before a key was given is plain."""
+    if _SEALED not in entry:
+        return cast(Vector, entry[_VECTOR])
+    return decoded(entry[_SEALED].tobytes(), client, key)
+
+
+@lru_cache(maxsize=16)  # every message is checked against the settings, and a model takes a while to build
+def _unfit(num_units: int, max_gib: float, settings: TaskSettings) -> tuple[str, ...]:
+    try:
+        task = make_task(settings)
+    except FlowerUnlearningError:
+        return ()  # said elsewhere
+    try:
+        dimension = Weights(build(task, seed=0)).dimension
+        needed = vector_bytes(dimension=dimension, num_units=num_units, dtype=task.dtype)
+        check_memory(needed, int(max_gib * GIB), num_units)
+    except NumericalError as exc:
+        return (f"prepare: hf-online: {exc}",)
+    except ConfigurationError as exc:
+        advice = "In a federation: name them with clients=…, or raise max_gib."
+        return tuple(f"prepare: hf-online: {problem} {advice}" for problem in exc.problems)
+    return ()

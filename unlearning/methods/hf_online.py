@@ -1,0 +1,145 @@
+"""HF-online in the federation: forget whole clients by adding vectors that training has carried along.
+
+Source: Qiao et al., "Hessian-Free Online Certified Unlearning", Algorithm 1, with FedAvg's map in the place of a step
+of SGD. The recursion is in `unlearning.certified.federated`, the clients' products in `unlearning.certified.tangents`.
+
+    a_u     client u's vector (d,): θ + a_u is, to first order, the model of a federation without u
+    J_i     the derivative of client i's local training: how its model moves when its start is moved
+
+In every training round the server sends the vectors beside the model, (k, d) for k forgettable clients, each client
+carries them through its local steps and returns J_i a, and the server makes the next vectors of that. A deletion is
+θ + Σ_{u∈U} a_u: no client is asked, nothing is solved. Whoever gets the vectors learns what the model would be without
+each forgettable client; `docs/preparing.md` says who that is.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from unlearning.certified import (
+    UnitVectors,
+    certificate,
+    forgotten_by_addition,
+    measured_sensitivity,
+    released,
+    unmet_assumptions,
+)
+from unlearning.errors import CheckpointError, ConfigurationError, MethodFailed
+from unlearning.methods.carried_vectors import CarriedVectorOptions, CarryVectors, kept_vector
+from unlearning.methods.method import (
+    AsksNobody,
+    MethodInfo,
+    MethodParameters,
+    Need,
+    Problem,
+    UnlearningState,
+    relative_change,
+)
+from unlearning.parameters import Vector
+from unlearning.requests import Granularity
+
+
+class HfOnlineParameters(MethodParameters):
+    """Noise on the unlearned model: all three or none."""
+
+    epsilon: float | None = Field(default=None, gt=0, description="of the noise; none without it")
+    delta: float | None = Field(default=None, gt=0, lt=1)
+    sensitivity: float | None = Field(
+        default=None, gt=0, description="‖unlearned − retrained‖ that the noise hides, as measured elsewhere"
+    )
+
+    @model_validator(mode="after")
+    def _all_or_none(self) -> "HfOnlineParameters":
+        given = {self.epsilon is None, self.delta is None, self.sensitivity is None}
+        if len(given) > 1:
+            raise ValueError("noise needs epsilon, delta and sensitivity; give all three or none")
+        return self
+
+
+class HfOnline(AsksNobody):
+    """Deletion by vector addition; the server does everything in `begin`."""
+
+    Parameters: type[MethodParameters] = HfOnlineParameters
+    info = MethodInfo(
+        name="hf-online",
+        title="HF-online",
+        source="Qiao et al., Hessian-Free Online Certified Unlearning, Algorithm 1; carried through FedAvg",
+        granularities=frozenset({Granularity.CLIENT}),
+        several_at_once=True,
+        needs=frozenset({Need.PREPARATION}),
+        remark=(
+            "asks no client, but with k forgettable clients every training message is 1 + k times as large, both ways, "
+            "and local training of a convolutional network takes 1.5 to 3 times itself longer for each"
+        ),
+        preparation=CarryVectors(),
+    )
+
+    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+        """θ + Σ a_u, with noise where it is asked for.
+
+        Raises:
+            MethodFailed: the federation was not prepared, or no whole vector of a client is kept or can be read.
+        """
+        own = problem.parameters
+        assert isinstance(own, HfOnlineParameters)
+        vectors = _vectors_of(problem, parameters)
+        moved = forgotten_by_addition(parameters, vectors, vectors.units)
+        findings: dict[str, Any] = {
+            "clients forgotten by addition of their vectors": ", ".join(vectors.units),
+            "clients asked": 0,
+            "‖Σ a_u‖": float(np.linalg.norm(vectors.vectors.astype(np.float64).sum(axis=0))),
+            "weights of the retraining it approximates": str(_options(problem).weighting),
+            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(parameters, moved),
+        }
+        if own.epsilon is None or own.delta is None or own.sensitivity is None:
+            findings["noise"] = "none, and no (ε, δ) is claimed"
+        else:
+            made = certificate(
+                epsilon=own.epsilon,
+                delta=own.delta,
+                sensitivity=measured_sensitivity(own.sensitivity, "given with the request"),
+                unmet=(
+                    *unmet_assumptions(problem.task, problem.training.weight_decay),
+                    "No bound is known here for a model that clients train in several local steps.",
+                ),
+            )
+            # From the system's entropy: the run's seed is known to every client, who could subtract the noise.
+            moved = released(moved, made.sigma, np.random.default_rng())
+            findings |= {"noise": made.statement, "σ": made.sigma, "ε": own.epsilon, "δ": own.delta}
+        return replace(UnlearningState(parameters=moved, finished=True), findings=findings)
+
+
+def _options(problem: Problem) -> CarriedVectorOptions:
+    if problem.kept is None:
+        raise MethodFailed(
+            'HF-online needs vectors that were carried in training: set prepare = "hf-online" before the first '
+            "round. Choose another method.",
+            retryable=False,
+        )
+    options: Any = problem.kept.options
+    assert isinstance(options, CarriedVectorOptions)
+    return options
+
+
+def _vectors_of(problem: Problem, parameters: Vector) -> UnitVectors:
+    """The targets' vectors; zero for one that never took part."""
+    options = _options(problem)
+    assert problem.kept is not None, "its options were there"
+    vectors: dict[str, Vector] = {}
+    for client in sorted(problem.targets):
+        store = problem.kept.store
+        never_trained = not store.rounds(client) and not problem.num_examples.get(client)
+        try:
+            vector = np.zeros_like(parameters) if never_trained else kept_vector(options, store, client)
+        except (CheckpointError, ConfigurationError) as exc:
+            raise MethodFailed(str(exc), retryable=False) from exc
+        if vector is None:
+            raise MethodFailed(
+                f"No whole vector of client {client} is kept: it took part when it was not among those that may be "
+                "forgotten, some of its samples were forgotten, or the files are gone. Choose another method.",
+                retryable=False,
+            )
+        vectors[client] = vector
+    return UnitVectors(tuple(vectors), np.stack(list(vectors.values())))

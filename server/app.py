@@ -104,6 +104,7 @@ def open_driver(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterator[D
         fedavg = FedAvg(settings, Roster(timeout_s=settings.round_timeout_s))
         fedavg.combine = preparations.combine
         fedavg.takes_part = preparations.takes_part
+        fedavg.check_arrays = preparations.check
         fedavg.keeps_models = bool(preparations.prepared)
         task, test_set = make_task(settings.task()), load_server_test(settings.task())
         yield Driver(

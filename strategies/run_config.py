@@ -107,6 +107,7 @@ class RunSettings(BaseModel):
             else:
                 for prepared in switched_on.values():
                     wrong += [] if wrong else prepared.preparation.problems(prepared.options, settings.task())
+                    wrong += prepared.preparation.training_problems(prepared.options, settings.training(1))
             if 0 < settings.max_norm_factor < 1:
                 wrong.append(
                     f"max-norm-factor: {settings.max_norm_factor:g} would refuse half of all updates; give 0 for "

@@ -1,0 +1,196 @@
+"""The live federation of live_federation.py with its server and each client on a host of its own.
+
+Programs, options and ports are those of deploy/README.md: TLS, a registered key for each SuperNode, mutual
+TLS at the deletion service. Only the files of all hosts lie in one directory.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from server.deployment_layout import FEDERATION
+from server.flower_control import ConfigValue, FlowerControl, config_argument, program
+from server.local_deployment import DELETION_SERVICE, SUPEREXEC, SUPERLINK, LocalDeployment, supernode
+from tests.integration.conftest import REPOSITORY
+from tests.integration.live_federation import WAIT_S, LiveFederation
+from tests.integration.namespaces import Network
+from unlearning.requests import DeletionRequest, Target
+
+CONTROL_PORT, RUNTIME_PORT, FLEET_PORT, DELETION_PORT = 8000, 9094, 9092, 9100
+"""As in the table of deploy/README.md."""
+
+SERVER = "server"
+SUPERVISOR = "supervisor"
+
+_NO_PROXY: Mapping[str, str] = dict.fromkeys(("grpc_proxy", "http_proxy", "https_proxy"), "")
+
+
+def host_of(client: int) -> str:
+    """The name of a client's host."""
+    return f"client-{client}"
+
+
+class SeparateHosts(LocalDeployment):
+    """A secure deployment whose programs run on the hosts of `network`; with the supervisor as a program."""
+
+    def __init__(
+        self, directory: Path, network: Network, *, num_clients: int, run_config: Mapping[str, ConfigValue]
+    ) -> None:
+        super().__init__(
+            directory,
+            num_clients=num_clients,
+            app_dir=REPOSITORY,
+            run_config=run_config,
+            secure=True,
+            with_deletion_service=True,
+            environment=_NO_PROXY,
+        )
+        self._network = network
+        address = network.address(SERVER)
+        self.layout = layout = replace(
+            self.layout,
+            control_address=f"127.0.0.1:{CONTROL_PORT}",
+            fleet_address=f"{address}:{FLEET_PORT}",
+            deletion_address=f"{address}:{DELETION_PORT}",
+            runtime_ports=(RUNTIME_PORT,) * num_clients,
+        )
+        # The same programs in the same order as in one place, each by way of its host.
+        self._groups.clear()
+        self._add(SUPERLINK, self._on_server(layout.superlink_command()), layout.server_dir)
+        self._add(SUPEREXEC, self._on_server(layout.superexec_command()), layout.server_dir)
+        for client in range(num_clients):
+            command = network.command_on(host_of(client), layout.supernode_command(client))
+            self._add(supernode(client), command, layout.client_dir(client))
+        self._add(DELETION_SERVICE, self._on_server(layout.deletion_service_command()), layout.server_dir)
+        self._add(SUPERVISOR, self._on_server(self._supervisor_command()), layout.server_dir)
+        environment = self._environment_of(layout.server_dir)
+
+        def run_on_server(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                self._on_server(command),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+
+        self.control = FlowerControl(
+            REPOSITORY, FEDERATION, environment=environment, run_command=run_on_server
+        )
+        self._make_keys(address)
+
+    def superlink_answers(self) -> bool:
+        """Whether the SuperLink takes connections, of its own host and of SuperNodes."""
+        return self._answers("127.0.0.1", CONTROL_PORT) and self._answers(
+            self._network.address(SERVER), FLEET_PORT
+        )
+
+    def deletion_service_answers(self) -> bool:
+        """Whether the deletion service takes connections."""
+        return self._answers(self._network.address(SERVER), DELETION_PORT)
+
+    def _answers(self, address: str, port: int) -> bool:
+        return self._network.probe(SERVER, address, port) == "open"
+
+    def _on_server(self, command: Sequence[str]) -> list[str]:
+        return self._network.command_on(SERVER, command)
+
+    def _supervisor_command(self) -> list[str]:
+        command = [program("flower-unlearn"), "supervise", str(REPOSITORY), FEDERATION]
+        for name, value in self.run_config.items():
+            command += ["--run-config", config_argument({name: value})]
+        return [*command, "--poll-s", "20"]  # a look costs seconds of processor time
+
+    def _make_keys(self, address: str) -> None:
+        """Make keys by the scripts of deploy/, the server's certificate for its address on the network."""
+        certificates = str(self.layout.certificates_dir)
+        calls = [["make_certificates.sh", certificates, "server", "localhost", address]]
+        calls += [["make_certificates.sh", certificates, "operator", "operator"]]
+        for client in range(self.layout.num_clients):
+            calls += [["make_supernode_key.sh", str(self.layout.client_dir(client) / "key")]]
+        for script, *arguments in calls:
+            subprocess.run(["sh", str(REPOSITORY / "deploy" / script), *arguments], check=True)
+
+
+class FederationOfHosts(LiveFederation):
+    """Requests are filed by the operator on a client's host, with the command and over the network."""
+
+    def __init__(
+        self, directory: Path, network: Network, *, num_clients: int, **settings: ConfigValue
+    ) -> None:
+        super().__init__(directory, num_clients=num_clients, **settings)
+        self._samples_file = directory / "samples.txt"
+        self.network = network
+        self.deployment: SeparateHosts = SeparateHosts(
+            directory / "federation", network, num_clients=num_clients, run_config=self.run_config
+        )
+
+    def flower_unlearn(self, *arguments: str) -> str:
+        """Run `flower-unlearn` on client 0's host, with the operator's certificate."""
+        layout = self.deployment.layout
+        command = [program("flower-unlearn"), "--server", layout.deletion_address]
+        command += ["--tls-ca", str(layout.authority)]
+        command += ["--tls-cert", str(layout.certificates_dir / "operator.pem")]
+        command += ["--tls-key", str(layout.certificates_dir / "operator.key")]
+        return self.command(*self.network.command_on(host_of(0), [*command, *arguments]))
+
+    def file(self, target: Target, key: str = "") -> DeletionRequest:
+        """File a request about samples; it is durable when this returns."""
+        self._samples_file.write_text("\n".join(sorted(target.sample_ids)))
+        words = ["--client", target.client_id, "--samples", str(self._samples_file), "--key", key]
+        return self.ledger.get(self.flower_unlearn("request", *words).split()[0])
+
+    @contextmanager
+    def link_cut_until_reply_is_due(self, client: int, kind: str) -> Iterator[None]:
+        """Cut the client's link now, while it works on a `kind` message, for as long as it takes to matter.
+
+        The context is entered when the client has had an answer to send and TCP has repeated itself in vain;
+        leaving it restores the link. An outage of seconds: the SuperLink gives a silent SuperNode up after
+        37 to 60 seconds, and only what is younger than that is late and not lost.
+        """
+        host = host_of(client)
+        begun = self._num_replies_begun(client, kind)
+        self.network.cut(host)
+        try:
+            self.deployment.wait_until(
+                lambda: self._num_replies_begun(client, kind) > begun,
+                WAIT_S,
+                f"client {client} has an answer",
+            )
+            before = self.network.num_retransmitted(host)
+            self.deployment.wait_until(
+                lambda: self.network.num_retransmitted(host) >= before + 1,
+                WAIT_S,
+                f"client {client} repeats what nobody gets",
+            )
+            yield
+        finally:
+            self.network.restore(host)
+
+    def _num_replies_begun(self, client: int, kind: str) -> int:
+        log = self.deployment.log_text(supernode(client))
+        return len(re.findall(rf"Sending: {re.escape(kind)} message", log))
+
+
+@contextmanager
+def federation_of_hosts(
+    directory: Path, network: Network, *, num_clients: int, **settings: ConfigValue
+) -> Iterator[FederationOfHosts]:
+    """A federation that has done its first training round; leaving ends everything.
+
+    settings: of the run, beside those that all tests of live federations share.
+    """
+    federation = FederationOfHosts(directory, network, num_clients=num_clients, **settings)
+    try:
+        with federation.deployment as deployment:
+            deployment.submit_run()
+            federation.wait_for_rounds(1)
+            yield federation
+    finally:
+        federation.service.close()
+        federation.ledger.close()

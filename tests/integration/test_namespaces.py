@@ -1,0 +1,113 @@
+"""Four hosts, the server and three clients, each in a network namespace: cables are cut, slow and lossy.
+
+The tests share one running federation and each leaves it running. What they end in is compared, to the bit,
+with an in-process federation in which the same deletions come after the same numbers of rounds.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.live_federation import TRAIN, UNLEARN, LiveFederation, hashes
+from tests.integration.namespaces import Network, NetworkUnavailable
+from tests.integration.separate_hosts import (
+    CONTROL_PORT,
+    DELETION_PORT,
+    FLEET_PORT,
+    RUNTIME_PORT,
+    SERVER,
+    FederationOfHosts,
+    federation_of_hosts,
+    host_of,
+)
+from unlearning.requests import Status
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+NUM_CLIENTS = 3
+EVERYBODY = ["0", "1", "2"]
+BAD_CABLE = 2
+"""The client whose cable can be slow and lossy."""
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[Network]:
+    """The hosts, where this machine lets us have them."""
+    hosts = [SERVER, *map(host_of, range(NUM_CLIENTS))]
+    try:
+        with Network(hosts, on_bad_cable=host_of(BAD_CABLE), seed=1) as made:
+            yield made
+    except NetworkUnavailable as exc:
+        pytest.skip(f"no network namespaces on this machine (they need root): {exc}")
+
+
+@pytest.fixture(scope="module")
+def live(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationOfHosts]:
+    """A federation on them."""
+    with federation_of_hosts(
+        tmp_path_factory.mktemp("hosts"), network, num_clients=NUM_CLIENTS
+    ) as federation:
+        yield federation
+
+
+def check_equals_one_machine(live: LiveFederation) -> None:
+    """Each deletion's models before, unlearned and after are those of the run on one machine."""
+    here = list(map(hashes, live.ledger.list_requests()))
+    assert all(len(set(models.values())) == 3 for models in here)
+    assert here == list(map(hashes, live.replayed()))
+
+
+def test_a_client_reaches_the_fleet_and_the_deletion_service_only(live: FederationOfHosts) -> None:
+    """Of all that listens on the server's host, control and runtime too, two ports are open to others."""
+    network = live.network
+    ports = network.listening_ports(SERVER)
+    assert ports >= {CONTROL_PORT, FLEET_PORT, DELETION_PORT}
+    found = {port: network.probe(host_of(0), network.address(SERVER), port) for port in ports}
+    assert {port for port, answer in found.items() if answer == "open"} == {FLEET_PORT, DELETION_PORT}
+
+
+def test_nobody_reaches_a_client(live: FederationOfHosts) -> None:
+    """A SuperNode's runtime, which hands out work to whoever asks, is for its own host."""
+    network = live.network
+    ports = network.listening_ports(host_of(0))
+    assert RUNTIME_PORT in ports
+    for other in (SERVER, host_of(1)):
+        answers = {network.probe(other, network.address(host_of(0)), port) for port in ports}
+        assert answers == {"refused"}
+
+
+def test_a_link_cut_in_training_makes_the_round_late_and_loses_nothing(live: FederationOfHosts) -> None:
+    """The answer waits at the client, the round for the answer; its update is in the average."""
+    live.wait_for_message(0, TRAIN)
+    before = len(live.training_rounds())
+    with live.link_cut_until_reply_is_due(0, TRAIN):
+        assert len(live.training_rounds()) == before
+    live.wait_for_rounds(1)
+    cut_round = live.training_rounds()[before]
+    assert cut_round.metrics["participants"] == EVERYBODY
+    assert not cut_round.metrics["failed"]
+
+
+def test_a_link_cut_in_unlearning_changes_no_bit(live: FederationOfHosts) -> None:
+    """The deletion waits for its client, is completed at the first attempt, and all models are the same."""
+    live.wait_for_message(1, TRAIN)
+    request = live.file(live.samples(1, 0))
+    assert request.submitted_by == "operator"
+    live.wait_for_message(1, UNLEARN)
+    with live.link_cut_until_reply_is_due(1, UNLEARN):
+        assert live.ledger.get(request.id).status is Status.UNLEARNING
+    live.wait_until_reached(request, Status.COMPLETED)
+    assert live.ledger.get(request.id).attempts == 0
+    check_equals_one_machine(live)
+
+
+def test_a_slow_and_lossy_link_changes_no_bit(live: FederationOfHosts) -> None:
+    """0.2 s each way and every twentieth packet lost during a whole deletion on that client's host."""
+    live.wait_for_message(BAD_CABLE, TRAIN)
+    with live.network.impaired(delay_s=0.2, loss=0.05) as cable:
+        request = live.file(live.samples(BAD_CABLE, 0))
+        live.wait_until_reached(request, Status.COMPLETED)
+        assert cable.num_lost > 0
+    (recovery,) = live.rounds_of(request, "recovery")
+    assert recovery.metrics["participants"] == EVERYBODY
+    check_equals_one_machine(live)

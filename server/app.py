@@ -16,6 +16,7 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from server.certificate_keys import check_certificate_key
 from server.checkpoints import SETTINGS_FILE, CheckpointStore
 from server.driver import Driver
 from server.ledger import Ledger
@@ -59,10 +60,12 @@ def run_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Federat
     """Go on from the newest checkpoint, or start from fresh weights; returns the last state.
 
     Raises:
-        ConfigurationError: the scripted requests are malformed, or the checkpoint is of another model.
+        ConfigurationError: the scripted requests are malformed, the certificate key cannot sign, or the
+            checkpoint is of another model.
         Fenced: a newer server process has taken over.
     """
     scripted = parse_requests(settings.requests)
+    check_certificate_key(settings.certificate_key)
     with open_driver(grid, settings, run_id=run_id) as driver:
         state = driver.checkpoints.newest()
         if state is None:

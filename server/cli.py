@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from server import cli_audit, cli_operations, cli_requests, cli_serve, cli_watch
+from server import cli_audit, cli_operations, cli_requests, cli_serve, cli_verify, cli_watch
 from server.api.tls import TlsFiles
 from server.cli_bench import bench_command
 from server.cli_connection import DEFAULT_SERVER, Connection
@@ -85,6 +85,9 @@ app.command("plan")(plan_command)
 app.command("methods")(cli_requests.methods)
 app.command("refusals")(cli_audit.refusals)
 app.command("verify-ledger")(cli_audit.verify_ledger)
+app.command("certificate-key")(cli_verify.certificate_key)
+app.command("verify")(cli_verify.verify)
+app.command("erase-replay")(cli_verify.erase_replay)
 app.command("serve")(cli_serve.serve)
 app.command("model")(model_command)
 app.command("supervise")(supervise_command)

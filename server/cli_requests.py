@@ -134,13 +134,15 @@ def report(
     request_id: RequestId,
     output: Annotated[Path, typer.Option(help="Directory to write the report to.")] = Path(),
 ) -> None:
-    """Fetch the report of a completed request."""
+    """Fetch the report and the certificate of a completed request."""
     with connection_of(ctx).client() as service:
         found = service.report(request_id)
     output.mkdir(parents=True, exist_ok=True)
-    for suffix, content in (("json", found.json), ("html", found.html)):
+    files = {"report.json": found.json, "report.html": found.html, "certificate.json": found.certificate}
+    for name, content in files.items():
         if content:
-            path = output / f"report-{request_id}.{suffix}"
+            stem, suffix = name.split(".")
+            path = output / f"{stem}-{request_id}.{suffix}"
             path.write_bytes(content)
             typer.echo(str(path))
 

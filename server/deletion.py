@@ -8,7 +8,7 @@ again after a crash changes nothing:
     unlearn     a checkpoint after every exchange of the method. With the last one the model, the
                 exclusions and the phase change in one checkpoint; then the ledger follows.
     recover     ordinary rounds without the forgotten data, a checkpoint after each.
-    verify      report, ledger: completed, then checkpoint; older checkpoints are erased.
+    verify      report and certificate, ledger: completed, then checkpoint; older checkpoints are erased.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,8 @@ from logging import getLogger
 from pathlib import Path
 
 from server.admission import check_admissible
+from server.certificate_inputs import directory_of, discard
+from server.certificate_writing import recording, warn_of_kept_inputs, write_certificate
 from server.driver import Driver, Observed
 from server.giving_up import finish_giving_up, give_up
 from server.report import write_report
@@ -128,9 +130,13 @@ def unlearn(driver: Driver, state: FederationState) -> FederationState:
                 state = _exchange(driver, state, session)
         return state
     except MethodFailed as exc:
-        return give_up(driver, state, exc)
+        failure = exc
     except SessionError as exc:
-        return give_up(driver, state, MethodFailed(str(exc), retryable=True))
+        failure = MethodFailed(str(exc), retryable=True)
+    inputs = directory_of(driver.state_dir, _batch(state))
+    state = give_up(driver, state, failure)
+    discard(inputs)
+    return state
 
 
 def recover(driver: Driver, state: FederationState) -> FederationState:
@@ -164,20 +170,25 @@ def recover(driver: Driver, state: FederationState) -> FederationState:
 
 
 def verify(driver: Driver, state: FederationState) -> FederationState:
-    """Write the reports, complete the requests, and erase the checkpoints that still carry the data."""
+    """Write reports and certificates, complete the requests, erase the checkpoints that still carry the data."""
     batch = _batch(state)
     after = content_hash(state.parameters)
     for request_id in batch.request_ids:
+        if driver.ledger.get(request_id).status is Status.COMPLETED:
+            continue  # before a crash: the ledger names the certificate that was written then
         report = report_of(driver, state, request_id)
         directory = driver.state_dir / "reports" / request_id
         write_report(directory, report)
+        certificate_sha256 = write_certificate(driver, state, report, directory)
         driver.ledger.move(
             request_id,
             Status.COMPLETED,
             token=driver.token,
             now=driver.now(),
+            detail={"certificate_sha256": certificate_sha256},
             result={
                 "report": str(Path("reports") / request_id / "report.html"),
+                "certificate_sha256": certificate_sha256,
                 "model_hash_before": batch.hash_before,
                 "model_hash_unlearned": batch.hash_unlearned,
                 "model_hash_after": after,
@@ -190,6 +201,7 @@ def verify(driver: Driver, state: FederationState) -> FederationState:
     state = driver.save(replace(state, phase=Phase.TRAINING, batch=None))
     erased = driver.checkpoints.erase_older()
     _log.info("%d older checkpoint(s) erased: they still carried what was forgotten.", erased)
+    warn_of_kept_inputs(driver)
     return state
 
 
@@ -209,7 +221,7 @@ def _exchange(driver: Driver, state: FederationState, session: Session | None) -
     if batch.method_state is None:
         driver.preparations.discard(batch)
     strategy = UnlearningStrategy(
-        method,
+        recording(driver, state, batch),
         batch.targets,
         driver.fedavg,
         parameters=validated_parameters(method, batch.parameters),

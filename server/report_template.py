@@ -217,7 +217,8 @@ examples that each attack calls members.</caption>
 <dl>{% for term, meaning in glossary %}<dt>{{ term }}</dt><dd>{{ meaning }}</dd>
 {% endfor %}</dl>
 
-<footer class="soft">The same facts for machines are in report.json beside this page.</footer>
+<footer class="soft">The same facts for machines are in report.json beside this page. Its fingerprint is in the
+certificate (certificate.json), which <code>flower-unlearn verify</code> checks.</footer>
 </main></body></html>
 """
 )

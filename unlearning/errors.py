@@ -7,6 +7,7 @@ FlowerUnlearningError
 ├── MethodFailed               an unlearning method cannot go on (retryable or not)
 ├── NumericalError             a product, a solver or its operator cannot do what it promises
 ├── CheckpointError            a checkpoint cannot be read, or is not what its name says
+├── CertificateError           a certificate of deletion, or what was kept for its replay, cannot be read
 ├── BackupError                a backup cannot be made, is damaged, or restoring it would undo deletions
 ├── StoreFull                  what a method keeps from round to round has reached its bound
 ├── SessionError               a session between the server and a client cannot be opened, or broke off
@@ -68,6 +69,10 @@ class CheckpointError(FlowerUnlearningError):
 
 class StoreFull(FlowerUnlearningError):
     """What a method keeps from round to round has reached its bound."""
+
+
+class CertificateError(FlowerUnlearningError):
+    """A certificate of deletion, or what was kept for its replay, cannot be read."""
 
 
 class BackupError(FlowerUnlearningError):

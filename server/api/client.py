@@ -27,10 +27,11 @@ MAX_MESSAGE_BYTES = 1024 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A request's report, as JSON and as a page (empty where there is none)."""
+    """A request's report, as JSON and as a page, and its certificate (empty where there is none)."""
 
     json: bytes
     html: bytes
+    certificate: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class DeletionClient:
     def report(self, request_id: str) -> Report:
         """The report of a completed request."""
         answer = self._call("GetReport", pb.GetReportRequest(id=request_id))
-        return Report(answer.json, answer.html)
+        return Report(answer.json, answer.html, answer.certificate)
 
     def clients(self) -> list[ClientStatus]:
         """Every client that ever took part."""

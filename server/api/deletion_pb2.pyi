@@ -164,12 +164,14 @@ class GetReportRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class GetReportResponse(_message.Message):
-    __slots__ = ("json", "html")
+    __slots__ = ("json", "html", "certificate")
     JSON_FIELD_NUMBER: _ClassVar[int]
     HTML_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     json: bytes
     html: bytes
-    def __init__(self, json: _Optional[bytes] = ..., html: _Optional[bytes] = ...) -> None: ...
+    certificate: bytes
+    def __init__(self, json: _Optional[bytes] = ..., html: _Optional[bytes] = ..., certificate: _Optional[bytes] = ...) -> None: ...
 
 class ListClientsRequest(_message.Message):
     __slots__ = ()

@@ -143,15 +143,19 @@ class DeletionService(DeletionServiceServicer):
     def GetReport(  # noqa: N802
         self, request: pb.GetReportRequest, context: grpc.ServicerContext
     ) -> pb.GetReportResponse:
-        """The report of a request, as JSON and as a page."""
+        """The report of a request, as JSON and as a page, and its certificate."""
         known = self._ledger.get(request.id)
         access.check_may_see(self._caller(context), known)
         folder = self._reports_dir / known.id
         try:
-            report, page = (folder / "report.json").read_bytes(), folder / "report.html"
+            report = (folder / "report.json").read_bytes()
         except FileNotFoundError:
             raise IllegalMove(_why_no_report(known)) from None
-        return pb.GetReportResponse(json=report, html=page.read_bytes() if page.exists() else b"")
+        page, certificate = (
+            path.read_bytes() if path.exists() else b""
+            for path in (folder / "report.html", folder / "certificate.json")
+        )
+        return pb.GetReportResponse(json=report, html=page, certificate=certificate)
 
     def ListClients(  # noqa: N802
         self, request: pb.ListClientsRequest, context: grpc.ServicerContext

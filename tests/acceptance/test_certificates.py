@@ -1,0 +1,513 @@
+"""A deletion's certificate, from the live federation to the officer who checks it with `flower-unlearn verify`."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import sqlalchemy as sa
+import torch
+from typer.testing import CliRunner, Result
+
+from server.api.server import serve
+from server.app import ledger_url
+from server.certificate import canonical, decode, encode
+from server.certificate_checks import Outcome, check_replay
+from server.certificate_inputs import list_kept
+from server.certificate_keys import PUBLIC_KEY, SIGNING_KEY, load_signing_key, make_key_pair
+from server.checkpoints import CheckpointStore
+from server.cli import app
+from server.ledger import Ledger
+from server.state import FederationState
+from strategies.run_config import RunSettings
+from tests.federation import DEFAULTS, InProcessFederation, client
+from unlearning.errors import ConfigurationError, MethodFailed
+from unlearning.methods import Method
+from unlearning.methods.puf import Puf
+from unlearning.requests import Granularity, Status, Target
+from unlearning.tasks import load_site
+from unlearning.verification.verdict import Finding
+
+SETTINGS: dict[str, Any] = {
+    "num_clients": 3,
+    "rounds": 1,
+    "recovery_max_rounds": 1,
+    "max_examples": 150,
+    "attack_samples": 20,
+    "weight_decay": 0.01,
+}
+
+
+class Case(NamedTuple):
+    """What lies on an officer's desk, all of it a copy: `state` is the server's state directory."""
+
+    state: Path
+    keys: Path
+    model: Path
+
+    @property
+    def report(self) -> Path:
+        return self.state / "reports" / "r-000001"
+
+    @property
+    def certificate(self) -> Path:
+        return self.report / "certificate.json"
+
+    def verify(self, *given: str) -> Result:
+        """`flower-unlearn verify` with these options, or with all."""
+        options = {
+            "public-key": self.keys / PUBLIC_KEY,
+            "report": self.report / "report.json",
+            "model": self.model,
+            "ledger": ledger_url(self.state),
+            "replay": self.state / "replay" / "r-000001",
+        }
+        words = [word for name in given or options for word in (f"--{name}", str(options[name]))]
+        return CliRunner().invoke(app, ["verify", str(self.certificate), *words])
+
+    def content(self) -> Any:
+        return json.loads(self.certificate.read_bytes())["certificate"]
+
+    def forge_ledger(self, *statements: str) -> None:
+        """Write past the program, as somebody who owns the database."""
+        engine = sa.create_engine(ledger_url(self.state))
+        with engine.begin() as connection:
+            for name in ("events_no_update", "events_no_delete", "events_no_replace"):
+                connection.execute(sa.text(f"DROP TRIGGER {name}"))
+            for statement in statements:
+                connection.execute(sa.text(statement))
+        engine.dispose()
+
+
+def certified(
+    directory: Path, target: Target, method: str, *, settings: dict[str, Any], parameters: dict[str, Any]
+) -> Case:
+    """A deletion on a live federation that signs and keeps inputs, and the model that it left."""
+    make_key_pair(directory / "keys")
+    one = InProcessFederation(
+        directory / "state",
+        {
+            **SETTINGS,
+            "certificate_key": str(directory / "keys" / SIGNING_KEY),
+            "keep_replay_inputs": True,
+            **settings,
+        },
+    )
+    try:
+        one.run()
+        one.file(target, method, **parameters)
+        one.run()
+    finally:
+        one.close()
+    case = Case(directory / "state", directory / "keys", directory / "model.pt")
+    arguments = ["model", "--state-dir", str(case.state), "--output", str(case.model)]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    return case
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Three samples forgotten with PUF-Special."""
+    settings = RunSettings.from_run_config(
+        {**DEFAULTS, **{k.replace("_", "-"): v for k, v in SETTINGS.items()}}
+    )
+    ids = load_site(settings.task(), 2).train.ids.tolist()
+    samples = Target(Granularity.SAMPLE, "2", frozenset(ids[:3]))
+    return certified(tmp_path_factory.mktemp("certified"), samples, "puf-special", settings={}, parameters={})
+
+
+@pytest.fixture
+def case(original: Case, tmp_path: Path) -> Case:
+    """A copy that a test may spoil."""
+    shutil.copytree(original.state.parent, tmp_path / "copy")
+    return Case(*(tmp_path / "copy" / path.relative_to(original.state.parent) for path in original))
+
+
+def refused(case: Case, of: str, *words: str) -> None:
+    """One line refuses `of` with these words, and the exit code is 1."""
+    result = case.verify()
+    assert result.exit_code == 1, result.output
+    line = next(line for line in result.output.splitlines() if line.startswith(f"REFUSED  {of}:"))
+    assert all(word in line for word in words), line
+
+
+def test_a_deletion_is_certified_and_everything_holds(original: Case) -> None:
+    """Signature, report, model, ledger and replay."""
+    result = original.verify()
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert [line.split(":")[0].split() for line in lines[2:7]] == [
+        ["holds", of] for of in ("signature", "report", "model", "ledger", "replay")
+    ]
+    assert lines[-1] == "The certificate holds."
+
+
+def test_it_says_what_report_ledger_and_request_say(original: Case) -> None:
+    """Hashes, figures, verdict and gaps are the report's; the event is the one before the completion."""
+    content = original.content()
+    report = json.loads((original.report / "report.json").read_text(encoding="utf-8"))
+    assert content["attacks"] == report["attacks"]
+    assert content["attacks"]["verdict"] in list(Finding)
+    assert content["model"] == {
+        "before": report["model_hash_before"],
+        "unlearned": report["model_hash_after_unlearning"],
+        "after": report["model_hash_after"],
+    }
+    assert set(report["not_measured"]) <= set(content["not_measured"])
+    ledger = Ledger.open(ledger_url(original.state))
+    event = ledger.events()[content["ledger"]["event"]["sequence"] - 1]
+    ledger.close()
+    assert (event.request_id, event.to_status) == ("r-000001", Status.VERIFYING)
+    assert content["issued_at"] == event.at.isoformat(timespec="seconds")
+
+
+def test_ids_of_samples_stay_out(original: Case) -> None:
+    """Only their number and the hash of their list are in."""
+    request = original.content()["request"]
+    assert request["num_samples"] == 3
+    assert len(request["sample_ids_sha256"]) == 64
+    ledger = Ledger.open(ledger_url(original.state))
+    ids = ledger.get("r-000001").target.sample_ids
+    ledger.close()
+    content = original.certificate.read_text(encoding="utf-8")
+    assert [name for name in ids if f'"{name}"' in content] == []
+
+
+def test_a_changed_figure_is_refused(case: Case) -> None:
+    """Somebody makes the attack look weaker, in the certificate."""
+    whole = json.loads(case.certificate.read_bytes())
+    whole["certificate"]["attacks"]["after"]["yeom"]["called"]["value"] += 0.125
+    case.certificate.write_bytes(canonical(whole) + b"\n")
+    refused(case, "signature", "changed after it was signed")
+
+
+def test_a_changed_report_is_refused(case: Case) -> None:
+    """The same in the report."""
+    path = case.report / "report.json"
+    path.write_bytes(path.read_bytes().replace(b"PUF-Special", b"Retrain", 1))
+    refused(case, "report", "not the report that was certified")
+
+
+def test_a_swapped_model_is_refused(case: Case) -> None:
+    """One number of it is enough."""
+    values = torch.load(case.model)
+    first = next(iter(values))
+    values[first] = values[first] + 1e-3
+    torch.save(values, case.model)
+    refused(case, "model", "another model")
+
+
+def test_a_file_that_is_no_model_is_refused_with_a_sentence(case: Case) -> None:
+    """Exit code 1 and no trace of a stack."""
+    case.model.write_bytes(b"no model")
+    result = case.verify()
+    assert result.exit_code == 1
+    assert "cannot be read as a model" in result.output
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        pytest.param(("DELETE FROM events WHERE sequence = 3",), id="removed"),
+        pytest.param(
+            (
+                "UPDATE events SET sequence = 900 WHERE sequence = 2",
+                "UPDATE events SET sequence = 2 WHERE sequence = 3",
+                "UPDATE events SET sequence = 3 WHERE sequence = 900",
+            ),
+            id="reordered",
+        ),
+        pytest.param(("UPDATE events SET actor = 'eve' WHERE sequence = 1",), id="changed"),
+    ],
+)
+def test_a_forged_ledger_is_refused(case: Case, forgery: tuple[str, ...]) -> None:
+    """An event removed, two in another order, one changed."""
+    case.forge_ledger(*forgery)
+    refused(case, "ledger", "does not follow from those before it")
+
+
+def test_a_ledger_that_was_cut_is_refused(case: Case) -> None:
+    """The chain that is left holds, but what the certificate names is gone."""
+    last = case.content()["ledger"]["event"]["sequence"]
+    case.forge_ledger(f"DELETE FROM events WHERE sequence >= {last}")
+    refused(case, "ledger", "is gone")
+
+
+def test_a_completion_that_was_cut_is_refused(case: Case) -> None:
+    """The last event of all names the certificate."""
+    last = case.content()["ledger"]["head"]["sequence"]
+    case.forge_ledger(f"DELETE FROM events WHERE sequence > {last}")
+    refused(case, "ledger", "no event that completes r-000001")
+
+
+def test_a_second_certificate_by_the_same_key_is_refused_by_the_ledger(case: Case) -> None:
+    """Not even the server can write another one later: the ledger names the first."""
+    file = decode(case.certificate.read_bytes())
+    other = file.certificate.model_copy(update={"not_measured": []})
+    case.certificate.write_bytes(encode(other, load_signing_key(case.keys / SIGNING_KEY)))
+    refused(case, "ledger", "another certificate than this file")
+
+
+def test_a_wrong_key_is_refused(case: Case, tmp_path: Path) -> None:
+    """Somebody else's public key."""
+    make_key_pair(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / PUBLIC_KEY, case.keys / PUBLIC_KEY)
+    refused(case, "signature", "the wrong key")
+
+
+def test_a_truncated_certificate_is_refused(case: Case) -> None:
+    """With one sentence and exit code 1."""
+    case.certificate.write_bytes(case.certificate.read_bytes()[:-200])
+    result = case.verify()
+    assert result.exit_code == 1
+    assert "cut short or damaged" in result.output
+
+
+def test_without_a_public_key_nothing_is_proven(original: Case) -> None:
+    """A signature that nobody checks is no reason to believe."""
+    result = original.verify("report")
+    assert result.exit_code == 1
+    assert "without --public-key" in result.output
+
+
+def test_what_is_not_given_is_named_as_skipped(original: Case) -> None:
+    """The conclusion says how far the check went."""
+    result = original.verify("public-key")
+    assert result.exit_code == 0
+    assert result.output.splitlines()[-1] == (
+        "The certificate holds, as far as it was checked (skipped: report, model, ledger, replay)."
+    )
+
+
+def test_a_ledger_that_is_not_there_is_not_made(original: Case, tmp_path: Path) -> None:
+    """A mistyped path is said, and leaves no empty ledger behind."""
+    path = tmp_path / "typo.db"
+    result = CliRunner().invoke(app, ["verify", str(original.certificate), "--ledger", f"sqlite:///{path}"])
+    assert result.exit_code == 2
+    assert not path.exists()
+
+
+# Through the deletion service
+
+
+@pytest.fixture
+def through_service(case: Case) -> Iterator[Callable[..., Result]]:
+    """Runs a command against a deletion service over the case's ledger and reports."""
+    ledger = Ledger.open(ledger_url(case.state))
+    running = serve(ledger, case.state / "reports", "127.0.0.1:0")
+    yield lambda *arguments: CliRunner().invoke(app, ["--server", running.address, *arguments])
+    running.stop(0)
+    ledger.close()
+
+
+def test_an_officer_fetches_and_checks_through_the_service(
+    case: Case, through_service: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Nothing but the public key comes from elsewhere."""
+    assert through_service("report", "r-000001", "--output", str(tmp_path)).exit_code == 0
+    fetched = tmp_path / "certificate-r-000001.json"
+    assert fetched.read_bytes() == case.certificate.read_bytes()
+    key, report = case.keys / PUBLIC_KEY, tmp_path / "report-r-000001.json"
+    arguments = (str(fetched), "--public-key", str(key), "--report", str(report), "--service")
+    result = through_service("verify", *arguments)
+    assert result.exit_code == 0, result.output
+    assert "holds    ledger:" in result.output
+
+
+def test_a_forged_ledger_is_refused_through_the_service(
+    case: Case, through_service: Callable[..., Result]
+) -> None:
+    """The service checks the chain anew."""
+    case.forge_ledger("DELETE FROM events WHERE sequence = 3")
+    key = str(case.keys / PUBLIC_KEY)
+    result = through_service("verify", str(case.certificate), "--public-key", key, "--service")
+    assert result.exit_code == 1
+    assert "REFUSED  ledger:" in result.output
+
+
+# The replay
+
+
+def test_an_iterative_method_is_replayed(tmp_path: Path) -> None:
+    """Newton-CG, exchange for exchange."""
+    case = certified(
+        tmp_path,
+        client("2"),
+        "newton-cg",
+        settings={"recovery_max_rounds": 0},
+        parameters={"iterations": 2, "tolerance": 0.0, "trust_radius": 1e6, "damping": 1.0},
+    )
+    result = case.verify()
+    assert result.exit_code == 0, result.output
+    assert len(case.content()["replay"]["files"]) > 4
+    assert "bit for bit" in result.output
+
+
+def test_requests_that_were_served_together_share_their_inputs(federation) -> None:
+    """Each certificate names them, and each is replayed from them."""
+    one = federation(**SETTINGS, keep_replay_inputs=True, requests="at=1 client=2; at=1 client=1")
+    one.run()
+    assert [path.name for path in list_kept(one.directory)] == ["r-000001"]
+    for name in ("r-000001", "r-000002"):
+        file = decode((one.directory / "reports" / name / "certificate.json").read_bytes())
+        check = check_replay(file.certificate, one.directory / "replay" / "r-000001")
+        assert check.outcome is Outcome.HOLDS, check.sentence
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def test_a_crash_between_two_exchanges_leaves_inputs_that_replay(
+    federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exchange that no checkpoint knew is done again, and its file with it."""
+    original_save = CheckpointStore.save
+    kills = []
+
+    def save(self: CheckpointStore, state: FederationState, *, token: int) -> Path:
+        method = state.batch.method_state if state.batch is not None else None
+        if method is not None and method.exchanges == 2 and not kills:
+            kills.append(1)
+            raise Killed
+        return original_save(self, state, token=token)
+
+    monkeypatch.setattr(CheckpointStore, "save", save)
+    one = federation(
+        **{**SETTINGS, "recovery_max_rounds": 0},
+        keep_replay_inputs=True,
+        requests="at=1 client=2 method=newton-cg",
+    )
+    with pytest.raises(Killed):
+        one.run()
+    one.new_grid()
+    one.run()
+    file = decode((one.directory / "reports" / "r-000001" / "certificate.json").read_bytes())
+    check = check_replay(file.certificate, one.directory / "replay" / "r-000001")
+    assert check.outcome is Outcome.HOLDS, check.sentence
+
+
+def inputs(case: Case) -> Path:
+    return case.state / "replay" / "r-000001"
+
+
+def test_a_tampered_input_is_found(case: Case) -> None:
+    """One bit of a reply."""
+    path = inputs(case) / "exchange-000001.npz"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    refused(case, "replay", "not the file that the certificate names")
+
+
+@pytest.mark.parametrize("name", ["begin.npz", "exchange-000001.npz"])
+def test_a_missing_input_is_found(case: Case, name: str) -> None:
+    """Whatever of it is missing."""
+    (inputs(case) / name).unlink()
+    refused(case, "replay", f"{name} is missing")
+
+
+def test_an_input_too_many_is_found(case: Case) -> None:
+    """A second exchange that was not there."""
+    shutil.copy(inputs(case) / "exchange-000001.npz", inputs(case) / "exchange-000002.npz")
+    refused(case, "replay", "not named")
+
+
+def test_another_step_than_the_certified_one_is_found(case: Case) -> None:
+    """The server certifies a model that these replies do not give."""
+    file = decode(case.certificate.read_bytes()).certificate
+    hashes = file.model.model_copy(update={"unlearned": "ab" * 32})
+    other = file.model_copy(update={"model": hashes})
+    case.certificate.write_bytes(encode(other, load_signing_key(case.keys / SIGNING_KEY)))
+    refused(case, "replay", "The step gives the model", "certified is abab")
+
+
+def test_inputs_carry_neither_paths_nor_secrets(original: Case) -> None:
+    """The officer gets what is computed with, not where the server keeps things."""
+    assert str(original.state).encode() not in (inputs(original) / "begin.npz").read_bytes()
+
+
+def test_inputs_are_erased_by_a_command(case: Case) -> None:
+    """Afterwards there is nothing to replay."""
+    arguments = ["erase-replay", "--state-dir", str(case.state)]
+    assert CliRunner().invoke(app, [*arguments, "r-000009"]).exit_code == 2
+    assert inputs(case).exists()
+    assert CliRunner().invoke(app, [*arguments, "r-000001"]).exit_code == 0
+    assert list_kept(case.state) == []
+    refused(case, "replay", "may have been erased")
+
+
+# What is written when
+
+
+def test_by_default_nothing_is_kept_and_nothing_is_signed(federation) -> None:
+    """Both are said in the certificate, and `verify` says so."""
+    one = federation(**SETTINGS, requests="at=1 client=2")
+    one.run()
+    path = one.directory / "reports" / "r-000001" / "certificate.json"
+    file = decode(path.read_bytes())
+    assert file.signature is None
+    assert file.certificate.unsigned_because == "the run has no certificate-key"
+    assert file.certificate.replay.note == "the run does not keep inputs (keep-replay-inputs)"
+    assert list_kept(one.directory) == []
+    result = CliRunner().invoke(app, ["verify", str(path)])
+    assert result.exit_code == 1
+    assert "is not signed (the run has no certificate-key)" in result.output
+
+
+def test_a_run_with_a_key_that_cannot_sign_does_not_start(federation, tmp_path: Path) -> None:
+    """Before anything depends on it."""
+    one = federation(**SETTINGS, certificate_key=str(tmp_path / "gone"))
+    with pytest.raises(ConfigurationError, match="certificate-key"):
+        one.run()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_crash_at_the_completion_leaves_a_certificate_that_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Killed between certificate and completion it is written again; killed after it, it stays."""
+    original_move = Ledger.move
+    alive = []
+
+    def move(self: Ledger, request_id: str, to: Status, **details: Any) -> Any:
+        if to is Status.COMPLETED and not alive:
+            alive.append(1)
+            if when == "after":
+                original_move(self, request_id, to, **details)
+            raise Killed
+        return original_move(self, request_id, to, **details)
+
+    monkeypatch.setattr(Ledger, "move", move)
+    make_key_pair(tmp_path / "keys")
+    key = str(tmp_path / "keys" / SIGNING_KEY)
+    one = InProcessFederation(
+        tmp_path / "state", {**SETTINGS, "requests": "at=1 client=2", "certificate_key": key}
+    )
+    with pytest.raises(Killed):
+        one.run()
+    case = Case(one.directory, tmp_path / "keys", tmp_path / "model.pt")
+    first = case.content()
+    one.new_grid()
+    one.run()
+    one.close()
+    second = case.content()
+    varying = {"report_sha256", "ledger"} if when == "before" else set()
+    assert {key for key in first if first[key] != second[key]} <= varying
+    result = case.verify("public-key", "report", "ledger")
+    assert result.exit_code == 0, result.output
+
+
+def test_what_a_failed_attempt_kept_is_erased(federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its model and replies are nobody's inputs."""
+
+    def fail(self: Method, *_: object) -> Any:
+        raise MethodFailed("No.", retryable=False)
+
+    monkeypatch.setattr(Puf, "aggregate", fail)
+    one = federation(**SETTINGS, keep_replay_inputs=True, requests="at=1 client=2")
+    one.run()
+    assert one.ledger.get("r-000001").status is Status.FAILED
+    assert list_kept(one.directory) == []

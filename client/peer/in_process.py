@@ -1,0 +1,110 @@
+"""Peers in one process: a network that can lose, repeat and cut, for tests and for simulation.
+
+Every peer takes its turn in the order of names, so a run repeats itself bit by bit.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from client.peer.items import Greeting, Item, Offer, Parcel
+from client.peer.node import Peer
+from client.peer.work import carried_out, next_work
+from unlearning.errors import SessionError
+
+_MOST_TURNS = 100_000
+
+
+def handed_over(peer: Peer, sender: str, parcel: Parcel) -> frozenset[str]:
+    """Let `peer` take a parcel, as every transport does; the answer to a greeting, else nothing.
+
+    Raises:
+        SessionError, UpdateRefused: the parcel cannot be what it says.
+    """
+    match parcel:
+        case Greeting():
+            return peer.greeted(parcel.sender)
+        case Item():
+            peer.receive(parcel, sender)
+        case Offer():
+            peer.accept(parcel)
+    return frozenset()
+
+
+class InProcessNetwork:
+    """Links between peers.
+
+    loss: how probable it is that a parcel, or its confirmation, is lost. down: peers that cannot be reached
+    and do nothing.
+    """
+
+    def __init__(
+        self, peers: Iterable[Peer], *, loss: float = 0.0, generator: np.random.Generator | None = None
+    ) -> None:
+        self.peers = {peer.name: peer for peer in peers}
+        self.down: set[str] = set()
+        self.num_parcels = self.num_items = 0
+        self._loss = loss
+        self._generator = generator or np.random.default_rng(0)
+
+    def settle(self) -> None:
+        """Deliver, and do what requests need, until nothing is left to do among the peers that are up.
+
+        Raises:
+            SessionError: it does not come to an end.
+        """
+        for _ in range(_MOST_TURNS):
+            is_busy = False
+            for name in sorted(self.peers.keys() - self.down):
+                is_busy |= self._work(self.peers[name]) | self._deliver(self.peers[name])
+            if not is_busy:
+                return
+        raise SessionError(f"The peers do not come to rest after {_MOST_TURNS:,} turns.")
+
+    def train(self, *, patient: bool = True) -> bool:
+        """One round at every peer that can; whether there was one. Impatient: without peers that are silent."""
+        self.settle()
+        begun = {
+            name: (peer, step)
+            for name, peer in sorted(self.peers.items())
+            if name not in self.down and (step := peer.next_round(patient=patient)) is not None
+        }
+        for peer, step in begun.values():
+            move = peer.learner.move(
+                step.parameters, round_number=step.number, without=step.without, scale=step.scale
+            )
+            peer.finish_round(step, move)
+        self.settle()
+        return bool(begun)
+
+    def _work(self, peer: Peer) -> bool:
+        work = next_work(peer)
+        if work is not None:
+            peer.receive(carried_out(work, peer.learner))
+        return work is not None
+
+    def _deliver(self, peer: Peer) -> bool:
+        """Try the next parcel of each of the peer's links; whether there was one that may yet arrive."""
+        is_busy = False
+        for to in peer.contacts:
+            if to in self.down or to not in self.peers:
+                peer.broke(to)
+                continue
+            parcel = peer.next_parcel(to)
+            if parcel is None:
+                continue
+            is_busy = True
+            if self._is_lost():
+                peer.broke(to)
+                continue
+            known = handed_over(self.peers[to], peer.name, parcel)
+            self.num_parcels += 1
+            self.num_items += isinstance(parcel, Item)
+            if self._is_lost():  # it came, and the confirmation did not
+                peer.broke(to)
+            else:
+                peer.delivered(to, parcel, known)
+        return is_busy
+
+    def _is_lost(self) -> bool:
+        return self._loss > 0 and self._generator.random() < self._loss

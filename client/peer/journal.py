@@ -1,0 +1,195 @@
+"""What a peer must not forget when it stops: the items it has, its own requests' targets, its model.
+
+    state-dir/peer/items/NNNNNN.npz     one item each, in the order of arrival
+    state-dir/peer/targets.json         what this peer's own requests forget; never leaves it
+    state-dir/peer/model.npz            model, round, and the corrections that the model includes: one file, so that
+                                        a correction is added exactly once whenever the process dies
+
+Every change is durable when the call returns.
+"""
+
+import io
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.peer.items import Item, item_from, item_values
+from unlearning.durable_files import write_atomically
+from unlearning.errors import CheckpointError, SessionError
+from unlearning.parameters import Vector
+from unlearning.requests import Forget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerModel:
+    """A peer's model (d,), the rounds it has seen, and the ids of the corrections that it includes.
+
+    has_trained: whether this peer's own examples ever took part in it.
+    """
+
+    round: int
+    vector: Vector
+    applied: frozenset[str] = frozenset()
+    has_trained: bool = False
+
+
+class Journal(Protocol):
+    """Where a peer keeps these."""
+
+    def items(self) -> list[Item]:
+        """All items, in the order of arrival."""
+
+    def put(self, item: Item) -> None:
+        """Keep an item, in the place of the one with the same id if there is one."""
+
+    def targets(self) -> dict[str, Forget]:
+        """What this peer's own requests forget, by request id."""
+
+    def put_target(self, request_id: str, forget: Forget) -> None:
+        """Keep what a request forgets."""
+
+    def model(self) -> PeerModel | None:
+        """The model that was kept last; None at first."""
+
+    def put_model(self, model: PeerModel) -> None:
+        """Keep the model, in the place of the last one."""
+
+
+@dataclass(slots=True)
+class MemoryJournal:
+    """A journal that lives as long as the object: for simulation."""
+
+    _items: dict[str, Item] = field(default_factory=dict)
+    _targets: dict[str, Forget] = field(default_factory=dict)
+    _model: PeerModel | None = None
+
+    def items(self) -> list[Item]:
+        """All items, in the order of arrival."""
+        return list(self._items.values())
+
+    def put(self, item: Item) -> None:
+        """Keep an item."""
+        self._items[item.id] = item
+
+    def targets(self) -> dict[str, Forget]:
+        """What this peer's own requests forget."""
+        return dict(self._targets)
+
+    def put_target(self, request_id: str, forget: Forget) -> None:
+        """Keep what a request forgets."""
+        self._targets[request_id] = forget
+
+    def model(self) -> PeerModel | None:
+        """The model that was kept last."""
+        return self._model
+
+    def put_model(self, model: PeerModel) -> None:
+        """Keep the model."""
+        self._model = model
+
+
+class DirectoryJournal:
+    """A journal in a peer's state directory."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._directory = state_dir / "peer"
+        self._numbers: dict[str, int] = {}
+
+    def items(self) -> list[Item]:
+        """All items, in the order of arrival.
+
+        Raises:
+            CheckpointError: a file is damaged.
+        """
+        found = []
+        for path in sorted((self._directory / "items").glob("*.npz")):
+            values, arrays = _read(path)
+            try:
+                item = item_from(values, arrays.get("vector"))
+            except SessionError as exc:
+                raise CheckpointError(f"{path} is damaged: {exc}") from exc
+            self._numbers[item.id] = int(path.stem)
+            found.append(item)
+        return found
+
+    def put(self, item: Item) -> None:
+        """Keep an item."""
+        number = self._numbers.get(item.id, len(self._numbers))
+        arrays = {} if item.vector is None else {"vector": item.vector}
+        _write(self._directory / "items" / f"{number:06}.npz", item_values(item), arrays)
+        self._numbers[item.id] = number
+
+    def targets(self) -> dict[str, Forget]:
+        """What this peer's own requests forget.
+
+        Raises:
+            CheckpointError: the file is damaged; training on would break a promise.
+        """
+        path = self._directory / "targets.json"
+        if not path.exists():
+            return {}
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            return {request_id: Forget.from_json(value) for request_id, value in values.items()}
+        except (ValueError, AttributeError, TypeError) as exc:
+            raise CheckpointError(
+                f"{path} is damaged ({exc}). Restore it; this peer must not train."
+            ) from exc
+
+    def put_target(self, request_id: str, forget: Forget) -> None:
+        """Keep what a request forgets."""
+        values = {known: value.to_json() for known, value in self.targets().items()}
+        content = json.dumps({**values, request_id: forget.to_json()}).encode()
+        write_atomically(self._directory / "targets.json", content)
+
+    def model(self) -> PeerModel | None:
+        """The model that was kept last; None at first.
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        path = self._directory / "model.npz"
+        if not path.exists():
+            return None
+        values, arrays = _read(path)
+        try:
+            return PeerModel(
+                round=int(values["round"]),
+                vector=arrays["vector"],
+                applied=frozenset(values["applied"]),
+                has_trained=bool(values["has_trained"]),
+            )
+        except (KeyError, TypeError, ValueError) as exc:
+            raise CheckpointError(f"{path} is damaged ({exc}). Restore the state directory.") from exc
+
+    def put_model(self, model: PeerModel) -> None:
+        """Keep the model."""
+        values = {
+            "round": model.round,
+            "applied": sorted(model.applied),
+            "has_trained": model.has_trained,
+        }
+        _write(self._directory / "model.npz", values, {"vector": model.vector})
+
+
+def _write(path: Path, values: dict[str, Any], arrays: dict[str, Vector]) -> None:
+    file = io.BytesIO()
+    text: NDArray[np.uint8] = np.frombuffer(json.dumps(values).encode(), dtype=np.uint8)
+    np.savez(file, json=text, **arrays)  # type: ignore[arg-type]  # numpy types only its own keywords
+    write_atomically(path, file.getvalue())
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Vector]]:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        values = json.loads(arrays.pop("json").tobytes())
+    except (OSError, ValueError, KeyError, EOFError) as exc:
+        raise CheckpointError(f"{path} cannot be read ({exc}). Restore the state directory.") from exc
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path} does not hold what it should. Restore the state directory.")
+    return values, arrays

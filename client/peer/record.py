@@ -1,0 +1,108 @@
+"""What the items that a peer has say: who is a member, what was requested, what is still owed.
+
+Everything here follows from the items alone, not from their order as far as others are concerned, so peers that have
+the same items agree, and a peer that restarts knows again what it owes.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from client.peer.items import Item, Kind
+from unlearning.decentralised import Graph, from_edges
+from unlearning.parameters import Vector
+from unlearning.requests import NOTHING, Forget, Granularity
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The items by id, in the order of arrival, and the graph of the configuration."""
+
+    initial: Graph
+    items: Mapping[str, Item]
+
+    def of(self, kind: Kind, subject: str | None = None) -> Iterable[Item]:
+        """The items of a kind, about one request where it is named."""
+        return (
+            item
+            for item in self.items.values()
+            if item.kind is kind and (subject is None or item.subject == subject)
+        )
+
+    def has(self, kind: Kind, origin: str, subject: str) -> bool:
+        """Whether `origin` has said this about the request."""
+        return Item(kind=kind, origin=origin, subject=subject).id in self.items
+
+    def graph(self, *, including: str = "") -> Graph:
+        """Who is beside whom: the configuration's graph, those who joined, without those who left.
+
+        `including`: a peer that is counted even if it has left.
+        """
+        members = list(self.of(Kind.MEMBER))
+        nodes = {*self.initial.nodes, *(item.origin for item in members)}
+        named = ((item.origin, other) for item in members for other in item.values["neighbours"])
+        graph = from_edges(nodes, [*self.initial.edges, *(edge for edge in named if edge[1] in nodes)])
+        gone = {item.origin for item in self.of(Kind.CORRECTION) if item.values.get("leaves")}
+        for peer in sorted(gone - {including}):
+            graph = graph.without(peer)
+        return graph
+
+    def addresses(self) -> dict[str, str]:
+        """Where peers said that they can be reached."""
+        return {item.origin: item.values["address"] for item in self.of(Kind.MEMBER)}
+
+    def counts(self, *, before: str = "") -> dict[str, int]:
+        """How many examples each peer trains on; those that the request `before` takes out are still counted."""
+        counts = {item.origin: int(item.values["num_examples"]) for item in self.of(Kind.MEMBER)}
+        for item in self.of(Kind.CORRECTION):
+            if item.origin in counts and item.subject != before:
+                counts[item.origin] = max(0, counts[item.origin] - int(item.values["deleted"]))
+        return counts
+
+    def num_corrected(self) -> int:
+        """How many requests have at least one correction."""
+        return len({item.subject for item in self.of(Kind.CORRECTION)})
+
+    def is_corrected(self, request: Item) -> bool:
+        """Whether the origin of the request has sent its correction."""
+        return self.has(Kind.CORRECTION, request.origin, request.subject)
+
+
+def granularity_of(request: Item) -> Granularity:
+    """What kind of thing the request forgets."""
+    return Granularity(request.values["granularity"])
+
+
+def needs_statistics(request: Item) -> bool:
+    """Whether other peers' numbers or curvature are needed before the request can be corrected."""
+    return bool(request.values["curvature"]) or granularity_of(request) is not Granularity.SAMPLE
+
+
+def forget_at(peer: str, request: Item, targets: Mapping[str, Forget]) -> Forget:
+    """What the request forgets at `peer`, whose own targets these are."""
+    if granularity_of(request) is Granularity.CLASS:
+        return Forget(classes=frozenset({int(request.values["class_label"])}))
+    return targets.get(request.subject, NOTHING) if request.origin == peer else NOTHING
+
+
+def owes_correction(peer: str, request: Item) -> bool:
+    """Whether a correction of this request is `peer`'s to make: its own, and for a class everybody's."""
+    return request.origin == peer or granularity_of(request) is Granularity.CLASS
+
+
+def owes_statistics(peer: str, request: Item, record: Record) -> bool:
+    """Whether `peer` has still to send its numbers for this request."""
+    if not needs_statistics(request) or record.has(Kind.STATISTICS, peer, request.subject):
+        return False
+    if granularity_of(request) is Granularity.CLASS:
+        return True
+    leaves = granularity_of(request) is Granularity.CLIENT and request.origin == peer
+    return not leaves and not record.is_corrected(request)
+
+
+def curvatures_for(request: Item, record: Record) -> dict[str, tuple[int, Vector]]:
+    """The curvatures that came for the request, with their numbers of examples, by peer."""
+    return {
+        item.origin: (int(item.values["num_examples"]), item.vector)
+        for item in record.of(Kind.STATISTICS, request.subject)
+        if item.vector is not None and item.values["num_examples"]
+    }

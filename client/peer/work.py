@@ -1,0 +1,157 @@
+"""What requests need of a peer: its numbers and curvature for others, and corrections.
+
+`next_work` finds it, `carried_out` computes it without touching the peer. What fails is said, not tried for ever: the
+correction then has no vector and a reason, and the examples stay out of training all the same.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from client.peer.items import Item, Kind
+from client.peer.learner import CorrectionOrder, Learner
+from client.peer.node import Peer
+from client.peer.record import (
+    curvatures_for,
+    forget_at,
+    granularity_of,
+    needs_statistics,
+    owes_correction,
+    owes_statistics,
+)
+from unlearning.decentralised import FederationCounts
+from unlearning.errors import FlowerUnlearningError
+from unlearning.requests import Granularity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One item to make for a request. deleted: how many of the peer's examples go, `learnt` of them trained on."""
+
+    kind: Kind
+    peer: str
+    request: Item
+    order: CorrectionOrder
+    num_examples: int
+    deleted: int
+    learnt: int
+    shares_curvature: bool
+    leaves: bool
+
+
+def next_work(peer: Peer, *, overdue: frozenset[str] = frozenset()) -> Work | None:
+    """The next item that `peer` owes, in the order in which requests came to it.
+
+    overdue: ids of requests that wait no longer for peers that are silent.
+    """
+    for request in list(peer.record.of(Kind.REQUEST)):
+        if owes_statistics(peer.name, request, peer.record):
+            return _work(peer, request, Kind.STATISTICS)
+        is_owed = owes_correction(peer.name, request)
+        if not is_owed or peer.record.has(Kind.CORRECTION, peer.name, request.subject):
+            continue
+        if request.subject in overdue or not missing_statistics(peer, request):
+            return _work(peer, request, Kind.CORRECTION)
+    return None
+
+
+def missing_statistics(peer: Peer, request: Item) -> list[str]:
+    """Whose numbers a request of this peer still waits for."""
+    if not needs_statistics(request):
+        return []
+    leaver = request.origin if granularity_of(request) is Granularity.CLIENT else None
+    return [
+        other
+        for other in peer.graph.nodes
+        if other != leaver and not peer.record.has(Kind.STATISTICS, other, request.subject)
+    ]
+
+
+def carried_out(work: Work, learner: Learner) -> Item:
+    """The item that was owed."""
+    return _statistics(work, learner) if work.kind is Kind.STATISTICS else _correction(work, learner)
+
+
+def _work(peer: Peer, request: Item, kind: Kind) -> Work:
+    before, forget = peer.forgotten(before=request.subject), forget_at(peer.name, request, {})
+    if request.origin == peer.name:
+        forget |= peer.target(request.subject)
+    held = peer.record.counts(before=request.subject)
+    deleted = peer.learner.count(forget, outside=before)
+    learnt = deleted if peer.model.has_trained else 0
+    if granularity_of(request) is Granularity.CLASS:
+        statistics = peer.record.of(Kind.STATISTICS, request.subject)
+        federation_deleted = sum(int(item.values["deleted"]) for item in statistics)
+    else:
+        federation_deleted = learnt
+    counts = FederationCounts(
+        num_peers=len(peer.graph.nodes),
+        num_examples=sum(held.get(node, 0) for node in peer.graph.nodes),
+        num_deleted=federation_deleted,
+    )
+    order = CorrectionOrder(
+        parameters=peer.model.vector,
+        before=before,
+        forget=forget,
+        counts=counts,
+        curvatures=curvatures_for(request, peer.record),
+    )
+    return Work(
+        kind=kind,
+        peer=peer.name,
+        request=request,
+        order=order,
+        num_examples=held.get(peer.name, 0),
+        deleted=deleted,
+        learnt=learnt,
+        shares_curvature=bool(request.values["curvature"]),
+        leaves=granularity_of(request) is Granularity.CLIENT,
+    )
+
+
+def _statistics(work: Work, learner: Learner) -> Item:
+    values: dict[str, object] = {
+        "num_examples": work.num_examples - work.deleted,
+        "deleted": work.learnt,
+    }
+    vector = None
+    if work.shares_curvature and work.num_examples > work.deleted:
+        try:
+            vector = learner.curvature(work.order.parameters, without=work.order.before | work.order.forget)
+        except FlowerUnlearningError as exc:
+            values["reason"] = str(exc)
+    return Item(
+        kind=Kind.STATISTICS,
+        origin=work.peer,
+        subject=work.request.subject,
+        values=values,
+        vector=vector,
+    )
+
+
+def _correction(work: Work, learner: Learner) -> Item:
+    values: dict[str, object] = {"weight": 0.0, "deleted": work.deleted, "leaves": work.leaves}
+    vector = None
+    if not work.learnt:
+        values["reason"] = (
+            "None of these examples ever took part in training, so there is nothing to take out."
+        )
+    elif work.shares_curvature and not work.order.curvatures:
+        values["reason"] = "No peer sent its curvature, so there is no correction."
+    else:
+        try:
+            answer = learner.correction(work.order)
+            if not np.isfinite(answer.vector).all():
+                values["reason"] = "The correction is not finite, so it was not sent. Raise the damping."
+            else:
+                vector = answer.vector
+                values |= {"weight": answer.weight, "account": dict(answer.account)}
+        except FlowerUnlearningError as exc:
+            values["reason"] = str(exc)
+    return Item(
+        kind=Kind.CORRECTION,
+        origin=work.peer,
+        subject=work.request.subject,
+        values=values,
+        vector=vector,
+    )

@@ -1,0 +1,84 @@
+"""Peers for tests: with data of their own, or with a learner that only counts."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from client.peer.journal import Journal, MemoryJournal
+from client.peer.learner import CorrectionAnswer, CorrectionOrder, SiteLearner
+from client.peer.node import Peer, PeerRules
+from unlearning.decentralised import CorrectionSettings, Graph
+from unlearning.parameters import Vector
+from unlearning.requests import Forget
+from unlearning.tasks import TaskSettings, load_site, make_task
+from unlearning.training import TrainingSettings, initial_parameters
+
+
+@dataclass
+class CountingLearner:
+    """Ten examples "0" to "9" of a class each; its corrections and moves are known beforehand."""
+
+    peer: str
+    step: float = 1.0
+    orders: list[CorrectionOrder] = field(default_factory=list)
+
+    def _ids(self, forget: Forget) -> set[str]:
+        if forget.everything:
+            return {str(index) for index in range(10)}
+        return set(forget.sample_ids) | {str(label) for label in forget.classes}
+
+    def count(self, forget: Forget, *, outside: Forget) -> int:
+        return len(self._ids(forget) - self._ids(outside))
+
+    def check(self, forget: Forget) -> None:
+        pass
+
+    def move(self, parameters: Vector, *, round_number: int, without: Forget, scale: float) -> Vector:
+        return np.full_like(parameters, self.step)
+
+    def curvature(self, parameters: Vector, *, without: Forget) -> Vector:
+        return np.full(parameters.size, 1.0 + int(self.peer))
+
+    def correction(self, order: CorrectionOrder) -> CorrectionAnswer:
+        self.orders.append(order)
+        return CorrectionAnswer(vector=np.full(order.parameters.size, 8.0), weight=0.25, account={})
+
+
+def counting_peers(graph: Graph, rules: PeerRules | None = None) -> list[Peer]:
+    """A peer for each node, with a model of three numbers that begins at zero."""
+    return [counting_peer(name, graph, MemoryJournal(), rules) for name in graph.nodes]
+
+
+def counting_peer(name: str, graph: Graph, journal: Journal, rules: PeerRules | None = None) -> Peer:
+    return Peer(name, graph, CountingLearner(name), journal, rules or PeerRules(), np.zeros(3))
+
+
+DIGITS = TaskSettings(dataset="digits", partition="dirichlet", alpha=0.5, dtype="float64", max_examples=400)
+L2 = 0.05
+
+
+def digits_peers(
+    graph: Graph, rules: PeerRules, corrections: CorrectionSettings, *, learning_rate: float = 0.3
+) -> list[Peer]:
+    """Peers that share digits unequally and take one full gradient step a round."""
+    settings = replace(DIGITS, num_clients=len(graph.nodes))
+    task = make_task(settings)
+    training = TrainingSettings(batch_size=10_000, learning_rate=learning_rate, weight_decay=L2)
+    return [
+        Peer(
+            name,
+            graph,
+            SiteLearner(
+                peer=name,
+                task=task,
+                examples=load_site(settings, number).train,
+                training=training,
+                corrections=corrections,
+                num_steps=1,
+            ),
+            MemoryJournal(),
+            rules,
+            initial_parameters(task, seed=0),
+        )
+        for number, name in enumerate(graph.nodes)
+    ]

@@ -1,0 +1,240 @@
+"""Deletions of samples, classes and clients among peers in one process, down to retraining."""
+
+import numpy as np
+import pytest
+
+from client.peer.in_process import InProcessNetwork
+from client.peer.items import Item, Kind
+from client.peer.journal import MemoryJournal
+from client.peer.learner import SiteLearner
+from client.peer.node import Peer, PeerRules
+from tests.convex import minimiser
+from tests.peers import L2, counting_peer, counting_peers, digits_peers
+from unlearning.curvature import gradient
+from unlearning.decentralised import CorrectionSettings, PeerCurvature, complete, ring
+from unlearning.errors import AlreadyForgotten
+from unlearning.parameters import Vector
+from unlearning.requests import Granularity, Target
+from unlearning.tasks.task import joined
+
+GRAPH = complete("0123")
+EXACT = CorrectionSettings(l2=L2)
+
+
+def settled(
+    corrections: CorrectionSettings = EXACT, *, shared: bool = True, start: Vector | None = None
+) -> InProcessNetwork:
+    """Four peers that share digits unequally; their models are the minimiser over everybody, or `start`."""
+    rules = PeerRules(rounds=1, fine_tuning_rounds=0, shared_curvature=shared)
+    network = InProcessNetwork(digits_peers(GRAPH, rules, corrections))
+    network.train()
+    best = optimum(network) if start is None else start
+    for peer in network.peers.values():
+        peer._keep(type(peer.model)(round=1, vector=best, has_trained=True))
+    return network
+
+
+def optimum(network: InProcessNetwork, *, without: str = "") -> Vector:
+    """The minimiser over what no peer has forgotten."""
+    parts = []
+    for peer in network.peers.values():
+        assert isinstance(peer.learner, SiteLearner)
+        if peer.name != without:
+            parts.append(peer.learner._without(peer.forgotten()))
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = joined(whole, part)
+    return minimiser(peer.learner.task, whole, L2, peer.model.vector)
+
+
+@pytest.fixture(scope="module")
+def start() -> Vector:
+    """The minimiser over everybody, found once."""
+    return next(iter(settled().peers.values())).model.vector
+
+
+def gap(network: InProcessNetwork, start: Vector, at: str, *, without: str = "") -> float:
+    """Distance of a peer's model to the retrained minimum over that before the deletion."""
+    target = optimum(network, without=without)
+    return float(np.linalg.norm(network.peers[at].model.vector - target) / np.linalg.norm(start - target))
+
+
+def test_deleted_samples_are_taken_out_of_every_peers_model(start: Vector) -> None:
+    """With everybody's curvature less than 10 % of the way to retraining is left, at a peer that is not the origin."""
+    network = settled(start=start)
+    learner = network.peers["1"].learner
+    assert isinstance(learner, SiteLearner)
+    ids = frozenset(learner.examples.ids[:30].tolist())
+    network.peers["1"].file(Target(Granularity.SAMPLE, "1", ids), "key")
+    network.settle()
+    assert gap(network, start, at="3") < 0.1
+
+
+def test_a_class_is_taken_out_at_every_peer(start: Vector) -> None:
+    """Each peer corrects its part with the number of deleted examples of all; together it is a Newton step."""
+    network = settled(start=start)
+    network.peers["2"].file(Target(Granularity.CLASS, class_label=3), "key")
+    network.settle()
+    assert gap(network, start, at="0") < 0.5  # a tenth of all examples: the Newton step's own error
+    assert len(list(network.peers["0"].record.of(Kind.CORRECTION))) == 4
+
+
+def test_a_client_is_taken_out_and_leaves_the_graph(start: Vector) -> None:
+    """The rest gets near retraining without it, and mixes without it."""
+    network = settled(start=start)
+    network.peers["3"].file(Target(Granularity.CLIENT, "3"), "key")
+    network.settle()
+    assert gap(network, start, at="0", without="3") < 0.4
+    assert all(peer.graph.nodes == ("0", "1", "2") for peer in network.peers.values())
+    assert network.peers["3"].has_left
+
+
+def test_the_fisher_diagonal_takes_a_client_out_in_the_right_direction(start: Vector) -> None:
+    """Vectors of d numbers instead of matrices; the damped step still goes towards retraining."""
+    settings = CorrectionSettings(curvature=PeerCurvature.FISHER_DIAGONAL, l2=L2, damping=0.1)
+    network = settled(settings, shared=False, start=start)
+    network.peers["3"].file(Target(Granularity.CLIENT, "3"), "key")
+    network.settle()
+    moved = network.peers["0"].model.vector - start
+    wanted = optimum(network, without="3") - start
+    assert moved @ wanted > 0.3 * np.linalg.norm(moved) * np.linalg.norm(wanted)
+
+
+def test_curvatures_are_dropped_once_the_correction_is_there(start: Vector) -> None:
+    """A matrix from every peer is not kept for ever."""
+    network = settled(start=start)
+    network.peers["3"].file(Target(Granularity.CLIENT, "3"), "key")
+    network.settle()
+    kept = [item.vector for item in network.peers["0"].record.of(Kind.STATISTICS)]
+    assert kept == [None] * 3
+
+
+def test_a_round_moves_the_mean_along_the_gradient_over_all_examples() -> None:
+    """Learning rates scaled by the peers' sizes: every example counts the same, though peers differ in size."""
+    network = InProcessNetwork(digits_peers(GRAPH, PeerRules(), EXACT, learning_rate=0.3))
+    before = network.peers["0"].model.vector
+    learners = [peer.learner for peer in network.peers.values()]
+    everything = learners[0].examples  # type: ignore[attr-defined]
+    for learner in learners[1:]:
+        everything = joined(everything, learner.examples)  # type: ignore[attr-defined]
+    network.train()
+    mean = np.mean([peer.model.vector for peer in network.peers.values()], axis=0)
+    slope = gradient(learners[0].task, before, everything, l2=0.0)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(mean, before - 0.3 * (slope + L2 * before), atol=1e-12)
+
+
+def test_one_round_of_fine_tuning_follows_a_deletion() -> None:
+    """When training has ended, a deletion opens one more round, and no second one."""
+    network = InProcessNetwork(counting_peers(ring("0123"), PeerRules(rounds=2, fine_tuning_rounds=1)))
+    while network.train():
+        pass
+    assert {peer.model.round for peer in network.peers.values()} == {2}
+    network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"5"})), "key")
+    while network.train():
+        pass
+    assert {peer.model.round for peer in network.peers.values()} == {3}
+
+
+def test_a_deletion_before_training_needs_no_correction() -> None:
+    """What no model has seen is left out of training, and nothing is added to the models."""
+    network = InProcessNetwork(counting_peers(ring("0123")))
+    network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"5"})), "key")
+    network.settle()
+    (correction,) = network.peers["2"].record.of(Kind.CORRECTION)
+    assert correction.vector is None
+    assert network.peers["2"].record.counts()["1"] == 9
+
+
+def test_a_class_deletion_counts_the_examples_of_all_peers() -> None:
+    """Each peer's correction is weighted with what the class has at everybody, not with its own part."""
+    network = InProcessNetwork(counting_peers(ring("0123")))
+    network.train()
+    network.peers["0"].file(Target(Granularity.CLASS, class_label=4), "key")
+    network.settle()
+    for peer in network.peers.values():
+        (order,) = peer.learner.orders  # type: ignore[attr-defined]
+        assert (order.counts.num_examples, order.counts.num_deleted) == (40, 4)
+
+
+def test_samples_deleted_twice_are_taken_out_once() -> None:
+    """A second request about the same samples counts only what is new in it."""
+    network = InProcessNetwork(counting_peers(ring("0123")))
+    network.train()
+    for key, ids in (("first", {"1", "2"}), ("second", {"2", "3"})):
+        network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset(ids)), key)
+        network.settle()
+    _, second = network.peers["1"].learner.orders  # type: ignore[attr-defined]
+    assert second.before.sample_ids == {"1", "2"}
+    assert network.peers["0"].record.counts()["1"] == 7
+
+
+def test_a_peer_that_has_left_takes_no_further_request() -> None:
+    """Everything is forgotten already."""
+    network = InProcessNetwork(counting_peers(ring("0123")))
+    network.train()
+    network.peers["1"].file(Target(Granularity.CLIENT, "1"), "first")
+    network.settle()
+    with pytest.raises(AlreadyForgotten):
+        network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"5"})), "second")
+
+
+def test_a_client_deletion_waits_for_a_peer_that_is_down() -> None:
+    """Its curvature is needed; when it is back the deletion goes on."""
+    network = InProcessNetwork(counting_peers(ring("0123")))
+    network.train()
+    network.down.add("2")
+    network.peers["0"].file(Target(Granularity.CLIENT, "0"), "key")
+    network.settle()
+    assert not network.peers["0"].has_left
+    network.down.clear()
+    network.settle()
+    assert network.peers["0"].has_left
+    assert network.peers["2"].graph.nodes == ("1", "2", "3")
+
+
+def test_a_peer_that_joins_takes_over_the_model_and_is_trained_with() -> None:
+    """It names its neighbours; everybody learns of it, and it begins where the others are."""
+    network = InProcessNetwork(counting_peers(ring("0123")))
+    for _ in range(3):
+        network.train()
+    network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"5"})), "key")
+    network.settle()
+    model = network.peers["0"].model
+    grown = ring("0123").joined_by("4", ("0", "2"))
+    network.peers["4"] = counting_peer("4", grown, MemoryJournal())
+    network.settle()
+    np.testing.assert_allclose(network.peers["4"].model.vector, model.vector)
+    assert network.train()
+    assert all(peer.graph == grown for peer in network.peers.values())
+    assert {peer.model.round for peer in network.peers.values()} == {4}
+
+
+def test_rounds_go_on_without_a_silent_neighbour_when_patience_ends() -> None:
+    """Its weight goes to the peer's own model; when it is back it takes part again."""
+    network = InProcessNetwork(counting_peers(ring("0123")))
+    network.train()
+    network.down.add("2")
+    while network.train():  # until the neighbours have used up its last model
+        pass
+    assert network.train(patient=False)
+    network.down.clear()
+    furthest = max(peer.model.round for peer in network.peers.values())
+    for _ in range(6):
+        network.train()
+    assert min(peer.model.round for peer in network.peers.values()) > furthest
+
+
+def test_a_correction_that_cannot_be_computed_says_why() -> None:
+    """Forgetting every sample leaves nothing to retain: no vector, a reason, and no training on them."""
+    rules = PeerRules(rounds=1)
+    network = InProcessNetwork(digits_peers(GRAPH, rules, EXACT))
+    network.train()
+    learner = network.peers["1"].learner
+    assert isinstance(learner, SiteLearner)
+    ids = frozenset(learner.examples.ids.tolist())
+    network.peers["1"].file(Target(Granularity.SAMPLE, "1", ids), "key")
+    network.settle()
+    item: Item = next(iter(network.peers["0"].record.of(Kind.CORRECTION)))
+    assert item.vector is None
+    assert "example" in item.values["reason"]
+    assert isinstance(network.peers["1"], Peer)

@@ -1,0 +1,225 @@
+"""Items reach everybody once, whatever the network and the peers go through."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.peer.in_process import InProcessNetwork
+from client.peer.items import Item, Kind, Offer
+from client.peer.journal import DirectoryJournal, MemoryJournal
+from client.peer.node import Peer, PeerRules
+from tests.peers import counting_peer, counting_peers
+from tests.unit.decentralised.graphs import connected_graphs
+from unlearning.decentralised import Graph, from_edges, ring
+from unlearning.errors import SessionError, UpdateRefused
+from unlearning.requests import Granularity, Target
+
+FIVE = ring("01234")
+
+
+def samples(peer: str, *ids: str) -> Target:
+    return Target(Granularity.SAMPLE, peer, frozenset(ids))
+
+
+def trained(graph: Graph, rules: PeerRules | None = None, **network: object) -> InProcessNetwork:
+    """Peers that have trained for one round, so that there is something to take out."""
+    made = InProcessNetwork(counting_peers(graph, rules), **network)  # type: ignore[arg-type]
+    made.train()
+    return made
+
+
+def mean(network: InProcessNetwork) -> np.ndarray:
+    return np.mean([peer.model.vector for peer in network.peers.values()], axis=0)
+
+
+@given(connected_graphs(), st.floats(0, 0.6), st.integers(0, 2**32 - 1), st.data())
+@settings(max_examples=40, deadline=None)  # a machine that does other work must not fail it
+def test_a_correction_reaches_every_peer_once_on_any_connected_graph(
+    graph: Graph, loss: float, seed: int, data: st.DataObject
+) -> None:
+    """With parcels and confirmations lost at random, every model moves by weight times vector, once."""
+    network = trained(graph)
+    lossy = InProcessNetwork(network.peers.values(), loss=loss, generator=np.random.default_rng(seed))
+    before = {name: peer.model.vector for name, peer in network.peers.items()}
+    origin = data.draw(st.sampled_from(graph.nodes))
+    network.peers[origin].file(samples(origin, "3"), "key")
+    lossy.settle()
+    for name, peer in network.peers.items():
+        np.testing.assert_allclose(peer.model.vector, before[name] + 0.25 * 8.0)
+
+
+def test_without_losses_an_item_travels_each_edge_about_once() -> None:
+    """N peers and E edges: at most 2E deliveries of each item, and every peer gets it."""
+    network = trained(FIVE)
+    network.num_items = 0
+    network.peers["2"].file(samples("2", "3"), "key")
+    network.settle()
+    num_items = 2  # the request and its correction
+    assert num_items * 4 <= network.num_items <= num_items * 2 * len(FIVE.edges)
+
+
+def test_a_repeated_item_is_discarded() -> None:
+    """The second time it changes nothing and says so."""
+    peer = counting_peers(FIVE)[0]
+    item = Item(
+        kind=Kind.CORRECTION,
+        origin="3",
+        subject="3-key",
+        values={"weight": 0.5, "deleted": 1},
+        vector=np.ones(3),
+    )
+    assert peer.receive(item)
+    assert not peer.receive(item)
+    np.testing.assert_allclose(peer.model.vector, 0.5)
+
+
+def test_a_peer_that_was_down_during_the_flooding_catches_up(tmp_path: Path) -> None:
+    """It misses both paths of the ring, restarts from its state directory and gets the correction then."""
+    network = trained(FIVE)
+    journal = DirectoryJournal(tmp_path)
+    network.peers["3"] = counting_peer("3", FIVE, journal)
+    network.settle()
+    network.down.add("3")
+    before = network.peers["3"].model.vector
+    network.peers["1"].file(samples("1", "7"), "key")
+    network.settle()
+    assert network.peers["2"].model.vector[0] > network.peers["3"].model.vector[0]
+    network.peers["3"] = counting_peer("3", FIVE, DirectoryJournal(tmp_path))
+    network.down.clear()
+    network.settle()
+    np.testing.assert_allclose(network.peers["3"].model.vector, before + 2.0)
+
+
+def test_a_peer_that_dies_before_its_model_is_written_adds_the_correction_when_it_restarts(
+    tmp_path: Path,
+) -> None:
+    """The item is in the journal and not in the model: it is added then, and not again after that."""
+    counting_peer("0", FIVE, DirectoryJournal(tmp_path))
+    item = Item(
+        kind=Kind.CORRECTION,
+        origin="3",
+        subject="3-key",
+        values={"weight": 0.5, "deleted": 1},
+        vector=np.ones(3),
+    )
+    journal = DirectoryJournal(tmp_path)
+    journal.items()
+    journal.put(item)  # and here it dies
+    for _ in range(2):
+        peer = counting_peer("0", FIVE, DirectoryJournal(tmp_path))
+        np.testing.assert_allclose(peer.model.vector, 0.5)
+
+
+def test_a_request_survives_the_peer_that_it_was_issued_at(tmp_path: Path) -> None:
+    """Killed right after it took the request, it still owes the correction when it is back."""
+    peer = counting_peer("0", FIVE, DirectoryJournal(tmp_path))
+    peer.file(samples("0", "3", "4"), "key")
+    again = counting_peer("0", FIVE, DirectoryJournal(tmp_path))
+    assert again.forgotten().sample_ids == {"3", "4"}
+    network = InProcessNetwork([again, *counting_peers(FIVE)[1:]])
+    network.settle()
+    assert all(other.record.has(Kind.CORRECTION, "0", "0-key") for other in network.peers.values())
+
+
+def test_sample_ids_never_leave_their_peer() -> None:
+    """Others learn that samples were deleted and how many, not which."""
+    network = trained(FIVE)
+    network.peers["1"].file(samples("1", "secret-id"), "key")
+    network.settle()
+    assert "secret-id" not in str([dict(item.values) for item in network.peers["4"].record.items.values()])
+
+
+@given(st.lists(st.sampled_from("01234"), min_size=1, max_size=3, unique=True), st.integers(0, 3))
+@settings(max_examples=20, deadline=None)
+def test_the_mean_model_moves_by_exactly_the_correction_while_rounds_go_on(
+    origins: list[str], after: int
+) -> None:
+    """Models that were sent before a correction was known are corrected before they are mixed in."""
+    plain, network = trained(FIVE), trained(FIVE)
+    for number, origin in enumerate(origins):
+        for one in (plain, network):
+            for _ in range(after):
+                one.train()
+        network.peers[origin].file(samples(origin, str(number)), "key")
+    for _ in range(3):
+        plain.train()
+        network.train()
+    np.testing.assert_allclose(mean(network), mean(plain) + 2.0 * len(origins))
+
+
+def test_a_stale_model_of_a_neighbour_is_corrected_before_it_is_mixed_in() -> None:
+    """An offer from before the correction counts as if it had included it."""
+    peer = counting_peer("a", from_edges("ab", [("a", "b")]), MemoryJournal())
+    peer.receive(
+        Item(
+            kind=Kind.MEMBER,
+            origin="b",
+            values={"address": "", "neighbours": ["a"], "num_examples": 10},
+        )
+    )
+    peer.accept(Offer(sender="b", round=0, vector=np.full(3, 4.0), applied=frozenset()))
+    peer.receive(
+        Item(
+            kind=Kind.CORRECTION,
+            origin="b",
+            subject="b-1",
+            values={"weight": 0.5, "deleted": 0},
+            vector=np.ones(3),
+        )
+    )
+    begun = peer.next_round()
+    assert begun is not None
+    peer.finish_round(begun, np.zeros(3))
+    np.testing.assert_allclose(peer.model.vector, (0 + 0.5 + 4 + 0.5) / 2)
+
+
+def test_an_offer_with_an_unknown_correction_waits() -> None:
+    """Mixed in, the correction would later be added a second time."""
+    graph = from_edges("ab", [("a", "b")])
+    peer = counting_peer("a", graph, MemoryJournal())
+    member = {"address": "", "neighbours": ["a"], "num_examples": 10}
+    peer.receive(Item(kind=Kind.MEMBER, origin="b", values=member))
+    peer.accept(Offer(sender="b", round=0, vector=np.ones(3), applied=frozenset({"correction/b/x"})))
+    assert peer.next_round() is None
+
+
+@pytest.mark.parametrize(
+    ("item", "error"),
+    [
+        (Item(kind=Kind.CORRECTION, origin="3", values={"weight": 7.0, "deleted": 1}), SessionError),
+        (
+            Item(kind=Kind.CORRECTION, origin="3", values={"weight": 1, "deleted": 1}, vector=np.ones(2)),
+            UpdateRefused,
+        ),
+        (
+            Item(
+                kind=Kind.CORRECTION,
+                origin="3",
+                values={"weight": 1, "deleted": 1},
+                vector=np.array([1.0, np.nan, 0.0]),
+            ),
+            UpdateRefused,
+        ),
+        (Item(kind=Kind.MEMBER, origin="3", values={"num_examples": 4}), SessionError),
+    ],
+)
+def test_an_item_that_cannot_be_right_is_refused_and_not_kept(item: Item, error: type[Exception]) -> None:
+    """What a broken or hostile peer sends neither changes the model nor travels on."""
+    peer = counting_peers(FIVE)[0]
+    with pytest.raises(error):
+        peer.receive(item)
+    assert item.id not in peer.record.items
+
+
+def test_two_lists_of_what_a_journal_holds_agree() -> None:
+    """An item, a target and a model come back from the directory as they went in."""
+    with tempfile.TemporaryDirectory() as directory:
+        peer = counting_peer("0", FIVE, DirectoryJournal(Path(directory)))
+        peer.file(samples("0", "5"), "key")
+        again: Peer = counting_peer("0", FIVE, DirectoryJournal(Path(directory)))
+        assert list(again.record.items) == list(peer.record.items)
+        assert again.target("0-key") == peer.target("0-key")

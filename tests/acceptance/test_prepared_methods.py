@@ -8,16 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Message
 
 from client.memory import DirectoryMemory
 from server.checkpoints import CheckpointStore
 from server.ledger import Ledger
 from server.preparations import Preparations
+from strategies.messages import MEASURE, TRAIN, UNLEARN, WHOAMI, named_arrays
 from tests.acceptance.test_crash_recovery import Killed, Killer
 from tests.federation import InProcessFederation, client
 from unlearning.errors import ConfigurationError, UnsupportedRequest
+from unlearning.methods.carried_vectors import CarryVectors
 from unlearning.parameters import content_hash
-from unlearning.requests import Status
+from unlearning.requests import Granularity, Status, Target
 from unlearning.stores import DirectoryStore
 
 PREPARED = [
@@ -247,3 +250,88 @@ def test_a_kill_at_any_durable_step_changes_no_bit(federation, monkeypatch, meth
         assert content_hash(state.parameters) == expected, f"killed at step {kill_at} of {total}"
         assert places(one) == places(whole), f"killed at step {kill_at} of {total}"
         one.close()
+
+
+def sent_to_train(one: InProcessFederation, number: int) -> list[Message]:
+    """The messages of a training or recovery round."""
+    of_round = [message for message in one.grid.sent if message.metadata.group_id == str(number)]
+    return [message for message in of_round if message.metadata.message_type == TRAIN]
+
+
+def vectors_sent(one: InProcessFederation, number: int) -> set[tuple[int, ...]]:
+    """The shapes of HF-online's vectors in a round's messages."""
+    name = "prepared.hf-online.vectors"
+    arrays = [named_arrays(message.content) for message in sent_to_train(one, number)]
+    return {found[name].shape for found in arrays if name in found}
+
+
+def test_hf_online_adds_a_vector_and_contacts_nobody(federation):
+    """The unlearned model is the kept vector added; no message belongs to the deletion but measurements."""
+    one = federation(prepare="hf-online", **SMALL)
+    before = one.run(rounds=3)
+    (entry,) = one.directory.glob("kept/hf-online/0/1/0000000003.npz")
+    with np.load(entry) as file:
+        expected = before.parameters + file["vector"]
+    sent = len(one.grid.sent)
+    request = one.file(client("1"), "hf-online")
+    one.run(rounds=3)
+    done = one.ledger.get(request.id)
+    assert done.status is Status.COMPLETED
+    assert done.result["model_hash_unlearned"] == content_hash(expected)
+    kinds = {m.metadata.message_type for m in one.grid.sent[sent:] if m.metadata.group_id == "4"}
+    assert kinds <= {MEASURE, WHOAMI}
+    assert UNLEARN not in {message.metadata.message_type for message in one.grid.sent}
+
+
+def test_hf_online_sends_no_vector_in_the_first_round_and_none_of_the_forgotten(federation):
+    """One a client from the second round on; after the deletion one less, in recovery already."""
+    one = federation(prepare="hf-online", **{**SMALL, "recovery_target": 1.0})
+    one.run(rounds=2)
+    one.file(client("1"), "hf-online")
+    state = one.run(rounds=3)
+    assert state.round == 5  # two of training, the deletion, one of recovery, one of training
+    assert [vectors_sent(one, number) for number in (1, 2, 4, 5)] == [
+        set(),
+        {(3, 650)},
+        {(2, 650)},
+        {(2, 650)},
+    ]
+    assert {name for m in sent_to_train(one, 1) for name in named_arrays(m.content)} == {"vector"}
+
+
+def test_hf_online_comes_close_to_a_federation_that_never_had_the_client(federation):
+    """With six clients, after four rounds: most of the way, without a recovery round."""
+    settings = {**SMALL, "num_clients": 6, "recovery_max_rounds": 0, "rounds": 4, "learning_rate": 0.1}
+    one, without = federation(name="with", prepare="hf-online", **settings), federation(name="no", **settings)
+    without.grid.offline.add(without.node("2"))
+    exact = without.run().parameters
+    before = one.run().parameters
+    one.file(client("2"), "hf-online")
+    after = one.run().parameters
+    assert np.linalg.norm(after - exact) < 0.1 * np.linalg.norm(before - exact)
+
+
+def test_an_answer_without_the_carried_vectors_is_refused(federation, monkeypatch):
+    """Its model would enter and its part of the vectors would be missing; the round's record says so."""
+    one = federation(prepare="hf-online", **SMALL)
+    carry = CarryVectors.train
+
+    def forgetful(self, options, work, ordinary):
+        return ordinary() if work.client_id == "0" else carry(self, options, work, ordinary)
+
+    monkeypatch.setattr(CarryVectors, "train", forgetful)
+    one.run(rounds=2)
+    first, second = one.ledger.rounds()
+    assert first.metrics["participants"] == ["0", "1", "2"]
+    assert second.metrics["participants"] == ["1", "2"]
+    assert "returned none" in second.metrics["refused"]["0"]
+
+
+def test_hf_online_refuses_samples_and_unnamed_clients_at_the_door(federation):
+    """The message names the level, or what to configure."""
+    one = federation(prepare="hf-online clients=0", **SMALL)
+    one.run(rounds=1)
+    with pytest.raises(UnsupportedRequest, match="hf-online clients=0,1"):
+        one.file(client("1"), "hf-online")
+    with pytest.raises(UnsupportedRequest, match=r"works at the level\(s\) client"):
+        one.file(Target(Granularity.CLASS, class_label=1), "hf-online")

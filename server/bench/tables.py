@@ -1,5 +1,6 @@
 """The papers' tables from rows: mean ± standard deviation over seeds, distance or gain to Retrain."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -114,6 +115,8 @@ def _cell(title: str, value_of: Value, name: str, group: Sequence[Row], retrain:
     if not known:
         return "–"
     values = list(known.values())
+    if not all(map(math.isfinite, values)):
+        return "not finite"
     mean = statistics.fmean(values)
     text = _number(mean, title)
     if len(values) > 1 and "bytes" not in title and "FLOPs" not in title:

@@ -77,7 +77,7 @@ class LedgerPlace(_Part):
 class CertifiedAttacks(_Part):
     """The verdict (one of three) and every attack's figures with intervals, as in report.json."""
 
-    verdict: str
+    verdict: Literal["indistinguishable from retraining by these attacks", "reduced", "not shown"]
     reasons: list[str]
     before: dict[str, Any]
     after: dict[str, Any]

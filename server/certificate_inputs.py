@@ -1,6 +1,7 @@
 """What the setting `keep-replay-inputs` keeps of a deletion, so that its server step can be executed again.
 
     STATE_DIR/replay/REQUEST/begin.npz              the model before, the method, settings, the first problem
+    STATE_DIR/replay/REQUEST/kept-00000001.npz      for a prepared method: what was kept of one client's one round
     STATE_DIR/replay/REQUEST/exchange-000001.npz    the replies that the method was given, and its problem
 
 REQUEST is the first request of those that were served together. These files carry what was forgotten: the
@@ -29,9 +30,10 @@ from strategies.run_config import RunSettings
 from unlearning.durable_files import sync_directory, write_atomically
 from unlearning.errors import CertificateError
 from unlearning.methods import Instruction, Method, Problem, Reply, UnlearningState
-from unlearning.methods.method import ClientSite
+from unlearning.methods.method import ClientSite, Kept
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
+from unlearning.stores import MemoryStore, Store
 
 DIRECTORY = "replay"
 BEGIN = "begin.npz"
@@ -72,6 +74,8 @@ class RecordingMethod:
             "settings": self._settings.model_dump(mode="json", by_alias=True, exclude=set(_LEFT_OUT)),
             "problem": _problem_to_json(problem),
         }
+        if problem.kept is not None:
+            _copy_store(problem.kept.store, self._directory)
         write_atomically(self._directory / BEGIN, _packed(meta, {"parameters": parameters}))
         return self._method.begin(problem, parameters)
 
@@ -118,7 +122,7 @@ class RecordingMethod:
         }
         write_atomically(self._directory / _exchange_file(number), _packed(meta, arrays))
         for later in _files(self._directory):  # of a time before a crash that went back further
-            if later.name > _exchange_file(number):
+            if later.name.startswith("exchange-") and later.name > _exchange_file(number):
                 later.unlink()
 
 
@@ -196,6 +200,22 @@ def read_exchanges(directory: Path) -> Iterator[Exchanged]:
         number += 1
 
 
+def read_kept(directory: Path, begun: Begun) -> Kept | None:
+    """What the server had kept for the method in training rounds; None where the method was not prepared for.
+
+    Raises:
+        CertificateError: a file cannot be read.
+    """
+    prepared = begun.settings.preparations().get(begun.method)
+    if prepared is None:
+        return None
+    store = MemoryStore()
+    for path in sorted(directory.glob("kept-*.npz")):
+        meta, arrays = _unpacked(path)
+        store.save(meta["key"], meta["round"], arrays)
+    return Kept(options=prepared.options, store=store, next_store=MemoryStore())
+
+
 def targets_of(problem: Mapping[str, Any]) -> dict[str, Forget]:
     """What each concerned client must forget, of a problem that was read."""
     return {client: Forget.from_json(value) for client, value in problem["targets"].items()}
@@ -213,6 +233,13 @@ def discard(directory: Path) -> bool:
     shutil.rmtree(directory)
     sync_directory(directory.parent)
     return True
+
+
+def _copy_store(store: Store, directory: Path) -> None:
+    entries = ((key, number) for key in store.list_keys() for number in store.rounds(key))
+    for index, (key, number) in enumerate(entries, start=1):
+        content = _packed({"key": key, "round": number}, store.load(key, number))
+        write_atomically(directory / f"kept-{index:08d}.npz", content)
 
 
 def _files(directory: Path) -> list[Path]:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from server.certificate import Certificate
-from server.certificate_inputs import Begun, kept_inputs, read_begin, read_exchanges, targets_of
+from server.certificate_inputs import Begun, kept_inputs, read_begin, read_exchanges, read_kept, targets_of
 from unlearning.errors import CertificateError, FlowerUnlearningError
 from unlearning.methods import Method, Problem, method_named, validated_parameters
+from unlearning.methods.method import Kept
 from unlearning.parameters import content_hash
 from unlearning.tasks import make_task
 
@@ -59,15 +60,17 @@ def replay(directory: Path) -> Replayed:
     begun = read_begin(directory)
     number = 0
     try:
-        method = method_named(begun.method)
-        state = method.begin(_problem(begun, method, begun.problem), begun.parameters)
+        method, kept = method_named(begun.method), read_kept(directory, begun)
+        state = method.begin(_problem(begun, method, begun.problem, kept), begun.parameters)
         for exchanged in read_exchanges(directory):
             number += 1
             if state.finished:
                 raise CertificateError(
                     f"The method has finished before exchange {number}, which was kept too."
                 )
-            state = method.aggregate(_problem(begun, method, exchanged.problem), state, exchanged.replies)
+            state = method.aggregate(
+                _problem(begun, method, exchanged.problem, kept), state, exchanged.replies
+            )
     except CertificateError:
         raise
     except (FlowerUnlearningError, KeyError, TypeError, ValueError) as exc:
@@ -79,7 +82,7 @@ def replay(directory: Path) -> Replayed:
     return Replayed(content_hash(begun.parameters), content_hash(state.parameters), number)
 
 
-def _problem(begun: Begun, method: Method, value: Mapping[str, Any]) -> Problem:
+def _problem(begun: Begun, method: Method, value: Mapping[str, Any], kept: Kept | None) -> Problem:
     """As `UnlearningStrategy.instructions` makes it."""
     settings = begun.settings
     return Problem(
@@ -93,4 +96,5 @@ def _problem(begun: Begun, method: Method, value: Mapping[str, Any]) -> Problem:
         training=settings.training(value["round"], augment=False),
         parameters=validated_parameters(method, value["parameters"]),
         round=value["round"],
+        kept=kept,
     )

@@ -36,8 +36,8 @@ from unlearning.verification.measurement import Measurement
 
 _log = getLogger(__name__)
 _PAGE = 1000
-_PREPARED = "the method rests on what was kept in all training rounds before; that is not copied, so there is no replay"
 _OFF = "the run does not keep inputs (keep-replay-inputs)"
+_GONE = "the inputs were erased, or not kept when the method began"
 
 
 def write_certificate(driver: Driver, state: FederationState, report: ReportData, directory: Path) -> str:
@@ -62,10 +62,10 @@ def write_certificate(driver: Driver, state: FederationState, report: ReportData
     return hashlib.sha256(content).hexdigest()
 
 
-def recording(driver: Driver, state: FederationState, batch: Batch) -> Method:
+def recording(driver: Driver, batch: Batch) -> Method:
     """The batch's method; where inputs are kept, one that also writes them down."""
     method = method_named(batch.method)
-    if not driver.settings.keep_replay_inputs or driver.preparations.kept(state, batch) is not None:
+    if not driver.settings.keep_replay_inputs:
         return method
     return RecordingMethod(method, directory_of(driver.state_dir, batch), driver.settings)
 
@@ -139,7 +139,7 @@ def _certificate(
         not_measured=[*report.not_measured, *_gaps(report)],
         software=dict(report.software),
         report_sha256=report_sha256,
-        replay=_replay_inputs(driver, state, batch),
+        replay=_replay_inputs(driver, batch),
         key_id=signed_by,
         unsigned_because=unsigned_because,
     )
@@ -152,13 +152,9 @@ def hash_of_ids(target: Target) -> str | None:
     return hashlib.sha256(canonical(sorted(target.sample_ids))).hexdigest()
 
 
-def _replay_inputs(driver: Driver, state: FederationState, batch: Batch) -> ReplayInputs:
-    directory = directory_of(driver.state_dir, batch)
-    note = _OFF
-    if driver.settings.keep_replay_inputs:
-        is_prepared = driver.preparations.kept(state, batch) is not None
-        note = _PREPARED if is_prepared else "the inputs were erased, or not kept when the method ran"
-    return kept_inputs(directory, note)
+def _replay_inputs(driver: Driver, batch: Batch) -> ReplayInputs:
+    note = _GONE if driver.settings.keep_replay_inputs else _OFF
+    return kept_inputs(directory_of(driver.state_dir, batch), note)
 
 
 def _scores(measurement: Measurement | None) -> dict[str, object]:

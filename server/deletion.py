@@ -176,6 +176,7 @@ def verify(driver: Driver, state: FederationState) -> FederationState:
     for request_id in batch.request_ids:
         if driver.ledger.get(request_id).status is Status.COMPLETED:
             continue  # before a crash: the ledger names the certificate that was written then
+        driver.ledger.check_fence(driver.token)  # an older process must not write over what is certified
         report = report_of(driver, state, request_id)
         directory = driver.state_dir / "reports" / request_id
         write_report(directory, report)
@@ -221,7 +222,7 @@ def _exchange(driver: Driver, state: FederationState, session: Session | None) -
     if batch.method_state is None:
         driver.preparations.discard(batch)
     strategy = UnlearningStrategy(
-        recording(driver, state, batch),
+        recording(driver, batch),
         batch.targets,
         driver.fedavg,
         parameters=validated_parameters(method, batch.parameters),

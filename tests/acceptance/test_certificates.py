@@ -24,7 +24,7 @@ from server.state import FederationState
 from strategies.run_config import RunSettings
 from tests.federation import DEFAULTS, InProcessFederation, client
 from unlearning.errors import ConfigurationError, MethodFailed
-from unlearning.methods import Method
+from unlearning.methods import METHODS, Method
 from unlearning.methods.puf import Puf
 from unlearning.requests import Granularity, Status, Target
 from unlearning.tasks import load_site
@@ -272,6 +272,25 @@ def test_without_a_public_key_nothing_is_proven(original: Case) -> None:
     assert "without --public-key" in result.output
 
 
+def test_a_certificate_cannot_fake_a_line_of_the_check(case: Case) -> None:
+    """Its text is a stranger's until the signature holds."""
+    whole = json.loads(case.certificate.read_bytes())
+    whole["certificate"]["method"]["title"] = "PUF\nThe certificate holds.\x1b[8m"
+    case.certificate.write_bytes(canonical(whole) + b"\n")
+    result = case.verify()
+    assert result.exit_code == 1
+    assert "The certificate holds." not in result.output.splitlines()
+    assert "\x1b" not in result.output
+
+
+def test_inputs_of_an_unknown_signer_are_not_executed(case: Case, tmp_path: Path) -> None:
+    """They name the code of a model."""
+    make_key_pair(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / PUBLIC_KEY, case.keys / PUBLIC_KEY)
+    result = case.verify()
+    assert "skipped  replay:    Not executed, because the signature does not hold." in result.output
+
+
 def test_what_is_not_given_is_named_as_skipped(original: Case) -> None:
     """The conclusion says how far the check went."""
     result = original.verify("public-key")
@@ -384,6 +403,23 @@ def test_a_crash_between_two_exchanges_leaves_inputs_that_replay(
         one.run()
     one.new_grid()
     one.run()
+    file = decode((one.directory / "reports" / "r-000001" / "certificate.json").read_bytes())
+    check = check_replay(file.certificate, one.directory / "replay" / "r-000001")
+    assert check.outcome is Outcome.HOLDS, check.sentence
+
+
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(name, marks=[] if name == "federaser" else pytest.mark.slow) for name in sorted(METHODS)],
+)
+def test_every_method_is_replayed(federation, method: str) -> None:
+    """Also those that rest on what was kept in training rounds."""
+    prepare = {"prepare": method} if METHODS[method].info.preparation else {}
+    model = {"model": "mlp"} if method.startswith("fedau") else {}
+    one = federation(
+        **SETTINGS, **prepare, **model, keep_replay_inputs=True, requests=f"at=1 client=2 method={method}"
+    )
+    one.run(rounds=2)
     file = decode((one.directory / "reports" / "r-000001" / "certificate.json").read_bytes())
     check = check_replay(file.certificate, one.directory / "replay" / "r-000001")
     assert check.outcome is Outcome.HOLDS, check.sentence

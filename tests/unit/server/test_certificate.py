@@ -20,6 +20,7 @@ from server.certificate_keys import (
 from server.certificate_writing import hash_of_ids
 from unlearning.errors import CertificateError, ConfigurationError
 from unlearning.requests import Granularity, Target
+from unlearning.verification.verdict import Finding
 
 HASH = "5b" * 32
 
@@ -170,6 +171,19 @@ def test_a_malformed_signature_is_refused(signature: str) -> None:
     """And not taken for none."""
     content = encode(certificate(), None).replace(b'"signature":null', f'"signature":{signature}'.encode())
     with pytest.raises(CertificateError, match="signature is malformed"):
+        decode(content)
+
+
+@pytest.mark.parametrize("finding", list(Finding))
+def test_every_verdict_can_be_certified(finding: Finding) -> None:
+    """The two lists agree."""
+    assert certificate(attacks={"verdict": str(finding), "reasons": [], "before": {}, "after": {}})
+
+
+def test_another_verdict_than_the_three_is_refused() -> None:
+    """Nobody certifies that something is forgotten."""
+    content = encode(certificate(), None).replace(b'"not shown"', b'"forgotten"')
+    with pytest.raises(CertificateError, match=r"attacks\.verdict"):
         decode(content)
 
 

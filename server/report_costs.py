@@ -107,6 +107,7 @@ def _symbols(driver: Driver, state: FederationState, batch: Batch) -> CostSymbol
             batch.findings.get(_REPEATED_ROUNDS.get(batch.method, ""), state.training_rounds)
         ),
         num_shards=int(batch.findings.get("shards in all", 1)),
+        num_vectors=int(batch.findings.get("clients that may be forgotten so", 0)),
     )
 
 

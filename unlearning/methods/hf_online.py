@@ -89,6 +89,7 @@ class HfOnline(AsksNobody):
         findings: dict[str, Any] = {
             "clients forgotten by addition of their vectors": ", ".join(vectors.units),
             "clients asked": 0,
+            **_kept_size(problem),
             "‖Σ a_u‖": float(np.linalg.norm(vectors.vectors.astype(np.float64).sum(axis=0))),
             "weights of the retraining it approximates": str(_options(problem).weighting),
             "relative change of the model ‖Δθ‖/‖θ‖": relative_change(parameters, moved),
@@ -121,6 +122,15 @@ def _options(problem: Problem) -> CarriedVectorOptions:
     options: Any = problem.kept.options
     assert isinstance(options, CarriedVectorOptions)
     return options
+
+
+def _kept_size(problem: Problem) -> dict[str, int]:
+    options, kept = _options(problem), problem.kept
+    assert kept is not None, "its options were there"
+    return {
+        "clients that may be forgotten so": sum(options.has(client) for client in kept.store.list_keys()),
+        "size of the kept vectors in bytes": kept.store.num_bytes(),
+    }
 
 
 def _vectors_of(problem: Problem, parameters: Vector) -> UnitVectors:

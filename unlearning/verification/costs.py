@@ -10,6 +10,7 @@ Source: PUF, Appendix B, cost table; the rows marked * are ours, by the same way
     R_ret   rounds of training that are repeated           E_cal   epochs of a calibration (may be 0.5)
     E_asc   epochs of ascent                               R_d, R_m   MoDe's degradation, guidance rounds
     S       shards, of which P counts all    C_s   retained clients of the touched ones    L   slices
+    V       clients that may be forgotten by a vector, C where that is not known
 
                      communication (bytes)     computation (FLOPs)            storage (bytes)
 puf-special          2 P B C_u                 F N E C_u                      P B
@@ -18,6 +19,7 @@ not                  0                         0                              P 
 fedau                2 P_c B                   0                              P B
 fedau-learning *     2 P_c B                   0                              C P_c B
 sisa *               2 P B C_s R_ret           F N E C_s R_ret / S            L P B
+hf-online *          0                         0                              V P B
 pga                  2 P B                     F N E_asc C_u                  C P B
 federaser            2 P B C_r R_ret           F N E_cal C_r R_ret            C R_ret P B
 mode                 2 P B (C_r R_d + C R_m)   F N E (C_r R_d + C R_m)        2 P B
@@ -28,6 +30,7 @@ retrain *            2 P B C_r R_ret           F N E C_r R_ret                P 
 natural *            0                         0                              P B
 recovery (all)       2 P B C_r R               F N E C_r R                    0
 
+hf-online pays in training instead: every training message carries V vectors more, 2 P B (1 + V) a client and round.
 The factor 2 counts both directions. Message headers and evaluation are not in the formulas.
 """
 
@@ -67,6 +70,7 @@ class CostSymbols:
     gradients_per_product: float = 2.0
     num_shards: int = 1
     num_slices: int = 1
+    num_vectors: int = 0
 
     @property
     def model_bytes(self) -> int:
@@ -208,6 +212,10 @@ def _nothing(symbols: CostSymbols) -> Cost:
     return Cost(0, 0.0, symbols.model_bytes)
 
 
+def _hf_online(symbols: CostSymbols) -> Cost:
+    return Cost(0, 0.0, (symbols.num_vectors or symbols.num_clients) * symbols.model_bytes)
+
+
 def _fedau(symbols: CostSymbols) -> Cost:
     head_bytes = symbols.num_head_parameters * symbols.bytes_per_parameter
     return Cost(2 * head_bytes, 0.0, symbols.model_bytes)
@@ -275,6 +283,7 @@ FORMULAS: Mapping[str, Callable[[CostSymbols], Cost]] = {
     "fedau": _fedau,
     "fedau-learning": _fedau_learning,
     "sisa": _sisa,
+    "hf-online": _hf_online,
     "pga": _pga,
     "federaser": _federaser,
     "mode": _mode,

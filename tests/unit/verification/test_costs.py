@@ -62,6 +62,7 @@ MORE = replace(
     num_products=8,
     num_shards=2,
     num_slices=3,
+    num_vectors=4,
 )
 
 
@@ -74,6 +75,7 @@ MORE = replace(
         ("fedau", Cost(80, 0.0, 400)),  # 2 · 10 · 4
         ("fedau-learning", Cost(80, 0.0, 200)),  # five clients' heads
         ("sisa", Cost(14400, 3465.0, 1200)),  # as retrain, but of one of two models; three slices
+        ("hf-online", Cost(0, 0.0, 1600)),  # four vectors
         ("pga", Cost(800, 462.0, 2000)),  # 77 · 3 · 2; five clients' models
         ("federaser", Cost(14400, 2772.0, 12000)),  # 800 · 3 · 6; 77 · 2 · 3 · 6; 5 · 6 · 400
         ("mode", Cost(20800, 10010.0, 800)),  # 26 trips (3 · 2 + 5 · 4) of 800 and 385

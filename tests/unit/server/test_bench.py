@@ -120,7 +120,7 @@ def test_a_method_that_failed_is_said_to_have_failed(tmp_path):
     ]
     experiment = Experiment.read(written(tmp_path, TINY))
     text = tables.markdown(experiment, rows, {"experiment": "tiny"})
-    assert "puf-special failed with seed 0: failed: it blew up" in text
+    assert "- puf-special, seed 0: failed: it blew up" in text
     assert "| puf-special | – | – |" in text
     assert figures.draw(experiment, rows, tmp_path / "tiny") == []
 

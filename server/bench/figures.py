@@ -12,6 +12,8 @@ from server.bench.parts import ORIGINAL, RETRAIN, Row
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_MARKERS = "os^Dv<>PX*hpd8"
+
 _SMALLEST = 0.1
 """Percentage points and rounds under this are drawn here, on logarithmic and radial axes."""
 
@@ -32,9 +34,14 @@ def draw(experiment: Experiment, rows: Sequence[Row], output: Path) -> list[Path
         methods = [name for name in groups if name not in (ORIGINAL, RETRAIN)]
         if not methods:
             continue
-        colours = {name: f"C{index % 10}" for index, name in enumerate(methods)}
-        markers = {name: "os^Dv<>PX*"[index % 10] for index, name in enumerate(methods)}
-        styles = {name: (colours[name], markers[name]) for name in methods}
+        palette = [mpl.colormaps["tab20"](number) for number in range(20)]  # ten hues, each dark and light
+        styles = {
+            name: (
+                mpl.colors.to_hex(palette[(2 * index) % 20 + index // 10 % 2]),
+                _MARKERS[index % len(_MARKERS)],
+            )
+            for index, name in enumerate(methods)
+        }
         figure = plt.figure(figsize=(13, 10), layout="constrained")
         _forgetting(figure.add_subplot(2, 2, 1), groups, styles)
         _speed(figure.add_subplot(2, 2, 2), groups, styles)

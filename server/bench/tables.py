@@ -51,15 +51,14 @@ def markdown(experiment: Experiment, rows: Sequence[Row], circumstances: Mapping
         lines += [*_table(groups, ACCURACIES), "", *_table(groups, COSTS), ""]
         methods = {name: group for name, group in groups.items() if name not in TITLES}
         lines += [*_table(methods, DISTANCES), ""]
-        lines += [
-            f"- {row['method']} failed with seed {row['seed']}: {row['failed']}"
-            for row in mine
-            if "failed" in row
+        failures = [
+            f"- {row['method']}, seed {row['seed']}: {row['failed']}" for row in mine if "failed" in row
         ]
+        if failures:
+            lines += ["Failed:", "", *failures, ""]
         left_out = [c.key for c in experiment.methods if not experiment.serves(c, case)]
         if left_out:
             lines += [
-                "",
                 f"Not in this table, because they refuse such a request: {', '.join(left_out)}.",
                 "",
             ]

@@ -71,14 +71,15 @@ def check_report(certificate: Certificate, path: Path | None) -> Check:
 
 
 def check_model(certificate: Certificate, path: Path | None) -> Check:
-    """Whether a state dictionary is the model that the deletion left behind.
+    """Whether a file (a state dictionary, or a kept after.npz) is the model that the deletion left behind.
 
     Raises:
-        CertificateError: the file is no state dictionary of PyTorch.
+        CertificateError: the file holds no model.
     """
     if path is None:
         return _skipped(
-            "model", "Give --model model.pt, as `flower-unlearn model` wrote it after the deletion."
+            "model",
+            "Give --model model.pt, as `flower-unlearn model` wrote it after the deletion, or after.npz.",
         )
     digest = _model_hash(path)
     hashes = certificate.model
@@ -229,8 +230,11 @@ def _model_hash(path: Path) -> str:
 
     import torch
 
+    from server.certificate_inputs import read_model
     from unlearning.parameters import content_hash
 
+    if path.suffix == ".npz":
+        return content_hash(read_model(path))
     try:
         values = torch.load(path, map_location="cpu", weights_only=True)
         tensors = [tensor for tensor in values.values() if tensor.is_floating_point()]

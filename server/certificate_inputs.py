@@ -3,6 +3,7 @@
     STATE_DIR/replay/REQUEST/begin.npz              the model before, the method, settings, the first problem
     STATE_DIR/replay/REQUEST/kept-00000001.npz      for a prepared method: what was kept of one client's one round
     STATE_DIR/replay/REQUEST/exchange-000001.npz    the replies that the method was given, and its problem
+    STATE_DIR/replay/REQUEST/after.npz              the model after recovery: the federation goes on training from it
 
 REQUEST is the first request of those that were served together. These files carry what was forgotten: the
 model that still knows it, and updates made from it. They lie there until `flower-unlearn erase-replay`.
@@ -36,7 +37,7 @@ from unlearning.requests import Forget
 from unlearning.stores import MemoryStore, Store
 
 DIRECTORY = "replay"
-BEGIN = "begin.npz"
+BEGIN, AFTER = "begin.npz", "after.npz"
 VERSION = 1
 # Where this server keeps things, and its secrets: no business of whoever replays.
 _LEFT_OUT = frozenset(
@@ -156,6 +157,26 @@ def kept_inputs(directory: Path, note: str) -> ReplayInputs:
         for path in _files(directory)
     ]
     return ReplayInputs(directory=directory.name if files else "", files=files, note="" if files else note)
+
+
+def keep_model_after(directory: Path, parameters: Vector) -> None:
+    """Keep the model that the deletion leaves behind, where inputs are kept; written again it is the same."""
+    if (directory / BEGIN).exists():
+        write_atomically(directory / AFTER, _packed({}, {"parameters": parameters}))
+
+
+def read_model(path: Path) -> Vector:
+    """The model in a file that is kept here, as one flat vector.
+
+    Raises:
+        CertificateError: it cannot be read, or holds no model.
+    """
+    _, arrays = _unpacked(path)
+    if "parameters" not in arrays:
+        raise CertificateError(
+            f"{path} holds no model. Give after.npz, or model.pt of `flower-unlearn model`."
+        )
+    return arrays["parameters"]
 
 
 def read_begin(directory: Path) -> Begun:

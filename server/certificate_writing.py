@@ -23,7 +23,7 @@ from server.certificate import (
     canonical,
     encode,
 )
-from server.certificate_inputs import RecordingMethod, directory_of, kept_inputs, list_kept
+from server.certificate_inputs import RecordingMethod, directory_of, keep_model_after, kept_inputs, list_kept
 from server.certificate_keys import key_id, signer
 from server.driver import Driver
 from server.ledger import Event, Ledger
@@ -46,6 +46,8 @@ def write_certificate(driver: Driver, state: FederationState, report: ReportData
     Raises:
         OSError: the directory cannot be written to.
     """
+    assert state.batch is not None, "a certificate belongs to a batch"
+    keep_model_after(directory_of(driver.state_dir, state.batch), state.parameters)
     key, unsigned_because = signer(driver.settings.certificate_key)
     certificate = _certificate(
         driver,

@@ -127,7 +127,7 @@ def case(original: Case, tmp_path: Path) -> Case:
 
 def refused(case: Case, of: str, *words: str) -> None:
     """One line refuses `of` with these words, and the exit code is 1."""
-    result = case.verify()
+    result = case.verify(*dict.fromkeys(("public-key", "public-key" if of == "signature" else of)))
     assert result.exit_code == 1, result.output
     line = next(line for line in result.output.splitlines() if line.startswith(f"REFUSED  {of}:"))
     assert all(word in line for word in words), line
@@ -197,6 +197,13 @@ def test_a_swapped_model_is_refused(case: Case) -> None:
     values[first] = values[first] + 1e-3
     torch.save(values, case.model)
     refused(case, "model", "another model")
+
+
+def test_the_kept_models_are_told_apart(case: Case) -> None:
+    """The one after the deletion holds; the one before is named for what it is."""
+    kept = case._replace(model=inputs(case) / "after.npz")
+    assert "holds    model:" in kept.verify("public-key", "model").output
+    refused(case._replace(model=inputs(case) / "begin.npz"), "model", "is the model before the deletion")
 
 
 def test_a_file_that_is_no_model_is_refused_with_a_sentence(case: Case) -> None:

@@ -125,6 +125,7 @@ class Network:
         self._bad = on_bad_cable
         self._seed = seed
         self._prefix = f"fu{os.getpid()}"
+        self._made: list[str] = []
         self._cable: BadCable | None = None
 
     def __enter__(self) -> Self:
@@ -148,13 +149,8 @@ class Network:
         if self._cable is not None:
             self._cable.close()
             self._cable = None
-        for name in (*self.hosts, "switch"):
-            subprocess.run(
-                ["ip", "netns", "delete", self._namespace(name)],
-                capture_output=True,
-                timeout=_COMMAND_TIMEOUT_S,
-                check=False,  # it was perhaps never made
-            )
+        while self._made:
+            _run(["ip", "netns", "delete", self._made.pop()])
 
     # --- what runs where
 
@@ -213,6 +209,7 @@ class Network:
         switch = self._namespace("switch")
         for name in (*self.hosts, "switch"):
             _ip("netns", "add", self._namespace(name))
+            self._made.append(self._namespace(name))
         _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
         _ip("-n", switch, "link", "set", "bridge", "up")
         for host in self.hosts:

@@ -1,7 +1,8 @@
 """Four hosts, the server and three clients, each in a network namespace: cables are cut, slow and lossy.
 
 The tests share one running federation and each leaves it running. What they end in is compared, to the bit,
-with an in-process federation in which the same deletions come after the same numbers of rounds.
+with an in-process federation in which the same deletions come after the same numbers of rounds. Cuts last
+some seconds: what becomes of longer ones is said in docs/operations.md.
 """
 
 from collections.abc import Iterator
@@ -80,7 +81,7 @@ def test_a_link_cut_in_training_makes_the_round_late_and_loses_nothing(live: Fed
     """The answer waits at the client, the round for the answer; its update is in the average."""
     live.wait_for_message(0, TRAIN)
     before = len(live.training_rounds())
-    with live.link_cut_until_reply_is_due(0, TRAIN):
+    with live.link_cut_while_reply_is_due(0, TRAIN):
         assert len(live.training_rounds()) == before
     live.wait_for_rounds(1)
     cut_round = live.training_rounds()[before]
@@ -90,21 +91,19 @@ def test_a_link_cut_in_training_makes_the_round_late_and_loses_nothing(live: Fed
 
 def test_a_link_cut_in_unlearning_changes_no_bit(live: FederationOfHosts) -> None:
     """The deletion waits for its client, is completed at the first attempt, and all models are the same."""
-    live.wait_for_message(1, TRAIN)
     request = live.file(live.samples(1, 0))
     assert request.submitted_by == "operator"
     live.wait_for_message(1, UNLEARN)
-    with live.link_cut_until_reply_is_due(1, UNLEARN):
-        assert live.ledger.get(request.id).status is Status.UNLEARNING
+    with live.link_cut_while_reply_is_due(1, UNLEARN):
+        assert not live.rounds_of(request, "unlearning")
     live.wait_until_reached(request, Status.COMPLETED)
     assert live.ledger.get(request.id).attempts == 0
     check_equals_one_machine(live)
 
 
 def test_a_slow_and_lossy_link_changes_no_bit(live: FederationOfHosts) -> None:
-    """0.2 s each way and every twentieth packet lost during a whole deletion on that client's host."""
-    live.wait_for_message(BAD_CABLE, TRAIN)
-    with live.network.impaired(delay_s=0.2, loss=0.05) as cable:
+    """0.1 s each way and every twentieth packet lost, during a whole deletion on that client's host."""
+    with live.network.impaired(delay_s=0.1, loss=0.05) as cable:
         request = live.file(live.samples(BAD_CABLE, 0))
         live.wait_until_reached(request, Status.COMPLETED)
         assert cable.num_lost > 0

@@ -38,6 +38,7 @@ class RunSettings(BaseModel):
     num_classes: int = Field(default=0, ge=0)
     input_shape: str = ""
     max_examples: int = Field(default=0, ge=0)
+    max_test_examples: int = Field(default=0, ge=0)
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     # Rounds: 0 goes on until the run is stopped
@@ -164,6 +165,7 @@ class RunSettings(BaseModel):
             num_classes=self.num_classes,
             input_shape=self.input_shape,
             max_examples=self.max_examples,
+            max_test_examples=self.max_test_examples,
         )
 
     def training(self, server_round: int, *, augment: bool | None = None) -> TrainingSettings:

@@ -114,7 +114,8 @@ def load_server_test(settings: TaskSettings) -> Examples | None:
     if info.test is None:
         return None
     arrays = info.test(_needed_directory(settings, info))
-    return examples(arrays, np.arange(len(arrays)), scaling)
+    kept = partitions.subset(len(arrays), settings.max_test_examples, settings.seed)
+    return examples(arrays, kept, scaling)
 
 
 def _info_and_scaling(settings: TaskSettings) -> tuple[DatasetInfo | None, Scaling]:

@@ -32,6 +32,7 @@ class TaskSettings:
     data_dir: where the data set's files are; empty: the environment variable FLOWER_UNLEARNING_DATA.
     dtype: of the model, float32 or float64.
     max_examples: deal out a random subset of so many training examples; 0 for all.
+    max_test_examples: the server measures on a random subset of so many test examples; 0 for all.
     num_classes, input_shape: such as 10 and "1x28x28"; for the data set npz only, whose files the
         server may not have. The others' are known.
     shards, vote: an ensemble of so many models, and how it predicts (`ensemble`); 0 for a single model.
@@ -48,6 +49,7 @@ class TaskSettings:
     num_classes: int = 0
     input_shape: str = ""
     max_examples: int = 0
+    max_test_examples: int = 0
     shards: int = 0
     vote: Literal["majority", "mean"] = "majority"
 
@@ -74,6 +76,8 @@ def _wrong_values(settings: TaskSettings) -> Iterator[str]:
         yield f"num-clients must be 1 or more, got {settings.num_clients}."
     if settings.max_examples < 0:
         yield f"max-examples must be 0 (all) or more, got {settings.max_examples}."
+    if settings.max_test_examples < 0:
+        yield f"max-test-examples must be 0 (all) or more, got {settings.max_test_examples}."
     if not 0 <= settings.seed < 2**31:
         yield f"seed must be 0 to {2**31 - 1}, got {settings.seed}."
     if settings.shards < 0:

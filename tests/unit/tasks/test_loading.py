@@ -31,6 +31,14 @@ def test_clients_and_server_share_out_all_digits(partition: str) -> None:
     assert all(len(site.test) == 0 for site in sites)
 
 
+def test_the_server_can_measure_on_a_part_of_its_test_set() -> None:
+    """A seeded subset of the whole set, as many as were asked for."""
+    whole, part = server_test(DIGITS), server_test(replace(DIGITS, max_test_examples=50))
+    assert len(part) == 50
+    assert set(part.ids.tolist()) <= set(whole.ids.tolist())
+    assert np.array_equal(part.ids, server_test(replace(DIGITS, max_test_examples=50)).ids)
+
+
 def test_an_id_is_the_position_in_the_original_set() -> None:
     """Whatever the partition, id 17 is the 17th digit of scikit-learn's, scaled to 0..1."""
     from sklearn.datasets import load_digits

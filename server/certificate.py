@@ -11,11 +11,11 @@ of the member `certificate`. docs/certificate.md explains every field.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from server.certificate_keys import key_id
 from unlearning.errors import CertificateError
@@ -23,6 +23,8 @@ from unlearning.errors import CertificateError
 NAME = "certificate.json"
 FORMAT: Literal["flower-unlearning deletion certificate"] = "flower-unlearning deletion certificate"
 VERSION: Literal[1] = 1
+
+Sha256: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class _Part(BaseModel):
@@ -37,7 +39,7 @@ class CertifiedRequest(_Part):
     client_id: str | None
     class_label: int | None
     num_samples: int | None
-    sample_ids_sha256: str | None
+    sample_ids_sha256: Sha256 | None
     submitted_by: str
     created_at: str
     served_with: list[str]
@@ -55,16 +57,16 @@ class CertifiedMethod(_Part):
 class ModelHashes(_Part):
     """`unlearning.parameters.content_hash` of the model before, after unlearning, and after recovery."""
 
-    before: str
-    unlearned: str
-    after: str
+    before: Sha256
+    unlearned: Sha256
+    after: Sha256
 
 
 class Position(_Part):
     """An event of the ledger; its hash commits to all events up to it."""
 
-    sequence: int
-    hash: str
+    sequence: int = Field(ge=1, lt=2**63)
+    hash: Sha256
 
 
 class LedgerPlace(_Part):
@@ -87,7 +89,7 @@ class InputFile(_Part):
     """One file kept for a replay."""
 
     name: str
-    sha256: str
+    sha256: Sha256
 
 
 class ReplayInputs(_Part):
@@ -117,9 +119,9 @@ class Certificate(_Part):
     scores: dict[str, Any]
     not_measured: list[str]
     software: dict[str, str]
-    report_sha256: str
+    report_sha256: Sha256
     replay: ReplayInputs
-    key_id: str | None
+    key_id: Sha256 | None
     unsigned_because: str
 
 

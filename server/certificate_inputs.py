@@ -16,6 +16,7 @@ import hashlib
 import io
 import json
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -296,5 +297,5 @@ def _unpacked(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         return json.loads(arrays.pop("meta").tobytes()), arrays
-    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as exc:
+    except (OSError, RuntimeError, TypeError, ValueError, EOFError, KeyError, BadZipFile, zlib.error) as exc:
         raise CertificateError(f"{path}, kept for a replay, cannot be read: {exc}") from exc

@@ -22,6 +22,7 @@ from server.cli import app
 from server.ledger import Ledger
 from server.state import FederationState
 from strategies.run_config import RunSettings
+from tests.certificates import Authority
 from tests.federation import DEFAULTS, InProcessFederation, client
 from unlearning.errors import ConfigurationError, MethodFailed
 from unlearning.methods import METHODS, Method
@@ -319,36 +320,39 @@ def test_a_ledger_that_is_not_there_is_not_made(original: Case, tmp_path: Path) 
 
 
 @pytest.fixture
-def through_service(case: Case) -> Iterator[Callable[..., Result]]:
-    """Runs a command against a deletion service over the case's ledger and reports."""
+def as_officer(case: Case, tmp_path: Path) -> Iterator[Callable[..., Result]]:
+    """Runs a command of an officer against a deletion service over the case's ledger and reports."""
+    authority = Authority(tmp_path)
+    officer = authority.certify("olga", "officer")
+    tls = ("--tls-ca", str(officer.ca), "--tls-cert", str(officer.certificate), "--tls-key", str(officer.key))
     ledger = Ledger.open(ledger_url(case.state))
-    running = serve(ledger, case.state / "reports", "127.0.0.1:0")
-    yield lambda *arguments: CliRunner().invoke(app, ["--server", running.address, *arguments])
+    running = serve(ledger, case.state / "reports", "127.0.0.1:0", authority.certify("server"))
+    yield lambda *arguments: CliRunner().invoke(app, ["--server", running.address, *tls, *arguments])
     running.stop(0)
     ledger.close()
 
 
 def test_an_officer_fetches_and_checks_through_the_service(
-    case: Case, through_service: Callable[..., Result], tmp_path: Path
+    case: Case, as_officer: Callable[..., Result], tmp_path: Path
 ) -> None:
     """Nothing but the public key comes from elsewhere."""
-    assert through_service("report", "r-000001", "--output", str(tmp_path)).exit_code == 0
+    assert as_officer("report", "r-000001", "--output", str(tmp_path)).exit_code == 0
     fetched = tmp_path / "certificate-r-000001.json"
     assert fetched.read_bytes() == case.certificate.read_bytes()
     key, report = case.keys / PUBLIC_KEY, tmp_path / "report-r-000001.json"
     arguments = (str(fetched), "--public-key", str(key), "--report", str(report), "--service")
-    result = through_service("verify", *arguments)
+    result = as_officer("verify", *arguments)
     assert result.exit_code == 0, result.output
     assert "holds    ledger:" in result.output
 
 
 def test_a_forged_ledger_is_refused_through_the_service(
-    case: Case, through_service: Callable[..., Result]
+    case: Case, as_officer: Callable[..., Result]
 ) -> None:
     """The service checks the chain anew."""
     case.forge_ledger("DELETE FROM events WHERE sequence = 3")
     key = str(case.keys / PUBLIC_KEY)
-    result = through_service("verify", str(case.certificate), "--public-key", key, "--service")
+    result = as_officer("verify", str(case.certificate), "--public-key", key, "--service")
     assert result.exit_code == 1
     assert "REFUSED  ledger:" in result.output
 

@@ -187,6 +187,17 @@ def test_another_verdict_than_the_three_is_refused() -> None:
         decode(content)
 
 
+@pytest.mark.parametrize(
+    ("sequence", "digest"), [(0, HASH), (2**63, HASH), (5, ""), (5, HASH[:-1]), (5, HASH + "\n")]
+)
+def test_what_cannot_be_an_event_is_refused(sequence: int, digest: str) -> None:
+    """An event that no ledger can have would otherwise equal one that is missing."""
+    content = json.loads(encode(certificate(), None))
+    content["certificate"]["ledger"]["event"] = {"sequence": sequence, "hash": digest}
+    with pytest.raises(CertificateError, match=r"ledger\.event"):
+        decode(canonical(content) + b"\n")
+
+
 def test_a_field_that_is_not_known_is_refused() -> None:
     """What this version does not check, it does not let pass."""
     content = json.loads(encode(certificate(), None))

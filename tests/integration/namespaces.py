@@ -32,14 +32,16 @@ _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 _LISTENING = "0A"  # the state in /proc/net/tcp
 
 _PROBE = """
-import socket, sys
+import socket, sys, time
+started = time.monotonic()
 try:
     socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=float(sys.argv[3])).close()
-    print("open")
+    said = "open"
 except ConnectionRefusedError:
-    print("refused")
+    said = "refused"
 except OSError:
-    print("no answer")
+    said = "no answer"
+print(time.monotonic() - started, said)
 """
 
 
@@ -164,8 +166,11 @@ class Network:
 
     def probe(self, source: str, address: str, port: int) -> str:
         """What a TCP connection from host `source` comes to: `open`, `refused` or `no answer`."""
-        words = [sys.executable, "-I", "-S", "-c", _PROBE, address, str(port), str(_PROBE_TIMEOUT_S)]
-        return _run(self.command_on(source, words)).strip()
+        return self._connect(source, address, port)[1]
+
+    def handshake_s(self, source: str, address: str, port: int) -> float:
+        """The seconds that a TCP connection from host `source` takes to be made: at least one way and back."""
+        return float(self._connect(source, address, port)[0])
 
     def listening_ports(self, host: str) -> set[int]:
         """The TCP ports on which programs of this host listen, on whatever address."""
@@ -201,6 +206,10 @@ class Network:
             cable.delay_s, cable.loss = 0.0, 0.0
 
     # --- inside
+
+    def _connect(self, source: str, address: str, port: int) -> list[str]:
+        words = [sys.executable, "-I", "-S", "-c", _PROBE, address, str(port), str(_PROBE_TIMEOUT_S)]
+        return _run(self.command_on(source, words)).strip().split(" ", 1)
 
     def _namespace(self, name: str) -> str:
         return f"{self._prefix}-{name}"

@@ -103,7 +103,9 @@ def test_a_link_cut_in_unlearning_changes_no_bit(live: FederationOfHosts) -> Non
 
 def test_a_slow_and_lossy_link_changes_no_bit(live: FederationOfHosts) -> None:
     """0.1 s each way and every twentieth packet lost, during a whole deletion on that client's host."""
-    with live.network.impaired(delay_s=0.1, loss=0.05) as cable:
+    network = live.network
+    with network.impaired(delay_s=0.1, loss=0.05) as cable:
+        assert network.handshake_s(host_of(BAD_CABLE), network.address(SERVER), FLEET_PORT) >= 0.2
         request = live.file(live.samples(BAD_CABLE, 0))
         live.wait_until_reached(request, Status.COMPLETED)
         assert cable.num_lost > 0

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from unlearning.durable_files import sync_directory
 from unlearning.errors import CertificateError, ConfigurationError
 
-SIGNING_KEY, PUBLIC_KEY = "certificate-signing.key", "certificate-public.pem"
+SIGNING_KEY, PUBLIC_KEY = "certificate-signing.key", "certificate-signing.pub"
 NO_KEY = "the run has no certificate-key"
 
 

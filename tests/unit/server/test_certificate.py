@@ -1,6 +1,7 @@
 """A certificate's file: its one form, its signature, and the keys."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from server.certificate_keys import (
     signer,
 )
 from server.certificate_writing import hash_of_ids
+from server.checklist import Installation, Level
+from server.checklist.files import check_certificates, check_secrets
 from unlearning.errors import CertificateError, ConfigurationError
 from unlearning.requests import Granularity, Target
 from unlearning.verification.verdict import Finding
@@ -213,6 +216,14 @@ def test_only_the_owner_reads_the_private_key(tmp_path: Path) -> None:
     """Mode 600, whatever the umask."""
     private, public, _ = make_key_pair(tmp_path / "keys")
     assert (private.stat().st_mode & 0o777, public.stat().st_mode & 0o777) == (0o600, 0o644)
+
+
+def test_the_hosts_check_takes_the_pair_for_what_it_is(tmp_path: Path) -> None:
+    """A private key that is private, and no certificate of TLS that would be broken."""
+    make_key_pair(tmp_path)
+    host = Installation(config_dir=tmp_path, state_dir=tmp_path, ledger_url="", is_server=True)
+    found = [*check_secrets(host), *check_certificates(host, now=datetime.now(UTC))]
+    assert [finding.level for finding in found] == [Level.OK]
 
 
 def test_a_key_is_never_overwritten(tmp_path: Path) -> None:

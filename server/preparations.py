@@ -151,6 +151,10 @@ class Preparations:
         since = dict(state.prepared_since)
         for name, prepared in self.prepared.items():
             current = self._current(name, state)
+            if not prepared.preparation.survives(state.batch.method):
+                shutil.rmtree(self.directory / name, ignore_errors=True)
+                since.pop(name, None)
+                continue
             for path in (self.directory / name).glob("*"):
                 if path != current.directory:
                     shutil.rmtree(path)

@@ -311,6 +311,19 @@ def test_hf_online_comes_close_to_a_federation_that_never_had_the_client(federat
     assert np.linalg.norm(after - exact) < 0.1 * np.linalg.norm(before - exact)
 
 
+def test_after_a_deletion_by_another_method_hf_online_is_not_prepared(federation):
+    """The vectors are of a model that is no more; with them another client would be forgotten wrongly."""
+    one = federation(prepare="hf-online; pga", **SMALL)
+    one.run(rounds=2)
+    one.file(client("1"), "pga")
+    state = one.run(rounds=3)
+    assert "hf-online" not in state.prepared_since
+    assert not list(one.directory.glob("kept/hf-online/**/*.npz"))
+    assert vectors_sent(one, state.round) == set()
+    with pytest.raises(UnsupportedRequest, match="no longer prepared for"):
+        one.file(client("2"), "hf-online")
+
+
 def test_an_answer_without_the_carried_vectors_is_refused(federation, monkeypatch):
     """Its model would enter and its part of the vectors would be missing; the round's record says so."""
     one = federation(prepare="hf-online", **SMALL)

@@ -201,6 +201,13 @@ class CarryVectors(Preparation):
                 _mark_lost(store, client, store.rounds(client)[-1])
         return not forgotten.classes
 
+    def survives(self, method: str) -> bool:
+        """Vectors follow the model through their own deletions and through training, and nothing else.
+
+        What another method does to the model has a derivative that is not carried; retraining starts anew.
+        """
+        return method in {"hf-online", "natural"}
+
     def refusal(self, options: PreparationOptions, target: Target) -> str:
         """Only clients that were named before training can be forgotten."""
         assert isinstance(options, CarriedVectorOptions)

@@ -169,6 +169,10 @@ class Preparation:
                 store.erase_rounds(client, until=until)
         return not (forgotten.classes and self.from_the_start)
 
+    def survives(self, method: str) -> bool:
+        """Whether what is kept is still right after a deletion by `method`, this one's own or another."""
+        return True
+
     def refusal(self, options: PreparationOptions, target: Target) -> str:
         """Why a target cannot be forgotten with what these options prepare for; empty if it can."""
         return ""

@@ -58,7 +58,7 @@ check: lint types imports test
 
 proto: setup                ## generate the *_pb2*.py beside each .proto
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
-		server/api/deletion.proto strategies/sessions/session.proto
+		server/api/deletion.proto strategies/sessions/session.proto client/peer/peer.proto
 
 bench: setup                ## speed and memory, as ratios measured in one run
 	$(BIN)/python benchmarks/rounds.py

@@ -1,16 +1,16 @@
 """Peers for tests: with data of their own, or with a learner that only counts."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from client.peer.journal import Journal, MemoryJournal
 from client.peer.learner import CorrectionAnswer, CorrectionOrder, SiteLearner
 from client.peer.node import Peer, PeerRules
+from tests.unit.certified.problems import LOGISTIC, blobs
 from unlearning.decentralised import CorrectionSettings, Graph
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
-from unlearning.tasks import TaskSettings, load_site, make_task
 from unlearning.training import TrainingSettings, initial_parameters
 
 
@@ -53,16 +53,14 @@ def counting_peer(name: str, graph: Graph, journal: Journal, rules: PeerRules | 
     return Peer(name, graph, CountingLearner(name), journal, rules or PeerRules(), np.zeros(3))
 
 
-DIGITS = TaskSettings(dataset="digits", partition="dirichlet", alpha=0.5, dtype="float64", max_examples=400)
 L2 = 0.05
+_SIZES = (40, 30, 60, 50)
 
 
-def digits_peers(
+def logistic_peers(
     graph: Graph, rules: PeerRules, corrections: CorrectionSettings, *, learning_rate: float = 0.3
 ) -> list[Peer]:
-    """Peers that share digits unequally and take one full gradient step a round."""
-    settings = replace(DIGITS, num_clients=len(graph.nodes))
-    task = make_task(settings)
+    """Four peers of unequal size with a convex problem of 15 weights, which take one full gradient step a round."""
     training = TrainingSettings(batch_size=10_000, learning_rate=learning_rate, weight_decay=L2)
     return [
         Peer(
@@ -70,15 +68,15 @@ def digits_peers(
             graph,
             SiteLearner(
                 peer=name,
-                task=task,
-                examples=load_site(settings, number).train,
+                task=LOGISTIC,
+                examples=blobs(size, seed=number),
                 training=training,
                 corrections=corrections,
                 num_steps=1,
             ),
             MemoryJournal(),
             rules,
-            initial_parameters(task, seed=0),
+            initial_parameters(LOGISTIC, seed=0),
         )
-        for number, name in enumerate(graph.nodes)
+        for number, (name, size) in enumerate(zip(graph.nodes, _SIZES, strict=True))
     ]

@@ -4,5 +4,5 @@
 says and keeps; none of these knows a network. `in_process` connects peers within one process, `grpc_transport` between
 machines, `process` runs one peer (the command `flower-unlearn-peer`, `cli`).
 
-May import `strategies.sessions`, `unlearning` and gRPC; not `server`, and no Flower: there is no SuperLink here.
+May import `client.memory`, `strategies.sessions`, `unlearning` and gRPC; not `server`. There is no SuperLink here.
 """

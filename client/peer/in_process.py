@@ -23,7 +23,7 @@ def handed_over(peer: Peer, sender: str, parcel: Parcel) -> frozenset[str]:
     """
     match parcel:
         case Greeting():
-            return peer.greeted(parcel.sender)
+            return peer.greeted(parcel)
         case Item():
             peer.receive(parcel, sender)
         case Offer():

@@ -61,9 +61,13 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """A connection's first word: whose it is. Answered with the ids of all items that the other side has."""
+    """A connection's first word: whose it is. Answered with the ids of all items that the other side has.
+
+    is_new: the sender's process has not been answered before, so it may have lost the models that it was sent.
+    """
 
     sender: str
+    is_new: bool = True
 
 
 Parcel: TypeAlias = Item | Offer | Greeting

@@ -58,9 +58,13 @@ class Round:
 
 @dataclass(slots=True)
 class Link:
-    """What is still to be sent to one neighbour. known: the items that it has; None before it has said so."""
+    """What is still to be sent to one neighbour.
+
+    known: the items that it has; None before it has said so. has_met: whether it ever has, to this process.
+    """
 
     known: set[str] | None = None
+    has_met: bool = False
     offers: deque[Offer] = field(default_factory=lambda: deque(maxlen=OFFERS_KEPT))
 
     def queue(self, offer: Offer) -> None:
@@ -95,7 +99,8 @@ class Peer:
         self._targets = journal.targets()
         kept = journal.model()
         self._model = kept or PeerModel(round=0, vector=start)
-        self._offers: dict[str, deque[Offer]] = {}
+        self._offers: dict[str, list[Offer]] = {}
+        self._last_round: Offer | None = None
         self._links: dict[str, Link] = {}
         self.record = Record(graph, self._items)
         self._graph = self._contacts = self.record.graph()
@@ -210,13 +215,13 @@ class Peer:
             self._keep(PeerModel(round=offer.round, vector=vector, applied=offer.applied))
             self._catch_up()
             self._publish()
-        others = [one for one in self._offers.get(offer.sender, ()) if one.round != offer.round]
-        self._offers[offer.sender] = deque([*others, offer], maxlen=OFFERS_KEPT)
+        offers = {one.round: one for one in (*self._offers.get(offer.sender, ()), offer)}
+        self._offers[offer.sender] = [offers[number] for number in sorted(offers)][-OFFERS_KEPT:]
 
-    def greeted(self, sender: str) -> frozenset[str]:
-        """A neighbour has (re)connected: the ids of all items here; it is sent the current model again."""
-        if sender in self._links:
-            self._links[sender].queue(self.offer())
+    def greeted(self, greeting: Greeting) -> frozenset[str]:
+        """A neighbour has connected: the ids of all items here. A new process is sent the newest models again."""
+        if greeting.is_new and greeting.sender in self._links:
+            self._queue_recent(self._links[greeting.sender])
         return frozenset(self._items)
 
     def offer(self) -> Offer:
@@ -228,7 +233,7 @@ class Peer:
         """What `to` is to be sent next; items come before models. None: it has everything."""
         link = self._links.setdefault(to, Link())
         if link.known is None:
-            return Greeting(self.name)
+            return Greeting(self.name, is_new=not link.has_met)
         if len(link.known) < len(self._items):
             return next(item for item_id, item in self._items.items() if item_id not in link.known)
         return link.offers[0] if link.offers else None
@@ -238,7 +243,9 @@ class Peer:
         link = self._links.setdefault(to, Link())
         if isinstance(parcel, Greeting):
             link.known = set(known & self._items.keys())
-            link.queue(self.offer())
+            if not link.has_met:
+                self._queue_recent(link)
+            link.has_met = True
         elif isinstance(parcel, Item):
             if link.known is not None:
                 link.known.add(parcel.id)
@@ -283,6 +290,7 @@ class Peer:
             **{sender: self._corrected(offer) for sender, offer in offers.items()},
         }
         vector = mixed(self.name, mixing_row(self._graph, self.name), models) + move
+        self._last_round = self.offer()
         after = max([model.round, *(offer.round for offer in offers.values())]) + 1
         has_trained = model.has_trained or bool(np.any(move))
         self._keep(
@@ -342,6 +350,12 @@ class Peer:
     def _keep(self, model: PeerModel) -> None:
         self._journal.put_model(model)
         self._model = model
+
+    def _queue_recent(self, link: Link) -> None:
+        """The model, and that of the round before, which a neighbour that restarted may need to keep step."""
+        link.queue(self.offer())
+        if self._last_round is not None:
+            link.queue(self._last_round)
 
     def _publish(self) -> None:
         for to in self.contacts:

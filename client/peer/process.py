@@ -1,0 +1,243 @@
+"""One peer as a process: the state machine with threads, a clock and a network around it.
+
+The main thread trains and computes corrections; a thread for each neighbour sends it what it lacks and tries again
+until it is confirmed; gRPC's threads take in what comes. All of them hold the lock only while they ask or tell the
+peer something, never while they compute or send.
+"""
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from logging import getLogger
+
+from client.memory import DirectoryMemory
+from client.peer.config import PeerConfig
+from client.peer.grpc_transport import ParcelRefused, PeerConnection, PeerServer
+from client.peer.in_process import handed_over
+from client.peer.items import Kind, Parcel
+from client.peer.journal import DirectoryJournal
+from client.peer.learner import SiteLearner
+from client.peer.node import Peer
+from client.peer.work import carried_out, missing_statistics, next_work
+from unlearning.errors import FlowerUnlearningError, RequestError, SessionError
+from unlearning.requests import Target
+from unlearning.tasks import load_site, make_task
+from unlearning.training import initial_parameters
+
+_log = getLogger(__name__)
+
+_IDLE_S = 0.25
+_SHORTEST_RETRY_S, _LONGEST_RETRY_S = 0.2, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """How much a peer has delivered so far."""
+
+    parcels: int = 0
+    failures: int = 0
+
+
+def made_peer(config: PeerConfig) -> Peer:
+    """The peer of the configuration, as its state directory has it.
+
+    Raises:
+        ConfigurationError, DataError, CheckpointError: settings, data or the state directory are wrong.
+    """
+    settings = config.task_settings()
+    task = make_task(settings)
+    learner = SiteLearner(
+        peer=config.peer,
+        task=task,
+        examples=load_site(settings, config.partition_id, config.site_dir).train,
+        training=config.training_settings(),
+        corrections=config.corrections(),
+        num_steps=config.training.local_steps,
+        noise=config.noise(),
+    )
+    return Peer(
+        config.peer,
+        config.make_graph(),
+        learner,
+        DirectoryJournal(config.state_dir),
+        config.rules(),
+        initial_parameters(task, config.training.seed),
+        config.peers[config.peer],
+    )
+
+
+class PeerProcess:
+    """Runs `peer` until it is told to stop, or has left the federation and everybody knows."""
+
+    def __init__(self, config: PeerConfig, peer: Peer) -> None:
+        self._config, self._peer = config, peer
+        self._changed = threading.Condition(threading.RLock())
+        self._stopping = threading.Event()
+        self._links: dict[str, threading.Thread] = {}
+        self._memory = DirectoryMemory(config.state_dir)
+        self._waits_since: dict[str, float] = {}
+        self.sent = Sent()
+
+    def stop(self) -> None:
+        """Let `run` return; may be called from any thread, or from a signal handler."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Train, answer, forget.
+
+        Raises:
+            DeploymentError: the address is taken.
+            OSError: the state directory cannot be written to.
+        """
+        config = self._config
+        server = PeerServer(config.bind, config.tls_files(), self._handle, config.exchange_timeout_s)
+        _log.info("Peer %s listens at %s.", config.peer, config.bind)
+        try:
+            while not self._stopping.is_set():
+                self._open_links()
+                self._take_requests()
+                if self._do_work() or self._do_round():
+                    continue
+                if self._peer.has_left and self._is_all_sent():
+                    _log.info("Peer %s has left the federation, and its neighbours know.", config.peer)
+                    return
+                with self._changed:
+                    self._changed.wait(_IDLE_S)
+        finally:
+            self._stopping.set()
+            server.stop()
+            for thread in self._links.values():
+                thread.join()
+
+    def _handle(self, sender: str, parcel: Parcel) -> frozenset[str]:
+        with self._changed:
+            known = handed_over(self._peer, sender, parcel)
+            self._changed.notify_all()
+        return known
+
+    def _take_requests(self) -> None:
+        """File what somebody asked for at this site; see `flower-unlearn-peer request`."""
+        for filed in self._memory.outbox():
+            try:
+                with self._changed:
+                    answer = self._peer.file(Target.from_json(filed["target"]), filed["key"])
+                    self._changed.notify_all()
+                _log.info("Request %s: forget %s.", answer, filed["target"]["granularity"])
+            except RequestError as exc:
+                answer = f"refused: {exc}"
+                _log.warning("A request filed here is refused: %s", exc)
+            self._memory.confirm({filed["key"]: answer})
+
+    def _do_work(self) -> bool:
+        with self._changed:
+            work = next_work(self._peer, overdue=self._overdue(time.monotonic()))
+        if work is None:
+            return False
+        item = carried_out(work, self._peer.learner)
+        if "reason" in item.values:
+            _log.warning("%s for request %s: %s", item.kind, item.subject, item.values["reason"])
+        else:
+            _log.info("%s for request %s is under way.", item.kind, item.subject)
+        with self._changed:
+            self._peer.receive(item)
+            self._changed.notify_all()
+        return True
+
+    def _overdue(self, now: float) -> frozenset[str]:
+        """The requests whose missing numbers have been waited for long enough."""
+        overdue = set()
+        for request in list(self._peer.record.of(Kind.REQUEST)):
+            silent = missing_statistics(self._peer, request)
+            if not silent:
+                self._waits_since.pop(request.subject, None)
+                continue
+            since = self._waits_since.setdefault(request.subject, now)
+            if now - since > self._config.deletion.statistics_timeout_s:
+                overdue.add(request.subject)
+        return frozenset(overdue)
+
+    def _do_round(self) -> bool:
+        now = time.monotonic()
+        with self._changed:
+            begun = self._peer.next_round()
+            if begun is None and self._peer.next_round(patient=False) is not None:
+                since = self._waits_since.setdefault("", now)
+                if now - since > self._config.round_timeout_s:
+                    begun = self._peer.next_round(patient=False)
+                    _log.warning(
+                        "Round %d goes on without neighbours that are silent.", self._peer.model.round
+                    )
+        if begun is None:
+            return False
+        self._waits_since.pop("", None)
+        move = self._peer.learner.move(
+            begun.parameters, round_number=begun.number, without=begun.without, scale=begun.scale
+        )
+        with self._changed:
+            self._peer.finish_round(begun, move)
+            self._changed.notify_all()
+        return True
+
+    def _open_links(self) -> None:
+        """A thread for each peer that this one sends to."""
+        with self._changed:
+            contacts = self._peer.contacts
+        for to in contacts:
+            if to not in self._links or not self._links[to].is_alive():
+                self._links[to] = threading.Thread(
+                    target=self._serve, args=(to,), name=f"to-{to}", daemon=True
+                )
+                self._links[to].start()
+
+    def _serve(self, to: str) -> None:
+        """Send `to` what it lacks until it is no neighbour any more."""
+        retry_s, said = _SHORTEST_RETRY_S, ""
+        while not self._stopping.is_set():
+            try:
+                with self._connection(to) as connection:
+                    while self._send_next(to, connection):
+                        retry_s, said = _SHORTEST_RETRY_S, ""
+                return
+            except FlowerUnlearningError as exc:
+                if str(exc) != said:
+                    said = str(exc)
+                    _log.warning("No connection to peer %s: %s; trying again.", to, said)
+                with self._changed:
+                    self._peer.broke(to)
+                    self.sent = replace(self.sent, failures=self.sent.failures + 1)
+                self._stopping.wait(retry_s)
+                retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
+
+    def _connection(self, to: str) -> PeerConnection:
+        with self._changed:
+            address = self._config.peers.get(to) or self._peer.record.addresses().get(to, "")
+        if not address:
+            raise SessionError(f"The address of peer {to!r} is not known.")
+        return PeerConnection(
+            self._peer.name, address, self._config.tls_files(), self._config.exchange_timeout_s
+        )
+
+    def _send_next(self, to: str, connection: PeerConnection) -> bool:
+        """Send the next parcel, or wait for one; False where there will be none."""
+        with self._changed:
+            if self._stopping.is_set() or to not in self._peer.contacts:
+                return False
+            parcel = self._peer.next_parcel(to)
+            if parcel is None:
+                self._changed.wait(_IDLE_S)
+                return True
+        known: frozenset[str] = frozenset()
+        try:
+            known = connection.send(parcel)
+        except ParcelRefused as exc:
+            # to send it again would be refused again: the two peers do not run the same federation
+            _log.error("Peer %s refuses what it is sent: %s", to, exc)
+        with self._changed:
+            self._peer.delivered(to, parcel, known)
+            self.sent = replace(self.sent, parcels=self.sent.parcels + 1)
+            self._changed.notify_all()
+        return True
+
+    def _is_all_sent(self) -> bool:
+        with self._changed:
+            return all(self._peer.next_parcel(to) is None for to in self._peer.contacts)

@@ -1,0 +1,125 @@
+"""Parcels over real gRPC and TLS on loopback, and what is refused."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client.peer.grpc_transport import Handling, ParcelRefused, PeerConnection, PeerServer
+from client.peer.items import Greeting, Item, Kind, Offer, Parcel
+from strategies.sessions.endpoint import Tls
+from tests.certificates import Authority
+from unlearning.errors import DeploymentError, SessionError, UpdateRefused
+from unlearning.tls_files import is_loopback
+
+
+class Receiver:
+    """Keeps what it is handed, and knows two ids."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, Parcel]] = []
+
+    def __call__(self, sender: str, parcel: Parcel) -> frozenset[str]:
+        self.got.append((sender, parcel))
+        return frozenset({"x", "y"})
+
+
+def files(authority: Authority, name: str) -> Tls:
+    made = authority.certify(name)
+    assert made.certificate is not None
+    assert made.key is not None
+    return Tls(authority.file, made.certificate, made.key)
+
+
+def listening(handle: Handling, tls: Tls | None) -> tuple[PeerServer, str]:
+    """A server at a port that the system chose."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    return PeerServer(address, tls, handle, 10.0), address
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver()
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def address(receiver: Receiver, authority: Authority) -> Iterator[str]:
+    """Where the peer "1" listens, with TLS."""
+    server, address = listening(receiver, files(authority, "1"))
+    yield address
+    server.stop()
+
+
+def test_parcels_arrive_as_they_were_sent(address: str, authority: Authority, receiver: Receiver) -> None:
+    """A greeting, an item and a model of three chunks, over mutual TLS."""
+    vector = np.random.default_rng(0).normal(size=300_000)
+    sent: list[Parcel] = [
+        Greeting("2"),
+        Item(kind=Kind.CORRECTION, origin="7", subject="7-a", values={"weight": 0.5}, vector=vector),
+        Offer(sender="2", round=4, vector=vector.astype(np.float32), applied=frozenset({"a", "b"})),
+    ]
+    with PeerConnection("2", address, files(authority, "2"), 10.0) as connection:
+        answers = [connection.send(parcel) for parcel in sent]
+    assert answers[0] == {"x", "y"}
+    (_, greeting), (_, item), (sender, offer) = receiver.got
+    assert greeting == sent[0]
+    assert isinstance(item, Item)
+    assert isinstance(offer, Offer)
+    assert (item.id, dict(item.values), sender) == ("correction/7/7-a", {"weight": 0.5}, "2")
+    np.testing.assert_array_equal(item.vector, vector)
+    np.testing.assert_array_equal(offer.vector, vector.astype(np.float32))
+    assert (offer.round, offer.applied) == (4, {"a", "b"})
+
+
+def test_nobody_sends_in_another_peers_name(address: str, authority: Authority, receiver: Receiver) -> None:
+    """The certificate says peer 3, the parcel peer 2."""
+    with (
+        PeerConnection("2", address, files(authority, "3"), 10.0) as connection,
+        pytest.raises(SessionError, match="not that of peer"),
+    ):
+        connection.send(Greeting("2"))
+    assert receiver.got == []
+
+
+def test_a_certificate_of_another_authority_is_not_let_in(
+    address: str, authority: Authority, receiver: Receiver, tmp_path: Path
+) -> None:
+    """It trusts the right authority, and is signed by its own."""
+    stranger = files(Authority(tmp_path, "other"), "2")
+    tls = Tls(authority.file, stranger.certificate, stranger.key)
+    with PeerConnection("2", address, tls, 10.0) as connection, pytest.raises(SessionError):
+        connection.send(Greeting("2"))
+    assert receiver.got == []
+
+
+def test_what_the_receiver_refuses_is_not_sent_again() -> None:
+    """Its reason comes back as a refusal, not as a failure of the network."""
+
+    def refuse(sender: str, parcel: Parcel) -> frozenset[str]:
+        raise UpdateRefused("The model has 3 parameters.")
+
+    server, address = listening(refuse, None)
+    try:
+        with (
+            PeerConnection("2", address, None, 10.0) as connection,
+            pytest.raises(ParcelRefused, match="3 parameters"),
+        ):
+            connection.send(Greeting("2"))
+    finally:
+        server.stop()
+
+
+def test_a_peer_does_not_listen_to_other_machines_without_tls() -> None:
+    """Anybody could feed it models."""
+    assert not is_loopback("0.0.0.0:0")
+    with pytest.raises(DeploymentError, match="no tls section"):
+        PeerServer("0.0.0.0:0", None, Receiver(), 10.0)

@@ -1,0 +1,73 @@
+"""The peer's configuration file, and the command's requests and status."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from client.memory import DirectoryMemory
+from client.peer.cli import app
+from client.peer.config import checked_config, read_config
+from unlearning.errors import ConfigurationError
+
+
+def values(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "peer": "a",
+        "state-dir": str(tmp_path / "state"),
+        "peers": {"a": "127.0.0.1:9301", "b": "127.0.0.1:9302", "c": "127.0.0.1:9303"},
+        "training": {"rounds": 5, "weight-decay": 0.01},
+        **changes,
+    }
+
+
+def test_yaml_and_toml_say_the_same(tmp_path: Path) -> None:
+    """One configuration in both formats."""
+    (tmp_path / "peer.yaml").write_text(yaml.safe_dump(values(tmp_path)))
+    (tmp_path / "peer.toml").write_text(
+        f'peer = "a"\nstate-dir = "{tmp_path / "state"}"\n'
+        '[peers]\na = "127.0.0.1:9301"\nb = "127.0.0.1:9302"\nc = "127.0.0.1:9303"\n'
+        "[training]\nrounds = 5\nweight-decay = 0.01\n"
+    )
+    assert read_config(tmp_path / "peer.yaml") == read_config(tmp_path / "peer.toml")
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    """An unknown data set, a graph in pieces, a missing certificate, an epsilon that breaks the published noise."""
+    wrong = values(
+        tmp_path,
+        peers={"a": "10.0.0.1:9301", "b": "127.0.0.1:9302", "c": "127.0.0.1:9303"},
+        task={"dataset": "nothing"},
+        graph={"kind": "edges", "edges": [["a", "b"]]},
+        deletion={"as-published": True, "epsilon": 1.0},
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        checked_config(wrong)
+    text = "\n".join(caught.value.problems)
+    assert all(part in text for part in ("Unknown dataset", "not below 1", "tls:", "deletion.epsilon"))
+
+
+def test_an_unknown_setting_is_refused(tmp_path: Path) -> None:
+    """A typing error is not ignored."""
+    with pytest.raises(ConfigurationError, match="round-timeout"):
+        checked_config(values(tmp_path, **{"round-timeout": 5}))
+
+
+def test_the_l2_term_of_training_is_that_of_corrections(tmp_path: Path) -> None:
+    """Set once: a correction without it would be far off."""
+    assert checked_config(values(tmp_path)).corrections().l2 == 0.01
+
+
+def test_the_command_files_a_request_that_waits_for_the_peer(tmp_path: Path) -> None:
+    """Durable in the state directory, and shown by status, while no peer runs."""
+    path = tmp_path / "peer.yaml"
+    path.write_text(yaml.safe_dump(values(tmp_path)))
+    filed = CliRunner().invoke(app, ["request", "--config", str(path), "--class", "3"])
+    assert filed.exit_code == 0, filed.output
+    (waiting,) = DirectoryMemory(tmp_path / "state").outbox()
+    assert waiting["target"]["class_label"] == 3
+    status = CliRunner().invoke(app, ["status", "--config", str(path)])
+    assert json.loads(status.output)["waiting"] == [waiting["key"]]

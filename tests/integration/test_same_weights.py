@@ -38,7 +38,8 @@ RUN_CONFIG: Mapping[str, ConfigValue] = {
     **SETTINGS,
     "num-clients": NUM_CLIENTS,
     "rounds": 3,
-    "requests": "at=1 client=2 method=puf-special; at=2 client=1 method=puf-regular",
+    "prepare": "hf-online",  # changes no bit of the models, and the first deletion is its vector
+    "requests": "at=1 client=2 method=hf-online; at=2 client=1 method=puf-regular",
 }
 
 

@@ -41,7 +41,9 @@ def verify(
         Path | None, typer.Option(help="The public key of the server's certificates (PEM).")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="The report that it certifies, report.json.")] = None,
-    model: Annotated[Path | None, typer.Option(help="The model after the deletion: model.pt, or after.npz.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="The model after the deletion: model.pt, or after.npz.")
+    ] = None,
     ledger: Annotated[str, typer.Option(help="The ledger, or a copy of it, by its URL.")] = "",
     service: Annotated[bool, typer.Option("--service", help="Ask the deletion service of --server.")] = False,
     replay: Annotated[

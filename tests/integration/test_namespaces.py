@@ -23,7 +23,7 @@ from tests.integration.separate_hosts import (
 )
 from unlearning.requests import Status
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.hosts, pytest.mark.timeout(600)]
 
 NUM_CLIENTS = 3
 EVERYBODY = ["0", "1", "2"]

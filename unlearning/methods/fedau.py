@@ -128,7 +128,12 @@ def head_slots(task: Task) -> tuple[Slot, ...]:
     """
     model = build(task, seed=0)
     name, head = classifier_head(model)
-    if task.shard is not None or head is None or task.score_name != "accuracy" or head.out_features != task.num_classes:
+    if (
+        task.shard is not None
+        or head is None
+        or task.score_name != "accuracy"
+        or head.out_features != task.num_classes
+    ):
         raise MethodFailed(
             "FedAU needs a classifier whose last layer is linear with one output a class; this model has "
             "none. Choose another method.",

@@ -60,10 +60,11 @@ class Round:
 class Link:
     """What is still to be sent to one neighbour.
 
-    known: the items that it has; None before it has said so. has_met: whether it ever has, to this process.
+    pending: ids of the items that it lacks, in order; None before it has said what it has. has_met: whether it ever
+    has said so to this process.
     """
 
-    known: set[str] | None = None
+    pending: dict[str, None] | None = None
     has_met: bool = False
     offers: deque[Offer] = field(default_factory=lambda: deque(maxlen=OFFERS_KEPT))
 
@@ -184,9 +185,12 @@ class Peer:
             checked_item(item, self._model.vector.size)
             self._journal.put(item)
             self._items[item.id] = item
-        link = self._links.get(sender)
-        if link is not None and link.known is not None:
-            link.known.add(item.id)  # who sent it has it
+            for link in self._links.values():
+                if link.pending is not None:
+                    link.pending[item.id] = None
+        from_link = self._links.get(sender)
+        if from_link is not None and from_link.pending is not None:
+            from_link.pending.pop(item.id, None)  # who sent it has it
         if is_new:
             self._learn(item)
         return is_new
@@ -232,29 +236,29 @@ class Peer:
     def next_parcel(self, to: str) -> Parcel | None:
         """What `to` is to be sent next; items come before models. None: it has everything."""
         link = self._links.setdefault(to, Link())
-        if link.known is None:
+        if link.pending is None:
             return Greeting(self.name, is_new=not link.has_met)
-        if len(link.known) < len(self._items):
-            return next(item for item_id, item in self._items.items() if item_id not in link.known)
+        if link.pending:
+            return self._items[next(iter(link.pending))]
         return link.offers[0] if link.offers else None
 
     def delivered(self, to: str, parcel: Parcel, known: frozenset[str] = frozenset()) -> None:
         """`to` has confirmed the parcel; for a greeting, with the ids that it knows."""
         link = self._links.setdefault(to, Link())
         if isinstance(parcel, Greeting):
-            link.known = set(known & self._items.keys())
+            link.pending = dict.fromkeys(item_id for item_id in self._items if item_id not in known)
             if not link.has_met:
                 self._queue_recent(link)
             link.has_met = True
         elif isinstance(parcel, Item):
-            if link.known is not None:
-                link.known.add(parcel.id)
+            if link.pending is not None:
+                link.pending.pop(parcel.id, None)
         elif link.offers and link.offers[0] is parcel:
             link.offers.popleft()
 
     def broke(self, to: str) -> None:
         """`to` could not be reached: begin with a greeting again, since it may have restarted."""
-        self._links.setdefault(to, Link()).known = None
+        self._links.setdefault(to, Link()).pending = None
 
     def waits_for(self) -> list[str]:
         """Whose number of examples is not known yet; training begins when all are."""

@@ -14,9 +14,11 @@ from unlearning.certified import (
     unmet_assumptions,
 )
 from unlearning.decentralised import (
+    APPROXIMATE_CURVATURE,
     CorrectionSettings,
     FederationCounts,
     NoiseSettings,
+    PeerCurvature,
     client_correction,
     local_curvature,
     local_move,
@@ -166,7 +168,7 @@ class SiteLearner:
                 requester=FederationCounts(num_peers=1, num_examples=len(held), num_deleted=int(goes.sum())),
                 federation=order.counts,
                 uses_own_curvature=shared is None,
-                unmet=unmet_assumptions(self.task, settings.l2),
+                unmet=(*unmet_assumptions(self.task, settings.l2), *_approximate(settings)),
             )
             made = perturbed(made, certificate, self.generator, as_published=settings.as_published)
             account |= {"certificate": certificate.statement, "sigma": certificate.sigma}
@@ -185,3 +187,9 @@ class SiteLearner:
 
     def _without(self, forget: Forget) -> Examples:
         return self.examples.select(~forgotten_mask(self.examples, forget))
+
+
+def _approximate(settings: CorrectionSettings) -> tuple[str, ...]:
+    """What the curvature lacks of the one that the Newton step's bound is for."""
+    is_fisher = settings.curvature in (PeerCurvature.FISHER, PeerCurvature.FISHER_DIAGONAL)
+    return (APPROXIMATE_CURVATURE,) if is_fisher or settings.damping else ()

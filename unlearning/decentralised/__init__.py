@@ -15,6 +15,7 @@ and what these may; not `unlearning.methods`, whose exchanges need a server.
 """
 
 from unlearning.decentralised.calibration import (
+    APPROXIMATE_CURVATURE,
     NoiseSettings,
     noise_certificate,
     perturbed,
@@ -36,6 +37,7 @@ from unlearning.decentralised.mixing import MixingReport, check_mixing, metropol
 from unlearning.decentralised.pdudt import influence_after, without_influence
 
 __all__ = [
+    "APPROXIMATE_CURVATURE",
     "Correction",
     "CorrectionSettings",
     "FederationCounts",

@@ -30,6 +30,7 @@ from unlearning.errors import ConfigurationError
 
 NOT_CONVERGED = "No peer knows the whole federation's gradient, so it is not checked that training converged."
 NO_CONSENSUS = "The peers' models differ; the bound is for one model that all share."
+APPROXIMATE_CURVATURE = "The curvature is damped or a Fisher matrix; the bound is for the Hessian."
 OWN_CURVATURE = "The curvature is that of the requester's own examples, not of everybody's."
 
 

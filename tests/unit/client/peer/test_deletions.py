@@ -1,5 +1,7 @@
 """Deletions of samples, classes and clients among peers in one process, down to retraining."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from client.peer.node import Peer, PeerRules
 from tests.convex import minimiser
 from tests.peers import L2, counting_peer, counting_peers, logistic_peers
 from unlearning.curvature import gradient
-from unlearning.decentralised import CorrectionSettings, PeerCurvature, complete, ring
+from unlearning.decentralised import CorrectionSettings, NoiseSettings, PeerCurvature, complete, ring
 from unlearning.errors import AlreadyForgotten
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
@@ -238,3 +240,19 @@ def test_a_correction_that_cannot_be_computed_says_why() -> None:
     assert item.vector is None
     assert "example" in item.values["reason"]
     assert isinstance(network.peers["1"], Peer)
+
+
+def test_noise_with_a_fisher_matrix_is_not_called_certified() -> None:
+    """The bound is for the Hessian, and the sentence that travels with the correction says so."""
+    corrections = CorrectionSettings(curvature=PeerCurvature.FISHER_DIAGONAL, l2=L2, damping=0.1)
+    network = InProcessNetwork(logistic_peers(GRAPH, PeerRules(rounds=1), corrections))
+    peer = network.peers["1"]
+    assert isinstance(peer.learner, SiteLearner)
+    peer.learner = replace(peer.learner, noise=NoiseSettings(epsilon=1.0, delta=1e-5))
+    network.train()
+    peer.file(Target(Granularity.SAMPLE, "1", frozenset({"0", "1"})), "key")
+    network.settle()
+    (item,) = network.peers["2"].record.of(Kind.CORRECTION)
+    statement = item.values["account"]["certificate"]
+    assert statement.startswith("Calibrated noise, not certified")
+    assert "the bound is for the Hessian" in statement

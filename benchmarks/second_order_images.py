@@ -36,6 +36,7 @@ SMALL = Size(
     weight_decay=1e-3,
     seeds=3,
     sweep_seeds=1,
+    backdoor_rounds=24,
 )
 FULL = Size(
     max_examples=0,
@@ -47,6 +48,7 @@ FULL = Size(
     weight_decay=1e-3,
     seeds=5,
     sweep_seeds=5,
+    backdoor_rounds=20,
 )
 ALPHA = 0.5
 OTHER_ALPHAS = (0.1, 1.0)
@@ -55,6 +57,8 @@ NUM_SWEPT = 3
 """How many of the ways go through the sweeps."""
 SHORT = 0.05
 """The trust radius of the short Newton step as a share of ‖θ‖: the best of 0.1, 0.05 and 0.02 on the first seed."""
+LONG = 0.5
+"""A step that hardly anything holds back."""
 DAMPING = 0.01
 """The paper's, and so the one of every row that does not sweep it."""
 
@@ -77,9 +81,11 @@ def ways(iterations: int, damping: float) -> tuple[Way, ...]:
         Way("HF-KCU as published", "hf-kcu", (*common, ("lanczos_steps", 0))),
         Way("HF-KCU, corrected", "hf-kcu-influence", (*common, ("lanczos_steps", 0))),
         Way("Newton-CG, short", "newton-cg", (*common, ("precondition", False), ("trust_radius", SHORT))),
-        Way("Newton-CG", "newton-cg", (*common, ("precondition", False))),
+        Way("Newton-CG", "newton-cg", (*common, ("precondition", False), ("trust_radius", LONG))),
         Way(
-            "Newton-CG, removal only", "newton-cg", (*common, ("precondition", False), ("remove_only", True))
+            "Newton-CG, removal only",
+            "newton-cg",
+            (*common, ("precondition", False), ("trust_radius", LONG), ("remove_only", True)),
         ),
     )
 
@@ -93,7 +99,9 @@ def plan(size: Size) -> Iterator[Part]:
         damped = tuple(way for group in others for way in group) if swept else ()
         yield Part(Setting(seed, ALPHA), (*usual, *damped), ("main", "damping", "alpha"))
         if swept:
-            yield Part(Setting(seed, ALPHA, is_poisoned=True), usual, ("backdoor",))
+            yield Part(
+                Setting(seed, ALPHA, is_poisoned=True, rounds=size.backdoor_rounds), usual, ("backdoor",)
+            )
             for alpha in OTHER_ALPHAS:
                 yield Part(Setting(seed, alpha), usual[:NUM_SWEPT], ("alpha",))
 

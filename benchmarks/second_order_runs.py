@@ -7,7 +7,7 @@ is the same training without it. Whatever has been computed lies in the work dir
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class Size:
     weight_decay: float
     seeds: int
     sweep_seeds: int
+    backdoor_rounds: int
     momentum: float = 0.0
     clients: int = 10
     iterations: int = 10
@@ -64,16 +65,21 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One federation; Retrain does not depend on what the forgotten client had."""
+    """One federation; Retrain does not depend on what the forgotten client had.
+
+    rounds: instead of the size's own number; a backdoor takes longer to be learnt.
+    """
 
     seed: int
     alpha: float
     is_poisoned: bool = False
+    rounds: int = 0
 
     @property
     def name(self) -> str:
         """For the work directory."""
-        return f"seed-{self.seed}-alpha-{self.alpha}{'-poisoned' if self.is_poisoned else ''}"
+        rounds = f"-rounds-{self.rounds}" if self.rounds else ""
+        return f"seed-{self.seed}-alpha-{self.alpha}{rounds}{'-poisoned' if self.is_poisoned else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +134,7 @@ class Federation:
 
     def retrained(self) -> Row:
         """The model of the retained clients alone."""
-        clean = Setting(self.setting.seed, self.setting.alpha)
+        clean = replace(self.setting, is_poisoned=False)
         return self._trained(
             f"{clean.name}-retrained", [client for client in self.clients if client != TARGET]
         )
@@ -225,7 +231,7 @@ class Federation:
             begun = time.process_time()
             theta = initial_parameters(self.task, self.setting.seed)
             total = sum(len(self.clients[client]) for client in clients)
-            for number in range(self.size.rounds):
+            for number in range(self.setting.rounds or self.size.rounds):
                 terms = {}
                 for client in clients:
                     seed = 1000 * (number + 1) + int(client)
@@ -253,7 +259,7 @@ class Federation:
             task=self.task,
             targets={TARGET: Forget(everything=True)},
             retained=tuple(client for client in self.clients if client != TARGET),
-            rounds_trained=self.size.rounds,
+            rounds_trained=self.setting.rounds or self.size.rounds,
             num_examples={client: len(own) for client, own in self.clients.items()},
             schedule=lambda _: training,
             training=training,

@@ -119,6 +119,7 @@ def _backdoor(found: Sequence[Found], usual: Mapping[str, str]) -> list[str]:
     return [
         "## Backdoor (Table 3)",
         "",
+        f"After {max(one.setting.rounds for one in chosen)} rounds, because a backdoor takes longer to be learnt. "
         f"Client 0 stamps a 4x4 patch on {100 * POISONED_SHARE:.0f} % of its examples and labels them "
         f"{TRIGGER_LABEL}. Attack success: share of stamped test examples of other classes taken for "
         f"{TRIGGER_LABEL}.",

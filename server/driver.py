@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 
 from server.admission import FEDERATION, admit
 from server.checkpoints import CheckpointStore
-from server.ledger import ClientRecord, Ledger, RoundRecord
+from server.ledger import ClientRecord, Ledger, Refusal, RoundRecord
 from server.preparations import Preparations
 from server.state import FederationState
 from strategies.exchange import Exchange, exchange
@@ -269,8 +269,9 @@ class Driver:
 
     def _take_site_requests(self, client: str, content: RecordDict) -> None:
         """Admit what a client filed at its own site; it can only speak for itself."""
-        for filed in values_of(content).get("site-requests", []):
-            key = str(filed.get("key", ""))
+        filed_requests = values_of(content).get("site-requests", [])
+        for filed in filed_requests if isinstance(filed_requests, list) else []:
+            key = str(filed.get("key", "")) if isinstance(filed, Mapping) else ""
             if not key or key in self.answers.get(client, {}):
                 continue
             try:
@@ -287,8 +288,12 @@ class Driver:
                 answer = f"accepted as {request.id}"
             except ConfigurationError:
                 raise
-            except (FlowerUnlearningError, TypeError, ValueError) as exc:
+            except (FlowerUnlearningError, KeyError, TypeError, ValueError, AttributeError) as exc:
                 answer = f"refused: {exc}"
+                refusal = Refusal(
+                    at=self.now(), caller=client, role="client", call="request at a site", reason=str(exc)
+                )
+                self.ledger.record_refusals([refusal])
             _log.info("Site request %s of client %s: %s", key, client, answer)
             self.answers.setdefault(client, {})[key] = answer
 

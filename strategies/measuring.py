@@ -10,7 +10,7 @@ from logging import getLogger
 from flwr.app import RecordDict
 
 from strategies.messages import named_arrays
-from unlearning.errors import DataError
+from unlearning.errors import DataError, UpdateRefused
 from unlearning.verification.observations import Observations, merge
 
 _log = getLogger(__name__)
@@ -20,14 +20,17 @@ def merged(contents: Mapping[str, RecordDict], name: str) -> Observations | None
     """What all clients observed on the set `name`, in the order of client ids; None if nobody did."""
     found = []
     for client in sorted(contents):
-        arrays = named_arrays(contents[client])
-        own = {
-            key.removeprefix(f"{name}."): value for key, value in arrays.items() if key.startswith(f"{name}.")
-        }
-        if not own:
-            continue
         try:
-            found.append(Observations.from_arrays(own))
-        except (DataError, KeyError, ValueError) as exc:
+            arrays = named_arrays(contents[client])
+            own = {
+                key.removeprefix(f"{name}."): value
+                for key, value in arrays.items()
+                if key.startswith(f"{name}.")
+            }
+            if own:
+                observations = Observations.from_arrays(own)
+                merge([*found, observations])  # what does not go with the others is found out here
+                found.append(observations)
+        except (DataError, UpdateRefused, KeyError, ValueError, TypeError) as exc:
             _log.warning("The measurement of client %s is malformed and left out: %s", client, exc)
     return merge(found) if found else None

@@ -211,10 +211,14 @@ def arrays_content(arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]
 
 
 def named_arrays(content: RecordDict) -> dict[str, NDArray[Any]]:
-    """All arrays of a message by name."""
+    """All arrays of a message by name.
+
+    Raises:
+        UpdateRefused: one cannot be read.
+    """
     if ARRAYS not in content.array_records:
         return {}
-    return {name: array.numpy() for name, array in content.array_records[ARRAYS].items()}
+    return {name: _numpy(name, array) for name, array in content.array_records[ARRAYS].items()}
 
 
 def values_of(content: RecordDict) -> Json:

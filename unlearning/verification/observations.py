@@ -121,6 +121,12 @@ class Observations:
             raise DataError(
                 f"The sums of observations are a count of examples and two numbers, got {sums.tolist()}."
             )
+        losses, confidences = arrays["losses"], arrays["confidences"]
+        if losses.ndim != 1 or losses.shape != confidences.shape or len(losses) > sums[0]:
+            raise DataError(
+                f"Losses and confidences are one value each of at most {sums[0]:g} examples, got arrays of shapes "
+                f"{losses.shape} and {confidences.shape}."
+            )
         return cls(
             num_examples=int(sums[0]),
             loss_sum=float(sums[1]),

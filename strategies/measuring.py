@@ -18,7 +18,7 @@ _log = getLogger(__name__)
 
 def merged(contents: Mapping[str, RecordDict], name: str) -> Observations | None:
     """What all clients observed on the set `name`, in the order of client ids; None if nobody did."""
-    found = []
+    found: list[Observations] = []
     for client in sorted(contents):
         try:
             arrays = named_arrays(contents[client])

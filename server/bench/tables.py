@@ -22,7 +22,7 @@ ACCURACIES: Mapping[str, Value] = {
 COSTS: Mapping[str, Value] = {
     "recovery rounds": lambda row: row.get("recovery_rounds"),
     "bytes (gain)": lambda row: row.get("bytes"),
-    "FLOPs (gain)": lambda row: row.get("flops"),
+    "FLOPs (gain)": lambda row: row.get("flops") or None,  # 0: there was no example to count on
     "seconds (gain)": lambda row: row.get("seconds"),
     "kept on the server, bytes": lambda row: row.get("server_bytes"),
     "kept by the clients, bytes": lambda row: row.get("client_bytes"),

@@ -40,12 +40,13 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
+    trained_update,
 )
 from unlearning.methods.preparation import FederatedRound, Preparation, PreparationOptions
 from unlearning.parameters import Vector, layout
 from unlearning.requests import Granularity
 from unlearning.stores import Arrays, Store
-from unlearning.training import build, initial_parameters, train
+from unlearning.training import build, initial_parameters
 
 EPSILON = 1e-12
 GIB = 2**30
@@ -164,11 +165,7 @@ class FedEraser:
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Û_k: the update of short local training."""
-        if len(site.retain) == 0:
-            return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
-        trained = train(site.task, instruction.model, site.retain, instruction.training)
-        update = trained.parameters - instruction.model
-        return Reply(vector=update, num_examples=trained.num_examples, metrics={"loss": trained.loss})
+        return trained_update(instruction, site, site.retain)
 
     def aggregate(
         self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]

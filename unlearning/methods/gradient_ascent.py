@@ -10,7 +10,6 @@ Without a ball or a clip the loss has no upper bound: too many epochs destroy th
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
 from pydantic import Field
 
 from unlearning.methods.method import (
@@ -22,12 +21,13 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
+    averaged,
     relative_change,
     replies_of_targets,
+    trained_update,
 )
-from unlearning.parameters import Vector, add_weighted
+from unlearning.parameters import Vector
 from unlearning.requests import Granularity
-from unlearning.training import train
 
 
 class GradientAscentParameters(MethodParameters):
@@ -73,11 +73,7 @@ class GradientAscent:
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """The update of training on −ℓ over the forget examples."""
-        if len(site.forget) == 0:
-            return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
-        trained = train(site.task, instruction.model, site.forget, instruction.training)
-        update = trained.parameters - instruction.model
-        return Reply(vector=update, num_examples=trained.num_examples, metrics={"loss": trained.loss})
+        return trained_update(instruction, site, site.forget)
 
     def aggregate(
         self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
@@ -89,9 +85,7 @@ class GradientAscent:
                 counts as none: lower the epochs or the learning rate.
         """
         climbed = replies_of_targets(self.info.title, problem, replies)
-        total = sum(reply.num_examples for reply in climbed.values())
-        terms = {client: (reply.num_examples / total, reply.vector) for client, reply in climbed.items()}
-        parameters = add_weighted(state.parameters, terms)
+        parameters = averaged(state.parameters, climbed)
         change = relative_change(state.parameters, parameters)
         return replace(
             state.advance(parameters, finished=True),

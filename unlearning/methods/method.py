@@ -27,11 +27,11 @@ from pydantic import BaseModel, ConfigDict
 
 from unlearning.errors import MethodFailed
 from unlearning.methods.preparation import Preparation, PreparationOptions
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import NOTHING, Forget, Granularity
 from unlearning.stores import MemoryStore, Store
 from unlearning.tasks.task import Examples, Task, joined
-from unlearning.training import TrainingSettings
+from unlearning.training import TrainingSettings, train
 
 
 class Need(StrEnum):
@@ -277,3 +277,22 @@ def relative_change(before: Vector, after: Vector) -> float:
     change = float(np.linalg.norm(after.astype(np.float64) - start))
     size = float(np.linalg.norm(start))
     return change / size if size else (np.inf if change else 0.0)
+
+
+def trained_update(instruction: Instruction, site: ClientSite, examples: Examples) -> Reply:
+    """The update Δ = θ_i − θ of ordinary local training on `examples`; zero with weight 0 where there are none."""
+    if len(examples) == 0:
+        return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
+    trained = train(site.task, instruction.model, examples, instruction.training)
+    update = trained.parameters - instruction.model
+    return Reply(vector=update, num_examples=trained.num_examples, metrics={"loss": trained.loss})
+
+
+def averaged(start: Vector, replies: Mapping[str, Reply]) -> Vector:
+    """`start` + Σ (n_i / Σ n_j) v_i over the replies' vectors, as FedAvg does with updates.
+
+    At least one reply must count an example.
+    """
+    total = sum(reply.num_examples for reply in replies.values())
+    terms = {client: (reply.num_examples / total, reply.vector) for client, reply in replies.items()}
+    return add_weighted(start, terms)

@@ -30,12 +30,14 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
+    averaged,
     replies_of_targets,
+    trained_update,
 )
-from unlearning.parameters import Vector, add_weighted
+from unlearning.parameters import Vector
 from unlearning.requests import Granularity
 from unlearning.tasks.task import Examples
-from unlearning.training import initial_parameters, predict, train
+from unlearning.training import initial_parameters, predict
 
 DEGRADATION = "degradation"
 """Under which the state and an instruction carry De."""
@@ -113,14 +115,10 @@ class MoDe:
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """The update of ordinary training; of the target, on the labels that De gives its examples."""
         examples = site.forget if instruction.operation == "forget" else site.retain
-        if len(examples) == 0:
-            return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
-        if instruction.operation == "forget":
+        if instruction.operation == "forget" and len(examples):
             outputs = predict(site.task, cast(Vector, instruction.arrays[DEGRADATION]), examples)
             examples = Examples(examples.inputs, torch.from_numpy(outputs.argmax(axis=1)), examples.ids)
-        trained = train(site.task, instruction.model, examples, instruction.training)
-        update = trained.parameters - instruction.model
-        return Reply(vector=update, num_examples=trained.num_examples, metrics={"loss": trained.loss})
+        return trained_update(instruction, site, examples)
 
     def aggregate(
         self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
@@ -163,11 +161,9 @@ def degraded(model: Vector, degradation: Vector, momentum: float) -> Vector:
 
 def _averaged(model: Vector, replies: Mapping[str, Reply]) -> Vector:
     """FedAvg of the updates, by numbers of examples."""
-    total = sum(reply.num_examples for reply in replies.values())
-    if not total:
+    if not any(reply.num_examples for reply in replies.values()):
         raise MethodFailed("No client gave MoDe a usable answer; it cannot go on.", retryable=True)
-    terms = {client: (reply.num_examples / total, reply.vector) for client, reply in replies.items()}
-    return add_weighted(model, terms)
+    return averaged(model, replies)
 
 
 def _parameters(problem: Problem) -> MoDeParameters:

@@ -35,10 +35,11 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
+    averaged,
     relative_change,
     replies_of_targets,
 )
-from unlearning.parameters import Vector, add_weighted, content_hash
+from unlearning.parameters import Vector, content_hash
 from unlearning.requests import NOTHING, Granularity
 from unlearning.solvers import (
     Awaits,
@@ -239,10 +240,7 @@ def _default_radius(task: Task) -> float:
 
 def _mean(answered: Mapping[str, Reply]) -> Vector:
     """Σ n_i v_i / Σ n_i, summed in float64 in the order of client ids."""
-    total = sum(reply.num_examples for reply in answered.values())
-    zero = np.zeros_like(next(iter(answered.values())).vector)
-    terms = {client: (reply.num_examples / total, reply.vector) for client, reply in answered.items()}
-    return add_weighted(zero, terms)
+    return averaged(np.zeros_like(next(iter(answered.values())).vector), answered)
 
 
 def _after_forget_gradient(

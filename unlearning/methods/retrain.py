@@ -10,7 +10,6 @@ the gold standard, at its full price.
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
 from pydantic import Field
 
 from unlearning.errors import MethodFailed
@@ -24,10 +23,12 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
+    averaged,
+    trained_update,
 )
-from unlearning.parameters import Vector, add_weighted
+from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Granularity
-from unlearning.training import initial_parameters, train
+from unlearning.training import initial_parameters
 
 
 class Natural(AsksNobody):
@@ -91,11 +92,7 @@ class Retrain:
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Ordinary local training on what is retained; the answer is the update."""
-        if len(site.retain) == 0:
-            return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
-        trained = train(site.task, instruction.model, site.retain, instruction.training)
-        update = trained.parameters - instruction.model
-        return Reply(vector=update, num_examples=trained.num_examples, metrics={"loss": trained.loss})
+        return trained_update(instruction, site, site.retain)
 
     def aggregate(
         self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
@@ -105,10 +102,8 @@ class Retrain:
         Raises:
             MethodFailed: nobody answered.
         """
-        total = sum(reply.num_examples for reply in replies.values())
-        if not total:
+        if not any(reply.num_examples for reply in replies.values()):
             raise MethodFailed("No retained client answered; retraining cannot go on.", retryable=True)
-        terms = {client: (reply.num_examples / total, reply.vector) for client, reply in replies.items()}
         done = state.exchanges + 1
-        state = state.advance(add_weighted(state.parameters, terms), finished=done >= state.values["rounds"])
+        state = state.advance(averaged(state.parameters, replies), finished=done >= state.values["rounds"])
         return replace(state, findings={"rounds retrained": done})

@@ -43,7 +43,7 @@ def main(
         "",
     ]
     lines += [
-        "Milliseconds, medians of 51, float32; CPU time, and what a clock said on a machine that had other work. "
+        "Milliseconds, medians of 51, float32; CPU time and wall-clock time. "
         "*In place*: into the model's own memory.",
         "",
         "| model | parameters | units | new array, CPU | new array, clock | in place, CPU | in place, clock |",

@@ -187,15 +187,12 @@ def _since(ledger: Ledger, manifest: Manifest) -> Iterator[str]:
     if newest and event_at(ledger, manifest.event_sequence) != manifest.last_event:
         yield "everything: the backup is of another federation, or the present ledger is older than it"
         return
-    after = manifest.event_sequence
-    while page := ledger.events(after=after):
-        after = page[-1].sequence
-        for event in page:
-            target = ledger.get(event.request_id).target.describe()
-            if event.to_status is Status.RECOVERING:
-                yield f"the deletion of {target} ({event.request_id}), carried out at {event.at.isoformat()}"
-            elif event.from_status is None and event.kind == "submitted":
-                yield f"the request {event.request_id} to delete {target}, filed at {event.at.isoformat()}"
+    for event in ledger.all_events(after=manifest.event_sequence):
+        target = ledger.get(event.request_id).target.describe()
+        if event.to_status is Status.RECOVERING:
+            yield f"the deletion of {target} ({event.request_id}), carried out at {event.at.isoformat()}"
+        elif event.from_status is None and event.kind == "submitted":
+            yield f"the request {event.request_id} to delete {target}, filed at {event.at.isoformat()}"
 
 
 def _moved_aside(state_dir: Path, url: sa.URL, now: datetime) -> Path | None:

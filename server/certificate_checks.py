@@ -16,8 +16,6 @@ from server.ledger import Event, Ledger
 from unlearning.errors import CertificateError, ConfigurationError, RequestNotFound
 from unlearning.requests import DeletionRequest, Status
 
-_PAGE = 1000
-
 
 class Outcome(StrEnum):
     """What a check found."""
@@ -110,7 +108,7 @@ class LedgerView:
             head, digest = ledger.event_head()
             return LedgerCheck(ledger.verify_chain(), head, digest, ledger.event_hash(sequence) or "")
 
-        return cls(check, ledger.get, lambda request_id: _completion(_events(ledger, request_id)))
+        return cls(check, ledger.get, lambda request_id: _completion(ledger.all_events(request_id)))
 
     @classmethod
     def of_service(cls, service: DeletionClient) -> "LedgerView":
@@ -208,13 +206,6 @@ def _completion(events: Iterator[Event]) -> Event | None:
     for event in events:
         found = event if event.to_status is Status.COMPLETED else found
     return found
-
-
-def _events(ledger: Ledger, request_id: str) -> Iterator[Event]:
-    after = 0
-    while page := ledger.events(request_id, after=after, limit=_PAGE):
-        yield from page
-        after = page[-1].sequence
 
 
 def _other_event(what: str, position: Position, found: str) -> str:

@@ -35,7 +35,6 @@ from unlearning.requests import Granularity, Target
 from unlearning.verification.measurement import Measurement
 
 _log = getLogger(__name__)
-_PAGE = 1000
 _OFF = "the run does not keep inputs (keep-replay-inputs)"
 _GONE = "the inputs were erased, or not kept when the method began"
 
@@ -87,8 +86,8 @@ def warn_of_kept_inputs(driver: Driver) -> None:
 def last_event(ledger: Ledger, request_id: str) -> Event:
     """The newest event of a request."""
     found: Event | None = None
-    while page := ledger.events(request_id, after=0 if found is None else found.sequence, limit=_PAGE):
-        found = page[-1]
+    for event in ledger.all_events(request_id):
+        found = event
     assert found is not None, "a request begins with an event"
     return found
 

@@ -17,7 +17,6 @@ from server.ledger import ClientRecord, Event, Ledger, LedgerUnavailable, RoundR
 from unlearning.requests import OPEN_STATUSES, DeletionRequest, Exclusions, Status
 
 _log = getLogger(__name__)
-_PAGE = 1000
 PREFIX = "flower_unlearning"
 
 
@@ -56,9 +55,8 @@ class LedgerCollector(Collector):
 
     def _round_metrics(self) -> list[Metric]:
         seen = self._rounds
-        while page := self._ledger.rounds(after=seen.sequence, limit=_PAGE):
-            for record in page:
-                seen.add(record)
+        for record in self._ledger.all_rounds(after=seen.sequence):
+            seen.add(record)
         by_kind = _counter(
             "rounds", "rounds done, by kind; one done again after a crash counts again", "kind"
         )
@@ -98,9 +96,8 @@ class LedgerCollector(Collector):
 
     def _request_metrics(self) -> list[Metric]:
         seen = self._states
-        while page := self._ledger.events(after=seen.sequence, limit=_PAGE):
-            for event in page:
-                seen.add(event)
+        for event in self._ledger.all_events(after=seen.sequence):
+            seen.add(event)
         requests = self._ledger.list_requests()
         count = _labelled("requests", "deletion requests, by state", "state")
         oldest = _labelled("oldest_request_seconds", "age of the oldest request in this state", "state")

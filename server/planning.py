@@ -169,9 +169,5 @@ def _eligible(ledger: Ledger, exclusions: Exclusions) -> set[str]:
 
 def _training_rounds(ledger: Ledger) -> list[RoundRecord]:
     """The training rounds by number; of one that was done again the last record counts."""
-    last: dict[int, RoundRecord] = {}
-    after = 0
-    while page := ledger.rounds(after=after):
-        last |= {record.round: record for record in page if record.kind == "training"}
-        after = page[-1].sequence
+    last = {record.round: record for record in ledger.all_rounds() if record.kind == "training"}
     return [last[number] for number in sorted(last)]

@@ -127,11 +127,9 @@ def _head_size(driver: Driver) -> int:
 
 def _recovery_participations(driver: Driver, batch: Batch) -> int:
     """How often a client took part in a recovery round, over all of them; a repeated round counts once."""
-    participants: dict[int, int] = {}
-    after = 0
-    while records := driver.ledger.rounds(after=after):
-        after = records[-1].sequence
-        for record in records:
-            if record.kind == "recovery" and set(record.request_ids) & set(batch.request_ids):
-                participants[record.round] = len(record.metrics["participants"])
+    participants = {
+        record.round: len(record.metrics["participants"])
+        for record in driver.ledger.all_rounds()
+        if record.kind == "recovery" and set(record.request_ids) & set(batch.request_ids)
+    }
     return sum(participants.values())

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import grpc
 
@@ -239,10 +238,10 @@ class DeletionService(DeletionServiceServicer):
         while not hung_up.is_set():
             # The state is read first: when it is final, all that led to it is there to be read.
             current = self._ledger.get(request_id)
-            events = list(_pages(lambda after: self._ledger.events(request_id, after=after), after_event))
+            events = list(self._ledger.all_events(request_id, after=after_event))
             rounds = [
                 record
-                for record in _pages(lambda after: self._ledger.rounds(after=after), after_round)
+                for record in self._ledger.all_rounds(after=after_round)
                 if current.is_open or record.at <= current.updated_at
             ]
             after_event = events[-1].sequence if events else after_event
@@ -256,15 +255,6 @@ class DeletionService(DeletionServiceServicer):
     def _last_round_before(self, request_id: str) -> int:
         first = self._ledger.events(request_id, limit=1)
         return int(first[0].detail.get("last_round_sequence", 0)) if first else 0
-
-
-def _pages(fetch: Callable[[int], list[Any]], after: int) -> Iterator[Any]:
-    while True:
-        page = fetch(after)
-        yield from page
-        if len(page) < _PAGE:
-            return
-        after = page[-1].sequence
 
 
 def _about_itself(record: RoundRecord, request_id: str) -> RoundRecord:

@@ -5,9 +5,9 @@ the live loop, which shows the token of the fence with every write. A loop that 
 comes back shows an old token, and is stopped by `Fenced` before it changes anything.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -36,6 +36,8 @@ from unlearning.requests import (
 )
 
 _requests = schema.requests
+_PAGE_SIZE = 1000
+_Numbered = TypeVar("_Numbered", Event, RoundRecord)
 
 
 class Ledger:
@@ -200,6 +202,10 @@ class Ledger:
         query = query.order_by(schema.events.c.sequence).limit(limit)
         with self._database.reading() as connection:
             return [event_of(row) for row in connection.execute(query)]
+
+    def all_events(self, request_id: str | None = None, *, after: int = 0) -> Iterator[Event]:
+        """All events with a sequence number above `after`, in order, read page by page."""
+        return _all_pages(lambda number: self.events(request_id, after=number, limit=_PAGE_SIZE), after=after)
 
     def last_event_sequence(self) -> int:
         """The sequence number of the newest event; 0 where there is none."""
@@ -449,3 +455,17 @@ class Ledger:
         with self._database.reading() as connection:
             rows = connection.execute(query.order_by(table.c.sequence).limit(limit))
             return [round_of(row) for row in rows]
+
+    def all_rounds(self, *, after: int = 0) -> Iterator[RoundRecord]:
+        """All rounds with a sequence number above `after`, in order, read page by page."""
+        return _all_pages(lambda number: self.rounds(after=number, limit=_PAGE_SIZE), after=after)
+
+
+def _all_pages(read: Callable[[int], list[_Numbered]], *, after: int) -> Iterator[_Numbered]:
+    """What `read` gives after one number and another; a page that is not full is the last one."""
+    while True:
+        page = read(after)
+        yield from page
+        if len(page) < _PAGE_SIZE:
+            return
+        after = page[-1].sequence

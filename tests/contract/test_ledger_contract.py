@@ -409,6 +409,24 @@ def test_rounds_are_read_back_in_order(ledger: Ledger, token: int) -> None:
     assert (stored[0].metrics, stored[1].request_ids) == (first.metrics, second.request_ids)
 
 
+@pytest.mark.parametrize("page_size", [1, 2, 3, 4])
+def test_a_long_history_is_read_to_its_end(
+    ledger: Ledger, token: int, monkeypatch: pytest.MonkeyPatch, page_size: int
+) -> None:
+    """All events and rounds after a number come once and in order, whether or not the last page is full."""
+    monkeypatch.setattr("server.ledger.store._PAGE_SIZE", page_size)
+    request = submit(ledger)
+    for number in range(3):
+        ledger.record_round(RoundRecord(round=number, kind="training", at=NOW), token=token)
+        ledger.note(request.id, "waiting", token=token, now=LATER)
+    other = submit(ledger, Target(Granularity.CLIENT, "4"), key="4")
+    assert [record.sequence for record in ledger.all_rounds()] == [1, 2, 3]
+    assert [record.sequence for record in ledger.all_rounds(after=1)] == [2, 3]
+    assert [event.sequence for event in ledger.all_events()] == [1, 2, 3, 4, 5]
+    assert [event.sequence for event in ledger.all_events(request.id, after=1)] == [2, 3, 4]
+    assert [event.sequence for event in ledger.all_events(other.id)] == [5]
+
+
 # The database's own rules
 
 

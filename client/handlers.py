@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from client.memory import ClientMemory, memory_of
 from strategies.messages import (
     CLIENT_ID,
+    PEAK_MEMORY,
     arrays_content,
     beside_the_model,
     by_preparation,
@@ -23,12 +24,14 @@ from strategies.messages import (
     round_of,
     values_of,
     vector_of,
+    with_values,
 )
 from strategies.run_config import RunSettings, local_seed
 from unlearning.errors import DataError, FlowerUnlearningError
 from unlearning.methods import ClientSite, Instruction, Reply, method_named
 from unlearning.methods.preparation import LocalRound
 from unlearning.parameters import Vector
+from unlearning.peak_memory import MemoryWatch
 from unlearning.requests import Forget
 from unlearning.tasks import load_site, make_task
 from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
@@ -71,47 +74,48 @@ def client_id_of(context: Context) -> str:
 
 
 def handled(handler: Callable[[Message, Local], RecordDict]) -> Handler:
-    """Open the site for `handler`, and answer with the reason when something is refused."""
+    """Open the site for `handler`; answer with the reason when something is refused, and with the memory it took."""
 
     def handle(message: Message, context: Context) -> RecordDict:
         memory = memory_of(context)
-        try:
-            values = values_of(message.content)
-            memory.confirm(values.get("answers", {}))
-            memory.bury(Forget.from_json(values.get("excluded", {})))
-            settings = RunSettings.from_run_config(context.run_config)
-            partitions = int(context.node_config.get("num-partitions", 0)) or None
-            own = str(context.node_config.get("data-dir", ""))
-            task = settings.task(partitions)
-            site = load_site(
-                task, int(context.node_config.get("partition-id", 0)), Path(own) if own else None
-            )
-            local = Local(
-                client_id=client_id_of(context),
-                settings=settings,
-                task=make_task(task),
-                memory=memory,
-                examples=site.train,
-                held_out=site.test,
-                values=values,
-                node_config=context.node_config,
-                server_round=round_of(message),
-            )
-            content = handler(message, local)
-        except FlowerUnlearningError as exc:
-            content = arrays_content({}, failure_values(exc))
+        with MemoryWatch() as watch:
+            try:
+                content = handler(message, _opened(message, context, memory))
+            except FlowerUnlearningError as exc:
+                content = arrays_content({}, failure_values(exc))
+        content = with_values(content, {PEAK_MEMORY: watch.peak().to_json()})
         return with_site_requests(content, memory)
 
     return handle
 
 
+def _opened(message: Message, context: Context, memory: ClientMemory) -> Local:
+    """The site, and in `memory` what the message says about the past."""
+    values = values_of(message.content)
+    memory.confirm(values.get("answers", {}))
+    memory.bury(Forget.from_json(values.get("excluded", {})))
+    settings = RunSettings.from_run_config(context.run_config)
+    partitions = int(context.node_config.get("num-partitions", 0)) or None
+    own = str(context.node_config.get("data-dir", ""))
+    task = settings.task(partitions)
+    site = load_site(task, int(context.node_config.get("partition-id", 0)), Path(own) if own else None)
+    return Local(
+        client_id=client_id_of(context),
+        settings=settings,
+        task=make_task(task),
+        memory=memory,
+        examples=site.train,
+        held_out=site.test,
+        values=values,
+        node_config=context.node_config,
+        server_round=round_of(message),
+    )
+
+
 def with_site_requests(content: RecordDict, memory: ClientMemory) -> RecordDict:
     """The answer with the requests that were filed at this site, if there are any."""
     filed = memory.outbox()
-    if filed:
-        own = values_of(content)
-        content["config"] = arrays_content({}, {**own, "site-requests": filed})["config"]
-    return content
+    return with_values(content, {"site-requests": filed}) if filed else content
 
 
 @handled

@@ -22,6 +22,7 @@ from server.state import Batch, Cost, FederationState, Phase
 from unlearning.durable_files import sync_directory, write_atomically
 from unlearning.errors import CheckpointError
 from unlearning.methods import UnlearningState
+from unlearning.peak_memory import PeakMemory
 from unlearning.requests import Exclusions, Target
 from unlearning.verification.measurement import Measurement
 from unlearning.verification.observations import Outputs
@@ -203,7 +204,7 @@ def _batch_from_json(value: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
             },
             **state,
         )
-    fields |= {name: Cost(**fields[name]) for name in _COSTS}
+    fields |= {name: _cost_from_json(fields[name]) for name in _COSTS}
     fields["request_ids"] = tuple(fields["request_ids"])
     fields["participants"] = tuple(fields["participants"])
     fields["targets"] = tuple(Target.from_json(item) for item in fields["targets"])
@@ -218,3 +219,8 @@ def _batch_from_json(value: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
         if key.startswith(prefix)
     }
     return Batch(method_state=state, **fields)
+
+
+def _cost_from_json(value: Mapping[str, Any]) -> Cost:
+    """A phase's cost; checkpoints of earlier versions know nothing of its memory."""
+    return Cost(**{**value, "peak_memory": PeakMemory(**value.get("peak_memory", {}))})

@@ -160,7 +160,7 @@ def recover(driver: Driver, state: FederationState) -> FederationState:
         batch=replace(
             batch,
             recovery_rounds=batch.recovery_rounds + 1,
-            recovery_cost=batch.recovery_cost.plus(done.seconds, done.bytes_sent, done.bytes_received),
+            recovery_cost=batch.recovery_cost.plus(done, driver.peak_memory(done)),
         ),
     )
     driver.record(state, "recovery", done, batch.request_ids)
@@ -238,7 +238,7 @@ def _exchange(driver: Driver, state: FederationState, session: Session | None) -
         batch,
         method_state=method_state,
         participants=tuple(sorted({*batch.participants, *driver.fedavg.outcome.participants})),
-        unlearning_cost=batch.unlearning_cost.plus(done.seconds, done.bytes_sent, done.bytes_received),
+        unlearning_cost=batch.unlearning_cost.plus(done, driver.peak_memory(done)),
     )
     if not method_state.finished:
         return driver.save(replace(state, round=number, batch=batch))
@@ -281,7 +281,7 @@ def _measured(driver: Driver, state: FederationState, stage: Stage) -> Federatio
     batch = replace(
         batch,
         measurements=measurements,
-        measuring_cost=batch.measuring_cost.plus(done.seconds, done.bytes_sent, done.bytes_received),
+        measuring_cost=batch.measuring_cost.plus(done, driver.peak_memory(done)),
     )
     if stage == "before":
         batch = replace(batch, target_score=_target_score(driver, _first_measurements(batch)[0]))

@@ -5,7 +5,7 @@ The driver knows Flower's Grid and the ledger; what happens in which order is in
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from logging import getLogger
 from pathlib import Path
@@ -31,6 +31,7 @@ from unlearning.errors import ConfigurationError, FlowerUnlearningError, Invalid
 from unlearning.methods import Federation
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
+from unlearning.peak_memory import MemoryWatch, PeakMemory
 from unlearning.requests import Exclusions, Forget, Granularity, Status, Target
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import evaluate
@@ -66,6 +67,7 @@ class Driver:
     federation, announced: what this federation is, and what the ledger knows of that.
     last_observed: the model that was measured last on the test set, and what was observed.
     endpoint: where sessions with clients are held; None where there are none.
+    memory: watches this process during the live loop's step.
     """
 
     grid: Grid
@@ -85,6 +87,7 @@ class Driver:
     announced: Federation | None = None
     last_observed: tuple[Vector, Observations] | None = None
     endpoint: Endpoint | None = None
+    memory: MemoryWatch = field(default_factory=MemoryWatch)
 
     def save(self, state: FederationState) -> FederationState:
         """Make `state` durable.
@@ -121,6 +124,10 @@ class Driver:
         """Take in what clients filed at their own sites and sent with their replies."""
         for client, content in done.replies.items():
             self._take_site_requests(client, content)
+
+    def peak_memory(self, done: Exchange) -> PeakMemory:
+        """The most memory of any client in an exchange, and of this process in the step so far."""
+        return PeakMemory.of(done.client_memory.values(), self.memory.peak())
 
     def fedavg_round(self, state: FederationState) -> tuple[FederationState, Exchange]:
         """One ordinary round among the eligible clients; without a usable update the model stays."""
@@ -178,6 +185,7 @@ class Driver:
             "seconds": round(done.seconds, 3),
             "bytes_sent": done.bytes_sent,
             "bytes_received": done.bytes_received,
+            "peak_memory": asdict(self.peak_memory(done)),
             "failed": {client: str(failure) for client, failure in sorted(done.failures.items())},
             "refused": {**done.refused, **outcome.refused},
         }

@@ -14,6 +14,7 @@ from server.driver import Driver
 from server.scripted_requests import ScriptedRequest
 from server.state import FederationState, Phase
 from unlearning.errors import RequestError
+from unlearning.peak_memory import MemoryWatch
 from unlearning.requests import Status
 
 _log = getLogger(__name__)
@@ -46,6 +47,10 @@ class LiveLoop:
 
     def step(self, state: FederationState) -> FederationState | None:
         """The state after one step, or None when all is done."""
+        with MemoryWatch() as self._driver.memory:
+            return self._following(state)
+
+    def _following(self, state: FederationState) -> FederationState | None:
         driver = self._driver
         driver.register_clients()
         driver.restrict(state)

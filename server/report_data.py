@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+from unlearning.peak_memory import PeakMemory
 from unlearning.verification.measurement import Measurement, Stage
 from unlearning.verification.verdict import Verdict, verdict
 
@@ -67,6 +68,7 @@ class UnlearningPhase:
     seconds: float | None = None
     bytes_sent: int | None = None
     bytes_received: int | None = None
+    peak_memory: PeakMemory = field(default_factory=PeakMemory)
     findings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -80,6 +82,7 @@ class RecoveryPhase:
     seconds: float | None = None
     bytes_sent: int | None = None
     bytes_received: int | None = None
+    peak_memory: PeakMemory = field(default_factory=PeakMemory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,7 @@ class MeasuringCost:
     seconds: float | None = None
     bytes_sent: int | None = None
     bytes_received: int | None = None
+    peak_memory: PeakMemory = field(default_factory=PeakMemory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ GLOSSARY = (
     ("Accuracy", "the share of examples whose class the model gets right."),
     ("Dice", "the overlap of predicted and true region, from 0 (none) to 100 % (equal)."),
     ("Loss", "how wrong the model is on average; lower is better, 0 is perfect."),
+    ("Most memory", "what the program held at once at its fullest, all that it needs to run included."),
     (
         "Membership attack",
         "a test that guesses from the model's behaviour whether an example was trained on.",
@@ -69,6 +70,7 @@ def render_page(data: ReportData) -> str:
     )
     environment.globals.update(
         size=words.size,
+        memory=words.memory,
         duration=words.duration,
         moment=words.moment,
         share=words.share,

@@ -137,12 +137,15 @@ number of recovery rounds (+1, +2, …).</p>{% endif %}
 <h2>Cost</h2>
 <div class="scroll"><table><thead><tr><th scope="col">Phase</th><th scope="col" class="figure">Rounds</th>
 <th scope="col" class="figure">Server to clients</th><th scope="col" class="figure">Clients to server</th>
-<th scope="col" class="figure">Time</th></tr></thead><tbody>
+<th scope="col" class="figure">Time</th><th scope="col" class="figure">Most memory of a client</th>
+<th scope="col" class="figure">Most memory of the server</th></tr></thead><tbody>
 {% for name, phase, rounds in [("Unlearning", data.unlearning, data.unlearning.rounds),
                                ("Recovery", data.recovery, data.recovery.rounds),
                                ("Measuring for this report", data.measuring, "")] if phase %}
 <tr><th scope="row">{{ name }}</th><td class="figure">{{ rounds }}</td><td class="figure">{{ size(phase.bytes_sent) }}</td>
-<td class="figure">{{ size(phase.bytes_received) }}</td><td class="figure">{{ duration(phase.seconds) }}</td></tr>
+<td class="figure">{{ size(phase.bytes_received) }}</td><td class="figure">{{ duration(phase.seconds) }}</td>
+<td class="figure">{{ memory(phase.peak_memory.client_bytes, phase.peak_memory.client_device_bytes) }}</td>
+<td class="figure">{{ memory(phase.peak_memory.server_bytes, phase.peak_memory.server_device_bytes) }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 

@@ -51,6 +51,11 @@ def size(value: int | None) -> str:
     return f"{amount:.0f}\u202f{units[0]}" if units[0] == "B" else f"{amount:.1f}\u202f{units[0]}"
 
 
+def memory(resident: int | None, on_device: int | None) -> str:
+    """`412.0 MB`, or with a GPU `412.0 MB, 1.2 GB on the GPU`."""
+    return size(resident) + ("" if on_device is None else f", {size(on_device)} on the GPU")
+
+
 def duration(value: float | None) -> str:
     """`8.4 s`, `3 min 5 s`, `2 h 10 min`, or `unknown`."""
     if value is None:

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from strategies.exchange import Exchange
 from unlearning.methods import UnlearningState
 from unlearning.parameters import Vector
+from unlearning.peak_memory import PeakMemory
 from unlearning.requests import Exclusions, Target
 from unlearning.verification.measurement import Measurement
 from unlearning.verification.observations import Outputs
@@ -28,20 +30,22 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a phase has cost so far: payload bytes both ways, seconds, and how many exchanges."""
+    """What a phase has cost so far: payload bytes both ways, seconds, memory, and how many exchanges."""
 
     exchanges: int = 0
     seconds: float = 0.0
     bytes_sent: int = 0
     bytes_received: int = 0
+    peak_memory: PeakMemory = field(default_factory=PeakMemory)
 
-    def plus(self, seconds: float, bytes_sent: int, bytes_received: int) -> "Cost":
+    def plus(self, done: Exchange, peak_memory: PeakMemory) -> "Cost":
         """This cost and one more exchange's."""
         return Cost(
             exchanges=self.exchanges + 1,
-            seconds=self.seconds + seconds,
-            bytes_sent=self.bytes_sent + bytes_sent,
-            bytes_received=self.bytes_received + bytes_received,
+            seconds=self.seconds + done.seconds,
+            bytes_sent=self.bytes_sent + done.bytes_sent,
+            bytes_received=self.bytes_received + done.bytes_received,
+            peak_memory=self.peak_memory.joined(peak_memory),
         )
 
 

@@ -9,8 +9,9 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from strategies.messages import count_bytes, values_of
+from strategies.messages import PEAK_MEMORY, count_bytes, values_of
 from unlearning.errors import UpdateRefused
+from unlearning.peak_memory import Memory
 
 _log = getLogger(__name__)
 
@@ -57,6 +58,14 @@ class Exchange:
     def replies(self) -> Mapping[str, RecordDict]:
         """The answers by client id."""
         return {client: message.content for client, message in self.messages.items()}
+
+    @property
+    def client_memory(self) -> Mapping[str, Memory]:
+        """The most memory that each client says its work took, by client id."""
+        return {
+            client: Memory.from_json(values_of(content).get(PEAK_MEMORY))
+            for client, content in self.replies.items()
+        }
 
 
 def exchange(

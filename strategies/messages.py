@@ -4,7 +4,8 @@ A message to a client:   arrays   ArrayRecord    the model as one flat array, an
                          config   ConfigRecord   `server-round` and one JSON text, `json`
 A client's reply:        arrays   ArrayRecord    the model or update as one flat array, ...
                          metrics  MetricRecord   `num-examples` and measures
-                         config   ConfigRecord   one JSON text, `json`: who answers, site requests, an error
+                         config   ConfigRecord   one JSON text, `json`: who answers, site requests, an error,
+                                                 the most memory that its work took
 
 In training rounds methods that are prepared for may add arrays `prepared.METHOD.NAME`, both ways; most add none.
 A reply to `train` is also what Flower's own FedAvg expects, so a stock strategy can drive our clients.
@@ -37,6 +38,9 @@ NUM_EXAMPLES = "num-examples"
 ROUND = "server-round"
 CLIENT_ID = "client-id"
 """The id by which the server knows the client that it asks to train, which is not always what a node declares."""
+
+PEAK_MEMORY = "peak-memory"
+"""Under this key of its JSON a client's answer says what memory its work took at most."""
 
 Json = dict[str, Any]
 
@@ -208,6 +212,12 @@ def arrays_content(arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]
     if arrays:
         content[ARRAYS] = ArrayRecord({name: Array(value) for name, value in arrays.items()})
     return content
+
+
+def with_values(content: RecordDict, values: Mapping[str, Any]) -> RecordDict:
+    """The same answer with `values` among its JSON."""
+    config = ConfigRecord({"json": json.dumps({**values_of(content), **values})})
+    return RecordDict({**content, CONFIG: config})
 
 
 def named_arrays(content: RecordDict) -> dict[str, NDArray[Any]]:

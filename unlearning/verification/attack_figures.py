@@ -7,17 +7,18 @@ having been trained on. What an attack learns, it learns from retained (members)
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unlearning.errors import DataError
-from unlearning.verification.discrimination import Estimate, discriminate, share
+from unlearning.verification.attack_figure import AttackFigure as AttackFigure  # others have it from here
+from unlearning.verification.attack_figure import Labels, Values, compared, need
+from unlearning.verification.attacks_on_demand import changes_of, learnt_mia_u, lira_figures
+from unlearning.verification.discrimination import Estimate, share
 from unlearning.verification.membership_inference import confidence_attack
 from unlearning.verification.mia_u import distances
 from unlearning.verification.observations import Details, Observations, Outputs
+from unlearning.verification.shadow_models import ShadowFits
 from unlearning.verification.thresholds import (
     CONFIDENCE_THRESHOLD,
     CORRECTNESS,
@@ -28,59 +29,10 @@ from unlearning.verification.thresholds import (
     threshold_attack,
 )
 
-Values = NDArray[np.float64]
-
 YEOM, CONFIDENCE = "yeom", "confidence"
 MIA_U = "mia-u-euclidean"
 ATTACKS = (YEOM, CONFIDENCE, CORRECTNESS, CONFIDENCE_THRESHOLD, ENTROPY, MODIFIED_ENTROPY, MIA_U)
-
-MOST_EXAMPLES = 5_000
-"""More on a side are subsampled: their intervals would hardly be narrower, and cost seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttackFigure:
-    """What one attack says of the forgotten examples.
-
-    called: the share that it calls members; None for attacks that only rank examples.
-    balanced_accuracy: its own power on retained and test examples whose truth is known; 0.5 is guessing.
-    auc, tpr: how well its score tells forgotten from test examples, the second at 1 % false positives;
-        None where that was not measured. `tpr_reason` says why there is no `tpr`.
-    num_forgotten, num_test: how many examples the figures rest on.
-    """
-
-    called: Estimate | None = None
-    balanced_accuracy: float | None = None
-    auc: Estimate | None = None
-    tpr: Estimate | None = None
-    tpr_reason: str = ""
-    num_forgotten: int = 0
-    num_test: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object; `from_json` is the inverse."""
-        return {
-            "called": _to_json(self.called),
-            "balanced_accuracy": self.balanced_accuracy,
-            "auc": _to_json(self.auc),
-            "tpr_at_1_percent_fpr": _to_json(self.tpr),
-            "tpr_reason": self.tpr_reason,
-            "num_forgotten": self.num_forgotten,
-            "num_test": self.num_test,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "AttackFigure":
-        """The inverse of `to_json`."""
-        return cls(
-            called=_from_json(value["called"]),
-            balanced_accuracy=value["balanced_accuracy"],
-            auc=_from_json(value["auc"]),
-            tpr=_from_json(value["tpr_at_1_percent_fpr"]),
-            tpr_reason=value["tpr_reason"],
-            num_forgotten=value["num_forgotten"],
-            num_test=value["num_test"],
-        )
+"""Those that run at every measurement; `attacks_on_demand` has the others."""
 
 
 def attack_figures(
@@ -89,12 +41,16 @@ def attack_figures(
     mean_training_loss: float | None,
     outputs_before: Mapping[str, Outputs] | None,
     seed: int,
+    shadow_fits: Mapping[str, ShadowFits] | None = None,
+    learns_change: bool = False,
 ) -> tuple[dict[str, AttackFigure], list[str]]:
     """Every attack that `present` (by `test`, `retained`, `forgotten`) allows, and why the others do not run.
 
     mean_training_loss: the threshold of Yeom's attack.
     outputs_before: posteriors of the model before the deletion, by `test` and `forgotten`; None where this
         measurement is of that model itself.
+    shadow_fits: what shadow models say of examples, by `test` and `forgotten`; None where there are none.
+    learns_change: MIA-U with classifiers too (`attacks_on_demand`).
     """
     attacks: dict[str, Callable[[], dict[str, AttackFigure]]] = {
         "Yeom's attack": lambda: _yeom(present, mean_training_loss, seed),
@@ -102,6 +58,10 @@ def attack_figures(
         "threshold attacks": lambda: _thresholds(present, seed),
         "MIA-U": lambda: _mia_u(present, outputs_before, seed),
     }
+    if learns_change:
+        attacks["MIA-U with classifiers"] = lambda: learnt_mia_u(present, outputs_before, seed)
+    if shadow_fits is not None:
+        attacks["LiRA"] = lambda: lira_figures(present, shadow_fits, seed)
     figures: dict[str, AttackFigure] = {}
     notes: list[str] = []
     for title, run in attacks.items():
@@ -113,7 +73,7 @@ def attack_figures(
 
 
 def _yeom(present: Mapping[str, Observations], threshold: float | None, seed: int) -> dict[str, AttackFigure]:
-    _need(present, "retained", "forgotten")
+    need(present, "retained", "forgotten")
     if threshold is None:
         raise DataError("there is no finite mean training loss to compare with")
     losses = present["forgotten"].losses
@@ -124,7 +84,7 @@ def _yeom(present: Mapping[str, Observations], threshold: float | None, seed: in
 
 
 def _confidence(present: Mapping[str, Observations], seed: int) -> dict[str, AttackFigure]:
-    _need(present, "retained", "test", "forgotten")
+    need(present, "retained", "test", "forgotten")
     forgotten = present["forgotten"].confidences
     result = confidence_attack(
         present["retained"].confidences, present["test"].confidences, forgotten, seed=seed
@@ -140,7 +100,7 @@ def _confidence(present: Mapping[str, Observations], seed: int) -> dict[str, Att
 
 
 def _thresholds(present: Mapping[str, Observations], seed: int) -> dict[str, AttackFigure]:
-    _need(present, "retained", "test", "forgotten")
+    need(present, "retained", "test", "forgotten")
     sides = [present[name] for name in ("retained", "test", "forgotten")]
     if any(observations.details is None for observations in sides):
         raise DataError("they need the details of a classification, which were not reported")
@@ -161,21 +121,12 @@ def _mia_u(
 ) -> dict[str, AttackFigure]:
     if before is None:
         return {}
-    _need(present, "test", "forgotten")
-    changes = {}
-    for name in ("test", "forgotten"):
-        older, newer = before.get(name), present[name].outputs
-        if older is None or newer is None:
-            raise DataError(f"the {name} data's posteriors before and after were not both reported")
-        _, first, second = np.intersect1d(older.handles, newer.handles, return_indices=True)
-        if not len(first):
-            raise DataError(f"no sampled example of the {name} data was measured before and after")
-        lengths = distances(
-            older.posteriors[first].astype(np.float64), newer.posteriors[second].astype(np.float64)
-        )
-        details = present[name].details
-        changes[name] = lengths, None if details is None else details.labels[second]
-    return {MIA_U: _compared(changes["forgotten"], changes["test"], seed, AttackFigure())}
+    changes = changes_of(present, before)
+    forgotten, test = (
+        (distances(change.before, change.after), change.labels)
+        for change in (changes["forgotten"], changes["test"])
+    )
+    return {MIA_U: compared(forgotten, test, seed, AttackFigure())}
 
 
 def _details(observations: Observations) -> Details:
@@ -208,63 +159,8 @@ def _ranked(
     figure = AttackFigure(called=called, balanced_accuracy=power, num_forgotten=len(forgotten.losses))
     if test is None or not len(test.losses):
         return figure
-    return _compared((score(forgotten), _labels(forgotten)), (score(test), _labels(test)), seed, figure)
+    return compared((score(forgotten), _labels(forgotten)), (score(test), _labels(test)), seed, figure)
 
 
-def _compared(
-    forgotten: tuple[Values, NDArray[np.int64] | None],
-    test: tuple[Values, NDArray[np.int64] | None],
-    seed: int,
-    figure: AttackFigure,
-) -> AttackFigure:
-    """`figure` with AUC and true-positive rate, or as it was where no class is on both sides."""
-    generator = np.random.default_rng(seed)
-    (mine, classes), (theirs, other_classes) = (_bounded(side, generator) for side in (forgotten, test))
-    weights = np.ones(len(theirs))
-    if classes is not None and other_classes is not None:
-        shared = np.isin(classes, other_classes)
-        mine, classes = mine[shared], classes[shared]
-        _, index = np.unique(np.concatenate([other_classes, classes]), return_inverse=True)
-        of_test, of_forgotten = np.split(index, [len(other_classes)])
-        wanted = np.bincount(of_forgotten, minlength=len(index))
-        weights = wanted[of_test] / np.bincount(of_test, minlength=len(index))[of_test]
-    if not len(mine):
-        return figure
-    result = discriminate(mine, theirs, seed=seed, weights=weights)
-    return AttackFigure(
-        called=figure.called,
-        balanced_accuracy=figure.balanced_accuracy,
-        auc=result.auc,
-        tpr=result.tpr,
-        tpr_reason=result.tpr_reason,
-        num_forgotten=len(mine),
-        num_test=int(np.sum(weights > 0)),
-    )
-
-
-def _bounded(
-    side: tuple[Values, NDArray[np.int64] | None], generator: np.random.Generator
-) -> tuple[Values, NDArray[np.int64] | None]:
-    values, labels = side
-    if len(values) <= MOST_EXAMPLES:
-        return side
-    chosen = generator.permutation(len(values))[:MOST_EXAMPLES]
-    return values[chosen], None if labels is None else labels[chosen]
-
-
-def _labels(observations: Observations) -> NDArray[np.int64] | None:
+def _labels(observations: Observations) -> Labels | None:
     return None if observations.details is None else observations.details.labels
-
-
-def _need(present: Mapping[str, Observations], *names: str) -> None:
-    lacking = [name for name in names if name not in present]
-    if lacking:
-        raise DataError(f"it needs the {' and the '.join(lacking)} data")
-
-
-def _to_json(estimate: Estimate | None) -> dict[str, float] | None:
-    return None if estimate is None else estimate.to_json()
-
-
-def _from_json(value: Mapping[str, Any] | None) -> Estimate | None:
-    return None if value is None else Estimate.from_json(value)

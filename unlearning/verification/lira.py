@@ -92,6 +92,61 @@ def logit_confidence(confidences: Values) -> Values:
     return result
 
 
+@dataclass(frozen=True, slots=True)
+class Gaussians:
+    """One Gaussian an example, fitted to its φ under the shadow models of one side, all arrays (n,).
+
+    variances: divided by the number of values, `counts`, which is two or more.
+    """
+
+    means: Values
+    variances: Values
+    counts: Values
+
+    def deviations(self, *, global_variance: bool) -> Values:
+        """Standard deviations (n,), one and the same for all examples if `global_variance`."""
+        variances = self.variances
+        if global_variance and len(variances):
+            variances = np.full(len(variances), (variances * self.counts).sum() / self.counts.sum())
+        return np.maximum(np.sqrt(variances), _SMALLEST_DEVIATION)
+
+
+def fit(shadows: Shadows) -> tuple[Gaussians, Gaussians]:
+    """What models look like that were trained on an example, and what those that were not: φ of each example.
+
+    A side of an example with fewer than two shadow models has a count of 0 or 1, which the scores refuse.
+    """
+    values = logit_confidence(shadows.confidences)
+    return _side(values, shadows.trained_on), _side(values, ~shadows.trained_on)
+
+
+def online_scores(
+    target: Values, inside: Gaussians, outside: Gaussians, *, global_variance: bool = False
+) -> Values:
+    """The log likelihood ratio Λ of "trained on" for the attacked model's confidences (n,).
+
+    Raises:
+        DataError: the shapes do not fit, or an example lacks two shadows on a side.
+    """
+    observed = _observed(target, inside, "with")
+    _observed(target, outside, "without")
+    result: Values = norm.logpdf(
+        observed, inside.means, inside.deviations(global_variance=global_variance)
+    ) - norm.logpdf(observed, outside.means, outside.deviations(global_variance=global_variance))
+    return result
+
+
+def offline_scores(target: Values, outside: Gaussians, *, global_variance: bool = False) -> Values:
+    """log P[a model without the example is less confident], of confidences (n,).
+
+    Raises:
+        DataError: the shapes do not fit, or an example lacks two shadows that were not trained on it.
+    """
+    observed = _observed(target, outside, "without")
+    result: Values = norm.logcdf(observed, outside.means, outside.deviations(global_variance=global_variance))
+    return result
+
+
 def lira_online(target: Values, shadows: Shadows, *, global_variance: bool = False) -> Values:
     """The log likelihood ratio of "trained on" for the attacked model's confidences (n,): higher, more so.
 
@@ -102,12 +157,7 @@ def lira_online(target: Values, shadows: Shadows, *, global_variance: bool = Fal
     Raises:
         DataError: the shapes do not fit, or an example lacks two shadows on a side.
     """
-    observed = _observed(target, shadows)
-    values = logit_confidence(shadows.confidences)
-    inside = _fit(values, shadows.trained_on, global_variance=global_variance, side="with")
-    outside = _fit(values, ~shadows.trained_on, global_variance=global_variance, side="without")
-    result: Values = norm.logpdf(observed, *inside) - norm.logpdf(observed, *outside)
-    return result
+    return online_scores(target, *fit(shadows), global_variance=global_variance)
 
 
 def lira_offline(target: Values, shadows: Shadows, *, global_variance: bool = False) -> Values:
@@ -119,35 +169,28 @@ def lira_offline(target: Values, shadows: Shadows, *, global_variance: bool = Fa
     Raises:
         DataError: the shapes do not fit, or an example lacks two shadows that were not trained on it.
     """
-    observed = _observed(target, shadows)
-    values = logit_confidence(shadows.confidences)
-    outside = _fit(values, ~shadows.trained_on, global_variance=global_variance, side="without")
-    result: Values = norm.logcdf(observed, *outside)
-    return result
+    return offline_scores(target, fit(shadows)[1], global_variance=global_variance)
 
 
-def _fit(values: Values, mask: Mask, *, global_variance: bool, side: str) -> tuple[Values, Values]:
-    """Mean and standard deviation (n,) each of the masked values (s, n), divided by their number."""
-    counts = mask.sum(axis=0)
-    if np.any(counts < 2):
+def _side(values: Values, mask: Mask) -> Gaussians:
+    """The Gaussians of the masked values (s, n); where there is none, of mean and variance 0."""
+    counts = mask.sum(axis=0).astype(np.float64)
+    divisors = np.maximum(counts, 1)
+    means = np.where(mask, values, 0.0).sum(axis=0) / divisors
+    variances = np.where(mask, (values - means) ** 2, 0.0).sum(axis=0) / divisors
+    return Gaussians(means, variances, counts)
+
+
+def _observed(target: Values, fitted: Gaussians, side: str) -> Values:
+    if target.shape != fitted.means.shape:
         raise DataError(
-            f"{int(np.sum(counts < 2)):,} examples have fewer than two shadow models {side} them; "
-            "train more shadow models."
+            f"The attacked model needs a confidence for each of {len(fitted.means)} examples, got shape "
+            f"{target.shape}."
         )
-    means = np.where(mask, values, 0.0).sum(axis=0) / counts
-    squares = np.where(mask, (values - means) ** 2, 0.0)
-    if global_variance:
-        deviations = np.full(len(means), np.sqrt(squares.sum() / counts.sum()))
-    else:
-        deviations = np.sqrt(squares.sum(axis=0) / counts)
-    return means, np.maximum(deviations, _SMALLEST_DEVIATION)
-
-
-def _observed(target: Values, shadows: Shadows) -> Values:
-    if target.shape != shadows.confidences.shape[1:]:
+    if np.any(fitted.counts < 2):
         raise DataError(
-            f"The attacked model needs a confidence for each of {shadows.confidences.shape[1]} examples, "
-            f"got shape {target.shape}."
+            f"{int(np.sum(fitted.counts < 2)):,} examples have fewer than two shadow models {side} them; "
+            "train more shadow models."
         )
     return logit_confidence(target)
 

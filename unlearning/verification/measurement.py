@@ -3,12 +3,13 @@
 Whatever cannot be measured is left empty and named with its reason; a missing number is never a zero.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from unlearning.verification.attack_figures import CONFIDENCE, YEOM, AttackFigure, attack_figures
 from unlearning.verification.observations import Observations, Outputs
+from unlearning.verification.shadow_models import ShadowFits
 
 Stage: TypeAlias = Literal["before", "unlearned", "recovery"]
 SetName: TypeAlias = Literal["test", "retained", "forgotten"]
@@ -99,6 +100,9 @@ def measure(
     seed: int,
     reasons: Mapping[SetName, str] | None = None,
     outputs_before: Mapping[str, Outputs] | None = None,
+    shadow_fits: Mapping[str, ShadowFits] | None = None,
+    shadow_notes: Sequence[str] = (),
+    learns_change: bool = False,
 ) -> Measurement:
     """Measure what can be measured, and say of the rest why not.
 
@@ -108,6 +112,9 @@ def measure(
         words for the report.
     outputs_before: posteriors of the model before the deletion, by `test` and `forgotten`, for the attack
         on the change; None at the stage `before` itself.
+    shadow_fits: what shadow models say of examples, by `test` and `forgotten`, for LiRA; None without shadows.
+    shadow_notes: what of that is missing, and why.
+    learns_change: whether classifiers attack the change too.
     """
     given = {"test": test, "retained": retained, "forgotten": forgotten}
     why = {str(name): reason for name, reason in (reasons or {}).items()}
@@ -128,8 +135,10 @@ def measure(
         mean_training_loss=None if retained_set is None else retained_set.mean_loss,
         outputs_before=outputs_before,
         seed=seed,
+        shadow_fits=shadow_fits,
+        learns_change=learns_change,
     )
-    notes.extend(reasons_of_attacks)
+    notes.extend([*reasons_of_attacks, *(f"LiRA: {note}" for note in shadow_notes)])
     return Measurement(
         stage=stage,
         round=round,

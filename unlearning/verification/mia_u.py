@@ -13,6 +13,7 @@ Legend: p posterior before, q posterior after, each (classes,).
 Source: Chen et al., When Machine Unlearning Jeopardizes Privacy (CCS 2021), §3.3.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -61,18 +62,30 @@ def construct(before: Values, after: Values, construction: Construction) -> Valu
             return lengths
 
 
-def mia_u(
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The examples of one side that the classifier did not learn from: positions (k,) and scores (k,).
+
+    A score is the probability of "deleted" that the classifier gives.
+    """
+
+    positions: NDArray[np.intp]
+    scores: Values
+
+
+def judged(
     deleted: tuple[Values, Values],
     never: tuple[Values, Values],
     construction: Construction,
     *,
     seed: int,
-) -> Discrimination:
-    """How well the change of posteriors tells deleted examples from those that were never trained on.
+    weights: Values | None = None,
+) -> tuple[Judged, Judged]:
+    """What a classifier that learnt from one half of both says of the other half, of each side.
 
-    deleted, never: posteriors before and after, (n, classes) each. A random forest, one of the paper's four
-    classifiers and one that unsorted posteriors do not confuse, learns from one half of both, drawn by
-    `seed` and weighted alike, and is judged on the other half.
+    deleted, never: posteriors before and after, (n, classes) each. The classifier is a random forest, one of
+    the paper's four and one that unsorted posteriors do not confuse; both sides weigh alike in learning.
+    weights: of `never` (m,) among themselves, to give them another mix of classes.
 
     Raises:
         DataError: a side has fewer than four examples, or `construct` refuses its posteriors.
@@ -84,17 +97,43 @@ def mia_u(
             f"{len(features[1])} others."
         )
     generator = np.random.default_rng(seed)
+    orders = [generator.permutation(len(part)) for part in features]
     known, asked = [], []
-    for part in features:
-        mixed = generator.permutation(part)
-        known.append(mixed[: len(part) // 2])
-        asked.append(mixed[len(part) // 2 :])
+    for part, order in zip(features, orders, strict=True):
+        known.append(part[order[: len(part) // 2]])
+        asked.append(order[len(part) // 2 :])
     classifier = RandomForestClassifier(
         n_estimators=100, min_samples_leaf=3, class_weight="balanced", random_state=seed
     )
-    classifier.fit(np.concatenate(known), np.repeat([1, 0], [len(part) for part in known]))
-    scores = [classifier.predict_proba(part)[:, 1].astype(np.float64) for part in asked]
-    return discriminate(scores[0], scores[1], seed=seed)
+    each = None
+    if weights is not None:
+        learnt_from = weights[orders[1][: len(known[1])]]
+        each = np.concatenate([np.ones(len(known[0])), learnt_from / max(learnt_from.mean(), 1e-12)])
+    classifier.fit(np.concatenate(known), np.repeat([1, 0], [len(part) for part in known]), each)
+    mine, theirs = (
+        Judged(positions, classifier.predict_proba(part[positions])[:, 1].astype(np.float64))
+        for part, positions in zip(features, asked, strict=True)
+    )
+    return mine, theirs
+
+
+def mia_u(
+    deleted: tuple[Values, Values],
+    never: tuple[Values, Values],
+    construction: Construction,
+    *,
+    seed: int,
+) -> Discrimination:
+    """How well the change of posteriors tells deleted examples from those that were never trained on.
+
+    deleted, never: posteriors before and after, (n, classes) each; one half of both, drawn by `seed`, is learnt
+    from (`judged`), the other half is judged.
+
+    Raises:
+        DataError: as for `judged`.
+    """
+    mine, theirs = judged(deleted, never, construction, seed=seed)
+    return discriminate(mine.scores, theirs.scores, seed=seed)
 
 
 def distances(before: Values, after: Values) -> Values:

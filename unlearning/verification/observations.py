@@ -152,6 +152,14 @@ def observe(per_example: PerExample, *, max_samples: int, generator: np.random.G
     return _at(per_example, generator.permutation(len(per_example))[:max_samples])
 
 
+def drawn(
+    count: int, max_samples: int, generator: np.random.Generator
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Which min(count, max_samples) of `count` examples are sampled, and the handle of each."""
+    chosen = generator.permutation(count)[:max_samples]
+    return chosen, generator.random(len(chosen))
+
+
 def _at(per_example: PerExample, chosen: NDArray[np.intp]) -> Observations:
     return Observations(
         num_examples=len(per_example),
@@ -177,9 +185,8 @@ def observe_model(
         sampled and what their handles are, whatever the model.
     """
     per_example = evaluate(task, parameters, examples)
-    chosen = generator.permutation(len(examples))[:max_samples]
+    chosen, handles = drawn(len(examples), max_samples, generator)
     plain = _at(per_example, chosen)
-    handles = generator.random(len(chosen))
     if examples.targets.ndim != 1 or len(chosen) == 0:
         return plain
     sampled = examples.select(chosen)

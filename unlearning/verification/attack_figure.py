@@ -1,0 +1,138 @@
+"""What one attack says of the forgotten examples, and how its score is compared with that of test examples.
+
+Test examples are weighted so that the classes are as frequent among them as among the forgotten; otherwise a
+client with rare classes would stand out without having been trained on.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unlearning.errors import DataError
+from unlearning.verification.discrimination import Estimate, discriminate
+from unlearning.verification.observations import Observations
+
+Values = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+MOST_EXAMPLES = 5_000
+"""More on a side are subsampled: their intervals would hardly be narrower, and cost seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackFigure:
+    """What one attack says of the forgotten examples.
+
+    called: the share that it calls members; None for attacks that only rank examples.
+    balanced_accuracy: its own power on retained and test examples whose truth is known; 0.5 is guessing.
+    auc, tpr: how well its score tells forgotten from test examples, the second at 1 % false positives;
+        None where that was not measured. `tpr_reason` says why there is no `tpr`.
+    num_forgotten, num_test: how many examples the figures rest on.
+    """
+
+    called: Estimate | None = None
+    balanced_accuracy: float | None = None
+    auc: Estimate | None = None
+    tpr: Estimate | None = None
+    tpr_reason: str = ""
+    num_forgotten: int = 0
+    num_test: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; `from_json` is the inverse."""
+        return {
+            "called": _to_json(self.called),
+            "balanced_accuracy": self.balanced_accuracy,
+            "auc": _to_json(self.auc),
+            "tpr_at_1_percent_fpr": _to_json(self.tpr),
+            "tpr_reason": self.tpr_reason,
+            "num_forgotten": self.num_forgotten,
+            "num_test": self.num_test,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "AttackFigure":
+        """The inverse of `to_json`."""
+        return cls(
+            called=_from_json(value["called"]),
+            balanced_accuracy=value["balanced_accuracy"],
+            auc=_from_json(value["auc"]),
+            tpr=_from_json(value["tpr_at_1_percent_fpr"]),
+            tpr_reason=value["tpr_reason"],
+            num_forgotten=value["num_forgotten"],
+            num_test=value["num_test"],
+        )
+
+
+def compared(
+    forgotten: tuple[Values, Labels | None],
+    test: tuple[Values, Labels | None],
+    seed: int,
+    figure: AttackFigure,
+) -> AttackFigure:
+    """`figure` with AUC and true-positive rate, or as it was where no class is on both sides.
+
+    forgotten, test: scores, higher meaning "rather a member", and classes where there are any.
+
+    Raises:
+        DataError: a score is not a number.
+    """
+    generator = np.random.default_rng(seed)
+    (mine, classes), (theirs, other_classes) = (_bounded(side, generator) for side in (forgotten, test))
+    weights = np.ones(len(theirs))
+    if classes is not None and other_classes is not None:
+        shared = np.isin(classes, other_classes)
+        mine, classes = mine[shared], classes[shared]
+        weights = class_weights(classes, other_classes)
+    if not len(mine):
+        return figure
+    result = discriminate(mine, theirs, seed=seed, weights=weights)
+    return replace(
+        figure,
+        auc=result.auc,
+        tpr=result.tpr,
+        tpr_reason=result.tpr_reason,
+        num_forgotten=len(mine),
+        num_test=int(np.sum(weights > 0)),
+    )
+
+
+def class_weights(forgotten: Labels, test: Labels) -> Values:
+    """Weights of the test examples, of these classes (m,), with which they have the forgotten ones' mix (n,)."""
+    _, index = np.unique(np.concatenate([test, forgotten]), return_inverse=True)
+    of_test, of_forgotten = np.split(index, [len(test)])
+    wanted = np.bincount(of_forgotten, minlength=len(index))
+    weights: Values = wanted[of_test] / np.bincount(of_test, minlength=len(index))[of_test]
+    return weights
+
+
+def _bounded(
+    side: tuple[Values, Labels | None], generator: np.random.Generator
+) -> tuple[Values, Labels | None]:
+    values, labels = side
+    if len(values) <= MOST_EXAMPLES:
+        return side
+    chosen = generator.permutation(len(values))[:MOST_EXAMPLES]
+    return values[chosen], None if labels is None else labels[chosen]
+
+
+def need(present: Mapping[str, Observations], *names: str) -> None:
+    """Refuse to go on without the sets of these names.
+
+    Raises:
+        DataError: names those that lack.
+    """
+    lacking = [name for name in names if name not in present]
+    if lacking:
+        raise DataError(f"it needs the {' and the '.join(lacking)} data")
+
+
+def _to_json(estimate: Estimate | None) -> dict[str, float] | None:
+    return None if estimate is None else estimate.to_json()
+
+
+def _from_json(value: Mapping[str, Any] | None) -> Estimate | None:
+    return None if value is None else Estimate.from_json(value)

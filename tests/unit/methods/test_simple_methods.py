@@ -135,7 +135,8 @@ class TestGradientAscent:
 
     def test_one_step_climbs_the_gradient(self):
         """One full-batch epoch: Δ = +lr ∇ℓ."""
-        method, given = METHODS["gradient-ascent"], problem("gradient-ascent", epochs=1, learning_rate=0.25)
+        method = METHODS["gradient-ascent"]
+        given = problem("gradient-ascent", epochs=1, learning_rate=0.25, clip_norm=0)
         start = initial_parameters(TASK, 0)
         instruction = method.configure(given, UnlearningState(parameters=start))["u"]
         reply = method.client_step(instruction, site(6, 4))
@@ -143,6 +144,44 @@ class TestGradientAscent:
 
         np.testing.assert_allclose(reply.vector, 0.25 * gradient(TASK, start, examples(6)), rtol=1e-10)
         assert reply.num_examples == 6
+
+    def test_a_long_gradient_is_clipped_to_the_bound(self):
+        """Δ = lr · c · ∇ℓ/‖∇ℓ‖, and it still climbs."""
+        from unlearning.curvature import gradient
+
+        method = METHODS["gradient-ascent"]
+        given = problem("gradient-ascent", epochs=1, learning_rate=0.25, clip_norm=0.01)
+        start = initial_parameters(TASK, 0)
+        instruction = method.configure(given, UnlearningState(parameters=start))["u"]
+        slope = gradient(TASK, start, examples(6))
+        assert np.linalg.norm(slope) > 0.01
+        expected = 0.25 * 0.01 * slope / np.linalg.norm(slope)
+        reply = method.client_step(instruction, site(6, 4))
+        np.testing.assert_allclose(reply.vector, expected, rtol=1e-4)  # torch adds 1e-6 to the norm
+
+    def test_the_default_bound_keeps_any_climb_finite(self):
+        """No step is longer than learning rate · bound, here 10 · 5 in each of 20 full-batch steps."""
+        method = METHODS["gradient-ascent"]
+        given = problem("gradient-ascent", epochs=20, learning_rate=10)
+        start = initial_parameters(TASK, 0)
+        instruction = method.configure(given, UnlearningState(parameters=start))["u"]
+        reply = method.client_step(instruction, site(6, 4))
+        state = method.aggregate(given, UnlearningState(parameters=start), {"u": reply})
+        assert 0 < np.linalg.norm(state.parameters - start) <= 1000
+
+    def test_a_climb_without_a_bound_that_overflows_fails_for_good_with_the_step(self):
+        """Nothing of it enters the model; the message says what to change."""
+        method = METHODS["gradient-ascent"]
+        two_layers = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+        deep = replace(TASK, build_model=lambda: two_layers, dtype=torch.float32)
+        given = problem("gradient-ascent", task=deep, epochs=100, learning_rate=100, clip_norm=0)
+        start = initial_parameters(deep, 0)
+        instruction = method.configure(given, UnlearningState(parameters=start))["u"]
+        reply = method.client_step(instruction, replace(site(6, 4), task=deep))
+        assert not reply.vector.any()
+        with pytest.raises(MethodFailed, match=r"at client u after \d+ step.*clip_norm") as caught:
+            method.aggregate(given, UnlearningState(parameters=start), {"u": reply})
+        assert not caught.value.retryable
 
     def test_a_missing_target_fails_and_can_be_tried_again(self):
         """Without it nothing would be unlearned."""

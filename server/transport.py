@@ -1,6 +1,7 @@
 """How a method's exchanges travel: each by Flower messages, or all over one session (docs/sessions.md)."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from server.driver import Driver
 from strategies.exchange import Exchange
@@ -10,6 +11,9 @@ from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.errors import MethodFailed
 from unlearning.methods import Method
 from unlearning.parameters import Vector
+
+# How many clients' reasons a failure lists; a federation may have thousands of clients.
+_SHOWN = 5
 
 
 def session_for(driver: Driver, method: Method) -> AbstractContextManager[Session | None]:
@@ -29,12 +33,13 @@ def carry_out(
     """Carry out the strategy's next exchange, as round `number`; afterwards its state is the next one.
 
     Raises:
-        MethodFailed: the replies do not suffice.
+        MethodFailed: the replies do not suffice; the message ends with why clients gave no usable one.
     """
     if session is None:
         done = driver.exchange(strategy.unlearn_messages(number, model_record(model), driver.grid))
         _check_final(done)
-        strategy.aggregate_train(number, done.messages.values())
+        with _explained(done, strategy):
+            strategy.aggregate_train(number, done.messages.values())
         return done
     instructions = strategy.instructions(number, model_record(model), driver.grid)
     answers = session.exchange(
@@ -44,7 +49,8 @@ def carry_out(
         lambda values: strategy.invitations(number, values),
     )
     _check_final(answers.exchange)
-    strategy.aggregate(answers.replies)
+    with _explained(answers.exchange, strategy):
+        strategy.aggregate(answers.replies)
     if not strategy.is_finished:
         return answers.exchange
     accounts = session.close()
@@ -53,6 +59,25 @@ def carry_out(
 
 
 def _check_final(done: Exchange) -> None:
-    final = [str(failure) for failure in done.failures.values() if failure.is_final]
+    final = {client: str(failure) for client, failure in done.failures.items() if failure.is_final}
     if final:
-        raise MethodFailed("; ".join(final), retryable=False)
+        raise MethodFailed(f"A client cannot do its part: {_listed(final)}.", retryable=False)
+
+
+@contextmanager
+def _explained(done: Exchange, strategy: UnlearningStrategy) -> Iterator[None]:
+    """Let a failure of the method say why clients that were asked gave no usable answer, if any."""
+    try:
+        yield
+    except MethodFailed as exc:
+        reasons = {client: str(failure) for client, failure in done.failures.items()}
+        reasons |= strategy.fedavg.outcome.refused
+        if not reasons:
+            raise
+        raise MethodFailed(f"{exc} Not usable: {_listed(reasons)}.", retryable=exc.retryable) from exc
+
+
+def _listed(reasons: Mapping[str, str]) -> str:
+    shown = [f"client {client}: {reasons[client].rstrip('.')}" for client in sorted(reasons)[:_SHOWN]]
+    more = len(reasons) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "")

@@ -215,7 +215,10 @@ class UnlearningStrategy(Strategy):
             participants={client: reply.num_examples for client, reply in accepted.items()},
             refused=reasons,
         )
-        self.state = self.method.aggregate(self._problem, self.state, accepted)
+        try:
+            self.state = self.method.aggregate(self._problem, self.state, accepted)
+        except UpdateRefused as exc:  # of a method that checks its vectors itself
+            raise MethodFailed(f"An answer cannot be used: {exc}", retryable=True) from exc
         return self._committed(self.state) if self.state.finished else self.state
 
     def configure_evaluate(

@@ -1,0 +1,142 @@
+"""Why an unlearning attempt failed, as the request and the ledger tell it; and answers that no method can use."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from strategies.messages import arrays_content, failure_values, reply_content
+from tests.federation import InProcessFederation, client
+from unlearning.errors import FlowerUnlearningError
+from unlearning.methods import METHODS, Reply
+from unlearning.requests import Status
+
+SMALL = {
+    "num_clients": 3,
+    "max_examples": 150,
+    "recovery_max_rounds": 1,
+    "attack_samples": 20,
+    "max_attempts": 1,
+}
+
+
+def answer_with(one: InProcessFederation, change: Callable[[Message], None], *nodes: str) -> None:
+    """Let these clients' answers to unlearning messages be changed in place."""
+    original = one.grid.pull_messages
+
+    def pull(ids):
+        answers = list(original(ids))
+        for answer in answers:
+            is_unlearning = answer.metadata.message_type.startswith("train.unlearn")
+            if is_unlearning and answer.metadata.src_node_id in {one.node(name) for name in nodes}:
+                change(answer)
+        return answers
+
+    one.grid.pull_messages = pull  # type: ignore[method-assign]
+
+
+def not_finite(answer: Message) -> None:
+    for name, value in reply_content(
+        Reply(vector=np.full(650, np.nan, np.float32), num_examples=5), {}
+    ).items():
+        answer.content[name] = value
+
+
+def declining(answer: Message) -> None:
+    error = FlowerUnlearningError("Not today.")
+    answer.content["config"] = arrays_content({}, failure_values(error))["config"]
+
+
+def three_numbers(answer: Message) -> None:
+    head = Reply(vector=np.ones(3, np.float32), num_examples=5, values={"has_head": True})
+    for name, value in reply_content(head, {}).items():
+        answer.content[name] = value
+
+
+def failed(
+    federation, method: str, change: Callable[[Message], None] = lambda _answer: None, **settings
+) -> str:
+    """The reason of a request whose target's answer is changed; it must have failed, and its last event say why."""
+    prepare = method if METHODS[method].info.preparation else ""
+    one = federation(**{**SMALL, **settings})
+    one.prepare(prepare)
+    one.run(rounds=1)
+    answer_with(one, change, "1")
+    request = one.file(client("1"), method)
+    one.run(rounds=2)
+    done = one.ledger.get(request.id)
+    assert done.status is Status.FAILED
+    *_, last = one.ledger.all_events(request.id)
+    assert (last.to_status, last.detail["reason"]) == (Status.FAILED, done.reason)
+    return done.reason
+
+
+@pytest.mark.parametrize("method", ["puf-special", "gradient-ascent", "mode"])
+def test_a_failure_says_that_an_update_was_not_finite(federation, method):
+    """Whose, and how many of its values."""
+    reason = failed(federation, method, not_finite)
+    assert "client 1: 650 of 650 values are not finite" in reason
+
+
+def test_a_failure_says_that_an_update_was_too_long(federation):
+    """The norm, the bound and the setting."""
+    reason = failed(federation, "gradient-ascent", max_update_norm=0.01)
+    assert "client 1: Its norm is " in reason
+    assert "max-update-norm allows 0.01" in reason
+
+
+def test_a_failure_says_that_no_answer_came_in_time(federation):
+    """The deadline that was not met."""
+
+    def late(one: InProcessFederation) -> None:
+        original = one.grid.pull_messages
+        target = one.node("1")
+
+        def pull(ids):
+            return [
+                answer
+                for answer in original(ids)
+                if answer.metadata.src_node_id != target or answer.metadata.message_type != "train.unlearn"
+            ]
+
+        one.grid.pull_messages = pull  # type: ignore[method-assign]
+
+    one = federation(**{**SMALL, "round_timeout_s": 0.5})
+    one.run(rounds=1)
+    late(one)
+    request = one.file(client("1"), "gradient-ascent")
+    one.run(rounds=2)
+    assert "client 1: no answer within 0.5 s" in one.ledger.get(request.id).reason
+
+
+def test_a_failure_says_that_the_client_declined(federation):
+    """In the client's own words."""
+    assert "client 1: FlowerUnlearningError: Not today" in failed(federation, "puf-special", declining)
+
+
+@pytest.mark.parametrize("method", ["fedau", "fedau-learning"])
+def test_a_head_of_another_length_fails_the_request_and_not_the_federation(federation, method):
+    """Methods check such vectors themselves; the attempt fails, and the rounds go on."""
+    assert "got an array of shape (3,)" in failed(federation, method, three_numbers)
+
+
+@pytest.mark.parametrize("method", ["hf-kcu", "newton-cg", "fedau-learning", "pga", "federaser"])
+def test_answers_without_anything_but_a_vector_end_no_federation(federation, method):
+    """Every client leaves out what its method sends beside the vector: the request ends, the training goes on."""
+
+    def bare(answer: Message) -> None:
+        vector = answer.content.array_records["arrays"]["vector"].numpy()
+        for name in list(answer.content):
+            del answer.content[name]
+        for name, value in reply_content(Reply(vector=vector, num_examples=5), {}).items():
+            answer.content[name] = value
+
+    one = federation(**SMALL)
+    one.prepare(method if METHODS[method].info.preparation else "")
+    one.run(rounds=2)
+    answer_with(one, bare, "0", "1", "2")
+    request = one.file(client("1"), method)
+    state = one.run(rounds=3)
+    assert one.ledger.get(request.id).status in (Status.COMPLETED, Status.FAILED)
+    assert state.training_rounds == 3

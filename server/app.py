@@ -33,10 +33,10 @@ from strategies.sessions.endpoint import Endpoint
 from unlearning.durable_files import write_atomically
 from unlearning.errors import ConfigurationError, Fenced
 from unlearning.methods import Federation
-from unlearning.parameters import content_hash
+from unlearning.parameters import content_hash, flatten
 from unlearning.tasks import load_server_test, make_task
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import initial_parameters
+from unlearning.training import build, initial_parameters
 from unlearning.verification.costs import training_flops
 
 _log = getLogger(__name__)
@@ -85,7 +85,7 @@ def run_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Federat
 
 
 def _check_same_model(driver: Driver, state: FederationState) -> None:
-    expected = initial_parameters(driver.task, driver.settings.seed).size
+    expected = flatten(build(driver.task, driver.settings.seed)).size
     if state.parameters.size != expected:
         raise ConfigurationError(
             [

@@ -53,8 +53,16 @@ def local_seed(seed: int, client_id: str, server_round: int) -> int:
 
 
 def initial_parameters(task: Task, seed: int) -> Vector:
-    """The untrained model's flat vector (d,), the same for the same seed."""
-    return flatten(build(task, seed))
+    """The flat vector (d,) that training starts from, the same for the same seed: untrained or pre-trained.
+
+    Raises:
+        DataError: the pre-trained weights cannot be loaded.
+    """
+    model = build(task, seed)
+    if task.load_pretrained is not None:
+        with torch.random.fork_rng(devices=[]):
+            task.load_pretrained(model)
+    return flatten(model)
 
 
 def build(task: Task, seed: int) -> nn.Module:

@@ -12,7 +12,7 @@ from unlearning.tasks.augmentation import crop_and_flip
 from unlearning.tasks.heart_disease import HOSPITALS, NUM_INPUTS, read_hospitals, read_own_hospital
 from unlearning.tasks.images import (
     NUCLEI_SITES,
-    read_cifar10,
+    read_cifar,
     read_digits,
     read_nuclei,
     read_torchvision,
@@ -46,20 +46,26 @@ class DatasetInfo:
     augment: Callable[[Tensor, Generator], Tensor] | None = None
 
 
-def _torchvision(
-    class_name: str, input_shape: Shape, num_classes: int, scaling: Scaling, *, augmented: bool = False
-) -> DatasetInfo:
+def _torchvision(class_name: str, input_shape: Shape, num_classes: int, scaling: Scaling) -> DatasetInfo:
     return DatasetInfo(
         input_shape=input_shape,
         num_classes=num_classes,
         train=partial(read_torchvision, class_name, train=True),
         test=partial(read_torchvision, class_name, train=False),
         scaling=scaling,
-        augment=crop_and_flip(scaling.mean, scaling.std) if augmented else None,
     )
 
 
-CIFAR10_SCALING = Scaling((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+def _cifar(class_name: str, num_classes: int, scaling: Scaling) -> DatasetInfo:
+    return DatasetInfo(
+        input_shape=(3, 32, 32),
+        num_classes=num_classes,
+        train=partial(read_cifar, class_name, train=True),
+        test=partial(read_cifar, class_name, train=False),
+        scaling=scaling,
+        augment=crop_and_flip(scaling.mean, scaling.std),
+    )
+
 
 DATASETS: Mapping[str, DatasetInfo | None] = {
     "digits": DatasetInfo(
@@ -71,21 +77,8 @@ DATASETS: Mapping[str, DatasetInfo | None] = {
     ),
     "mnist": _torchvision("MNIST", (1, 28, 28), 10, Scaling((0.1307,), (0.3081,))),
     "fashion-mnist": _torchvision("FashionMNIST", (1, 28, 28), 10, Scaling((0.2860,), (0.3530,))),
-    "cifar10": DatasetInfo(
-        input_shape=(3, 32, 32),
-        num_classes=10,
-        train=partial(read_cifar10, train=True),
-        test=partial(read_cifar10, train=False),
-        scaling=CIFAR10_SCALING,
-        augment=crop_and_flip(CIFAR10_SCALING.mean, CIFAR10_SCALING.std),
-    ),
-    "cifar100": _torchvision(
-        "CIFAR100",
-        (3, 32, 32),
-        100,
-        Scaling((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-        augmented=True,
-    ),
+    "cifar10": _cifar("CIFAR10", 10, Scaling((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))),
+    "cifar100": _cifar("CIFAR100", 100, Scaling((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))),
     "nuclei": DatasetInfo(
         input_shape=(3, 128, 128),
         num_classes=2,

@@ -61,7 +61,21 @@ class Ensemble(nn.Module):
 def sharded(task: Task, num_shards: int, vote: Vote = "majority") -> Task:
     """The task of an ensemble of `num_shards` models of `task`, which `Task.shard` of it is."""
     builder = partial(Ensemble, task.build_model, num_shards, vote)
-    return replace(task, name=f"{task.name} in {num_shards} shards", build_model=builder, shard=task)
+    load = partial(_load_all, task.load_pretrained) if task.load_pretrained else None
+    return replace(
+        task,
+        name=f"{task.name} in {num_shards} shards",
+        build_model=builder,
+        load_pretrained=load,
+        shard=task,
+    )
+
+
+def _load_all(load_pretrained: Callable[[nn.Module], None], model: nn.Module) -> None:
+    """Every shard starts from the same pre-trained weights, each with a head of its own."""
+    assert isinstance(model, Ensemble), "made by `sharded`"
+    for member in model.shards:
+        load_pretrained(member)
 
 
 def part(vector: Vector, shard: int, num_shards: int) -> slice:

@@ -63,17 +63,23 @@ def read_torchvision(class_name: str, directory: Path, train: bool) -> Arrays:
 
 
 @lru_cache(maxsize=2)
-def read_cifar10(directory: Path, train: bool) -> Arrays:
-    """One half of CIFAR-10, from `cifar10.npz` where there is one, else through torchvision.
+def read_cifar(class_name: str, directory: Path, train: bool) -> Arrays:
+    """One half of CIFAR10 or CIFAR100, from `cifar10.npz`, `cifar100.npz` where there is one, else through torchvision.
 
     The keys are x_train, x_test (n, 32, 32, 3) uint8 and y_train, y_test.
 
     Raises:
         DataError: neither can be read.
     """
-    path = directory / "cifar10.npz"
+    path = directory / f"{class_name.lower()}.npz"
     if not path.exists():
-        return read_torchvision("CIFAR10", directory, train)
+        try:
+            return read_torchvision(class_name, directory, train)
+        except DataError as exc:
+            raise DataError(
+                f"{exc} A file {path.name} with x_train (n, 32, 32, 3) uint8, y_train, x_test and y_test will do "
+                "as well."
+            ) from exc
     half = "train" if train else "test"
     content = _npz(path, f"x_{half}", f"y_{half}")
     pictures, labels = content[f"x_{half}"], content[f"y_{half}"].reshape(-1)

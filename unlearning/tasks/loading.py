@@ -1,7 +1,7 @@
 """From settings to a task, to one site's data, and to the server's test set."""
 
 import os
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from unlearning.tasks import losses, partitions
 from unlearning.tasks.arrays import Arrays, Scaling, examples
 from unlearning.tasks.datasets import DATASETS, DatasetInfo
 from unlearning.tasks.ensemble import sharded
-from unlearning.tasks.models import Kind, Shape, model_builder
+from unlearning.tasks.models import MODELS, Kind, Shape, model_builder
 from unlearning.tasks.npz import TEST_FILE, TRAIN_FILE, read_npz
 from unlearning.tasks.partitions import Indices
 from unlearning.tasks.settings import TaskSettings, parsed_shape, problems
@@ -41,13 +41,14 @@ def _task(settings: TaskSettings) -> Task:
         raise ConfigurationError(wrong)
     info = DATASETS[settings.dataset]
     shape, num_classes = _input_shape(settings), _num_classes(settings)
-    builder, kind = model_builder(settings.model, shape, num_classes)
+    builder, kind = model_builder(settings.model, shape, num_classes, settings.image_side)
     if info is not None and kind is not info.kind:
         raise DataError(
             f"{settings.dataset} is a {info.kind} data set, and the outputs of {settings.model!r} have the "
             f"shape of {kind}."
         )
     segments = kind is Kind.SEGMENTATION
+    load_pretrained = MODELS[settings.model].load_pretrained if settings.pretrained else None
     task = Task(
         name=f"{settings.dataset}/{settings.model}",
         num_classes=num_classes,
@@ -57,6 +58,7 @@ def _task(settings: TaskSettings) -> Task:
         per_example=losses.segmentation_measures if segments else losses.classification_measures,
         augment=info.augment if info is not None else None,
         dtype=getattr(torch, settings.dtype),
+        load_pretrained=partial(load_pretrained, settings.pretrained) if load_pretrained else None,
     )
     return sharded(task, settings.shards, settings.vote) if settings.shards else task
 

@@ -12,6 +12,7 @@ example does not depend on the rest of its batch.
 """
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,6 +24,7 @@ import torch
 from torch import nn
 
 from unlearning.errors import ConfigurationError, DataError
+from unlearning.tasks import mit
 from unlearning.tasks.convnets import CNN_POOLED_SIDE, cnn, lenet, small_cnn
 from unlearning.tasks.resnet import resnet18
 from unlearning.tasks.unet import ResUNet
@@ -46,13 +48,20 @@ class ModelInfo:
     images_only: whether an input must have the shape (channels, height, width).
     smallest_side: the least height and width in pixels.
     side_multiple: height and width must be multiples of this.
+    package: what has to be installed beside this project, which has an extra of the same name; empty for nothing.
+    smallest_image_side: where the model resizes pictures to squares itself, the least side of these: its factory
+        then takes `image_side` as well; 0 where it takes them as they are.
+    load_pretrained: puts the checkpoint of a name into a model of this factory; None where there is none.
     """
 
-    factory: Factory
+    factory: Callable[..., nn.Module]
     kind: Kind = Kind.CLASSIFICATION
     images_only: bool = True
     smallest_side: int = 1
     side_multiple: int = 1
+    package: str = ""
+    smallest_image_side: int = 0
+    load_pretrained: Callable[[str, nn.Module], None] | None = None
 
 
 def logistic(input_shape: Shape, num_classes: int) -> nn.Module:
@@ -84,6 +93,12 @@ MODELS: Mapping[str, ModelInfo] = {
     "lenet": ModelInfo(factory=lenet, smallest_side=12),
     "resnet18": ModelInfo(factory=resnet18, smallest_side=8),
     "vit-lite": ModelInfo(factory=vit_lite, smallest_side=8, side_multiple=4),
+    "mit-b0": ModelInfo(
+        factory=mit.mit_b0,
+        package=mit.PACKAGE,
+        smallest_image_side=mit.SMALLEST_SIDE,
+        load_pretrained=mit.load_pretrained,
+    ),
     "res-unet": ModelInfo(factory=ResUNet, kind=Kind.SEGMENTATION, smallest_side=8, side_multiple=4),
 }
 
@@ -92,6 +107,12 @@ def is_import_string(name: str) -> bool:
     """Whether `name` looks like `package.module:factory`, a model of the user's own."""
     module, colon, factory = name.partition(":")
     return bool(colon) and factory.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def is_installed(name: str) -> bool:
+    """Whether the built-in model `name` has the package that it needs."""
+    package = MODELS[name].package
+    return not package or importlib.util.find_spec(package) is not None
 
 
 def unfit_input(name: str, input_shape: Shape) -> str | None:
@@ -112,17 +133,22 @@ def unfit_input(name: str, input_shape: Shape) -> str | None:
     return None
 
 
-def model_builder(name: str, input_shape: Shape, num_classes: int) -> tuple[Callable[[], nn.Module], Kind]:
+def model_builder(
+    name: str, input_shape: Shape, num_classes: int, image_side: int = 0
+) -> tuple[Callable[[], nn.Module], Kind]:
     """A function that builds the untrained model `name`, and the model's kind.
 
     A model of the user's own is built and run once, on zeros, to learn its kind.
+
+    image_side: what a model that resizes pictures resizes them to; 0 for its own.
 
     Raises:
         ConfigurationError: there is no such model, or the import string cannot be imported.
         DataError: the user's model does not return logits of a shape in the module's docstring.
     """
     if name in MODELS:
-        return partial(MODELS[name].factory, input_shape, num_classes), MODELS[name].kind
+        resizing = {"image_side": image_side} if image_side else {}
+        return partial(MODELS[name].factory, input_shape, num_classes, **resizing), MODELS[name].kind
     builder = partial(imported_factory(name), input_shape, num_classes)
     return builder, _observed_kind(name, builder, input_shape, num_classes)
 

@@ -13,6 +13,7 @@ from unlearning.tasks.models import (
     Kind,
     Shape,
     imported_factory,
+    is_installed,
     unfit_input,
 )
 from unlearning.tasks.partitions import PARTITIONS
@@ -35,6 +36,8 @@ class TaskSettings:
     max_test_examples: the server measures on a random subset of so many test examples; 0 for all.
     num_classes, input_shape: such as 10 and "1x28x28"; for the data set npz only, whose files the
         server may not have. The others' are known.
+    image_side: pixels a side that the model resizes pictures to, where it does (`mit-b0`); 0 for its own.
+    pretrained: the checkpoint that initial weights come from, where the model has such; read by the server only.
     shards, vote: an ensemble of so many models, and how it predicts (`ensemble`); 0 for a single model.
     """
 
@@ -50,6 +53,8 @@ class TaskSettings:
     input_shape: str = ""
     max_examples: int = 0
     max_test_examples: int = 0
+    image_side: int = 0
+    pretrained: str = ""
     shards: int = 0
     vote: Literal["majority", "mean"] = "majority"
 
@@ -148,13 +153,22 @@ def _wrong_model(settings: TaskSettings) -> Iterator[str]:
             imported_factory(settings.model)
         except ConfigurationError as exc:
             yield from exc.problems
+        else:
+            yield from _wrong_model_options(settings, None)
         return
+    if not is_installed(settings.model):
+        package = MODELS[settings.model].package
+        yield (
+            f"The model {settings.model} needs the package {package}, which is not installed here. Install it on "
+            f"every machine: pip install 'flower-unlearning[{package}]'."
+        )
     info = DATASETS.get(settings.dataset)
     shape = info.input_shape if info else parsed_shape(settings.input_shape)
     if shape is not None:
         unfit = unfit_input(settings.model, shape)
         if unfit is not None:
             yield f"The data set {settings.dataset} does not fit: {unfit}."
+    yield from _wrong_model_options(settings, shape)
     kind = MODELS[settings.model].kind
     if info is not None and kind is not info.kind:
         fitting = [name for name, model in MODELS.items() if model.kind is info.kind]
@@ -162,3 +176,24 @@ def _wrong_model(settings: TaskSettings) -> Iterator[str]:
             f"{settings.dataset} is a {info.kind} data set and {settings.model} a {kind} model; "
             f"models for it are: {', '.join(fitting)}, or your own as package.module:factory."
         )
+
+
+def _wrong_model_options(settings: TaskSettings, shape: Shape | None) -> Iterator[str]:
+    """What is wrong with the settings that only some models have."""
+    info = MODELS.get(settings.model)
+    smallest = info.smallest_image_side if info is not None else 0
+    if settings.image_side and not smallest:
+        resizing = ", ".join(name for name, other in MODELS.items() if other.smallest_image_side)
+        yield f"image-side is for models that resize pictures ({resizing}), not for {settings.model}; leave it at 0."
+    elif settings.image_side and settings.image_side < smallest:
+        yield (
+            f"image-side must be 0 (the model's own) or at least {smallest} with the model {settings.model}, got "
+            f"{settings.image_side}."
+        )
+    if not settings.pretrained:
+        return
+    if info is None or info.load_pretrained is None:
+        having = ", ".join(name for name, other in MODELS.items() if other.load_pretrained is not None)
+        yield f"pretrained is for models with checkpoints ({having}), not for {settings.model}; leave it empty."
+    elif shape is not None and shape[0] != 3:
+        yield f"pretrained: the checkpoints of {settings.model} are of colour pictures, {settings.dataset} has none."

@@ -109,6 +109,7 @@ class Task:
     per_example: the measures of a batch, tensors of shape (n,): loss, score, confidence.
     augment: random change of a batch of inputs, or None; used in ordinary training only.
     score_name: `accuracy` or `dice`.
+    load_pretrained: puts pre-trained weights into an untrained model, in place; None to start from the untrained.
     shard: where the model is an ensemble of shard models (`ensemble`), the task of one of them.
     """
 
@@ -120,4 +121,5 @@ class Task:
     per_example: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
     dtype: torch.dtype = torch.float32
+    load_pretrained: Callable[[nn.Module], None] | None = None
     shard: "Task | None" = None

@@ -10,7 +10,7 @@ import torch
 from unlearning.errors import DataError
 from unlearning.tasks import Examples, TaskSettings, load_server_test, load_site
 from unlearning.tasks.datasets import DATASETS
-from unlearning.tasks.images import read_cifar10, read_torchvision
+from unlearning.tasks.images import DOWNLOAD_VARIABLE, read_cifar, read_torchvision
 from unlearning.tasks.loading import DATA_VARIABLE
 
 
@@ -113,22 +113,35 @@ def test_a_hospitals_own_file_is_its_natural_part(tmp_path: Path) -> None:
     assert torch.equal(shared.train.inputs, own.train.inputs)
 
 
-def test_a_cifar10_archive_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("class_name", ["CIFAR10", "CIFAR100"])
+def test_a_cifar_archive_is_read(tmp_path: Path, class_name: str) -> None:
     """Channels come first, training ids are positions, test ids say so."""
     pixels = np.arange(2 * 32 * 32 * 3, dtype=np.int64).reshape(2, 32, 32, 3).astype(np.uint8)
     labels = np.asarray([3, 8])
-    np.savez(tmp_path / "cifar10.npz", x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
-    train, test = read_cifar10(tmp_path, True), read_cifar10(tmp_path, False)
+    np.savez(
+        tmp_path / f"{class_name.lower()}.npz", x_train=pixels, y_train=labels, x_test=pixels, y_test=labels
+    )
+    train, test = read_cifar(class_name, tmp_path, True), read_cifar(class_name, tmp_path, False)
     assert np.array_equal(train.inputs[1, 2], pixels[1, :, :, 2])
     assert train.targets.tolist() == [3, 8]
     assert train.ids.tolist() == ["0", "1"]
     assert test.ids.tolist() == ["test-0", "test-1"]
 
 
-def test_a_cifar10_archive_without_a_key_is_refused(tmp_path: Path) -> None:
+def test_a_cifar_archive_without_a_key_is_refused(tmp_path: Path) -> None:
+    """The message names the key and the layout."""
     np.savez(tmp_path / "cifar10.npz", x_train=np.zeros((1, 32, 32, 3), dtype=np.uint8))
     with pytest.raises(DataError, match=r"lacks y_train\. It needs the keys x_train, y_train"):
-        read_cifar10(tmp_path, True)
+        read_cifar("CIFAR10", tmp_path, True)
+
+
+def test_a_missing_cifar_data_set_says_what_may_be_put_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Either layout will do."""
+    monkeypatch.delenv(DOWNLOAD_VARIABLE, raising=False)
+    with pytest.raises(DataError, match=r"FLOWER_UNLEARNING_DOWNLOAD=1.*cifar100\.npz with x_train"):
+        read_cifar("CIFAR100", tmp_path, True)
 
 
 def test_pictures_that_are_not_there_are_not_downloaded_unasked(

@@ -39,9 +39,9 @@ class RunSettings(BaseModel):
     input_shape: str = ""
     max_examples: int = Field(default=0, ge=0)
     max_test_examples: int = Field(default=0, ge=0)
-    seed: int = Field(default=0, ge=0, lt=2**31)
     image_side: int = Field(default=0, ge=0)
     pretrained: str = ""
+    seed: int = Field(default=0, ge=0, lt=2**31)
 
     # Rounds: 0 goes on until the run is stopped
     rounds: int = Field(default=10, ge=0)
@@ -168,6 +168,8 @@ class RunSettings(BaseModel):
             input_shape=self.input_shape,
             max_examples=self.max_examples,
             max_test_examples=self.max_test_examples,
+            image_side=self.image_side,
+            pretrained=self.pretrained,
         )
 
     def training(self, server_round: int, *, augment: bool | None = None) -> TrainingSettings:
@@ -188,8 +190,6 @@ class RunSettings(BaseModel):
 
 
 def _sentence(error: Any) -> str:
-            image_side=self.image_side,
-            pretrained=self.pretrained,
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         known = ", ".join(sorted(field.replace("_", "-") for field in RunSettings.model_fields))

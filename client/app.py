@@ -34,12 +34,28 @@ def session(message: Message, context: Context) -> Message:
     return Message(handle_session(message, context), reply_to=message)
 
 
+@app.train("shadows")
+def train_shadows(message: Message, context: Context) -> Message:
+    """One round of the shadow federations."""
+    from client.shadows import handle_train_shadows
+
+    return Message(handle_train_shadows(message, context), reply_to=message)
+
+
 @app.evaluate()
 def measure(message: Message, context: Context) -> Message:
     """Measure a model on the client's own data."""
     from client.handlers import handle_measure
 
     return Message(handle_measure(message, context), reply_to=message)
+
+
+@app.evaluate("shadows")
+def fit_shadows(message: Message, context: Context) -> Message:
+    """What the shadow models make of the client's own data."""
+    from client.shadows import handle_fit_shadows
+
+    return Message(handle_fit_shadows(message, context), reply_to=message)
 
 
 @app.query("whoami")

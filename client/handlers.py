@@ -252,16 +252,20 @@ def _observed(
     local: Local, model: Vector, name: str, examples: Examples, *, with_outputs: bool
 ) -> dict[str, NDArray[Any]]:
     """One set's observations under the keys `name.…`; which examples are sampled depends on no model."""
-    seed = local_seed(local.settings.seed, f"{local.client_id}/{name}", 0)
     observations = observe_model(
         local.task,
         model,
         examples,
         max_samples=int(local.values.get("samples", local.settings.attack_samples)),
-        generator=np.random.default_rng(seed),
+        generator=sampling_generator(local, name),
         with_outputs=with_outputs,
     )
     return {f"{name}.{key}": value for key, value in observations.to_arrays().items()}
+
+
+def sampling_generator(local: Local, name: str) -> np.random.Generator:
+    """What draws the sample of the set `name`: the same one whenever and whatever is asked of it."""
+    return np.random.default_rng(local_seed(local.settings.seed, f"{local.client_id}/{name}", 0))
 
 
 def handle_whoami(context: Context) -> RecordDict:

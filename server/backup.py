@@ -28,7 +28,7 @@ from unlearning.requests import Status
 
 _log = getLogger(__name__)
 
-STATE, CHECKPOINTS, LEDGER_FILE, REPLAY = "state", "checkpoints", "ledger.db", "replay"
+STATE, CHECKPOINTS, LEDGER_FILE, REPLAY, SHADOWS = "state", "checkpoints", "ledger.db", "replay", "shadows"
 REPLACED = "replaced-"
 _ATTEMPTS = 20
 _DUMPS = {"sqlite": "ledger.db", "postgresql": "ledger.dump"}
@@ -226,12 +226,12 @@ def _put_in_place(directory: Path, state_dir: Path, url: sa.URL) -> None:
 
 
 def _state_files(state_dir: Path) -> Iterator[Path]:
-    """All files but the ledger's, checkpoints, inputs of replays (they carry what was forgotten), unfinished ones
-    and what an earlier restore moved aside.
+    """All files but the ledger's, checkpoints, inputs of replays and shadow models (they carry what was forgotten, or
+    will be), unfinished ones and what an earlier restore moved aside.
     """
     for path in sorted(state_dir.rglob("*")):
         first = path.relative_to(state_dir).parts[0]
-        skipped = first in (CHECKPOINTS, REPLAY) or first.startswith((LEDGER_FILE, REPLACED))
+        skipped = first in (CHECKPOINTS, REPLAY, SHADOWS) or first.startswith((LEDGER_FILE, REPLACED))
         if path.is_file() and not skipped and not path.name.startswith("."):
             yield path
 

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from server.state import Batch, Cost, FederationState, Phase
 from unlearning.durable_files import sync_directory, write_atomically
-from unlearning.errors import CheckpointError
+from unlearning.errors import CheckpointError, DataError
 from unlearning.methods import UnlearningState
 from unlearning.peak_memory import PeakMemory
 from unlearning.requests import Exclusions, Target
 from unlearning.verification.measurement import Measurement
 from unlearning.verification.observations import Outputs
+from unlearning.verification.shadow_models import ShadowFits
 
 _log = getLogger(__name__)
 _NAME = re.compile(r"(\d{10})-(\d{6})-([0-9a-f]{16})\.npz")
@@ -158,11 +159,11 @@ def decode(content: bytes) -> FederationState:
             event_sequence=meta["event_sequence"],
             batch=_batch_from_json(meta["batch"], arrays) if meta["batch"] is not None else None,
         )
-    except (KeyError, ValueError, OSError, EOFError) as exc:
+    except (KeyError, ValueError, OSError, EOFError, DataError) as exc:
         raise CheckpointError(f"Not a checkpoint: {type(exc).__name__}: {exc}") from exc
 
 
-_COSTS = ("unlearning_cost", "recovery_cost", "measuring_cost")
+_COSTS = ("unlearning_cost", "recovery_cost", "measuring_cost", "shadow_cost")
 
 
 def _batch_to_json(batch: Batch, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
@@ -180,10 +181,15 @@ def _batch_to_json(batch: Batch, arrays: dict[str, NDArray[Any]]) -> dict[str, A
     for name, outputs in batch.outputs_before.items():
         arrays[f"before.handles.{name}"] = outputs.handles
         arrays[f"before.posteriors.{name}"] = outputs.posteriors
-    plain = asdict(replace(batch, method_state=None, measurements={}, targets=(), outputs_before={}))
+    for name, fits in (batch.shadow_fits or {}).items():
+        arrays |= {f"shadow.{name}.{key}": array for key, array in fits.to_arrays().items()}
+    plain = asdict(
+        replace(batch, method_state=None, measurements={}, targets=(), outputs_before={}, shadow_fits=None)
+    )
     return {
         **plain,
         "method_state": state,
+        "shadow_fits": None if batch.shadow_fits is None else sorted(batch.shadow_fits),
         "targets": [target.to_json() for target in batch.targets],
         "measurements": {
             request_id: [measurement.to_json() for measurement in measurements]
@@ -204,7 +210,12 @@ def _batch_from_json(value: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
             },
             **state,
         )
-    fields |= {name: _cost_from_json(fields[name]) for name in _COSTS}
+    # a checkpoint of an earlier version knows of no shadow models
+    fields |= {name: _cost_from_json(fields.get(name, {})) for name in _COSTS}
+    shadowed = fields.get("shadow_fits")
+    fields["shadow_fits"] = (
+        None if shadowed is None else {name: _fits_from_arrays(name, arrays) for name in shadowed}
+    )
     fields["request_ids"] = tuple(fields["request_ids"])
     fields["participants"] = tuple(fields["participants"])
     fields["targets"] = tuple(Target.from_json(item) for item in fields["targets"])
@@ -219,6 +230,13 @@ def _batch_from_json(value: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
         if key.startswith(prefix)
     }
     return Batch(method_state=state, **fields)
+
+
+def _fits_from_arrays(name: str, arrays: Mapping[str, NDArray[Any]]) -> ShadowFits:
+    prefix = f"shadow.{name}."
+    return ShadowFits.from_arrays(
+        {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+    )
 
 
 def _cost_from_json(value: Mapping[str, Any]) -> Cost:

@@ -5,17 +5,19 @@ again after a crash changes nothing:
 
     claim       ledger: scheduled → unlearning, then checkpoint. A crash in between leaves requests that
                 no checkpoint knows; `reconcile` puts them back into the queue.
-    unlearn     a checkpoint after every exchange of the method. With the last one the model, the
-                exclusions and the phase change in one checkpoint; then the ledger follows.
+    unlearn     measure the model and ask the shadow models, if there are any; then a checkpoint after every
+                exchange of the method. With the last one the model, the exclusions and the phase change in
+                one checkpoint; then the shadow models are erased, and the ledger follows.
     recover     ordinary rounds without the forgotten data, a checkpoint after each.
     verify      report and certificate, ledger: completed, then checkpoint; older checkpoints are erased.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
 
+from server import shadows
 from server.admission import check_admissible
 from server.certificate_inputs import directory_of, discard
 from server.certificate_writing import recording, warn_of_kept_inputs, write_certificate
@@ -258,6 +260,7 @@ def _exchange(driver: Driver, state: FederationState, session: Session | None) -
     state = driver.preparations.committed(state, batch)
     driver.record(state, "unlearning", done, batch.request_ids)
     state = driver.save(state)
+    shadows.erase(driver)
     _move_all(driver, batch, Status.RECOVERING)
     return state
 
@@ -269,7 +272,7 @@ def _measured(driver: Driver, state: FederationState, stage: Stage) -> Federatio
     driver.restrict(state)
     observed = driver.observe_all(state, state.parameters, forgets)
     if stage == "before":
-        batch = replace(batch, outputs_before=_outputs(observed))
+        batch = _asked_shadows(driver, state, forgets, replace(batch, outputs_before=_outputs(observed)))
     measurements = {
         request_id: (
             *batch.measurements.get(request_id, ()),
@@ -291,6 +294,7 @@ def _measured(driver: Driver, state: FederationState, stage: Stage) -> Federatio
 def _measurement_of(
     driver: Driver, state: FederationState, target: Target, stage: Stage, observed: Observed
 ) -> Measurement:
+    batch = _batch(state)
     clients = sorted(concerned(driver, [target]))
     mine = [observed.forgotten[client] for client in clients if client in observed.forgotten]
     missing = [
@@ -304,7 +308,30 @@ def _measurement_of(
         forgotten=merge(mine) if mine else None,
         seed=driver.settings.seed,
         reasons={"forgotten": "; ".join(missing)} if missing else None,
-        outputs_before=_batch(state).outputs_before if stage != "before" else None,
+        outputs_before=batch.outputs_before if stage != "before" else None,
+        shadow_fits=batch.shadow_fits,
+        shadow_notes=[
+            f"client {client}: {note}" if client else note
+            for client, note in sorted(batch.shadow_notes.items())
+            if client in ("", *clients)
+        ],
+        learns_change=driver.settings.mia_u_classifiers,
+    )
+
+
+def _asked_shadows(
+    driver: Driver, state: FederationState, forgets: Mapping[str, Forget], batch: Batch
+) -> Batch:
+    """`batch` with what the shadow models say of its examples, where there are shadow models."""
+    found = shadows.ask(driver, state, forgets)
+    batch = replace(batch, shadow_fits=found.fits, shadow_notes=found.notes)
+    if found.training is None:
+        return batch
+    done = found.exchange
+    return replace(
+        batch,
+        shadow_cost=found.training.cost,
+        measuring_cost=batch.measuring_cost.plus(done, driver.peak_memory(done)),
     )
 
 

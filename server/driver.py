@@ -67,6 +67,7 @@ class Driver:
     federation, announced: what this federation is, and what the ledger knows of that.
     last_observed: the model that was measured last on the test set, and what was observed.
     endpoint: where sessions with clients are held; None where there are none.
+    shadow_turns: rounds of shadow federations since the last training round (`server.shadows`).
     memory: watches this process during the live loop's step.
     """
 
@@ -87,6 +88,7 @@ class Driver:
     announced: Federation | None = None
     last_observed: tuple[Vector, Observations] | None = None
     endpoint: Endpoint | None = None
+    shadow_turns: int = 0
     memory: MemoryWatch = field(default_factory=MemoryWatch)
 
     def save(self, state: FederationState) -> FederationState:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from logging import getLogger
 
-from server import deletion
+from server import deletion, shadows
 from server.admission import admit
 from server.driver import Driver
 from server.scripted_requests import ScriptedRequest
@@ -38,6 +38,7 @@ class LiveLoop:
         driver.fedavg.exclusions = state.exclusions
         driver.fedavg.await_clients(driver.grid)
         driver.register_clients()
+        shadows.begun(driver, state)
         state = driver.save(deletion.reconcile(driver, driver.preparations.begun(state)))
         while True:
             following = self.step(state)
@@ -71,6 +72,9 @@ class LiveLoop:
         batch = None if state.is_resting else deletion.claim(driver, state)
         if batch is not None:
             return deletion.begin(driver, state, batch)
+        if shadows.is_due(driver, state):
+            shadows.train_round(driver, state)
+            return state
         if driver.settings.rounds and state.training_rounds >= driver.settings.rounds:
             waiting = driver.ledger.list_requests(statuses=(Status.RECEIVED, Status.SCHEDULED))
             for request in waiting:
@@ -88,6 +92,7 @@ class LiveLoop:
         driver = self._driver
         state, done = driver.fedavg_round(state)
         state = replace(state, training_rounds=state.training_rounds + 1, is_resting=False)
+        driver.shadow_turns = 0
         # Recorded first: a round that is done again is recorded again, so a crash leaves none unrecorded.
         driver.record(state, "training", done)
         return driver.save(state)

@@ -118,6 +118,7 @@ class ReportData:
     """All that the JSON file and the page say about one deletion.
 
     model_hash_*: SHA-256 of the model before, after the unlearning rounds, and after recovery.
+    shadows: what training the shadow models cost before the request; None where there are none.
     not_measured: what this report cannot say and why, beside what each measurement names itself.
     """
 
@@ -129,6 +130,7 @@ class ReportData:
     unlearning: UnlearningPhase
     recovery: RecoveryPhase
     measuring: MeasuringCost | None = None
+    shadows: MeasuringCost | None = None
     formulas: tuple[FormulaCost, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     events: tuple[ReportEvent, ...] = ()

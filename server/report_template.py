@@ -141,7 +141,8 @@ number of recovery rounds (+1, +2, …).</p>{% endif %}
 <th scope="col" class="figure">Most memory of the server</th></tr></thead><tbody>
 {% for name, phase, rounds in [("Unlearning", data.unlearning, data.unlearning.rounds),
                                ("Recovery", data.recovery, data.recovery.rounds),
-                               ("Measuring for this report", data.measuring, "")] if phase %}
+                               ("Measuring for this report", data.measuring, ""),
+                               ("Training shadow models, before", data.shadows, "")] if phase %}
 <tr><th scope="row">{{ name }}</th><td class="figure">{{ rounds }}</td><td class="figure">{{ size(phase.bytes_sent) }}</td>
 <td class="figure">{{ size(phase.bytes_received) }}</td><td class="figure">{{ duration(phase.seconds) }}</td>
 <td class="figure">{{ memory(phase.peak_memory.client_bytes, phase.peak_memory.client_device_bytes) }}</td>

@@ -10,6 +10,7 @@ from typing import Any
 
 from server.report_data import ReportData
 from unlearning.verification.attack_figures import MIA_U
+from unlearning.verification.attacks_on_demand import LEARNT_MIA_U, LIRA_OFFLINE, LIRA_ONLINE
 from unlearning.verification.discrimination import Estimate
 from unlearning.verification.measurement import CONFIDENCE, CONFIDENCE_POWER, YEOM, Measurement
 from unlearning.verification.thresholds import CONFIDENCE_THRESHOLD, CORRECTNESS, ENTROPY, MODIFIED_ENTROPY
@@ -27,6 +28,9 @@ FIGURE_NAMES = {
     ENTROPY: "Entropy, one threshold a class",
     MODIFIED_ENTROPY: "Modified entropy, one threshold a class",
     MIA_U: "Change from the model before (MIA-U, distance)",
+    LIRA_ONLINE: "Shadow models with and without the example (LiRA, online)",
+    LIRA_OFFLINE: "Shadow models without the example (LiRA, offline)",
+    **{name: f"Change, learnt (MIA-U, {construction})" for construction, name in LEARNT_MIA_U.items()},
 }
 STAGE_NAMES = {"before": "before", "unlearned": "after unlearning", "recovery": "after recovery"}
 

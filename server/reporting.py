@@ -24,8 +24,7 @@ from unlearning.requests import Granularity, Target
 PACKAGES = ("flower-unlearning", "flwr", "torch", "numpy", "scikit-learn")
 NOT_MEASURED = (
     "the difference to a model retrained without the data: no retrained model exists in a live federation",
-    "attacks other than those named here, such as LiRA with its shadow federations: stronger ones may still "
-    "find members",
+    "attacks other than those named here: stronger ones may still find members",
     "copies of the model or of updates that anybody outside this server and these clients has kept",
 )
 
@@ -90,16 +89,34 @@ def report_of(driver: Driver, state: FederationState, request_id: str) -> Report
             bytes_received=batch.measuring_cost.bytes_received,
             peak_memory=batch.measuring_cost.peak_memory,
         ),
+        shadows=None
+        if not batch.shadow_cost.exchanges
+        else MeasuringCost(
+            seconds=batch.shadow_cost.seconds,
+            bytes_sent=batch.shadow_cost.bytes_sent,
+            bytes_received=batch.shadow_cost.bytes_received,
+            peak_memory=batch.shadow_cost.peak_memory,
+        ),
         formulas=formula_costs(driver, state, parameters),
         measurements=tuple(batch.measurements.get(request_id, ())),
         events=tuple(_line(event) for event in driver.ledger.all_events(request_id)),
         stop_rule=_stop_rule(driver, batch),
         exclusions_note=_exclusions_note(target),
-        not_measured=NOT_MEASURED,
+        not_measured=(*NOT_MEASURED, *_not_switched_on(driver)),
         software={name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
         seeds={"run": driver.settings.seed},
         written_at=_text(driver.now()),
     )
+
+
+def _not_switched_on(driver: Driver) -> list[str]:
+    """The attacks that the settings do without, and which setting runs them."""
+    off = []
+    if not driver.settings.shadow_federations:
+        off.append("LiRA, the attack with shadow models: set shadow-federations")
+    if not driver.settings.mia_u_classifiers:
+        off.append("MIA-U, the attack on the change, with classifiers: set mia-u-classifiers")
+    return off
 
 
 def _line(event: Event) -> ReportEvent:

@@ -17,6 +17,7 @@ from unlearning.peak_memory import PeakMemory
 from unlearning.requests import Exclusions, Target
 from unlearning.verification.measurement import Measurement
 from unlearning.verification.observations import Outputs
+from unlearning.verification.shadow_models import ShadowFits
 
 
 class Phase(StrEnum):
@@ -59,6 +60,9 @@ class Batch:
     measurements: by request id, in order of time; all requests of a batch are measured together.
     outputs_before: posteriors of the model before the deletion, by `test` and `forgotten`; what they are
         compared with comes later.
+    shadow_fits: what shadow models say of examples, by `test` and `forgotten`; None where none were asked.
+    shadow_notes: what of that is missing and why, by client; under an empty name what concerns all.
+    shadow_cost: what training those shadow models has cost, one exchange a round.
     target_score: recovery may end when the test score reaches it; None if there is nothing to test on.
     """
 
@@ -78,6 +82,9 @@ class Batch:
     participants: tuple[str, ...] = ()
     measurements: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     outputs_before: Mapping[str, Outputs] = field(default_factory=dict)
+    shadow_fits: Mapping[str, ShadowFits] | None = None
+    shadow_notes: Mapping[str, str] = field(default_factory=dict)
+    shadow_cost: Cost = field(default_factory=Cost)
     unlearning_cost: Cost = field(default_factory=Cost)
     recovery_cost: Cost = field(default_factory=Cost)
     measuring_cost: Cost = field(default_factory=Cost)

@@ -14,6 +14,7 @@ from unlearning.tasks.settings import TaskSettings, problems
 from unlearning.tls_files import is_loopback
 from unlearning.training import TrainingSettings
 from unlearning.training import local_seed as local_seed  # clients have it from here
+from unlearning.verification.shadow_membership import FEWEST, MOST
 
 
 class RunSettings(BaseModel):
@@ -87,6 +88,8 @@ class RunSettings(BaseModel):
     recovery_target: float = Field(default=0.0, ge=0, le=1)
     max_attempts: int = Field(default=5, ge=1)
     attack_samples: int = Field(default=1000, ge=1)
+    shadow_federations: int = Field(default=0, ge=0, le=MOST)
+    mia_u_classifiers: bool = False
     measure_every_recovery_round: bool = True
     evaluate_every: int = Field(default=1, ge=0)
 
@@ -113,6 +116,7 @@ class RunSettings(BaseModel):
                 for prepared in switched_on.values():
                     wrong += [] if wrong else prepared.preparation.problems(prepared.options, settings.task())
                     wrong += prepared.preparation.training_problems(prepared.options, settings.training(1))
+                wrong += settings.shadow_problems()
             if 0 < settings.max_norm_factor < 1:
                 wrong.append(
                     f"max-norm-factor: {settings.max_norm_factor:g} would refuse half of all updates; give 0 for "
@@ -140,6 +144,22 @@ class RunSettings(BaseModel):
                 f"session-tls-ca, session-tls-cert, session-tls-key: {listening} can be reached from other "
                 "machines, so both sides must prove who they are. Give the files, or use 127.0.0.1."
             )
+        return wrong
+
+    def shadow_problems(self) -> list[str]:
+        """One sentence a reason why there can be no such shadow federations."""
+        count = self.shadow_federations
+        if not count:
+            return []
+        wrong = []
+        if count < FEWEST or count % 2:
+            wrong.append(f"shadow-federations: give an even number of {FEWEST} or more, or 0, got {count}.")
+        for name, prepared in self.preparations().items():
+            if prepared.preparation.replaces_training:
+                wrong.append(
+                    f"shadow-federations: prepare={name} trains in a way of its own, which shadow federations "
+                    "do not; set one of the two only."
+                )
         return wrong
 
     def preparations(self) -> dict[str, Prepared]:

@@ -118,7 +118,7 @@ def formula_cost(method: str, symbols: CostSymbols) -> Cost:
 
 
 def with_parameters(method: str, parameters: Mapping[str, Any], symbols: CostSymbols) -> CostSymbols:
-    """`symbols` with what the method's own validated parameters say: products, epochs, rounds.
+    """`symbols` with what the method's own validated parameters say: products, epochs, rounds, shards.
 
     The solvers' number of products is their most; a retraining of 0 rounds keeps the symbols' own.
     """
@@ -303,10 +303,11 @@ _PARAMETERS: Mapping[str, Mapping[str, str]] = {
     "hf-kcu-influence": {"iterations": "num_products"},
     "newton-cg": {"iterations": "num_products"},
     "retrain": {"rounds": "repeated_rounds"},
+    "sisa": {"shards": "num_shards", "slices": "num_slices"},
     "mode": {
         "degradation_rounds": "degradation_rounds",
         "guidance_rounds": "guidance_rounds",
         "epochs": "epochs",
     },
 }
-"""A method's own parameter → the symbol that it sets."""
+"""A method's own parameter, or an option of its preparation → the symbol that it sets."""

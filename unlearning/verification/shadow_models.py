@@ -1,14 +1,8 @@
-"""Shadow models of a federation: who is trained on what, and what each example looks like to them.
+"""What each example looks like to the shadow models of a federation, with it and without it.
 
-Shadow federations come in pairs. A coin falls for each example and pair; the first of the pair is trained on
-heads, the second on tails. So every example is in exactly half of the shadow models, and whoever knows an
-example's id and the seed knows in which: no list of members ever travels.
-
-Source: Carlini et al., Membership Inference Attacks From First Principles (S&P 2022): shadow models on
-random halves. The coin from a hash instead of a drawn permutation is ours.
+Source: Carlini et al., Membership Inference Attacks From First Principles (S&P 2022).
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -19,29 +13,13 @@ from numpy.typing import NDArray
 from unlearning.errors import DataError
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import evaluate, local_seed
-from unlearning.verification.lira import Gaussians, Mask, Shadows, Values, fit
+from unlearning.training import evaluate
+from unlearning.verification.lira import Gaussians, Shadows, Values, fit
 from unlearning.verification.observations import drawn
-
-FEWEST, MOST = 4, 512
-"""Two shadow models a side are the fewest that have a variance; a SHA-256 holds coins for 256 pairs."""
+from unlearning.verification.shadow_membership import shadow_membership
 
 ENOUGH_FOR_OWN_VARIANCES = 64
 """With fewer shadow models one variance for all examples attacks better (Carlini et al., §VI)."""
-
-
-def shadow_seed(seed: int, number: int) -> int:
-    """The seed of the shadow federation `number` of a run: its initial weights and orders of examples."""
-    return local_seed(seed, f"shadow federation {number}", 0)
-
-
-def shadow_membership(ids: NDArray[np.str_], number: int, *, seed: int) -> Mask:
-    """Which of the examples with these ids (n,) the shadow federation `number` (from 0) is trained on, (n,)."""
-    pair, is_second = divmod(number, 2)
-    byte, bit = divmod(pair, 8)
-    heads = [hashlib.sha256(f"{seed}:{name}".encode()).digest()[byte] >> bit & 1 for name in ids.tolist()]
-    result: Mask = np.array(heads, dtype=np.bool_) ^ bool(is_second)
-    return result
 
 
 @dataclass(frozen=True, slots=True)

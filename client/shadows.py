@@ -1,0 +1,84 @@
+"""What a client does for shadow federations: train each on its half, and say what they make of examples.
+
+A client keeps nothing of them. What was forgotten, or waits to be, takes no part in their training.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from numpy.typing import NDArray
+
+from client.handlers import Local, handled, sampling_generator
+from strategies.messages import CLIENT_ID, arrays_content
+from strategies.run_config import local_seed
+from strategies.shadows import HELD_OUT, shadow_arrays, shadow_models
+from unlearning.errors import DataError
+from unlearning.parameters import Vector
+from unlearning.requests import Forget
+from unlearning.tasks.task import Examples, forgotten_mask, joined
+from unlearning.training import TrainingSettings, train
+from unlearning.verification.shadow_membership import shadow_membership, shadow_seed
+from unlearning.verification.shadow_models import fit_models
+
+
+@handled
+def handle_train_shadows(message: Message, local: Local) -> RecordDict:
+    """Train every shadow model on the examples that its number stands for.
+
+    Raises:
+        DataError: this client was forgotten.
+    """
+    if local.memory.tombstones().everything:
+        raise DataError("This client was forgotten; it trains no more.")
+    models = shadow_models(message.content)
+    withheld = Forget.from_json(local.values.get("withheld", {}))
+    examples = local.without(withheld)
+    if local.values.get(HELD_OUT):
+        forgotten = local.memory.tombstones() | withheld
+        held_out = local.held_out
+        examples = joined(examples, held_out.select(~forgotten_mask(held_out, forgotten)))
+    training = TrainingSettings(**local.values["training"])
+    client = str(local.values.get(CLIENT_ID, local.client_id))
+    trained: dict[int, tuple[int, Vector]] = {}
+    for number, model in enumerate(models):
+        half = examples.select(shadow_membership(examples.ids, number, seed=local.settings.seed))
+        if len(half):
+            seed = local_seed(shadow_seed(local.settings.seed, number), client, local.server_round)
+            result = train(local.task, model, half, replace(training, seed=seed))
+            trained[number] = (len(half), result.parameters)
+    return arrays_content(shadow_arrays(trained, len(models)), {})
+
+
+@handled
+def handle_fit_shadows(message: Message, local: Local) -> RecordDict:
+    """Say what the shadow models make of the forgotten examples and of held-out ones, of each set a sample.
+
+    The sample and its handles are those of the measurements (`client.handlers.handle_measure`).
+    """
+    forget = Forget.from_json(local.values.get("forget", {}))
+    tombstones = local.memory.tombstones()
+    if tombstones.everything and not forget:
+        raise DataError("This client was forgotten; it answers no more.")
+    models = shadow_models(message.content)
+    mask = forgotten_mask(local.examples, forget)
+    sets = {"forgotten": local.examples.select(mask)}
+    if local.values.get(HELD_OUT) and not (forget | tombstones).everything:
+        sets["test"] = local.held_out
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, examples in sets.items():
+        if len(examples):
+            arrays |= _fitted(local, models, name, examples)
+    return arrays_content(arrays, {})
+
+
+def _fitted(local: Local, models: list[Vector], name: str, examples: Examples) -> dict[str, NDArray[Any]]:
+    fits = fit_models(
+        local.task,
+        models,
+        examples,
+        seed=local.settings.seed,
+        max_samples=int(local.values.get("samples", local.settings.attack_samples)),
+        generator=sampling_generator(local, name),
+    )
+    return {f"{name}.{key}": value for key, value in fits.to_arrays().items()}

@@ -1,0 +1,175 @@
+"""Rounds of shadow federations: what travels, and what may enter a shadow model.
+
+All shadow models of a round travel in one message, because each message starts a process at the client. A
+client trains each on the examples that its number stands for (`unlearning.verification.shadow_membership`), so no
+list of members travels. Round, sampling, learning rate and withheld data are those of ordinary training.
+
+    to a client    shadow.0, shadow.1, ...    the models, each a flat array
+    back           the same, each trained; `counts`, the number of examples behind each, 0 where there was none
+"""
+
+from collections.abc import Mapping, Sequence
+from logging import getLogger
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from strategies.fedavg import FedAvg
+from strategies.messages import CLIENT_ID, compose, named_arrays, training_values
+from strategies.roster import Member
+from strategies.updates import check_norm, check_vector, over_the_median
+from unlearning.errors import DataError, UpdateRefused
+from unlearning.parameters import Vector, weighted_mean
+from unlearning.requests import NOTHING, Forget
+from unlearning.verification.shadow_models import ShadowFits
+
+_log = getLogger(__name__)
+
+TRAIN_SHADOWS, FIT_SHADOWS = "train.shadows", "evaluate.shadows"
+COUNTS = "counts"
+HELD_OUT = "held-out"
+"""Under this key a message says whether a client's held-out examples are compared with forgotten ones."""
+_PREFIX = "shadow."
+
+Local = Mapping[int, tuple[int, Vector]]
+"""By shadow federation: number of examples and the model trained on them."""
+
+
+def shadow_record(models: Sequence[Vector]) -> ArrayRecord:
+    """Shadow models (each (d,), by their number) for messages; share it between them."""
+    return ArrayRecord({f"{_PREFIX}{number}": Array(model) for number, model in enumerate(models)})
+
+
+def shadow_arrays(trained: Local, num_models: int) -> dict[str, NDArray[Any]]:
+    """A client's answer to `TRAIN_SHADOWS`."""
+    counts = np.array([trained[number][0] if number in trained else 0 for number in range(num_models)])
+    return {f"{_PREFIX}{number}": model for number, (_, model) in trained.items()} | {COUNTS: counts}
+
+
+def shadow_models(content: RecordDict) -> list[Vector]:
+    """The shadow models in a message, by their number.
+
+    Raises:
+        UpdateRefused: there is none, one is missing between others, or one cannot be read.
+    """
+    arrays = named_arrays(content)
+    models = [arrays[name] for number in range(len(arrays)) if (name := f"{_PREFIX}{number}") in arrays]
+    if not models or len(models) != sum(name.startswith(_PREFIX) for name in arrays):
+        raise UpdateRefused(f"Shadow models are numbered from 0, got the arrays {sorted(arrays)[:5]}.")
+    return models
+
+
+def train_messages(
+    fedavg: FedAvg, grid: Grid, number: int, models: Sequence[Vector], *, uses_held_out: bool
+) -> dict[str, Message]:
+    """The messages of the shadow round `number` (from 1) by client: the same sample as in that training round."""
+    eligible = fedavg.eligible(grid)
+    if len(eligible) < fedavg.settings.min_clients:
+        return {}
+    candidates = [client for client in eligible if fedavg.takes_part(client, number)] or list(eligible)
+    record = shadow_record(models)
+    values = {**training_values(fedavg.settings.training(number)), HELD_OUT: uses_held_out}
+    return {
+        client: compose(
+            eligible[client].node_id,
+            TRAIN_SHADOWS,
+            number,
+            {**values, CLIENT_ID: client, **fedavg.site_values(client)},
+            record,
+        )
+        for client in fedavg.sample(candidates, number)
+    }
+
+
+def fit_messages(
+    fedavg: FedAvg,
+    server_round: int,
+    models: Sequence[Vector],
+    members: Mapping[str, Member],
+    forgets: Mapping[str, Forget],
+    *,
+    uses_held_out: bool,
+) -> dict[str, Message]:
+    """Ask `members` what the shadow models say of their forgotten examples, and of held-out ones."""
+    record = shadow_record(models)
+    return {
+        client: compose(
+            member.node_id,
+            FIT_SHADOWS,
+            server_round,
+            {
+                **fedavg.site_values(client),
+                "forget": forgets.get(client, NOTHING).to_json(),
+                "samples": fedavg.settings.attack_samples,
+                HELD_OUT: uses_held_out,
+            },
+            record,
+        )
+        for client, member in members.items()
+    }
+
+
+def averaged(
+    before: Sequence[Vector],
+    replies: Mapping[str, RecordDict],
+    own: Local,
+    fedavg: FedAvg,
+) -> tuple[list[Vector], list[str]]:
+    """The shadow models after a round, and the clients that took part in it, sorted.
+
+    own: what the server trained on its test examples; it counts as one more client. An answer that may not
+    enter is left out whole, with a warning; a shadow model that nobody trained stays as it is.
+    """
+    accepted: dict[str, Local] = {}
+    for client, content in replies.items():
+        try:
+            accepted[client] = _checked(content, before, fedavg.settings.max_update_norm)
+        except UpdateRefused as exc:
+            _log.warning("The shadow models of client %s are refused: %s", client, exc)
+    models: list[Vector] = []
+    for number, start in enumerate(before):
+        mine = {client: local[number] for client, local in accepted.items() if number in local}
+        changes = {client: model - start for client, (_, model) in mine.items()}
+        too_large = over_the_median(changes, fedavg.settings.max_norm_factor)
+        entering = {client: pair for client, pair in mine.items() if client not in too_large}
+        if number in own:
+            entering[""] = own[number]  # no client's id is empty
+        models.append(weighted_mean(entering) if entering else start)
+    return models, sorted(accepted)
+
+
+def fits_of(content: RecordDict, name: str) -> ShadowFits | None:
+    """What a client's shadow models say of its set `name`; None where it has none, or it is malformed."""
+    try:
+        arrays = named_arrays(content)
+        own = {
+            key.removeprefix(f"{name}."): value for key, value in arrays.items() if key.startswith(f"{name}.")
+        }
+        return ShadowFits.from_arrays(own) if own else None
+    except (DataError, UpdateRefused, ValueError, TypeError) as exc:
+        _log.warning("An answer about shadow models is malformed and left out: %s", exc)
+        return None
+
+
+def _checked(content: RecordDict, before: Sequence[Vector], bound: float) -> Local:
+    """An answer's shadow models with their numbers of examples.
+
+    Raises:
+        UpdateRefused: what is wrong.
+    """
+    arrays = named_arrays(content)
+    counts = arrays.pop(COUNTS, np.zeros(0))
+    if counts.shape != (len(before),) or not np.isfinite(counts).all() or (counts < 0).any():
+        raise UpdateRefused(f"It counts the examples of {counts.shape} models, asked were {len(before)}.")
+    found: dict[int, tuple[int, Vector]] = {}
+    for number in np.flatnonzero(counts >= 1).tolist():
+        model = arrays.get(f"{_PREFIX}{number}")
+        if model is None:
+            raise UpdateRefused(f"The shadow model {number} is missing.")
+        check_vector(model, like=before[number])
+        check_norm(model - before[number], bound)
+        found[number] = (int(counts[number]), model)
+    return found

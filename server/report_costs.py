@@ -7,15 +7,13 @@ from typing import Any
 from server.driver import Driver
 from server.report_data import FormulaCost
 from server.state import Batch, FederationState
-from unlearning.errors import DataError, MethodFailed
-from unlearning.methods.fedau import head_slots
+from unlearning.errors import DataError
 from unlearning.requests import Granularity
 from unlearning.verification.costs import (
     CostSymbols,
     compare,
     formula_cost,
     recovery_cost,
-    training_flops,
     with_parameters,
 )
 
@@ -99,30 +97,16 @@ def _symbols(driver: Driver, state: FederationState, batch: Batch) -> CostSymbol
         bytes_per_parameter=state.parameters.itemsize,
         num_targets=len(forgetting),
         num_retained=len(retained),
-        flops_per_example=_flops_per_example(driver),
+        flops_per_example=driver.federation.flops_per_example,
         examples_per_client=sum(counted) / len(counted) if counted else 0.0,
         epochs=driver.settings.training(state.round).epochs,
-        num_head_parameters=_head_size(driver) if batch.method.startswith("fedau") else 0,
+        num_head_parameters=driver.federation.num_head_parameters,
         repeated_rounds=int(
             batch.findings.get(_REPEATED_ROUNDS.get(batch.method, ""), state.training_rounds)
         ),
         num_shards=int(batch.findings.get("shards in all", 1)),
         num_vectors=int(batch.findings.get("clients that may be forgotten so", 0)),
     )
-
-
-def _flops_per_example(driver: Driver) -> float:
-    """F, counted on one test example; 0 where the server has none to count on."""
-    if driver.test_set is None or not len(driver.test_set):
-        return 0.0
-    return training_flops(driver.task, driver.test_set.select(driver.test_set.ids == driver.test_set.ids[0]))
-
-
-def _head_size(driver: Driver) -> int:
-    try:
-        return sum(slot.stop - slot.start for slot in head_slots(driver.task))
-    except MethodFailed:
-        return 0
 
 
 def _recovery_participations(driver: Driver, batch: Batch) -> int:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from unlearning.errors import InvalidRequest, MethodFailed, UnsupportedRequest
-from unlearning.methods.fedau import head_slots
+from unlearning.methods.fedau import head_slots, size_of
 from unlearning.methods.method import Method, Need
 from unlearning.methods.preparation import Prepared
 from unlearning.requests import Granularity, Target
@@ -19,6 +19,7 @@ class Federation:
 
     prepare: the setting of that name; prepared_since: by method, the training rounds there had been when its
         preparation was switched on, for those that are still prepared.
+    num_head_parameters: of the linear head; 0 where the model has none.
     flops_per_example: of one training step, by PyTorch's counter; 0 where it was not counted.
     """
 
@@ -27,13 +28,17 @@ class Federation:
     num_classes: int
     num_parameters: int
     bytes_per_parameter: int
-    has_classifier_head: bool
     num_head_parameters: int = 0
     local_epochs: int = 1
     recovery_max_rounds: int = 0
     flops_per_example: float = 0.0
     prepare: str = ""
     prepared_since: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def has_classifier_head(self) -> bool:
+        """Whether the model's last layer is linear, with one output a class."""
+        return self.num_head_parameters > 0
 
     @classmethod
     def of(cls, task: Task, **known: Any) -> "Federation":
@@ -45,7 +50,6 @@ class Federation:
             num_classes=task.num_classes,
             num_parameters=parameters.size,
             bytes_per_parameter=parameters.itemsize,
-            has_classifier_head=_head_size(task) > 0,
             num_head_parameters=_head_size(task),
             **known,
         )
@@ -130,6 +134,6 @@ def _check_prepared(
 def _head_size(task: Task) -> int:
     """The parameters of the linear head; 0 where there is none."""
     try:
-        return sum(slot.stop - slot.start for slot in head_slots(task))
+        return size_of(head_slots(task))
     except MethodFailed:
         return 0

@@ -71,7 +71,7 @@ def test_a_history_that_begins_late_is_refused():
 def test_a_model_without_a_linear_head_is_refused():
     """FedAU works on the classifier's head."""
     with pytest.raises(UnsupportedRequest, match="last layer is linear"):
-        check("fedau", CLIENT, federation(has_classifier_head=False))
+        check("fedau", CLIENT, federation(num_head_parameters=0))
 
 
 @pytest.mark.parametrize("label", [10, 99])

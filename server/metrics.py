@@ -48,7 +48,8 @@ class LedgerCollector(Collector):
 
     def _clients(self) -> list[Metric]:
         found = _labelled("clients", "clients ever seen, by what they are now", "state")
-        counts = Counter(_state_of(client, self._ledger.exclusions()) for client in self._ledger.clients())
+        exclusions = self._ledger.exclusions()
+        counts = Counter(_state_of(client, exclusions) for client in self._ledger.clients())
         for state in ("online", "offline", "forgotten"):
             found.add_metric([state], counts[state])
         return [found]

@@ -99,10 +99,10 @@ def _planned(
     cost: Cost | None = None
     try:
         parameters = validated_parameters(method, {}).model_dump()
+        if prepared is not None:
+            parameters |= prepared.options.model_dump()
         own = with_parameters(info.name, parameters, symbols)
-        if info.name == "sisa" and prepared is not None:
-            own = _of_one_shard(own, prepared)
-        cost = formula_cost(info.name, own)
+        cost = formula_cost(info.name, _of_one_shard(own) if target.client_id is not None else own)
     except DataError:
         pass  # no closed formula: said as unknown
     a_round = recovery_cost(symbols, 1).communication_bytes
@@ -119,16 +119,12 @@ def _planned(
     )
 
 
-def _of_one_shard(symbols: CostSymbols, prepared: Prepared) -> CostSymbols:
-    """A deletion touches the shard of its client; the clients are dealt out evenly."""
-    shards = int(getattr(prepared.options, "shards", 1))
-    staying = max(1, round((symbols.num_retained + symbols.num_targets) / shards) - symbols.num_targets)
-    return replace(
-        symbols,
-        num_retained=staying,
-        num_shards=shards,
-        num_slices=int(getattr(prepared.options, "slices", 1)),
-    )
+def _of_one_shard(symbols: CostSymbols) -> CostSymbols:
+    """Where there are shards, a client's deletion touches its own; the clients are dealt out evenly."""
+    if symbols.num_shards == 1:
+        return symbols
+    of_the_shard = round(symbols.num_clients / symbols.num_shards)
+    return replace(symbols, num_retained=max(1, of_the_shard - symbols.num_targets))
 
 
 def _waits_for(method: Method, target: Target, online: set[str]) -> str:
@@ -143,8 +139,8 @@ def _symbols(
 ) -> CostSymbols:
     exclusions = ledger.exclusions()
     staying = _eligible(ledger, exclusions)
-    if target.client_id is None:
-        num_targets, num_retained = len(staying), 0
+    if target.client_id is None:  # every client is asked to forget a class, and goes on afterwards
+        num_targets = num_retained = len(staying)
     else:
         num_targets, num_retained = 1, len(staying - {target.client_id})
     last = rounds[-1].metrics if rounds else {}
@@ -154,8 +150,7 @@ def _symbols(
         bytes_per_parameter=federation.bytes_per_parameter,
         num_head_parameters=federation.num_head_parameters,
         num_targets=num_targets,
-        # with a class every client is asked to forget, and goes on afterwards
-        num_retained=num_retained or (num_targets if target.client_id is None else 0),
+        num_retained=num_retained,
         flops_per_example=federation.flops_per_example,
         examples_per_client=last.get("num_examples", 0) / participants if participants else 0.0,
         epochs=federation.local_epochs,

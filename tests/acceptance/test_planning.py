@@ -102,3 +102,16 @@ def test_what_a_deletion_took_is_in_the_next_plan(tmp_path):
         assert past.bytes >= 2 * 4 * PARAMETERS
     finally:
         federation.close()
+
+
+def test_with_shards_a_client_concerns_its_own_and_a_class_all_of_them(tmp_path):
+    """Four clients in two shards, two rounds: one neighbour trains again, or all four do."""
+    federation = InProcessFederation(tmp_path, {"prepare": "sisa shards=2 slices=2", "rounds": 2})
+    try:
+        model = 4 * federation.run().parameters.size
+        of_client = by_name(plan(federation.ledger, client("1")))["sisa"]
+        of_class = by_name(plan(federation.ledger, Target(Granularity.CLASS, class_label=3)))["sisa"]
+        assert of_client.bytes == 2 * model * 1 * 2
+        assert of_class.bytes == 2 * model * 4 * 2
+    finally:
+        federation.close()

@@ -413,8 +413,6 @@ def _cost_of(batch: Batch) -> dict[str, float]:
     return {
         "seconds": sum(cost.seconds for cost in phases),
         "bytes": sum(cost.bytes_sent + cost.bytes_received for cost in phases),
-        "exchanges": batch.unlearning_cost.exchanges,
-        "recovery_rounds": batch.recovery_rounds,
     }
 
 

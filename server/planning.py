@@ -64,18 +64,18 @@ def plan(ledger: Ledger, target: Target) -> Plan:
 
 def measured(ledger: Ledger) -> dict[str, Measured]:
     """What the completed deletions took, by method: unlearning and recovery together."""
-    costs: dict[str, list[Mapping[str, Any]]] = {}
+    results: dict[str, list[Mapping[str, Any]]] = {}
     for request in ledger.list_requests(statuses=(Status.COMPLETED,)):
         if "cost" in request.result:  # deletions of earlier versions have none
-            costs.setdefault(request.method, []).append(request.result["cost"])
+            results.setdefault(request.method, []).append(request.result)
     return {
         method: Measured(
             deletions=len(items),
-            seconds=statistics.median(item["seconds"] for item in items),
-            bytes=statistics.median(item["bytes"] for item in items),
+            seconds=statistics.median(item["cost"]["seconds"] for item in items),
+            bytes=statistics.median(item["cost"]["bytes"] for item in items),
             recovery_rounds=statistics.median(item["recovery_rounds"] for item in items),
         )
-        for method, items in costs.items()
+        for method, items in results.items()
     }
 
 

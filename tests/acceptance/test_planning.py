@@ -100,6 +100,7 @@ def test_what_a_deletion_took_is_in_the_next_plan(tmp_path):
         assert past is not None
         assert past.deletions == 1
         assert past.bytes >= 2 * 4 * PARAMETERS
+        assert past.recovery_rounds == federation.ledger.get(request.id).result["recovery_rounds"]
     finally:
         federation.close()
 

@@ -15,6 +15,13 @@ Import from here:
 from unlearning.certified.accountant import Accountant, Release, deletion_capacity
 from unlearning.certified.certificate import Certificate, certificate, unmet_assumptions
 from unlearning.certified.federated import vector_after_round
+from unlearning.certified.federated_bound import (
+    EarlierRelease,
+    LocalWork,
+    RoundLengths,
+    declared_logistic_constants,
+    federated_bound,
+)
 from unlearning.certified.newton_step import (
     InfluenceSettings,
     PrecomputedJackknife,
@@ -64,13 +71,16 @@ __all__ = [
     "BlockProducts",
     "Certificate",
     "Constants",
+    "EarlierRelease",
     "Inexactness",
     "InfluenceSettings",
+    "LocalWork",
     "Mechanism",
     "OnlineSettings",
     "OnlineTrained",
     "PrecomputedJackknife",
     "Release",
+    "RoundLengths",
     "Sensitivity",
     "Step",
     "StepCounts",
@@ -82,8 +92,10 @@ __all__ = [
     "check_memory",
     "classical_sigma",
     "create_key",
+    "declared_logistic_constants",
     "deletion_capacity",
     "feature_norm",
+    "federated_bound",
     "fixed_batches",
     "forgotten_by_addition",
     "gaussian_delta",

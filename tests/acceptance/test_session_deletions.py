@@ -119,6 +119,7 @@ def test_bytes_of_the_session_are_in_the_reports_cost(make):
     assert vectors < cost["session"]["bytes_received"] < 1.2 * cost["messages"]["bytes_received"]
     assert vectors < cost["session"]["bytes_sent"] < 0.7 * cost["messages"]["bytes_sent"]
     assert cost["session"]["seconds"] > 0
+    assert cost["session"]["peak_memory"]["client_bytes"] > 2**26  # from the accounts
 
 
 def test_the_clients_accounts_are_kept_with_the_round(make):

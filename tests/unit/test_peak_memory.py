@@ -208,3 +208,19 @@ def test_memory_is_shown_with_that_of_a_gpu():
     peak = PeakMemory(client_bytes=412_000_000, client_device_bytes=1_200_000_000, server_bytes=650_000_000)
     shown = row(replace(FULL, unlearning=replace(FULL.unlearning, peak_memory=peak)))
     assert shown[-2:] == ["412.0\u202fMB, 1.2\u202fGB on the GPU", "650.0\u202fMB"]
+
+
+def test_memory_on_gpus_is_that_of_the_fullest_device(monkeypatch):
+    """Each device's mark is set back when a watch begins, and none is looked at before CUDA is in use."""
+    marks: dict[int, int] = {}
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: bool(marks))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: len(marks))
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda device: marks[device])
+    monkeypatch.setattr("torch.cuda.reset_peak_memory_stats", lambda device: marks.update({device: 0}))
+    with MemoryWatch() as without:
+        pass
+    assert without.peak().device_bytes is None
+    marks |= {0: 900, 1: 900}
+    with MemoryWatch() as watch:
+        marks |= {0: 30, 1: 70}
+    assert watch.peak().device_bytes == 70

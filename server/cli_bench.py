@@ -34,12 +34,12 @@ def bench_command(
     from server.bench.experiment import Experiment, found, shipped
 
     if list_them:
-        for name, path in shipped().items():
-            typer.echo(f"{name:<32} {Experiment.read(path).title}")
+        for name, (path, size) in shipped().items():
+            typer.echo(f"{name:<24} {Experiment.read(path, size).title}")
         return
     if not experiment:
         raise ConfigurationError(["experiment: name one or give a file; --list shows those that come along."])
-    chosen = Experiment.read(found(experiment))
+    chosen = found(experiment)
     if data_dir:
         chosen = chosen.model_copy(update={"run": {**chosen.run, "data-dir": data_dir}})
     if seed:

@@ -1,20 +1,25 @@
-"""What an experiment file may say: which federation, what is forgotten, by which methods, how often.
+"""What an experiment file may say: which federations, what is forgotten, by which methods, how often.
 
-name: fashion-mnist-cnn-small
-title: Forgetting in ten clients, FashionMNIST, small CNN
-run: {dataset: fashion-mnist, model: cnn, num-clients: 10, rounds: 10}     # run settings
+name: two-hospitals
+title: Two of ten hospitals leave
+run: {dataset: digits, model: mlp, num-clients: 10, rounds: 12}     # run settings
+settings:                                                           # optional: several federations
+  - {name: IID}
+  - {name: label skew, run: {partition: dirichlet, alpha: 0.3}}
 seeds: [0, 1, 2]
 cases:
-  - {name: one client, clients: ["0"]}
+  - {name: two clients, clients: ["0", "1"]}
   - {name: half of a client's samples, clients: ["0"], share: 0.5}
   - {name: a class, class: 3}
 methods:
   - natural
   - {method: pga, prepare: pga, parameters: {max_distance: 5}}
-published:
-  source: PUF, Table 1 (CIFAR-10, ResNet-18)
-  columns: [forget accuracy Δ, bytes ×]
-  rows: {pga: [3.2, 17.3]}
+columns: [test, forget, bytes]                                      # optional: one table of these
+published:                                                          # optional: a paper's rows, below ours
+  - {source: "PUF, Table III", columns: [forget, bytes], rows: {pga: [3.2, 17.3×]}}
+sizes:                                                              # optional: two-hospitals-small, …-full
+  small: {run: {max-examples: 500}}
+  full: {run: {rounds: 200}}
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +29,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from server.bench.columns import COLUMNS
 from strategies.run_config import RunSettings
 from unlearning.errors import ConfigurationError, RequestError
 from unlearning.methods import check_supports, method_named, preparations, validated_parameters
@@ -34,6 +40,23 @@ SHIPPED = Path(__file__).parent / "experiments"
 
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Backdoor(_Strict):
+    """One client plants a backdoor: a patch in the corner that means a label (`verification.backdoor`)."""
+
+    client: str
+    label: int = Field(ge=0)
+    share: float = Field(default=0.5, gt=0, le=1, description="of the client's examples")
+    side: int = Field(default=4, ge=1, description="of the patch, pixels")
+
+
+class Setting(_Strict):
+    """One federation of the comparison: run settings that differ from the experiment's."""
+
+    name: str = ""
+    run: Mapping[str, Any] = Field(default_factory=dict)
+    backdoor: Backdoor | None = None
 
 
 class Case(_Strict):
@@ -76,17 +99,33 @@ class Contender(_Strict):
     parameters: Mapping[str, Any] = Field(default_factory=dict)
 
     @property
-    def key(self) -> str:
+    def name(self) -> str:
         """Its name in files and results."""
-        return (self.title or self.method).lower().replace(" ", "-")
+        return self.title or self.method
+
+    @property
+    def preparing(self) -> dict[str, str]:
+        """What it needs prepared: the entry of the setting `prepare`, by method."""
+        return {
+            next(iter(preparations(entry))): entry.strip()
+            for entry in self.prepare.split(";")
+            if entry.strip()
+        }
+
+    @property
+    def trains_alone(self) -> bool:
+        """Whether its federation is trained in a way of its own, so that nobody shares its Original."""
+        return any(item.preparation.replaces_training for item in preparations(self.prepare).values())
 
 
 class Published(_Strict):
-    """Figures of a paper, to stand beside ours."""
+    """Rows of a paper, to stand below ours: by the contender's name, or `original` and `retrain`."""
 
     source: str
-    columns: tuple[str, ...]
-    rows: Mapping[str, tuple[float | str, ...]]
+    columns: tuple[str, ...] = Field(min_length=1)
+    rows: Mapping[str, tuple[float | str, ...]] = Field(min_length=1)
+    setting: str | None = Field(default=None, description="only there; everywhere if not given")
+    case: str | None = Field(default=None, description="only there; everywhere if not given")
 
 
 def _contender(value: Any) -> Any:
@@ -100,25 +139,24 @@ class Experiment(_Strict):
     title: str
     about: str = ""
     run: Mapping[str, Any]
+    settings: tuple[Setting, ...] = Field(default=(Setting(),), min_length=1)
     seeds: tuple[int, ...] = Field(min_length=1)
     cases: tuple[Case, ...] = Field(min_length=1)
     methods: tuple[Annotated[Contender, BeforeValidator(_contender)], ...] = Field(min_length=1)
-    published: Published | None = None
+    columns: tuple[str, ...] = ()
+    published: tuple[Published, ...] = ()
 
     @classmethod
-    def read(cls, path: Path) -> "Experiment":
-        """The experiment in a file.
+    def read(cls, path: Path, size: str = "") -> "Experiment":
+        """The experiment in a file, in one of its sizes where it has several.
+
+        What a size says replaces what the file says; run settings are replaced one by one.
 
         Raises:
             ConfigurationError: lists everything that is wrong with it.
         """
         try:
-            value = yaml.safe_load(path.read_text(encoding="utf-8"))
-            experiment = cls.model_validate(value)
-        except OSError as exc:
-            raise ConfigurationError([f"{path} cannot be read: {exc.strerror}."]) from exc
-        except (yaml.YAMLError, UnicodeError) as exc:
-            raise ConfigurationError([f"{path} is no YAML: {exc}"]) from exc
+            experiment = cls.model_validate(_sized(_parsed(path), path, size))
         except ValidationError as exc:
             raise ConfigurationError(
                 [f"{'.'.join(map(str, error['loc'])) or path}: {error['msg']}." for error in exc.errors()]
@@ -128,33 +166,85 @@ class Experiment(_Strict):
             raise ConfigurationError(wrong)
         return experiment
 
+    def run_of(self, setting: Setting) -> dict[str, Any]:
+        """The run settings there: the experiment's with the setting's own over them."""
+        return {**self.run, **setting.run}
+
+    def shared_prepare(self) -> dict[str, str]:
+        """What all methods need that share one training, by method; see `Contender.preparing`."""
+        return {
+            method: entry
+            for contender in self.methods
+            if not contender.trains_alone
+            for method, entry in contender.preparing.items()
+        }
+
     def problems(self) -> Iterable[str]:
         """One sentence for each thing that is wrong; no data is read."""
-        keys = [contender.key for contender in self.methods]
+        yield from _twice("methods", [contender.name for contender in self.methods])
+        yield from _twice("settings", [setting.name for setting in self.settings])
+        yield from _twice("cases", [case.name for case in self.cases])
+        yield from self._problems_of_methods()
+        for setting in self.settings:
+            yield from self._problems_of_setting(setting)
+        for case in self.cases:
+            if (case.class_label is None) == (not case.clients):
+                yield f"cases, {case.name}: give either clients or a class."
         yield from (
-            f"methods: {key} is there twice; give one a title." for key in {*keys} if keys.count(key) > 1
+            f"columns: there is no {column!r}; known are {', '.join(COLUMNS)}."
+            for column in {*self.columns, *(name for item in self.published for name in item.columns)}
+            if column not in COLUMNS
         )
-        settings = None
-        try:
-            settings = RunSettings.from_run_config(self.run)
-        except ConfigurationError as exc:
-            yield from (f"run: {problem}" for problem in exc.problems)
+        yield from self._problems_of_published()
+
+    def _problems_of_methods(self) -> Iterable[str]:
+        prepared: dict[str, str] = {}
         for contender in self.methods:
             try:
                 method = method_named(contender.method)
                 validated_parameters(method, contender.parameters)
-                prepared = preparations(contender.prepare)
+                preparing = contender.preparing
             except (RequestError, ConfigurationError) as exc:
-                yield f"methods, {contender.key}: {exc}"
+                yield f"methods, {contender.name}: {exc}"
                 continue
-            if method.info.preparation is not None and contender.method not in prepared:
-                yield f'methods, {contender.key}: it needs prepare: "{contender.method}".'
-        for case in self.cases:
-            if (case.class_label is None) == (not case.clients):
-                yield f"cases, {case.name}: give either clients or a class."
-            if settings is not None:
-                unknown = [c for c in case.clients if c not in map(str, range(settings.num_clients))]
-                yield from (f"cases, {case.name}: there is no client {client}." for client in unknown)
+            if method.info.preparation is not None and contender.method not in preparing:
+                yield f'methods, {contender.name}: it needs prepare: "{contender.method}".'
+            for name, entry in {} if contender.trains_alone else preparing.items():
+                if prepared.setdefault(name, entry) != entry:
+                    yield (
+                        f"methods, {contender.name}: {entry!r} and {prepared[name]!r} cannot share one training."
+                    )
+
+    def _problems_of_setting(self, setting: Setting) -> Iterable[str]:
+        where = f"settings, {setting.name}" if setting.name else "run"
+        try:
+            run = RunSettings.from_run_config(self.run_of(setting))
+        except ConfigurationError as exc:
+            yield from (f"{where}: {problem}" for problem in exc.problems)
+            return
+        known = set(map(str, range(run.num_clients)))
+        named = {client for case in self.cases for client in case.clients}
+        named |= {setting.backdoor.client} if setting.backdoor else set()
+        yield from (f"{where}: there is no client {client}." for client in sorted(named - known))
+
+    def _problems_of_published(self) -> Iterable[str]:
+        names = {"original", "retrain", *(contender.name for contender in self.methods)}
+        for item in self.published:
+            where = f"published, {item.source}"
+            yield from (
+                f"{where}: there is no row {name!r} of ours to put it below."
+                for name in item.rows
+                if name not in names
+            )
+            yield from (
+                f"{where}, {name}: it has {len(values)} values for {len(item.columns)} columns."
+                for name, values in item.rows.items()
+                if len(values) != len(item.columns)
+            )
+            if item.setting not in {None, *(setting.name for setting in self.settings)}:
+                yield f"{where}: there is no setting {item.setting!r}."
+            if item.case not in {None, *(case.name for case in self.cases)}:
+                yield f"{where}: there is no case {item.case!r}."
 
     def serves(self, contender: Contender, case: Case) -> bool:
         """Whether the method, as it is prepared for, serves the case, and as many targets at once."""
@@ -170,22 +260,65 @@ class Experiment(_Strict):
         return method.info.several_at_once or len(case.clients) <= 1
 
 
-def shipped() -> dict[str, Path]:
-    """The experiments that come with the project, by name."""
-    return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
+def shipped() -> dict[str, tuple[Path, str]]:
+    """The experiments that come with the project, by name: file and size."""
+    return {
+        f"{path.stem}-{size}" if size else path.stem: (path, size)
+        for path in sorted(SHIPPED.glob("*.yaml"))
+        for size in _sizes(_parsed(path))
+    }
 
 
-def found(name_or_path: str) -> Path:
-    """The file of an experiment: a path, or the name of one that comes with the project.
+def found(name_or_path: str) -> Experiment:
+    """An experiment: by the name of one that comes with the project, or a file, perhaps with `:SIZE` behind it.
 
     Raises:
-        ConfigurationError: there is none; the message lists those there are.
+        ConfigurationError: there is none, with a list of those there are; or see `Experiment.read`.
     """
-    if name_or_path in shipped():
-        return shipped()[name_or_path]
-    path = Path(name_or_path)
-    if path.exists():
-        return path
+    known = shipped()
+    if name_or_path in known:
+        return Experiment.read(*known[name_or_path])
+    path, _, size = name_or_path.partition(":")
+    if Path(path).exists():
+        return Experiment.read(Path(path), size)
     raise ConfigurationError(
-        [f"There is no experiment {name_or_path!r}. Give a file, or one of: {', '.join(shipped())}."]
+        [f"There is no experiment {name_or_path!r}. Give a file, or one of: {', '.join(known)}."]
+    )
+
+
+def _parsed(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise ConfigurationError([f"{path} cannot be read: {exc.strerror}."]) from exc
+    except (yaml.YAMLError, UnicodeError) as exc:
+        raise ConfigurationError([f"{path} is no YAML: {exc}"]) from exc
+
+
+def _sizes(value: Any) -> list[str]:
+    sizes = value.get("sizes") if isinstance(value, dict) else None
+    return [*sizes] if isinstance(sizes, dict) and sizes else [""]
+
+
+def _sized(value: Any, path: Path, size: str) -> Any:
+    if not isinstance(value, dict):
+        return value  # what it lacks is said by the model
+    if size not in _sizes(value):
+        raise ConfigurationError(
+            [f"{path} has the sizes {', '.join(_sizes(value))}: name one, as in {path}:{_sizes(value)[0]}."]
+            if "sizes" in value
+            else [f"{path} has no sizes; leave out :{size}."]
+        )
+    plain = {key: item for key, item in value.items() if key != "sizes"}
+    changes = dict((value.get("sizes") or {}).get(size) or {}) if size else {}
+    changes["run"] = {**(plain.get("run") or {}), **(changes.get("run") or {})}
+    name = {"name": f"{plain.get('name', path.stem)}-{size}"} if size else {}
+    return {**plain, **changes, **name}
+
+
+def _twice(where: str, names: Sequence[str]) -> Iterable[str]:
+    yield from (
+        f"{where}: {name or 'one without a name'} is there twice; give each a name of its own."
+        for name in sorted(set(names))
+        if names.count(name) > 1
     )

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from server.bench.columns import ORIGINAL, RETRAIN, Row
 from server.bench.experiment import Experiment
-from server.bench.parts import ORIGINAL, RETRAIN, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,22 +19,23 @@ _SMALLEST = 0.1
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], output: Path) -> list[Path]:
-    """Write `OUTPUT-CASE.png` for each case; returns the files."""
+    """Write `OUTPUT-NUMBER.png` for each setting and case; returns the files."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
     written = []
-    for number, case in enumerate(experiment.cases, start=1):
-        mine = [row for row in rows if row["case"] == case.name]
+    sections = [(setting.name, case.name) for setting in experiment.settings for case in experiment.cases]
+    for number, section in enumerate(sections, start=1):
         groups: dict[str, list[Row]] = {}
-        for row in (row for row in mine if "failed" not in row):
-            groups.setdefault(row["method"], []).append(row)
+        for row in rows:
+            if (row["setting"], row["case"]) == section and "failed" not in row:
+                groups.setdefault(row["method"], []).append(row)
         methods = [name for name in groups if name not in (ORIGINAL, RETRAIN)]
         if not methods:
             continue
-        palette = [mpl.colormaps["tab20"](number) for number in range(20)]  # ten hues, each dark and light
+        palette = [mpl.colormaps["tab20"](index) for index in range(20)]  # ten hues, each dark and light
         styles = {
             name: (
                 mpl.colors.to_hex(palette[(2 * index) % 20 + index // 10 % 2]),
@@ -42,14 +43,18 @@ def draw(experiment: Experiment, rows: Sequence[Row], output: Path) -> list[Path
             )
             for index, name in enumerate(methods)
         }
-        figure = plt.figure(figsize=(13, 10), layout="constrained")
-        _forgetting(figure.add_subplot(2, 2, 1), groups, styles)
-        _speed(figure.add_subplot(2, 2, 2), groups, styles)
-        _curves(figure.add_subplot(2, 2, 3), groups, styles)
-        _radar(figure.add_subplot(2, 2, 4, projection="polar"), groups, styles)
-        figure.suptitle(f"{experiment.title}: {case.name} ({len(experiment.seeds)} seed(s))")
+        panels: list[Panel] = [_forgetting, _speed, _test_curves, _radar]
+        if any(row.get("forget_curve") for name in methods for row in groups[name]):
+            panels.insert(3, _forget_curves)
+        figure = plt.figure(figsize=(13 + 6.5 * (len(panels) > 4), 10), layout="constrained")
+        for index, panel in enumerate(panels, start=1):
+            projection = "polar" if panel is _radar else None
+            axes = figure.add_subplot(2, 3 if len(panels) > 4 else 2, index, projection=projection)
+            panel(axes, groups, styles)
+        heading = ": ".join(filter(None, (experiment.title, *section)))
+        figure.suptitle(f"{heading} ({len(experiment.seeds)} seed(s))")
         path = output.with_name(f"{output.name}-{number}.png")
-        figure.savefig(path, dpi=90)
+        figure.savefig(path, dpi=80)
         plt.close(figure)
         written.append(path)
     return written
@@ -57,6 +62,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], output: Path) -> list[Path
 
 Styles = Mapping[str, tuple[str, str]]
 Groups = Mapping[str, Sequence[Row]]
+Panel = Callable[["Axes", Groups, Styles], None]
 
 
 def _forgetting(axes: "Axes", groups: Groups, styles: Styles) -> None:
@@ -76,11 +82,10 @@ def _speed(axes: "Axes", groups: Groups, styles: Styles) -> None:
     retrain = statistics.fmean(row["seconds"] for row in groups[RETRAIN])
     for name, (colour, marker) in styles.items():
         seconds = statistics.fmean(row["seconds"] for row in groups[name])
-        test = 100 * statistics.fmean(row["test"] for row in groups[name])
+        test = 100 * _mean(groups[name], "test")
         if seconds > 0:
             axes.scatter([retrain / seconds], [test], color=colour, marker=marker, s=70)
-    level = 100 * statistics.fmean(row["test"] for row in groups[RETRAIN])
-    axes.axhline(level, color="0.4", linestyle="--", label="Retrain")
+    axes.axhline(100 * _mean(groups[RETRAIN], "test"), color="0.4", linestyle="--", label="Retrain")
     axes.axvline(1.0, color="0.8")
     axes.set_xscale("log")
     axes.set_xlabel("speed-up over Retrain, measured seconds")
@@ -89,19 +94,27 @@ def _speed(axes: "Axes", groups: Groups, styles: Styles) -> None:
     axes.legend(fontsize=8)
 
 
-def _curves(axes: "Axes", groups: Groups, styles: Styles) -> None:
+def _test_curves(axes: "Axes", groups: Groups, styles: Styles) -> None:
+    _curves(axes, groups, styles, curve="curve", level="test")
+
+
+def _forget_curves(axes: "Axes", groups: Groups, styles: Styles) -> None:
+    _curves(axes, groups, styles, curve="forget_curve", level="forget")
+
+
+def _curves(axes: "Axes", groups: Groups, styles: Styles, *, curve: str, level: str) -> None:
     for name, (colour, marker) in styles.items():
-        curves = [row["curve"] for row in groups[name] if row.get("curve")]
+        curves = [row[curve] for row in groups[name] if row.get(curve)]
         if not curves:
             continue
         shortest = min(map(len, curves))
-        mean = [100 * statistics.fmean(curve[index] for curve in curves) for index in range(shortest)]
+        mean = [100 * statistics.fmean(values[index] for values in curves) for index in range(shortest)]
         axes.plot(range(len(mean)), mean, color=colour, marker=marker, markersize=4)
-    level = 100 * statistics.fmean(row["test"] for row in groups[RETRAIN])
-    axes.axhline(level, color="0.4", linestyle="--")
+    reached = _mean(groups[RETRAIN], level)
+    axes.axhline(100 * reached, color="0.4", linestyle="--")
     axes.set_xlabel("recovery round (0: the unlearned model), as far as all seeds went")
-    axes.set_ylabel("test accuracy, %")
-    axes.set_title("Recovery (dashed: Retrain)")
+    axes.set_ylabel(f"{level} accuracy, %")
+    axes.set_title(f"Recovery: {level} accuracy (dashed: Retrain)")
 
 
 def _radar(axes: "Axes", groups: Groups, styles: Styles) -> None:
@@ -111,7 +124,7 @@ def _radar(axes: "Axes", groups: Groups, styles: Styles) -> None:
         "attack Δ": lambda name: _gap(groups, name, lambda row: row["attacks"].get("confidence")),
         "bytes": lambda name: _mean(groups[name], "bytes"),
         "FLOPs": lambda name: _mean(groups[name], "flops"),
-        "storage": lambda name: _mean(groups[name], "server_bytes") + _mean(groups[name], "client_bytes"),
+        "storage": lambda name: _mean(groups[name], "storage"),
         "recovery": lambda name: _mean(groups[name], "recovery_rounds"),
     }
     angles = [2 * math.pi * index / len(measures) for index in range(len(measures))]

@@ -1,75 +1,63 @@
-"""Runs an experiment: all parts of all seeds, several seeds at a time, going on where it stopped.
+"""Runs an experiment: all parts of all settings and seeds, several seeds at a time, going on where it stopped.
 
-    WORK/NAME-DIGEST/seed-0/CASE--METHOD.json     a finished part
-    OUTPUT/NAME.jsonl                             all rows
-    OUTPUT/NAME.md                                tables
-    OUTPUT/NAME-*.png                             figures
+    OUTPUT/NAME.jsonl        all rows
+    OUTPUT/NAME.md           tables
+    OUTPUT/NAME-*.png        figures
 
-DIGEST changes with run settings, cases and methods, so parts of another configuration are never mixed in.
+Where finished parts are kept: `server.bench.parts`.
 """
 
-import hashlib
-import json
 import logging
 import multiprocessing
 import os
 import platform
+import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from subprocess import run as run_command
 from typing import Any
 
-from server.bench.experiment import Experiment
-from server.bench.parts import Row, SeedRun, parts_of
+from server.bench.columns import Row
+from server.bench.experiment import Experiment, Setting
+from server.bench.parts import parts_of
+from server.bench.seed_run import SeedRun
 
 Progress = Callable[[int, int, str], None]
-"""Called with parts done, parts in all, and the part that was finished last."""
-
-
-def work_directory(work: Path, experiment: Experiment) -> Path:
-    """Where the finished parts of this experiment with these settings are."""
-    decisive = experiment.model_dump(include={"run", "cases", "methods"}, mode="json", by_alias=True)
-    decisive["run"].pop("data-dir", None)
-    text = json.dumps(decisive, sort_keys=True)
-    return work / f"{experiment.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+"""Called with parts done, parts in all, and what is being worked at."""
 
 
 def run(experiment: Experiment, work: Path, *, jobs: int, progress: Progress) -> list[Row]:
-    """All rows, in the order of seeds and parts. A part that fails ends the run; finished parts stay.
+    """All rows, in the order of settings, seeds and parts. A part that fails ends the run; finished parts stay.
 
     jobs: how many seeds run at once, each in a process of its own.
     """
-    directory = work_directory(work, experiment)
-    parts = parts_of(experiment)
-    total, done = len(parts) * len(experiment.seeds), 0
+    runs = [
+        SeedRun(work, experiment, setting, seed)
+        for setting in experiment.settings
+        for seed in experiment.seeds
+    ]
+    wanted = [(one, part) for one in runs for part in parts_of(experiment, one.setting)]
     if jobs == 1:
-        for seed in experiment.seeds:
-            seed_run = SeedRun(directory / f"seed-{seed}", experiment, seed)
-            for part in parts:
-                seed_run.row(part)
-                done += 1
-                progress(done, total, f"seed {seed}: {part.case.name}: {part.name}")
+        for number, (one, part) in enumerate(wanted):
+            progress(number, len(wanted), f"seed {one.seed}: {part.title}")
+            one.row(part)
     else:
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(max_workers=jobs, mp_context=context) as pool:
+        with _pool(jobs) as pool:
             waiting: set[Future[None]] = {
-                pool.submit(_run_seed, directory, experiment, seed) for seed in experiment.seeds
+                pool.submit(_run_seed, work, experiment, one.setting, one.seed) for one in runs
             }
             while waiting:
-                finished, waiting = wait(waiting, timeout=1.0, return_when=FIRST_COMPLETED)
+                progress(sum(one.known(part) is not None for one, part in wanted), len(wanted), "parts")
+                finished, waiting = wait(waiting, timeout=2.0, return_when=FIRST_COMPLETED)
                 for future in finished:
                     future.result()
-                rows = sorted(directory.glob("seed-*/*--*.json"), key=lambda path: path.stat().st_mtime)
-                progress(min(len(rows), total), total, rows[-1].stem if rows else "")
-    return [
-        SeedRun(directory / f"seed-{seed}", experiment, seed).row(part)
-        for seed in experiment.seeds
-        for part in parts
-    ]
+    progress(len(wanted), len(wanted), "done")
+    return [one.row(part) for one, part in wanted]
 
 
 def circumstances(experiment: Experiment) -> dict[str, Any]:
@@ -85,6 +73,7 @@ def circumstances(experiment: Experiment) -> dict[str, Any]:
         "experiment": experiment.name,
         "seeds": list(experiment.seeds),
         "run": _shown(experiment.run),
+        **{f"run, {setting.name}": _shown(setting.run) for setting in experiment.settings if setting.run},
         "machine": f"{platform.machine()}, {os.cpu_count()} processor(s), {_accelerator()}",
         "versions": {name: version(name) for name in ("flower-unlearning", "flwr", "torch", "numpy")},
         "commit": commit.stdout.strip() or "unknown",
@@ -101,14 +90,35 @@ def estimate(started: float, done_before: int, done: int, total: int) -> str:
     return f"about {left / 60:.0f} min left" if left >= 60 else f"about {left:.0f} s left"
 
 
-def _run_seed(directory: Path, experiment: Experiment, seed: int) -> None:
+def _run_seed(work: Path, experiment: Experiment, setting: Setting, seed: int) -> None:
     import torch
 
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    seed_run = SeedRun(directory / f"seed-{seed}", experiment, seed)
-    for part in parts_of(experiment):
+    seed_run = SeedRun(work, experiment, setting, seed)
+    for part in parts_of(experiment, setting):
         seed_run.row(part)
+
+
+@contextmanager
+def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes that end with this one, also when it is asked to stop in the middle of a part."""
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with ProcessPoolExecutor(max_workers=jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+            try:
+                yield pool
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for worker in multiprocessing.active_children():
+                    worker.terminate()
+                raise
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _accelerator() -> str:

@@ -1,40 +1,22 @@
-"""The papers' tables from rows: mean ± standard deviation over seeds, distance or gain to Retrain."""
+"""The papers' tables from rows: mean over seeds, distance or gain to Retrain, and the paper's rows below ours."""
 
-import math
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from server.bench.experiment import Experiment
-from server.bench.parts import ORIGINAL, RETRAIN, Row
+from server.bench.columns import COLUMNS, ORIGINAL, RETRAIN, TABLES, Row
+from server.bench.experiment import Case, Experiment, Published, Setting
 
 TITLES = {ORIGINAL: "Original", RETRAIN: "Retrain"}
 
-Value = Callable[[Row], float | None]
-
-ACCURACIES: Mapping[str, Value] = {
-    "test %": lambda row: _percent(row.get("test")),
-    "retained %": lambda row: _percent(row.get("retained")),
-    "forget % (Δ)": lambda row: _percent(row.get("forget")),
-    "confidence attack % (Δ)": lambda row: _percent(row["attacks"].get("confidence")),
-    "Yeom % (Δ)": lambda row: _percent(row["attacks"].get("yeom")),
-}
-COSTS: Mapping[str, Value] = {
-    "recovery rounds": lambda row: row.get("recovery_rounds"),
-    "bytes (gain)": lambda row: row.get("bytes"),
-    "FLOPs (gain)": lambda row: row.get("flops") or None,  # 0: there was no example to count on
-    "seconds (gain)": lambda row: row.get("seconds"),
-    "kept on the server, bytes": lambda row: row.get("server_bytes"),
-    "kept by the clients, bytes": lambda row: row.get("client_bytes"),
-}
-DISTANCES: Mapping[str, Value] = {
-    "parameter gap": lambda row: row.get("parameter_gap"),
-    "KL": lambda row: row.get("kl"),
-    "logit MSE": lambda row: row.get("logit_mse"),
-    "same predictions %": lambda row: _percent(row.get("agreement")),
-    "forget % before recovery": lambda row: _percent(row.get("forget_unlearned")),
-    "test % before recovery": lambda row: _percent(row.get("test_unlearned")),
-}
+LEGEND = (
+    "Mean over seeds; ± standard deviation. (Δ): mean ± standard deviation of the distance to Retrain of the same "
+    "seed, in points where the figure is in %. (×): Retrain's cost over the method's, unlearning and recovery "
+    "together. Recovery ends at Retrain's test score or after the most rounds allowed. Attacks in %: the share of "
+    "the forgotten examples called members. Bytes are payload in both directions, seconds those of exchanges with "
+    "clients one after the other, both measured; FLOPs are those of the closed formulas (Retrain's and Original's: "
+    "examples times FLOPs of one). Storage: a model and what is kept beside it before the request. Peak memory: of "
+    "the process in which the clients' work was done. AUC: forgotten against test examples, 0.5 is guessing."
+)
 
 
 def markdown(experiment: Experiment, rows: Sequence[Row], circumstances: Mapping[str, Any]) -> str:
@@ -42,47 +24,64 @@ def markdown(experiment: Experiment, rows: Sequence[Row], circumstances: Mapping
     lines = [f"# {experiment.title}", ""]
     if experiment.about:
         lines += [experiment.about.strip(), ""]
-    for case in experiment.cases:
-        mine = [row for row in rows if row["case"] == case.name]
-        names = list(dict.fromkeys(row["method"] for row in mine))
-        ordered = [ORIGINAL, *(name for name in names if name not in TITLES), RETRAIN]
-        groups = {name: [row for row in mine if row["method"] == name] for name in ordered}
-        lines += [f"## {case.name[:1].upper()}{case.name[1:]}", ""]
-        lines += [*_table(groups, ACCURACIES), "", *_table(groups, COSTS), ""]
-        methods = {name: group for name, group in groups.items() if name not in TITLES}
-        lines += [*_table(methods, DISTANCES), ""]
-        failures = [
-            f"- {row['method']}, seed {row['seed']}: {row['failed']}" for row in mine if "failed" in row
-        ]
-        if failures:
-            lines += ["Failed:", "", *failures, ""]
-        left_out = [c.key for c in experiment.methods if not experiment.serves(c, case)]
-        if left_out:
-            lines += [
-                f"Not in this table, because they refuse such a request: {', '.join(left_out)}.",
-                "",
-            ]
-    lines += [
-        "Mean ± standard deviation over seeds. Δ: mean distance to Retrain of the same seed, in points. Gain: "
-        "Retrain's cost over the method's, unlearning and recovery together. Recovery ends at Retrain's test "
-        "score. Attacks: the share of the forgotten examples called members. Bytes are payload in both "
-        "directions, seconds those of exchanges with clients one after the other, both measured; FLOPs are those "
-        "of the closed formulas (Retrain's and Original's: examples times FLOPs of one). Kept: before the request, "
-        "beside the model.",
-        "",
-    ]
-    if experiment.published is not None:
+    for setting in experiment.settings:
+        for case in experiment.cases:
+            lines += _section(experiment, setting, case, rows)
+    sources = [item.source for item in experiment.published]
+    lines += [LEGEND, ""]
+    if sources:
         lines += [
-            f"## Published, for comparison\n\n{experiment.published.source}\n",
-            "| method | " + " | ".join(experiment.published.columns) + " |",
-            "|---" * (1 + len(experiment.published.columns)) + "|",
+            "Rows in italics are the papers' own, at their size:",
+            "",
+            *(f"- {source}" for source in sources),
+            "",
         ]
-        lines += [
-            f"| {name} | " + " | ".join(str(value) for value in values) + " |"
-            for name, values in experiment.published.rows.items()
-        ]
-        lines.append("")
     return "\n".join([*lines, *_facts(circumstances)]) + "\n"
+
+
+def _section(experiment: Experiment, setting: Setting, case: Case, rows: Sequence[Row]) -> Iterable[str]:
+    mine = [row for row in rows if (row["setting"], row["case"]) == (setting.name, case.name)]
+    names = [ORIGINAL, *(contender.name for contender in experiment.methods), RETRAIN]
+    groups = {name: group for name in names if (group := [row for row in mine if row["method"] == name])}
+    published = [
+        item
+        for item in experiment.published
+        if item.setting in (None, setting.name) and item.case in (None, case.name)
+    ]
+    heading = ": ".join(filter(None, (setting.name, case.name)))
+    yield from (f"## {heading[:1].upper()}{heading[1:]}", "")
+    for columns in (experiment.columns,) if experiment.columns else TABLES:
+        yield from _table(groups, columns, published)
+    failures = [f"- {row['method']}, seed {row['seed']}: {row['failed']}" for row in mine if "failed" in row]
+    if failures:
+        yield from ("Failed:", "", *failures, "")
+    left_out = [c.name for c in experiment.methods if not experiment.serves(c, case)]
+    if left_out:
+        yield from (f"Not in this table, because they refuse such a request: {', '.join(left_out)}.", "")
+
+
+def _table(
+    groups: Mapping[str, Sequence[Row]], columns: Sequence[str], published: Sequence[Published]
+) -> Iterable[str]:
+    """A column in which nobody has a figure is left out; so is a table without columns."""
+    retrained = groups.get(RETRAIN, ())
+    cells = {
+        column: [COLUMNS[column].cell(name, group, retrained) for name, group in groups.items()]
+        for column in columns
+    }
+    shown = [column for column, values in cells.items() if set(values) != {"–"}]
+    if not shown:
+        return
+    yield "| method | " + " | ".join(COLUMNS[column].heading for column in shown) + " |"
+    yield "|---" * (1 + len(shown)) + "|"
+    for number, name in enumerate(groups):
+        yield "| " + " | ".join([TITLES.get(name, name), *(cells[column][number] for column in shown)]) + " |"
+        for item in published:
+            values = dict(zip(item.columns, item.rows.get(name, ()), strict=False))
+            if any(column in values for column in shown):
+                theirs = (f"*{values[column]}*" if column in values else "" for column in shown)
+                yield "| " + " | ".join([f"*{item.source.partition(',')[0]}*", *theirs]) + " |"
+    yield ""
 
 
 def _facts(circumstances: Mapping[str, Any]) -> Iterable[str]:
@@ -96,47 +95,3 @@ def _facts(circumstances: Mapping[str, Any]) -> Iterable[str]:
         elif isinstance(value, list):
             value = ", ".join(map(str, value))
         yield f"- {name}: {value}"
-
-
-def _table(groups: Mapping[str, Sequence[Row]], columns: Mapping[str, Value]) -> list[str]:
-    retrain = groups.get(RETRAIN, ())
-    lines = ["| method | " + " | ".join(columns) + " |", "|---" * (1 + len(columns)) + "|"]
-    for name, group in groups.items():
-        cells = [TITLES.get(name, name)]
-        for title, value_of in columns.items():
-            cells.append(_cell(title, value_of, name, group, retrain))
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
-
-
-def _cell(title: str, value_of: Value, name: str, group: Sequence[Row], retrain: Sequence[Row]) -> str:
-    known = {row["seed"]: value for row in group if (value := value_of(row)) is not None}
-    if not known:
-        return "–"
-    values = list(known.values())
-    if not all(map(math.isfinite, values)):
-        return "not finite"
-    mean = statistics.fmean(values)
-    text = _number(mean, title)
-    if len(values) > 1 and "bytes" not in title and "FLOPs" not in title:
-        text += f" ± {_number(statistics.stdev(values), title)}"
-    reference = {row["seed"]: value for row in retrain if (value := value_of(row)) is not None}
-    both = sorted(known.keys() & reference.keys())
-    if name != RETRAIN and both and "(Δ)" in title:
-        gap = statistics.fmean(abs(known[seed] - reference[seed]) for seed in both)
-        text += f" ({gap:.1f})"
-    if name not in TITLES and both and "(gain)" in title and mean:
-        text += f" ({statistics.fmean(reference[seed] for seed in both) / mean:.1f}×)"
-    return text
-
-
-def _number(value: float, title: str) -> str:
-    if "%" in title:
-        return f"{value:.1f}"
-    if "rounds" in title or "seconds" in title:
-        return f"{value:.1f}"
-    return "0" if value == 0 else f"{value:.3g}"
-
-
-def _percent(value: float | None) -> float | None:
-    return None if value is None else 100 * value

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from server.bench import figures, runner, tables
-from server.bench.experiment import Case, Experiment, found, shipped
-from server.bench.parts import parts_of
+from server.bench.experiment import Case, Contender, Experiment, found, shipped
+from server.bench.parts import parts_of, row_path, seed_directory
 from unlearning.errors import ConfigurationError
 from unlearning.requests import Granularity
 
@@ -32,7 +32,7 @@ def written(tmp_path: Path, text: str) -> Path:
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_every_shipped_experiment_is_in_order(name):
     """It reads, and is called what its file is called."""
-    assert Experiment.read(found(name)).name == name
+    assert found(name).name == name
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,23 @@ def test_an_unknown_experiment_is_refused_with_the_list():
         found("no-such-experiment")
 
 
+def test_a_size_replaces_run_settings_one_by_one_and_everything_else_as_a_whole(tmp_path):
+    """Of two run settings the size changes one; its seeds take the place of the file's."""
+    path = written(tmp_path, TINY + "sizes: {small: {run: {rounds: 1}}, full: {seeds: [3, 4]}}\n")
+    small, full = found(f"{path}:small"), found(f"{path}:full")
+    assert (small.name, small.run["rounds"], small.run["num-clients"], small.seeds) == (
+        "tiny-small",
+        1,
+        3,
+        (0,),
+    )
+    assert (full.name, full.run["rounds"], full.seeds) == ("tiny-full", 2, (3, 4))
+    with pytest.raises(ConfigurationError, match="has the sizes small, full"):
+        found(str(path))
+    with pytest.raises(ConfigurationError, match="leave out :huge"):
+        found(f"{written(tmp_path, TINY)}:huge")
+
+
 def test_a_case_says_at_which_level_it_forgets():
     """Whole clients, a share of samples, or a class; of four samples the first half is two."""
     assert Case(name="c", clients=("0",)).granularity is Granularity.CLIENT
@@ -72,13 +89,15 @@ def test_a_case_says_at_which_level_it_forgets():
 def test_a_method_runs_only_where_it_serves(tmp_path):
     """FedEraser forgets clients; it has no part in a case of samples."""
     text = TINY.replace('clients: ["0"]}', 'clients: ["0"], share: 0.5}')
-    names = [part.name for part in parts_of(Experiment.read(written(tmp_path, text)))]
+    experiment = Experiment.read(written(tmp_path, text))
+    names = [part.name for part in parts_of(experiment, experiment.settings[0])]
     assert names == ["original", "retrain", "natural", "puf-special"]
 
 
 def row(seed: int, method: str, forget: float, size: int) -> dict:
     return {
         "seed": seed,
+        "setting": "",
         "case": "one client",
         "method": method,
         "test": 0.5,
@@ -93,16 +112,17 @@ def row(seed: int, method: str, forget: float, size: int) -> dict:
 
 
 def test_a_table_shows_mean_spread_distance_and_gain(tmp_path):
-    """By hand: 60 and 80 % against 50 and 90 %: mean 70, spread 14.1, distance 10; 100 bytes to 400: 4 times."""
+    """By hand: 60 and 85 % against 50 and 90 %: mean 72.5, distances 10 and 5; 100 bytes to 400: 4 times."""
     rows = [
         row(0, "puf-special", 0.6, 100),
-        row(1, "puf-special", 0.8, 100),
+        row(1, "puf-special", 0.85, 100),
         row(0, "retrain", 0.5, 400),
         row(1, "retrain", 0.9, 400),
     ]
     text = tables.markdown(Experiment.read(written(tmp_path, TINY)), rows, {"experiment": "tiny"})
-    assert "70.0 ± 14.1 (10.0)" in text
-    assert "100 (4.0×)" in text
+    assert "72.5 (7.5 ± 3.5)" in text
+    assert "70.0 ± 28.3" in text  # Retrain's own spread
+    assert "100 (4×)" in text
 
 
 def test_a_method_that_failed_is_said_to_have_failed(tmp_path):
@@ -110,6 +130,7 @@ def test_a_method_that_failed_is_said_to_have_failed(tmp_path):
     rows = [
         {
             "seed": 0,
+            "setting": "",
             "case": "one client",
             "method": "puf-special",
             "attacks": {},
@@ -138,10 +159,8 @@ def test_a_whole_experiment_runs_and_goes_on_where_it_stopped(tmp_path):
     assert by_name["federaser"]["server_bytes"] > 0 == by_name["puf-special"]["server_bytes"]
     assert by_name["natural"]["bytes"] > 0
     assert by_name["retrain"]["bytes"] < by_name["original"]["bytes"]
-    files = {
-        path: path.stat().st_mtime_ns
-        for path in runner.work_directory(tmp_path / "work", experiment).rglob("*--*.json")
-    }
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*--*.json")}
+    assert len(files) == 5
     assert rows == runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
     assert files == {path: path.stat().st_mtime_ns for path in files}
     assert json.dumps(rows)
@@ -152,7 +171,74 @@ def test_a_whole_experiment_runs_and_goes_on_where_it_stopped(tmp_path):
 
 
 def test_other_settings_have_parts_of_their_own(tmp_path):
-    """Finished parts of another configuration are never mixed in."""
+    """Finished parts of another configuration are never mixed in; how recovery goes decides rows, not the training."""
     one = Experiment.read(written(tmp_path, TINY))
-    other = Experiment.read(written(tmp_path, TINY.replace("rounds: 2", "rounds: 3")))
-    assert runner.work_directory(tmp_path, one) != runner.work_directory(tmp_path, other)
+    longer = Experiment.read(written(tmp_path, TINY.replace("rounds: 2", "rounds: 3")))
+    recovered = Experiment.read(
+        written(tmp_path, TINY.replace("recovery-max-rounds: 1", "recovery-max-rounds: 2"))
+    )
+    places = [seed_directory(tmp_path, item, item.settings[0], 0) for item in (one, longer, recovered)]
+    assert places[0] != places[1]
+    assert places[0] == places[2]
+    parts = [parts_of(item, item.settings[0])[-1] for item in (one, recovered)]
+    assert row_path(places[0], one, parts[0]) != row_path(places[0], recovered, parts[1])
+
+
+SEVERAL = """
+name: several
+title: Two federations, one of them poisoned
+run: {dataset: digits, model: mlp, num-clients: 3, rounds: 6, max-examples: 150, recovery-max-rounds: 0}
+settings:
+  - {name: clean}
+  - {name: poisoned, backdoor: {client: "0", label: 7, share: 1.0, side: 3}}
+seeds: [0]
+cases: [{name: one client, clients: ["0"]}]
+methods: [puf-special]
+columns: [test, backdoor]
+published:
+  - {source: "A paper, Table 1", columns: [test], rows: {puf-special: ["99.9"]}, setting: clean}
+"""
+
+
+def test_settings_are_federations_of_their_own_and_a_paper_stands_below_ours(tmp_path):
+    """The backdoor succeeds where it was planted and not after Retrain; the paper's row is where it was asked for."""
+    experiment = Experiment.read(written(tmp_path, SEVERAL))
+    rows = runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
+    found = {(row["setting"], row["method"]): row.get("backdoor") for row in rows}
+    assert found["clean", "original"] is None
+    assert found["poisoned", "original"] > found["poisoned", "retrain"] + 0.2
+    clean, poisoned = tables.markdown(experiment, rows, {"experiment": "several"}).split("## ")[1:3]
+    assert "| *A paper* | *99.9* |" in clean
+    assert "backdoor succeeds % (Δ)" not in clean
+    assert "*A paper*" not in poisoned
+    assert "backdoor succeeds % (Δ)" in poisoned
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("columns: [test, backdoor]", "columns: [taste]"), "there is no 'taste'"),
+        (("rows: {puf-special", "rows: {natural"), "no row 'natural' of ours"),
+        (('["99.9"]', "[1, 2]"), "2 values for 1 columns"),
+        (("setting: clean", "setting: green"), "no setting 'green'"),
+        (("name: poisoned", "name: clean"), "clean is there twice"),
+        (('client: "0"', 'client: "9"'), "there is no client 9"),
+        (
+            (
+                "[puf-special]",
+                "[{method: pga, prepare: pga}, {method: federaser, prepare: 'federaser; pga every=2'}]",
+            ),
+            "pga",
+        ),
+    ],
+)
+def test_wrong_settings_columns_and_published_rows_are_refused(tmp_path, change, message):
+    """The file is judged before anything is trained."""
+    with pytest.raises(ConfigurationError, match=message):
+        Experiment.read(written(tmp_path, SEVERAL.replace(*change)))
+
+
+def test_a_method_that_trains_alone_shares_no_original():
+    """SISA's shards are a training of their own; PGA's last model is kept beside the common one."""
+    assert Contender(method="sisa", prepare="sisa").trains_alone
+    assert not Contender(method="pga", prepare="pga").trains_alone

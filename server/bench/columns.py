@@ -1,0 +1,169 @@
+"""The columns of the tables: what a row says, in which unit, and how it is set beside Retrain."""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+Row: TypeAlias = dict[str, Any]
+"""One case of one method and seed, as JSON."""
+
+ORIGINAL, RETRAIN = "original", "retrain"
+
+
+class Beside(StrEnum):
+    """How a figure is set beside Retrain's."""
+
+    DISTANCE = "distance"
+    GAIN = "gain"
+    NOTHING = "nothing"
+
+
+class Unit(StrEnum):
+    """How a figure is written."""
+
+    PERCENT = "percent"
+    ONE_DECIMAL = "one decimal"
+    SIGNIFICANT = "significant"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    value: the figure of a row; None where the row has none.
+    has_spread: whether the standard deviation over seeds says something; costs by formula hardly vary.
+    """
+
+    title: str
+    value: Callable[[Row], float | None]
+    unit: Unit = Unit.SIGNIFICANT
+    beside: Beside = Beside.NOTHING
+    has_spread: bool = True
+
+    @property
+    def heading(self) -> str:
+        """Its title with the unit and what stands in brackets."""
+        sign = {Beside.DISTANCE: " (Δ)", Beside.GAIN: " (×)", Beside.NOTHING: ""}[self.beside]
+        return f"{self.title}{' %' if self.unit is Unit.PERCENT else ''}{sign}"
+
+    def cell(self, method: str, rows: Sequence[Row], retrained: Sequence[Row]) -> str:
+        """Mean ± standard deviation over seeds; with (Δ ± its deviation) or (gain×) where that has a meaning."""
+        known = self._known(rows)
+        if not known:
+            return "–"
+        if not all(map(math.isfinite, known.values())):
+            return "not finite"
+        mean, reference = statistics.fmean(known.values()), self._known(retrained)
+        both = sorted(known.keys() & reference.keys())
+        if self.beside is Beside.DISTANCE and both and method != RETRAIN:
+            distances = [abs(known[seed] - reference[seed]) for seed in both]
+            return f"{self._written(mean)} ({self._spread(distances)})"
+        text = self._spread([*known.values()]) if self.has_spread else self._written(mean)
+        if self.beside is Beside.GAIN and both and method not in (ORIGINAL, RETRAIN) and mean:
+            text += f" ({statistics.fmean(reference[seed] for seed in both) / mean:.3g}×)"
+        return text
+
+    def _known(self, rows: Sequence[Row]) -> dict[int, float]:
+        scale = 100 if self.unit is Unit.PERCENT else 1
+        return {
+            row["seed"]: scale * value
+            for row in rows
+            if "failed" not in row and (value := self.value(row)) is not None
+        }
+
+    def _spread(self, values: Sequence[float]) -> str:
+        text = self._written(statistics.fmean(values))
+        return f"{text} ± {self._written(statistics.stdev(values))}" if len(values) > 1 else text
+
+    def _written(self, value: float) -> str:
+        if self.unit is Unit.SIGNIFICANT:
+            return "0" if value == 0 else f"{value:.3g}"
+        return f"{value:.1f}"
+
+
+def _of(key: str) -> Callable[[Row], float | None]:
+    return lambda row: row.get(key)
+
+
+def _positive(key: str) -> Callable[[Row], float | None]:
+    return lambda row: row.get(key) or None  # 0: it could not be counted
+
+
+def _share(attack: str) -> Callable[[Row], float | None]:
+    return lambda row: row["attacks"].get(attack)
+
+
+def _auc(attack: str) -> Callable[[Row], float | None]:
+    def value(row: Row) -> float | None:
+        estimate = (row.get("figures", {}).get(attack) or {}).get("auc")
+        return None if estimate is None else estimate["value"]
+
+    return value
+
+
+def _percent(title: str, value: Callable[[Row], float | None]) -> Column:
+    return Column(title, value, Unit.PERCENT, Beside.DISTANCE)
+
+
+def _cost(title: str, value: Callable[[Row], float | None], *, has_spread: bool = False) -> Column:
+    return Column(title, value, Unit.SIGNIFICANT, Beside.GAIN, has_spread)
+
+
+COLUMNS: Mapping[str, Column] = {
+    "test": _percent("test", _of("test")),
+    "retained": _percent("retained", _of("retained")),
+    "forget": _percent("forget", _of("forget")),
+    "confidence": _percent("confidence attack", _share("confidence")),
+    "yeom": _percent("Yeom", _share("yeom")),
+    "backdoor": _percent("backdoor succeeds", _of("backdoor")),
+    "recovery": Column("recovery rounds", _of("recovery_rounds"), Unit.ONE_DECIMAL),
+    "bytes": _cost("bytes", _positive("bytes")),
+    "flops": _cost("FLOPs", _positive("flops")),
+    "seconds": _cost("seconds", _of("seconds"), has_spread=True),
+    "storage": _cost("storage, bytes", _of("storage")),
+    "server-bytes": Column("of it kept by the server", _of("server_bytes"), has_spread=False),
+    "client-bytes": Column("of it kept by the clients", _of("client_bytes"), has_spread=False),
+    "peak-memory": _cost("peak memory, bytes", _positive("peak_memory")),
+    "gap": Column("parameter gap", _of("parameter_gap")),
+    "kl": Column("KL", _of("kl")),
+    "logit-mse": Column("logit MSE", _of("logit_mse")),
+    "agreement": Column("same predictions", _of("agreement"), Unit.PERCENT),
+    "cf": Column("causal faithfulness", _of("causal_faithfulness")),
+    "pearson": Column("loss change, Pearson", _of("pearson")),
+    "spearman": Column("loss change, Spearman", _of("spearman")),
+    "forget-unlearned": Column("forget, before recovery", _of("forget_unlearned"), Unit.PERCENT),
+    "test-unlearned": Column("test, before recovery", _of("test_unlearned"), Unit.PERCENT),
+    "auc-confidence": Column("AUC, confidence", _auc("confidence"), beside=Beside.DISTANCE),
+    "auc-yeom": Column("AUC, loss", _auc("yeom"), beside=Beside.DISTANCE),
+    "auc-lira": Column("AUC, LiRA", _auc("lira-offline"), beside=Beside.DISTANCE),
+    "auc-mia-u": Column("AUC, MIA-U", _auc("mia-u-euclidean"), beside=Beside.DISTANCE),
+}
+
+ACCURACIES = ("test", "retained", "forget", "confidence", "yeom")
+COSTS = (
+    "recovery",
+    "bytes",
+    "flops",
+    "seconds",
+    "storage",
+    "server-bytes",
+    "client-bytes",
+    "peak-memory",
+)
+DISTANCES = (
+    "gap",
+    "kl",
+    "logit-mse",
+    "agreement",
+    "cf",
+    "pearson",
+    "spearman",
+    "forget-unlearned",
+    "test-unlearned",
+)
+ATTACKS = ("auc-confidence", "auc-yeom", "auc-lira", "auc-mia-u")
+TABLES = (ACCURACIES, COSTS, DISTANCES, ATTACKS)
+"""What an experiment prints that names no columns of its own."""

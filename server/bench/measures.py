@@ -1,0 +1,150 @@
+"""The figures of one row: measured on the models, by the ledger, and against the retrained model."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from server.bench.columns import Row
+from server.bench.experiment import Backdoor
+from server.driver import Driver
+from server.ledger.records import RoundRecord
+from unlearning.errors import DataError
+from unlearning.parameters import Vector
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import evaluate, predict
+from unlearning.verification.backdoor import Trigger, attack_success_rate, triggered_test
+from unlearning.verification.equivalence import (
+    causal_faithfulness,
+    kl_divergence,
+    logit_mse,
+    loss_change_correlation,
+    parameter_gap,
+    prediction_agreement,
+)
+from unlearning.verification.measurement import Measurement
+
+COMPARED_EXAMPLES = 2_000
+"""On so many test examples the outputs of a method are compared with Retrain's."""
+
+
+def scores(measurement: Measurement) -> Row:
+    """Utility and attacks of one model, as the federation measured them."""
+    row: Row = {
+        name: None if value is None else value.score
+        for name, value in (
+            ("test", measurement.test),
+            ("retained", measurement.retained),
+            ("forget", measurement.forgotten),
+        )
+    }
+    figures = {name: figure.to_json() for name, figure in measurement.figures.items()}
+    return {**row, "attacks": dict(measurement.attacks), "figures": figures}
+
+
+def costs_of_rounds(driver: Driver, *, after: int = 0) -> Row:
+    """Bytes and seconds as they were measured; operations are examples times those of one."""
+    rounds = list(driver.ledger.all_rounds(after=after))
+    examples = sum(r.metrics["num_examples"] for r in rounds)
+    return {
+        "bytes": sum(r.metrics["bytes_sent"] + r.metrics["bytes_received"] for r in rounds),
+        "seconds": sum(r.metrics["seconds"] for r in rounds),
+        "flops": examples * driver.settings.local_epochs * driver.federation.flops_per_example,
+        "peak_memory": peak_memory(rounds),
+    }
+
+
+def costs_of_reports(reports: Sequence[Mapping[str, Any]]) -> Row:
+    """Of unlearning and recovery; requests that were served together share their costs.
+
+    Bytes and seconds were measured; floating-point operations are those of the closed formulas.
+    """
+    row: Row = {"bytes": 0, "seconds": 0.0, "flops": 0.0}
+    seen: set[frozenset[str]] = set()
+    for report in reports:
+        together = frozenset({report["request"]["id"], *report["request"]["served_with"]})
+        if together in seen:
+            continue
+        seen.add(together)
+        for phase in (report["unlearning"], report["recovery"]):
+            row["bytes"] += (phase["bytes_sent"] or 0) + (phase["bytes_received"] or 0)
+            row["seconds"] += phase["seconds"] or 0.0
+        row["flops"] += sum(formula["formula_flops"] or 0.0 for formula in report["formulas"])
+    return row
+
+
+def peak_memory(rounds: Iterable[RoundRecord]) -> int | None:
+    """The most memory, in bytes, in any of these rounds: of the accelerator where there is one, else of the process.
+
+    None where no round says.
+    """
+    peaks = [r.metrics.get("peak_memory") or {} for r in rounds]
+    device = [peak["client_device_bytes"] for peak in peaks if peak.get("client_device_bytes")]
+    process = [peak["client_bytes"] for peak in peaks if peak.get("client_bytes")]
+    return max(device or process, default=None)
+
+
+def kept(directory: Path, method: str) -> Row:
+    """What a trained federation keeps for a method beside the model, in bytes."""
+    return {
+        "server_bytes": _size(directory / "kept" / method),
+        "client_bytes": sum(_size(path) for path in (directory / "clients").glob(f"*/kept/{method}")),
+    }
+
+
+def beside_retrain(
+    task: Task,
+    *,
+    original: Vector,
+    unlearned: Vector,
+    retrained: Vector,
+    test: Examples | None,
+    forgotten: Examples,
+) -> Row:
+    """How far the unlearned model is from the retrained one; nothing for models of different length."""
+    if retrained.size != unlearned.size:
+        return {}  # an ensemble has another length
+    row: Row = {"parameter_gap": parameter_gap(retrained, unlearned)}
+    if test is not None:
+        some = test.select(np.arange(min(len(test), COMPARED_EXAMPLES)))
+        ours, theirs = predict(task, unlearned, some), predict(task, retrained, some)
+        row |= {
+            "kl": kl_divergence(theirs, ours),
+            "logit_mse": logit_mse(theirs, ours),
+            "agreement": prediction_agreement(theirs, ours),
+        }
+    losses = [evaluate(task, model, forgotten).loss for model in (original, unlearned, retrained)]
+    if original.size == unlearned.size:
+        try:
+            found = loss_change_correlation(losses[0], losses[1], losses[2])
+            row |= {"pearson": found.pearson, "spearman": found.spearman}
+        except DataError:
+            pass  # a model that did not change has no loss change to correlate
+    return row
+
+
+def faithfulness(original: Row, unlearned: Row, retrained: Row) -> Row:
+    """Causal faithfulness of the test scores; None where retraining hardly changes them."""
+    if None in (original["test"], unlearned["test"], retrained["test"]):
+        return {}
+    found = causal_faithfulness(original["test"], unlearned["test"], retrained["test"])
+    return {"causal_faithfulness": found.value}
+
+
+def backdoor_success(task: Task, parameters: Vector, test: Examples | None, backdoor: Backdoor | None) -> Row:
+    """How often the patch gets its label; nothing where no backdoor was planted."""
+    if backdoor is None or test is None:
+        return {}
+    attacked = triggered_test(test, trigger_of(backdoor, test))
+    answers = predict(task, parameters, attacked).argmax(axis=1)
+    return {"backdoor": attack_success_rate(answers, attacked.targets.numpy(), backdoor.label)}
+
+
+def trigger_of(backdoor: Backdoor, test: Examples) -> Trigger:
+    """The patch, as bright as the brightest pixel of the test set."""
+    return Trigger(label=backdoor.label, value=float(test.inputs.max()), side=backdoor.side)
+
+
+def _size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.glob("**/*.npz"))

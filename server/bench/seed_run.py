@@ -1,0 +1,365 @@
+"""One seed of one setting, part by part: train, retrain without the forgotten data, or forget by a method.
+
+The server and client code is the deployment's; the Grid runs the clients one after the other in this process.
+Original is trained once a seed and shared by all methods that do not train in a way of their own; each
+method starts from a copy of all that the original federation keeps, files its requests through the door and
+recovers until the retrained model's test score is reached (PUF's rule) or `recovery-max-rounds` have passed.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, reduce
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from flwr.clientapp import ClientApp
+from flwr.supercore.object_ref import load_app
+
+from server.admission import admit
+from server.app import open_driver, run_federation
+from server.bench import measures
+from server.bench.columns import ORIGINAL, RETRAIN, Row
+from server.bench.experiment import Case, Contender, Experiment, Setting
+from server.bench.parts import DEFAULTS, Part, digest, row_path, safe, seed_directory
+from server.checkpoints import CheckpointStore
+from server.deletion import concerned
+from server.driver import Driver
+from server.state import FederationState
+from strategies.in_process_grid import InProcessGrid
+from strategies.run_config import RunSettings
+from unlearning.durable_files import write_atomically
+from unlearning.errors import ConfigurationError
+from unlearning.methods import preparations
+from unlearning.requests import DeletionRequest, Exclusions, Status, Target
+from unlearning.tasks import load_server_test, load_site, make_task
+from unlearning.tasks.task import Examples, forgotten_mask, joined
+from unlearning.training import initial_parameters
+from unlearning.verification.backdoor import poisoned
+from unlearning.verification.measurement import Measurement, measure
+from unlearning.verification.observations import merge
+
+CLIENT_APP = "client.app:app"
+"""The component as pyproject.toml names it; Flower loads it by this name too."""
+
+_BACKDOOR_STREAM = 1
+"""Mixed into the seed, so that which examples are poisoned depends on nothing else that is drawn."""
+
+
+class SeedRun:
+    """One seed of one setting, in a directory of its own."""
+
+    def __init__(self, work: Path, experiment: Experiment, setting: Setting, seed: int) -> None:
+        self.directory = seed_directory(work, experiment, setting, seed)
+        self.experiment, self.setting, self.seed = experiment, setting, seed
+        self.run_config = {**DEFAULTS, **experiment.run_of(setting), "seed": seed}
+        self.directory.mkdir(parents=True, exist_ok=True)
+
+    def known(self, part: Part) -> Row | None:
+        """The row of a part that was finished before."""
+        path = row_path(self.directory, self.experiment, part)
+        if not path.exists():
+            return None
+        named = {"seed": self.seed, "setting": part.setting.name, "case": part.case.name, "method": part.name}
+        return {**json.loads(path.read_text(encoding="utf-8")), **named}
+
+    def row(self, part: Part) -> Row:
+        """The row of a part; it is computed unless it was finished before."""
+        if (known := self.known(part)) is not None:
+            return known
+        with self._alone():
+            return self._row(part)
+
+    def _row(self, part: Part) -> Row:
+        if (known := self.known(part)) is not None:
+            return known
+        started = time.monotonic()
+        if part.contender is not None:
+            row = self._forgotten(part.case, part.contender)
+        elif part.name == ORIGINAL:
+            row = self._original(part.case)
+        else:
+            row = self._retrained(part.case)
+        row["wall_seconds"] = round(time.monotonic() - started, 1)
+        write_atomically(row_path(self.directory, self.experiment, part), json.dumps(row, indent=1).encode())
+        known = self.known(part)
+        assert known is not None, "it was written just now"
+        return known
+
+    # --- the three kinds of parts
+
+    def _original(self, case: Case) -> Row:
+        directory = self._train_original(self.experiment.shared_prepare())
+        return self._of_training(directory, self._settings(directory), self._targets(case))
+
+    def _retrained(self, case: Case) -> Row:
+        targets, directory = self._targets(case), self._retrained_directory(case)
+        settings = self._settings(directory)
+        store = CheckpointStore(directory / "checkpoints")
+        if store.newest() is None:
+            start = initial_parameters(make_task(settings.task()), settings.seed)
+            store.save(FederationState(parameters=start, exclusions=Exclusions().including(targets)), token=0)
+        run_federation(self._grid(settings), settings, run_id=1)
+        return self._of_training(directory, settings, targets)
+
+    def _of_training(self, directory: Path, settings: RunSettings, targets: Sequence[Target]) -> Row:
+        state = _newest(directory)
+        with open_driver(self._grid(settings), settings, run_id=1) as driver:
+            return {
+                **self._measured(driver, state, targets),
+                **measures.costs_of_rounds(driver),
+                **_storage(state, {"server_bytes": 0, "client_bytes": 0}),
+                "recovery_rounds": None,
+            }
+
+    def _forgotten(self, case: Case, contender: Contender) -> Row:
+        prepare = contender.preparing if contender.trains_alone else self.experiment.shared_prepare()
+        original = self._train_original(prepare)
+        beside = {name: self._row(Part(self.setting, case, name)) for name in (ORIGINAL, RETRAIN)}
+        directory = self.directory / f"{safe(case.name)}--{safe(contender.name)}"
+        shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(original, directory, copy_function=_copy)
+        settings = self._settings(
+            directory,
+            **{
+                "prepare": _prepare_of(original),
+                "recovery-target": max(beside[RETRAIN]["test"] or 0.0, 1e-6),
+            },
+        )
+        grid = self._grid(settings)
+        filed = self._filed(grid, settings, case, contender)
+        run_federation(grid, settings, run_id=2)
+        # Recovery may stop before its first round; PUF's Natural is training on, so it takes one at least.
+        is_natural = contender.method == "natural"
+        if is_natural and not _report(directory, filed[0].id)["recovery"]["rounds"]:
+            settings = settings.model_copy(update={"rounds": settings.rounds + 1})
+            run_federation(grid, settings, run_id=2)
+        state = _newest(directory)
+        with open_driver(grid, settings, run_id=2) as driver:
+            done = [driver.ledger.get(request.id) for request in filed]
+            wrong = [request for request in done if request.status is not Status.COMPLETED]
+            if wrong:  # a finding too: some methods do not survive every federation
+                return {"failed": f"{wrong[0].status}: {wrong[0].reason}", "attacks": {}}
+            row = {
+                **self._measured(driver, state, self._targets(case)),
+                **self._of_deletion(driver, directory, done, original, is_natural=is_natural),
+                **_storage(_newest(original), measures.kept(original, contender.method)),
+                **measures.beside_retrain(
+                    driver.task,
+                    original=_newest(original).parameters,
+                    unlearned=state.parameters,
+                    retrained=_newest(self._retrained_directory(case)).parameters,
+                    test=self._test,
+                    forgotten=self._forgotten_examples(case),
+                ),
+            }
+        shutil.rmtree(directory)  # the row is all that is left of it; histories are large
+        return row | measures.faithfulness(beside[ORIGINAL], row, beside[RETRAIN])
+
+    def _of_deletion(
+        self,
+        driver: Driver,
+        directory: Path,
+        done: Sequence[DeletionRequest],
+        original: Path,
+        *,
+        is_natural: bool,
+    ) -> Row:
+        """What unlearning and recovery cost, and how they went."""
+        reports = [_report(directory, request.id) for request in done]
+        trained = json.loads((original / "trained.json").read_text(encoding="utf-8"))["rounds_in_ledger"]
+        rounds = list(driver.ledger.all_rounds(after=trained))
+        stages = [Measurement.from_json(item) for item in reports[-1]["measurements"]]
+        unlearned = next(item for item in stages if item.stage == "unlearned")
+        followed = [unlearned, *(item for item in stages if item.stage == "recovery")]
+        costs = (
+            measures.costs_of_rounds(driver, after=trained)
+            if is_natural
+            else measures.costs_of_reports(reports)
+        )
+        return {
+            **costs,
+            "peak_memory": measures.peak_memory(rounds),
+            "recovery_rounds": sum(r.kind != "unlearning" for r in rounds),
+            "stop": reports[-1]["recovery"]["stop_reason"],
+            "test_unlearned": unlearned.test.score if unlearned.test else None,
+            "forget_unlearned": unlearned.forgotten.score if unlearned.forgotten else None,
+            "curve": [r.metrics["test_score"] for r in rounds if "test_score" in r.metrics],
+            "forget_curve": [item.forgotten.score for item in followed if item.forgotten]
+            if driver.settings.measure_every_recovery_round
+            else [],
+            "findings": reports[-1]["unlearning"]["findings"],
+        }
+
+    # --- federations
+
+    def _train_original(self, prepare: Mapping[str, str]) -> Path:
+        """The directory of a trained federation that keeps at least what `prepare` says."""
+        finished = sorted(self.directory.glob("original-*/trained.json"))
+        for path in finished:
+            if _serves(json.loads(path.read_text(encoding="utf-8"))["prepare"], prepare):
+                return path.parent
+        directory = self.directory / f"original-{len(finished) + 1}"
+        settings = self._settings(directory, prepare="; ".join(prepare.values()))
+        grid = self._grid(settings)
+        run_federation(grid, settings, run_id=1)
+        with open_driver(grid, settings, run_id=1) as driver:
+            rounds = list(driver.ledger.all_rounds())
+        facts = {"prepare": dict(prepare), "rounds_in_ledger": rounds[-1].sequence}
+        write_atomically(directory / "trained.json", json.dumps(facts).encode())
+        return directory
+
+    def _filed(
+        self, grid: InProcessGrid, settings: RunSettings, case: Case, contender: Contender
+    ) -> list[DeletionRequest]:
+        with open_driver(grid, settings, run_id=2) as driver:
+            return [
+                admit(
+                    driver.ledger,
+                    target,
+                    method=contender.method,
+                    parameters=contender.parameters,
+                    submitted_by="benchmark",
+                    idempotency_key=str(uuid4()),
+                    now=driver.now(),
+                )
+                for target in self._targets(case)
+            ]
+
+    def _retrained_directory(self, case: Case) -> Path:
+        return self.directory / f"retrained-{digest(case.model_dump(mode='json', exclude={'name'}))}"
+
+    def _settings(self, directory: Path, **changes: Any) -> RunSettings:
+        return RunSettings.from_run_config({**self.run_config, "state-dir": str(directory), **changes})
+
+    def _grid(self, settings: RunSettings) -> InProcessGrid:
+        count, clients = settings.num_clients, Path(settings.state_dir) / "clients"
+        nodes: list[dict[str, Any]] = [
+            {
+                "partition-id": number,
+                "num-partitions": count,
+                "client-id": str(number),
+                "state-dir": str(clients / str(number)),
+                **self._own_data(str(number)),
+            }
+            for number in range(count)
+        ]
+        app = load_app(CLIENT_APP, ConfigurationError, None)
+        assert isinstance(app, ClientApp)
+        return InProcessGrid(app, nodes, settings.model_dump(by_alias=True))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else computes in this directory meanwhile: two experiments may share it."""
+        with (self.directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    # --- data
+
+    @cached_property
+    def _test(self) -> Examples | None:
+        return load_server_test(RunSettings.from_run_config(self.run_config).task())
+
+    def _site(self, client: str) -> Examples:
+        """What a client trains on."""
+        task = RunSettings.from_run_config(self.run_config).task()
+        own = self._own_data(client).get("data-dir")
+        return load_site(task, int(client), Path(own) if own else None).train
+
+    def _own_data(self, client: str) -> dict[str, str]:
+        """The poisoned client's data directory, as a node configuration names one."""
+        backdoor = self.setting.backdoor
+        if backdoor is None or client != backdoor.client:
+            return {}
+        directory = self.directory / "poisoned"
+        if not (directory / "train.npz").exists():
+            clean = load_site(RunSettings.from_run_config(self.run_config).task(), int(client)).train
+            assert self._test is not None, "a backdoor is for data sets of pictures, which have test sets"
+            generator = np.random.default_rng([self.seed, _BACKDOOR_STREAM])
+            trigger = measures.trigger_of(backdoor, self._test)
+            planted, _ = poisoned(clean, trigger, backdoor.share, generator)
+            directory.mkdir(parents=True, exist_ok=True)
+            np.savez(
+                directory / "train.part.npz",
+                inputs=planted.inputs.numpy(),
+                targets=planted.targets.numpy(),
+                ids=planted.ids,
+            )
+            (directory / "train.part.npz").replace(directory / "train.npz")
+        return {"data-dir": str(directory)}
+
+    def _targets(self, case: Case) -> list[Target]:
+        return case.targets({client: self._site(client).ids.tolist() for client in case.clients})
+
+    def _forgotten_examples(self, case: Case) -> Examples:
+        """What the case forgets, of all clients, in their order."""
+        exclusions = Exclusions().including(self._targets(case))
+        found = []
+        for number in range(RunSettings.from_run_config(self.run_config).num_clients):
+            site = self._site(str(number))
+            found.append(site.select(forgotten_mask(site, exclusions.of(str(number)))))
+        return reduce(joined, found)
+
+    # --- measures
+
+    def _measured(self, driver: Driver, state: FederationState, targets: Sequence[Target]) -> Row:
+        driver.register_clients()
+        driver.restrict(state)
+        forgets = concerned(driver, targets)
+        observed = driver.observe_all(state, state.parameters, forgets)
+        measurement = measure(
+            stage="recovery",
+            round=state.round,
+            test=observed.test,
+            retained=observed.retained,
+            forgotten=merge(observed.forgotten.values()) if observed.forgotten else None,
+            seed=driver.settings.seed,
+        )
+        planted = measures.backdoor_success(driver.task, state.parameters, self._test, self.setting.backdoor)
+        return measures.scores(measurement) | planted
+
+
+def _newest(directory: Path) -> FederationState:
+    state = CheckpointStore(directory / "checkpoints").newest()
+    assert state is not None, f"{directory.name} was trained before"
+    return state
+
+
+def _storage(state: FederationState, beside: Row) -> Row:
+    """What lies on disks: one model, and what a method keeps beside it."""
+    return {**beside, "storage": state.parameters.nbytes + beside["server_bytes"] + beside["client_bytes"]}
+
+
+def _report(directory: Path, request_id: str) -> dict[str, Any]:
+    path = directory / "reports" / request_id / "report.json"
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return report
+
+
+def _prepare_of(original: Path) -> str:
+    facts = json.loads((original / "trained.json").read_text(encoding="utf-8"))
+    return "; ".join(facts["prepare"].values())
+
+
+def _serves(prepared: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Whether a federation prepared so can be shared by those who want this; a training of its own is not shared."""
+    if any(
+        item.preparation.replaces_training for item in preparations("; ".join(prepared.values())).values()
+    ):
+        return dict(prepared) == dict(wanted)
+    return all(prepared.get(method) == entry for method, entry in wanted.items())
+
+
+def _copy(source: str, target: str) -> None:
+    """A hard link where the file is never written in place; the ledger is copied."""
+    if Path(source).name.startswith("ledger.db"):
+        shutil.copy2(source, target)
+    else:
+        os.link(source, target)

@@ -1,14 +1,13 @@
 """`flower-unlearn-site`: what a data owner does on the client's own machine."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from client.commands import run_command
 from client.memory import DirectoryMemory
-from unlearning.errors import FlowerUnlearningError
 from unlearning.requests import Granularity, Target, parse_sample_ids
 
 app = typer.Typer(
@@ -54,9 +53,5 @@ def status(state_dir: StateDir) -> None:
 
 
 def main() -> None:
-    """Run the command; errors are one sentence, not a stack trace."""
-    try:
-        app()
-    except (FlowerUnlearningError, OSError, UnicodeError) as exc:
-        typer.echo(f"Error: {exc}", err=True)
-        sys.exit(2)
+    """Run the command, as `run_command` does."""
+    run_command(app)

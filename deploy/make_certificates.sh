@@ -3,9 +3,12 @@
 #
 #   make_certificates.sh DIR server HOST [HOST ...]   server.pem, server.key: SuperLink and deletion service
 #   make_certificates.sh DIR ROLE NAME                NAME.pem, NAME.key: who calls the deletion service
+#   make_certificates.sh DIR peer NAME HOST [HOST ...]  NAME.pem, NAME.key: a peer, without a server
 #
-# HOST is a DNS name or an IPv4 address under which clients reach the server; localhost and 127.0.0.1
-# are always added, because the server's own programs connect by loopback.
+# HOST is a DNS name or an IPv4 address under which others reach the server or the peer; for the server
+# localhost and 127.0.0.1 are always added, because its own programs connect by loopback.
+# The NAME of a peer is its id in the peers' configuration (docs/decentralised.md). Peers get an authority,
+# and so a DIR, of their own: it decides who is a member.
 # ROLE is operator (any request), officer (reads everything, changes nothing) or client (requests about
 # itself). NAME becomes the certificate's common name and ROLE its organisational unit; by these the
 # deletion service knows its caller. The NAME of a client is the one that register_client.sh gives it.
@@ -14,7 +17,7 @@
 set -eu
 umask 077
 
-usage() { sed -n '4,5s/^# *//p' "$0" >&2; exit 2; }
+usage() { sed -n '4,6s/^# *//p' "$0" >&2; exit 2; }
 [ $# -ge 3 ] || usage
 directory=$1
 kind=$2
@@ -53,28 +56,52 @@ make_certificate() {
     chmod 644 "$1.pem"
 }
 
-case $kind in
-server)
-    names="DNS:localhost,IP:127.0.0.1"
+# Sets `names` to the subject alternative names $1, if any, and those of the hosts that follow.
+name_hosts() {
+    names=$1
+    shift
     for host in "$@"; do
         case $host in
-        *[!0-9.]*) names="$names,DNS:$host" ;;
-        *) names="$names,IP:$host" ;;
+        '' | *[!A-Za-z0-9.-]*)
+            echo "A host is a DNS name or an IPv4 address, without a port; got '$host'." >&2
+            exit 2
+            ;;
+        *[!0-9.]*) names="${names:+$names,}DNS:$host" ;;
+        *) names="${names:+$names,}IP:$host" ;;
         esac
     done
+}
+
+# The name becomes a file and a part of a distinguished name: neither may get a slash.
+check_name() {
+    case $1 in
+    '' | *[!A-Za-z0-9._-]* | ca | server | .*)
+        echo "A name is made of letters, digits, '.', '_' and '-', and is not ca or server; got '$1'." >&2
+        exit 2
+        ;;
+    esac
+}
+
+case $kind in
+server)
+    name_hosts "DNS:localhost,IP:127.0.0.1" "$@"
     [ -e ca.key ] || make_authority
     make_certificate server "/CN=$1" serverAuth "$names"
     ;;
 operator | officer | client)
-    # The name becomes a file and a part of a distinguished name: neither may get a slash.
-    case $1 in
-    '' | *[!A-Za-z0-9._-]* | ca | server | .*)
-        echo "A caller's name is made of letters, digits, '.', '_' and '-', and is not ca or server; got '$1'." >&2
-        exit 2
-        ;;
-    esac
+    check_name "$1"
     [ -e ca.key ] || make_authority
     make_certificate "$1" "/OU=$kind/CN=$1" clientAuth ""
+    ;;
+peer)
+    [ $# -ge 2 ] || usage
+    check_name "$1"
+    peer=$1
+    shift
+    name_hosts "" "$@"
+    [ -e ca.key ] || make_authority
+    # A peer serves its neighbours and calls them; without a role it is nobody to a deletion service.
+    make_certificate "$peer" "/CN=$peer" serverAuth,clientAuth "$names"
     ;;
 *) usage ;;
 esac

@@ -3,18 +3,18 @@
 import json
 import logging
 import signal
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from client.commands import run_command
 from client.memory import DirectoryMemory
 from client.peer.config import PeerConfig, read_config
 from client.peer.items import Kind
 from client.peer.journal import DirectoryJournal
 from client.peer.record import Record
-from unlearning.errors import FlowerUnlearningError, InvalidRequest
+from unlearning.errors import InvalidRequest
 from unlearning.requests import Granularity, Target, parse_sample_ids
 
 app = typer.Typer(add_completion=False, help="One peer of a federation without a server.")
@@ -113,9 +113,5 @@ def described(config: PeerConfig) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the command; errors are one sentence, not a stack trace."""
-    try:
-        app()
-    except (FlowerUnlearningError, OSError, UnicodeError) as exc:
-        typer.echo(f"Error: {exc}", err=True)
-        sys.exit(2)
+    """Run the command, as `run_command` does."""
+    run_command(app)

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -116,13 +117,13 @@ class Network:
     """Hosts by name, each with an address, on one switch; leaving the context takes all of it away.
 
     Processes in the namespaces must have ended before. `on_bad_cable` names the host whose cable `impaired`
-    can make slow and lossy; all other cables are veth pairs.
+    can make slow and lossy, if any; all other cables are veth pairs.
 
     Raises (on entering):
         NetworkUnavailable: this machine cannot do it; nothing of it is left.
     """
 
-    def __init__(self, hosts: Sequence[str], *, on_bad_cable: str, seed: int) -> None:
+    def __init__(self, hosts: Sequence[str], *, on_bad_cable: str = "", seed: int = 0) -> None:
         self.hosts = tuple(hosts)
         self._bad = on_bad_cable
         self._seed = seed
@@ -164,6 +165,10 @@ class Network:
         """The command that runs `command` on this host, in the same process."""
         return ["ip", "netns", "exec", self._namespace(host), *command]
 
+    def namespace_file(self, host: str) -> Path:
+        """The file by which a process may enter the host's network."""
+        return Path("/run/netns") / self._namespace(host)
+
     def probe(self, source: str, address: str, port: int) -> str:
         """What a TCP connection from host `source` comes to: `open`, `refused` or `no answer`."""
         return self._connect(source, address, port)[1]
@@ -198,7 +203,7 @@ class Network:
     def impaired(self, *, delay_s: float, loss: float) -> Iterator[BadCable]:
         """Within the context the bad cable delays every frame and loses some, in both directions."""
         cable = self._cable
-        assert cable is not None, "the network is entered first"
+        assert cable is not None, "the network is entered, and one of its cables is bad"
         cable.delay_s, cable.loss = delay_s, loss
         try:
             yield cable

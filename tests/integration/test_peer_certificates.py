@@ -1,0 +1,85 @@
+"""Certificates for peers, made by deploy/make_certificates.sh."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from client.peer.grpc_transport import PeerConnection, PeerServer
+from client.peer.items import Greeting, Parcel
+from server.api.access import certified
+from server.deployment_layout import free_ports
+from strategies.sessions.endpoint import Tls
+from tests.integration.conftest import REPOSITORY
+from tests.integration.peer_processes import make_peer_certificate
+from unlearning.errors import SessionError
+
+
+def tls(directory: Path, name: str) -> Tls:
+    return Tls(directory / "ca.crt", directory / f"{name}.pem", directory / f"{name}.key")
+
+
+def refused(*arguments: str) -> str:
+    """What the script says when it refuses."""
+    script = REPOSITORY / "deploy" / "make_certificates.sh"
+    done = subprocess.run(["sh", str(script), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Those of the peers a and b on this machine, and of c on another."""
+    directory: Path = tmp_path_factory.mktemp("peers") / "certificates"
+    for name, host in (("a", "127.0.0.1"), ("b", "127.0.0.1"), ("c", "192.0.2.3")):
+        make_peer_certificate(directory, name, host)
+    return directory
+
+
+def heard(directory: Path, server: str, client: str) -> list[str]:
+    """Send a greeting from one peer to another; who the other one has heard from."""
+    senders: list[str] = []
+
+    def handle(sender: str, parcel: Parcel) -> frozenset[str]:
+        senders.append(sender)
+        return frozenset()
+
+    [port] = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    listening = PeerServer(address, tls(directory, server), handle, 5.0)
+    try:
+        with PeerConnection(client, address, tls(directory, client), 5.0) as connection:
+            connection.send(Greeting(client, is_new=True))
+    finally:
+        listening.stop()
+    return senders
+
+
+def test_a_peer_serves_and_calls_with_one_certificate(certificates: Path) -> None:
+    """Each is believed under its address, and known by its name."""
+    assert heard(certificates, "a", "b") == ["b"]
+    assert heard(certificates, "b", "a") == ["a"]
+
+
+def test_a_peer_is_not_believed_at_another_address(certificates: Path) -> None:
+    """A certificate holds for its hosts only, and loopback is not added."""
+    with pytest.raises(SessionError):
+        heard(certificates, "c", "a")
+
+
+def test_a_peers_certificate_opens_no_deletion_service(certificates: Path) -> None:
+    """It carries no role."""
+    assert certified((certificates / "a.pem").read_bytes()).role is None
+
+
+def test_a_peer_needs_a_host(certificates: Path) -> None:
+    """The usage is shown, and nothing is made."""
+    assert "DIR peer NAME HOST" in refused(str(certificates), "peer", "d")
+    assert not (certificates / "d.pem").exists()
+
+
+@pytest.mark.parametrize("host", ["", "10.0.0.1:9300", "a,DNS:elsewhere.example.org", "IP:10.0.0.1"])
+def test_a_host_that_is_no_name_and_no_address_is_refused(certificates: Path, host: str) -> None:
+    """It could bring in further names; nothing is made."""
+    assert "without a port" in refused(str(certificates), "peer", "d", "d.example.org", host)
+    assert not (certificates / "d.pem").exists()

@@ -1,0 +1,99 @@
+"""What shadow models say of a sample of examples, and how that travels."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from unlearning.errors import DataError
+from unlearning.tasks.losses import classification_measures, cross_entropy
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import evaluate, initial_parameters
+from unlearning.verification.lira import Shadows, lira_offline, lira_online, offline_scores, online_scores
+from unlearning.verification.observations import observe_model
+from unlearning.verification.shadow_membership import shadow_membership
+from unlearning.verification.shadow_models import ShadowFits, fit_models, joined_fits
+
+TASK = Task(
+    name="points",
+    num_classes=3,
+    score_name="accuracy",
+    build_model=lambda: nn.Linear(5, 3),
+    loss=cross_entropy,
+    per_example=classification_measures,
+    dtype=torch.float64,
+)
+MODELS = [initial_parameters(TASK, seed) for seed in range(6)]
+EXAMPLES = Examples(
+    torch.from_numpy(np.random.default_rng(0).normal(size=(40, 5))),
+    torch.from_numpy(np.arange(40) % 3),
+    np.arange(40).astype(str),
+)
+
+
+def fits_of(examples=EXAMPLES, max_samples=40) -> ShadowFits:
+    return fit_models(
+        TASK, MODELS, examples, seed=9, max_samples=max_samples, generator=np.random.default_rng(1)
+    )
+
+
+def test_scores_from_fits_are_those_from_the_shadow_models():
+    """Whoever has the four numbers an example needs no shadow model any more."""
+    observed = observe_model(
+        TASK, MODELS[0], EXAMPLES, max_samples=40, generator=np.random.default_rng(1), with_outputs=True
+    )
+    fits = fits_of()
+    order = np.random.default_rng(1).permutation(40)
+    sampled = EXAMPLES.select(order)
+    shadows = Shadows(
+        np.stack([evaluate(TASK, model, sampled).confidence for model in MODELS]),
+        np.stack([shadow_membership(sampled.ids, number, seed=9) for number in range(6)]),
+    )
+    for is_global in (True, False):
+        online = online_scores(observed.confidences, fits.inside, fits.outside, global_variance=is_global)
+        offline = offline_scores(observed.confidences, fits.outside, global_variance=is_global)
+        expected = lira_online(observed.confidences, shadows, global_variance=is_global)
+        np.testing.assert_allclose(online, expected)
+        expected = lira_offline(observed.confidences, shadows, global_variance=is_global)
+        np.testing.assert_allclose(offline, expected)
+
+
+def test_the_same_examples_are_fitted_as_are_observed():
+    """A sample of 7 of 40: handle for handle."""
+    observed = observe_model(
+        TASK, MODELS[0], EXAMPLES, max_samples=7, generator=np.random.default_rng(1), with_outputs=True
+    )
+    np.testing.assert_array_equal(fits_of(max_samples=7).handles, observed.outputs.handles)
+
+
+def test_each_side_has_half_of_the_shadow_models():
+    """Of six, three were trained on an example."""
+    fits = fits_of()
+    assert set(fits.inside.counts) == set(fits.outside.counts) == {3.0}
+
+
+def test_fits_survive_their_journey():
+    """There and back, and after a selection and a union."""
+    fits = fits_of()
+    halves = [fits.select(np.arange(20)), fits.select(np.arange(20, 40))]
+    for back in (ShadowFits.from_arrays(fits.to_arrays()), joined_fits(halves)):
+        for name, array in fits.to_arrays().items():
+            np.testing.assert_array_equal(back.to_arrays()[name], array)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("inside-means", None),
+        ("outside-variances", np.full(40, -1.0)),
+        ("inside-counts", np.full(40, np.inf)),
+        ("handles", np.zeros(3)),
+        ("inside-variances", np.full((40, 1), 1.0)),
+    ],
+    ids=["missing", "negative", "infinite", "too-few", "matrix"],
+)
+def test_what_is_no_fit_is_refused(name, value):
+    """It comes from another machine."""
+    arrays = fits_of().to_arrays() | {name: value}
+    with pytest.raises(DataError):
+        ShadowFits.from_arrays({key: array for key, array in arrays.items() if array is not None})

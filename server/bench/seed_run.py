@@ -96,7 +96,13 @@ class SeedRun:
 
     def _original(self, case: Case) -> Row:
         directory = self._train_original(self.experiment.shared_prepare())
-        return self._of_training(directory, self._settings(directory), self._targets(case))
+        row = self._of_training(directory, self._settings(directory), self._targets(case))
+        retrained = self._row(Part(self.setting, case, RETRAIN))
+        return (
+            row
+            | self._beside_retrain(case, _newest(directory), _newest(directory))
+            | measures.faithfulness(row, row, retrained)
+        )
 
     def _retrained(self, case: Case) -> Row:
         targets, directory = self._targets(case), self._retrained_directory(case)
@@ -150,14 +156,7 @@ class SeedRun:
                 **self._measured(driver, state, self._targets(case)),
                 **self._of_deletion(driver, directory, done, original, is_natural=is_natural),
                 **_storage(_newest(original), measures.kept(original, contender.method)),
-                **measures.beside_retrain(
-                    driver.task,
-                    original=_newest(original).parameters,
-                    unlearned=state.parameters,
-                    retrained=_newest(self._retrained_directory(case)).parameters,
-                    test=self._test,
-                    forgotten=self._forgotten_examples(case),
-                ),
+                **self._beside_retrain(case, _newest(original), state),
             }
         shutil.rmtree(directory)  # the row is all that is left of it; histories are large
         return row | measures.faithfulness(beside[ORIGINAL], row, beside[RETRAIN])
@@ -308,6 +307,16 @@ class SeedRun:
         return reduce(joined, found)
 
     # --- measures
+
+    def _beside_retrain(self, case: Case, original: FederationState, state: FederationState) -> Row:
+        return measures.beside_retrain(
+            make_task(RunSettings.from_run_config(self.run_config).task()),
+            original=original.parameters,
+            unlearned=state.parameters,
+            retrained=_newest(self._retrained_directory(case)).parameters,
+            test=self._test,
+            forgotten=self._forgotten_examples(case),
+        )
 
     def _measured(self, driver: Driver, state: FederationState, targets: Sequence[Target]) -> Row:
         driver.register_clients()

@@ -58,7 +58,7 @@ def admit(
     # A request sent twice gets its first answer, also when its client has been forgotten since.
     if ledger.find(key) is None:
         _check_target(ledger, target)
-        _check_served(ledger, target, method)
+        _check_served(ledger, target, method, complete)
     return ledger.submit(
         target,
         method=method,
@@ -80,9 +80,9 @@ def check_admissible(ledger: Ledger, target: Target, *, method: str, parameters:
         UnknownClient: the federation has no such client.
         AlreadyForgotten: nothing is left of the target.
     """
-    _complete_parameters(target, method, parameters)
+    complete = _complete_parameters(target, method, parameters)
     _check_target(ledger, target)
-    _check_served(ledger, target, method)
+    _check_served(ledger, target, method, complete)
 
 
 def _complete_parameters(target: Target, method: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -106,14 +106,16 @@ def _check_target(ledger: Ledger, target: Target) -> None:
     _refuse_if_forgotten(ledger.exclusions(concerning=target), target)
 
 
-def _check_served(ledger: Ledger, target: Target, method: str) -> None:
+def _check_served(ledger: Ledger, target: Target, method: str, parameters: Mapping[str, Any]) -> None:
     """Refuse what this federation cannot serve; one that has not said what it is checks that when it starts."""
     federation = federation_of(ledger)
     if federation is None:
         return
+    from server.accounting import check_budget
     from unlearning.methods import check_served, method_named, preparations
 
     check_served(method_named(method), target, federation, preparations(federation.prepare))
+    check_budget(ledger, target, method, parameters)
 
 
 def federation_of(ledger: Ledger) -> "Federation | None":

@@ -18,6 +18,7 @@ from logging import getLogger
 from pathlib import Path
 
 from server import shadows
+from server.accounting import accounted, may_serve_together, result_of
 from server.admission import check_admissible
 from server.certificate_inputs import directory_of, discard
 from server.certificate_writing import recording, warn_of_kept_inputs, write_certificate
@@ -89,7 +90,8 @@ def claim(driver: Driver, state: FederationState) -> Batch | None:
         if request.method == first.method and dict(request.parameters) == dict(first.parameters)
     ]
     taken: list[DeletionRequest] = []
-    for request in together if method.info.several_at_once else [first]:
+    is_shared = method.info.several_at_once and may_serve_together(driver.settings, first.method)
+    for request in together if is_shared else [first]:
         try:
             taken.append(_move(driver, request.id, Status.UNLEARNING))
         except IllegalMove as exc:  # it was cancelled at this very moment
@@ -197,6 +199,7 @@ def verify(driver: Driver, state: FederationState) -> FederationState:
                 "model_hash_after": after,
                 "recovery_rounds": batch.recovery_rounds,
                 "cost": _cost_of(batch),
+                **result_of(batch),
             },
         )
         _log.info("Deletion request %s is completed; report in %s", request_id, directory)
@@ -253,7 +256,7 @@ def _exchange(driver: Driver, state: FederationState, session: Session | None) -
         batch=replace(
             batch,
             method_state=None,
-            findings=dict(method_state.findings),
+            findings=accounted(driver, state, batch, method_state.findings),
             hash_unlearned=content_hash(method_state.parameters),
         ),
     )
@@ -354,6 +357,8 @@ def _stop_reason(driver: Driver, state: FederationState, batch: Batch) -> str:
     known = {record.client_id for record in driver.ledger.clients()}
     if known and all(state.exclusions.is_forgotten(client) for client in known):
         return "no client is left to recover with"
+    if batch.recovery_rounds < int(batch.parameters.get("repair_rounds", 0)):
+        return ""
     last = _first_measurements(batch)[-1]
     score = last.test.score if last.test is not None and last.round == state.round else None
     if score is None and batch.target_score is not None and last.round != state.round:

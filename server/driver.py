@@ -15,6 +15,7 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from server.accounting import announce
 from server.admission import FEDERATION, admit
 from server.checkpoints import CheckpointStore
 from server.ledger import ClientRecord, Ledger, Refusal, RoundRecord
@@ -101,6 +102,7 @@ class Driver:
         state = replace(state, event_sequence=self.ledger.last_event_sequence())
         self.checkpoints.save(state, token=self.token)
         self._announce(state)
+        announce(self, state)
         return state
 
     def restrict(self, state: FederationState) -> None:

@@ -4,6 +4,7 @@ import platform
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
+from server.accounting import shown
 from server.driver import Driver
 from server.ledger import Event
 from server.report import (
@@ -72,7 +73,7 @@ def report_of(driver: Driver, state: FederationState, request_id: str) -> Report
             bytes_sent=batch.unlearning_cost.bytes_sent,
             bytes_received=batch.unlearning_cost.bytes_received,
             peak_memory=batch.unlearning_cost.peak_memory,
-            findings=batch.findings,
+            findings=shown(batch.findings),
         ),
         recovery=RecoveryPhase(
             rounds=batch.recovery_rounds,

@@ -5,13 +5,14 @@ Import from here:
 - carrying vectors: `train_online`, `fixed_batches`, `repaired`, `retrained_on_batches`, `train_with_tangents`,
   `vector_after_round`, `vector_bytes`; deleting: `forgotten_by_addition`, `UnitVectors`; at rest: `VectorStore`;
 - baselines: `newton_step`, `infinitesimal_jackknife`, `PrecomputedJackknife`;
-- bounds: `Constants`, `Sensitivity` and the functions that give one;
-- noise: `analytic_sigma`, `released`; `certificate`, `Accountant`, `deletion_capacity`.
+- bounds: `Constants`, `Sensitivity` and the functions that give one; `federated_bound` for FedAvg;
+- noise: `analytic_sigma`, `released`; `certificate`, `Accountant`, `Account`, `deletion_capacity`.
 
 `docs/certified.md` says what is certified and what is not. May import `unlearning.curvature`, `unlearning.solvers`,
 `unlearning.tasks`, `unlearning.training` and what these may; not `unlearning.methods`, which may import this.
 """
 
+from unlearning.certified.account import Account, AccountedRelease, Basis, account_of
 from unlearning.certified.accountant import Accountant, Release, deletion_capacity
 from unlearning.certified.certificate import Certificate, certificate, unmet_assumptions
 from unlearning.certified.federated import vector_after_round
@@ -66,7 +67,10 @@ from unlearning.certified.unit_vectors import UnitVectors, forgotten_by_addition
 from unlearning.certified.vector_store import VectorStore, create_key, read_key
 
 __all__ = [
+    "Account",
     "Accountant",
+    "AccountedRelease",
+    "Basis",
     "BatchStep",
     "BlockProducts",
     "Certificate",
@@ -87,6 +91,7 @@ __all__ = [
     "UnitVectors",
     "VectorStore",
     "Weighting",
+    "account_of",
     "analytic_sigma",
     "certificate",
     "check_memory",

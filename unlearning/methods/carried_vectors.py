@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from unlearning.certified import (
     Weighting,
     check_memory,
+    feature_norm,
     read_key,
     train_with_tangents,
     vector_after_round,
@@ -31,11 +32,13 @@ from unlearning.certified.tangents import Weights
 from unlearning.certified.vector_store import decoded, encoded
 from unlearning.errors import (
     ConfigurationError,
+    DataError,
     FlowerUnlearningError,
     NumericalError,
     StoreFull,
     UpdateRefused,
 )
+from unlearning.methods.carried_lengths import LENGTHS_KEY, WORK, KeptLengths, extended, lengths_of, work_of
 from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation, PreparationOptions
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Target
@@ -58,6 +61,19 @@ class CarriedVectorOptions(PreparationOptions):
     )
     max_gib: float = Field(default=1.0, gt=0, description="one set of vectors may take so much")
     key_file: str = Field(default="", description="on the server: encrypts the kept vectors")
+    feature_norm: float = Field(
+        default=0.0,
+        ge=0,
+        description="no client trains where an input's ‖(x, 1)‖ is larger; for a proven bound",
+    )
+    sigma: float | None = Field(default=None, gt=0, description="noise on every unlearned model")
+    epsilon: float | None = Field(default=None, gt=0, description="budget of all deletions together")
+    delta: float | None = Field(default=None, gt=0, lt=1)
+    sensitivity: float | None = Field(
+        default=None,
+        gt=0,
+        description="where no bound is proven: ‖unlearned − retrained‖, as measured elsewhere",
+    )
 
     @field_validator("clients", mode="before")
     @classmethod
@@ -65,6 +81,14 @@ class CarriedVectorOptions(PreparationOptions):
         if not isinstance(value, str):
             return value
         return frozenset() if value == "all" else frozenset(part for part in value.split(",") if part)
+
+    @model_validator(mode="after")
+    def _whole_budget(self) -> "CarriedVectorOptions":
+        if len({self.sigma is None, self.epsilon is None, self.delta is None}) > 1:
+            raise ValueError("a budget needs sigma, epsilon and delta; give all three or none")
+        if self.sensitivity is not None and self.sigma is None:
+            raise ValueError("sensitivity is of use with sigma, epsilon and delta only; give all or none")
+        return self
 
     def has(self, client_id: str) -> bool:
         """Whether this client may be forgotten."""
@@ -104,7 +128,15 @@ class CarryVectors(Preparation):
     def train(
         self, options: PreparationOptions, work: LocalRound, ordinary: Callable[[], Trained]
     ) -> Trained:
-        """Ordinary training to the bit, and J_i a for each vector."""
+        """Ordinary training to the bit, and J_i a for each vector.
+
+        Raises:
+            DataError: an input is larger than the declared `feature_norm`.
+        """
+        assert isinstance(options, CarriedVectorOptions)
+        if options.feature_norm:
+            _check_features(work, options.feature_norm)
+            work.returns[WORK] = work_of(work.examples, work.training)
         vectors = work.arrays.get(VECTORS)
         if vectors is None:
             return ordinary()
@@ -138,10 +170,12 @@ class CarryVectors(Preparation):
         """
         assert isinstance(options, CarriedVectorOptions)
         key = options.key()
-        for client in sorted({*store.list_keys(), *done.models}):
+        for client in sorted({*_clients(store), *done.models}):
             if not options.has(client):
                 _mark_lost(store, client, done.number)
         known = _known(options, done.number, store, done.forgotten)
+        if options.feature_norm:
+            _keep_lengths(done, known, store, key)
         new = [c for c in sorted(done.models) if newest(store, c, before=done.number + 1) is None]
         needed = (len(known) + len(new)) * done.before.nbytes
         if needed > options.max_gib * GIB:
@@ -194,7 +228,7 @@ class CarryVectors(Preparation):
 
         The others' vectors stay: what a deletion changes in them is of second order.
         """
-        for client in store.list_keys():
+        for client in _clients(store):
             if forgotten.is_forgotten(client):
                 store.erase(client)
             elif forgotten.of(client) and store.rounds(client):
@@ -233,6 +267,50 @@ def kept_vector(options: CarriedVectorOptions, store: Store, client: str) -> Vec
     return _opened(found[1], client, options.key())
 
 
+def kept_lengths(options: CarriedVectorOptions, store: Store) -> KeptLengths:
+    """The lengths of all rounds so far.
+
+    Raises:
+        CheckpointError: they cannot be read, or not with this key.
+        ConfigurationError: the key file cannot be used.
+    """
+    found = newest(store, LENGTHS_KEY)
+    return lengths_of(
+        "" if found is None else _opened(found[1], LENGTHS_KEY, options.key()).tobytes().decode()
+    )
+
+
+def _keep_lengths(done: FederatedRound, known: Mapping[str, Vector], store: Store, key: bytes | None) -> None:
+    found = newest(store, LENGTHS_KEY, before=done.number)
+    text = extended(
+        "" if found is None else _opened(found[1], LENGTHS_KEY, key).tobytes().decode(),
+        done.number,
+        done.before,
+        done.after,
+        done.models,
+        {client: done.arrays.get(client, {}).get(WORK) for client in done.models},
+        known,
+    )
+    content = np.frombuffer(text.encode(), dtype=np.uint8)
+    keep_newest(store, LENGTHS_KEY, done.number, _entry(cast(Vector, content), LENGTHS_KEY, key))
+
+
+def _check_features(work: LocalRound, limit: float) -> None:
+    found = feature_norm(work.examples)
+    if found > limit * (
+        1 + 1e-6
+    ):  # a limit that was taken from these very data must not fail by its last digit
+        raise DataError(
+            f"Client {work.client_id} has an input with ‖(x, 1)‖ = {found:.4g}, and the federation has declared "
+            f"feature_norm={limit:g}, on which its certificates rest. Scale the inputs, or declare more."
+        )
+
+
+def _clients(store: Store) -> list[str]:
+    """The clients of which something is kept."""
+    return [key for key in store.list_keys() if key != LENGTHS_KEY]
+
+
 def _known(
     options: CarriedVectorOptions, number: int, store: Store, forgotten: Exclusions
 ) -> Mapping[str, Vector]:
@@ -244,7 +322,7 @@ def _each_known(
     options: CarriedVectorOptions, number: int, store: Store, forgotten: Exclusions
 ) -> Iterator[tuple[str, Vector]]:
     key = options.key()
-    for client in store.list_keys():
+    for client in _clients(store):
         found = newest(store, client, before=number)
         if found is None or _LOST in found[1] or not options.has(client) or forgotten.is_forgotten(client):
             continue

@@ -12,6 +12,8 @@ carries them through its local steps and returns J_i a, and the server makes the
 each forgettable client; `docs/preparing.md` says who that is.
 """
 
+import hashlib
+import hmac
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +29,7 @@ from unlearning.certified import (
     unmet_assumptions,
 )
 from unlearning.errors import CheckpointError, ConfigurationError, MethodFailed
+from unlearning.methods.carried_lengths import LENGTHS_KEY
 from unlearning.methods.carried_vectors import CarriedVectorOptions, CarryVectors, kept_vector
 from unlearning.methods.method import (
     AsksNobody,
@@ -37,13 +40,16 @@ from unlearning.methods.method import (
     UnlearningState,
     relative_change,
 )
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, content_hash
 from unlearning.requests import Granularity
 
 
 class HfOnlineParameters(MethodParameters):
-    """Noise on the unlearned model: all three or none."""
+    """How many rounds repair the model, and noise where the federation has no budget: all three of it or none."""
 
+    repair_rounds: int = Field(
+        default=0, ge=0, description="recovery rounds at least; they carry the others' vectors on"
+    )
     epsilon: float | None = Field(default=None, gt=0, description="of the noise; none without it")
     delta: float | None = Field(default=None, gt=0, lt=1)
     sensitivity: float | None = Field(
@@ -82,8 +88,14 @@ class HfOnline(AsksNobody):
         Raises:
             MethodFailed: the federation was not prepared, or no whole vector of a client is kept or can be read.
         """
-        own = problem.parameters
+        own, options = problem.parameters, _options(problem)
         assert isinstance(own, HfOnlineParameters)
+        if own.epsilon is not None and options.sigma is not None:
+            raise MethodFailed(
+                "This federation's noise and budget are set in prepare. Leave epsilon, delta and sensitivity out of "
+                "the request.",
+                retryable=False,
+            )
         vectors = _vectors_of(problem, parameters)
         moved = forgotten_by_addition(parameters, vectors, vectors.units)
         findings: dict[str, Any] = {
@@ -91,25 +103,38 @@ class HfOnline(AsksNobody):
             "clients asked": 0,
             **_kept_size(problem),
             "‖Σ a_u‖": float(np.linalg.norm(vectors.vectors.astype(np.float64).sum(axis=0))),
-            "weights of the retraining it approximates": str(_options(problem).weighting),
+            "weights of the retraining it approximates": str(options.weighting),
             "relative change of the model ‖Δθ‖/‖θ‖": relative_change(parameters, moved),
         }
-        if own.epsilon is None or own.delta is None or own.sensitivity is None:
+        if options.sigma is not None:
+            moved = released(moved, options.sigma, _noise_generator(problem, parameters))
+            findings |= {"noise": "Gaussian, of the σ that is set in prepare", "σ": options.sigma}
+        elif own.epsilon is None or own.delta is None or own.sensitivity is None:
             findings["noise"] = "none, and no (ε, δ) is claimed"
         else:
             made = certificate(
                 epsilon=own.epsilon,
                 delta=own.delta,
                 sensitivity=measured_sensitivity(own.sensitivity, "given with the request"),
-                unmet=(
-                    *unmet_assumptions(problem.task, problem.training.weight_decay),
-                    "No bound is known here for a model that clients train in several local steps.",
-                ),
+                unmet=unmet_assumptions(problem.task, problem.training.weight_decay),
             )
-            # From the system's entropy: the run's seed is known to every client, who could subtract the noise.
-            moved = released(moved, made.sigma, np.random.default_rng())
+            moved = released(moved, made.sigma, _noise_generator(problem, parameters))
             findings |= {"noise": made.statement, "σ": made.sigma, "ε": own.epsilon, "δ": own.delta}
         return replace(UnlearningState(parameters=moved, finished=True), findings=findings)
+
+
+def _noise_generator(problem: Problem, parameters: Vector) -> np.random.Generator:
+    """What the noise is drawn from; the run's seed is known to every client, who could subtract it.
+
+    With a key file its key decides, together with all that the deletion starts from: the same deletion done again
+    after a crash, or replayed, has the same noise, and no two others have. Without one it is the system's entropy.
+    """
+    key = _options(problem).key()
+    if key is None:
+        return np.random.default_rng()
+    what = [content_hash(parameters), str(problem.round), *sorted(problem.targets)]
+    digest = hmac.new(key, "\n".join(["noise of hf-online", *what]).encode(), hashlib.sha256).digest()
+    return np.random.default_rng(int.from_bytes(digest, "big"))
 
 
 def _options(problem: Problem) -> CarriedVectorOptions:
@@ -128,7 +153,9 @@ def _kept_size(problem: Problem) -> dict[str, int]:
     options, kept = _options(problem), problem.kept
     assert kept is not None, "its options were there"
     return {
-        "clients that may be forgotten so": sum(options.has(client) for client in kept.store.list_keys()),
+        "clients that may be forgotten so": sum(
+            options.has(client) for client in kept.store.list_keys() if client != LENGTHS_KEY
+        ),
         "size of the kept vectors in bytes": kept.store.num_bytes(),
     }
 

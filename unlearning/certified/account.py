@@ -1,0 +1,175 @@
+"""What the releases of one federation amount to, and what may therefore be said: for reports and certificates.
+
+A release is proven if its sensitivity is a bound and no assumption fails, empirical if the sensitivity was only
+measured or declared or an assumption fails, and claims nothing without noise or without any sensitivity. Several
+together are as good as the weakest. The sum is `Accountant`'s.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from unlearning.certified.noise import gaussian_delta, gaussian_epsilon
+from unlearning.certified.sensitivity import Constants, Sensitivity
+
+
+class Basis(StrEnum):
+    """What a statement on (ε, δ) rests on; from strong to weak."""
+
+    PROVEN = "proven"
+    EMPIRICAL = "empirical"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountedRelease:
+    """One model that was given away after a deletion.
+
+    name: of the request. number: of the release among all exchanges that moved the model.
+    sigma: standard deviation of the noise on every entry, 0 for none.
+    sensitivity: the Δ of everything deleted so far; None where nothing is known of it.
+    unmet: the assumptions that do not hold, a sentence each.
+    """
+
+    name: str
+    number: int
+    sigma: float
+    sensitivity: Sensitivity | None
+    unmet: tuple[str, ...] = ()
+
+    @property
+    def ratio(self) -> float:
+        """Δ/σ: infinite without noise or without a Δ, 0 where nothing differs."""
+        if self.sensitivity is None:
+            return math.inf
+        if self.sensitivity.value == 0:
+            return 0.0
+        return self.sensitivity.value / self.sigma if self.sigma else math.inf
+
+    @property
+    def basis(self) -> Basis:
+        """What this release's part of a statement rests on."""
+        if self.sensitivity is None or math.isinf(self.ratio):
+            return Basis.NONE
+        return Basis.PROVEN if self.sensitivity.is_bound and not self.unmet else Basis.EMPIRICAL
+
+    def values(self) -> dict[str, Any]:
+        """Everything as plain values for the ledger; `restored` is the inverse."""
+        return asdict(self)
+
+    @classmethod
+    def restored(cls, values: Mapping[str, Any]) -> "AccountedRelease":
+        """The release that `values` came from."""
+        found = values["sensitivity"]
+        if found is not None:
+            constants = found["constants"]
+            found = Sensitivity(
+                **{**found, "constants": None if constants is None else Constants(**constants)}
+            )
+        return cls(**{**values, "sensitivity": found, "unmet": tuple(values["unmet"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """All releases so far, the newest last, and at which (ε, δ) they are counted.
+
+    delta: at which ε is said. epsilon: the budget, None where none was set.
+    """
+
+    releases: tuple[AccountedRelease, ...]
+    delta: float
+    epsilon: float | None = None
+
+    @property
+    def basis(self) -> Basis:
+        """The weakest of all releases'."""
+        order = list(Basis)
+        return max((release.basis for release in self.releases), key=order.index)
+
+    @property
+    def spent_ratio(self) -> float:
+        """√Σ(Δ/σ)²: the one release that all of them amount to."""
+        return math.hypot(*(release.ratio for release in self.releases))
+
+    @property
+    def spent_epsilon(self) -> float | None:
+        """The ε that all releases have used, at `delta`; None where it is unbounded."""
+        return _epsilon(self.delta, self.spent_ratio)
+
+    @property
+    def spent_delta(self) -> float | None:
+        """The δ that all releases have used, at the budget's ε; None without a budget, or where nothing is known."""
+        if self.epsilon is None or math.isinf(self.spent_ratio):
+            return None
+        return gaussian_delta(epsilon=self.epsilon, sigma=1.0, sensitivity=self.spent_ratio)
+
+    @property
+    def statement(self) -> str:
+        """What holds and what does not, for the report."""
+        newest = self.releases[-1]
+        count = f"{len(self.releases)} release{'s' if len(self.releases) > 1 else ''}"
+        if newest.basis is Basis.NONE:
+            why = "no noise was added" if not newest.sigma else "no sensitivity is known"
+            return " ".join((f"Nothing is claimed: {why}.", *newest.unmet))
+        assert newest.sensitivity is not None, "else nothing is claimed"
+        alone = _epsilon(self.delta, newest.ratio)
+        noise = (
+            f"Gaussian noise of σ = {newest.sigma:.4g} hides a difference of Δ = {newest.sensitivity.value:.4g} to "
+            f"the model that never had the forgotten ({newest.sensitivity.source}) within ε = {alone:.4g} at "
+            f"δ = {self.delta:g}"
+        )
+        lead = "Certified" if newest.basis is Basis.PROVEN else "Calibrated noise, not certified"
+        parts = [f"{lead}: {noise}."]
+        if self.basis is Basis.NONE:
+            parts.append(
+                f"To whoever has seen all {count} nothing is claimed: one had no noise, or no known sensitivity."
+            )
+        else:
+            budget = "" if self.epsilon is None else f" of a budget of {self.epsilon:g}"
+            parts.append(f"All {count} together use up ε = {self.spent_epsilon:.4g}{budget} ({self.basis}).")
+        parts += newest.unmet
+        if newest.basis is Basis.EMPIRICAL and not newest.sensitivity.is_bound:
+            parts.append("The sensitivity is no proven bound.")
+        parts.append(
+            "It speaks of released models only: not of models from before the deletion, nor of the vectors, which "
+            "clients that train are sent without noise."
+        )
+        return " ".join(parts)
+
+    def values(self) -> dict[str, Any]:
+        """The figures and the statement as plain values for a report; None where a figure is unbounded."""
+        newest = self.releases[-1]
+        found = newest.sensitivity
+        return {
+            "statement": self.statement,
+            "basis": str(self.basis),
+            "basis_of_this_release": str(newest.basis),
+            "sigma": newest.sigma,
+            "sensitivity": None if found is None else found.value,
+            "sensitivity_is_bound": found is not None and found.is_bound,
+            "sensitivity_source": "" if found is None else found.source,
+            "constants": "" if found is None or found.constants is None else found.constants.source,
+            "unmet": list(newest.unmet),
+            "epsilon_of_this_release": _epsilon(self.delta, newest.ratio),
+            "num_releases": len(self.releases),
+            "spent_epsilon": self.spent_epsilon,
+            "spent_delta": self.spent_delta,
+            "delta": self.delta,
+            "budget_epsilon": self.epsilon,
+        }
+
+
+def account_of(
+    releases: Sequence[AccountedRelease], *, delta: float, epsilon: float | None = None
+) -> dict[str, Any]:
+    """What `releases` (the newest last) amount to at `delta`, of the budget `epsilon` where there is one: plain values.
+
+    For whoever keeps releases elsewhere than the server's ledger, such as a peer of a federation without one.
+    """
+    return Account(releases=tuple(releases), delta=delta, epsilon=epsilon).values()
+
+
+def _epsilon(delta: float, ratio: float) -> float | None:
+    return None if math.isinf(ratio) else gaussian_epsilon(delta=delta, sigma=1.0, sensitivity=ratio)

@@ -119,6 +119,7 @@ COLUMNS: Mapping[str, Column] = {
     "confidence": _percent("confidence attack", _share("confidence")),
     "yeom": _percent("Yeom", _share("yeom")),
     "backdoor": _percent("backdoor succeeds", _of("backdoor")),
+    "forget-loss": Column("forget loss", _of("forget_loss"), beside=Beside.DISTANCE),
     "recovery": Column("recovery rounds", _of("recovery_rounds"), Unit.ONE_DECIMAL),
     "bytes": _cost("bytes", _positive("bytes")),
     "flops": _cost("FLOPs", _positive("flops")),

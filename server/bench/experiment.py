@@ -124,8 +124,12 @@ class Published(_Strict):
     source: str
     columns: tuple[str, ...] = Field(min_length=1)
     rows: Mapping[str, tuple[float | str, ...]] = Field(min_length=1)
-    setting: str | None = Field(default=None, description="only there; everywhere if not given")
+    settings: tuple[str, ...] = Field(default=(), description="only there; everywhere if not given")
     case: str | None = Field(default=None, description="only there; everywhere if not given")
+
+    def belongs(self, setting: Setting, case: Case) -> bool:
+        """Whether it stands in the table of this setting and case."""
+        return (not self.settings or setting.name in self.settings) and self.case in (None, case.name)
 
 
 def _contender(value: Any) -> Any:
@@ -241,8 +245,8 @@ class Experiment(_Strict):
                 for name, values in item.rows.items()
                 if len(values) != len(item.columns)
             )
-            if item.setting not in {None, *(setting.name for setting in self.settings)}:
-                yield f"{where}: there is no setting {item.setting!r}."
+            if item.settings and not {*item.settings} & {setting.name for setting in self.settings}:
+                yield f"{where}: there is no setting {' or '.join(map(repr, item.settings))}."
             if item.case not in {None, *(case.name for case in self.cases)}:
                 yield f"{where}: there is no case {item.case!r}."
 
@@ -313,7 +317,17 @@ def _sized(value: Any, path: Path, size: str) -> Any:
     changes = dict((value.get("sizes") or {}).get(size) or {}) if size else {}
     changes["run"] = {**(plain.get("run") or {}), **(changes.get("run") or {})}
     name = {"name": f"{plain.get('name', path.stem)}-{size}"} if size else {}
-    return {**plain, **changes, **name}
+    sized = {**plain, **changes, **name}
+    if "published" in sized and "sizes" in value:
+        elsewhere = _setting_names([plain, *value["sizes"].values()]) - _setting_names([sized])
+        sized["published"] = [
+            item for item in sized["published"] if not {*item.get("settings", ["every"])} <= elsewhere
+        ]
+    return sized
+
+
+def _setting_names(values: Iterable[Any]) -> set[str]:
+    return {setting["name"] for value in values for setting in (value or {}).get("settings", ())}
 
 
 def _twice(where: str, names: Sequence[str]) -> Iterable[str]:

@@ -9,7 +9,6 @@ import numpy as np
 from server.bench.columns import Row
 from server.bench.experiment import Backdoor
 from server.driver import Driver
-from server.ledger.records import RoundRecord
 from unlearning.errors import DataError
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, Task
@@ -39,6 +38,7 @@ def scores(measurement: Measurement) -> Row:
             ("forget", measurement.forgotten),
         )
     }
+    row["forget_loss"] = measurement.forgotten.loss if measurement.forgotten else None
     figures = {name: figure.to_json() for name, figure in measurement.figures.items()}
     return {**row, "attacks": dict(measurement.attacks), "figures": figures}
 
@@ -51,7 +51,7 @@ def costs_of_rounds(driver: Driver, *, after: int = 0) -> Row:
         "bytes": sum(r.metrics["bytes_sent"] + r.metrics["bytes_received"] for r in rounds),
         "seconds": sum(r.metrics["seconds"] for r in rounds),
         "flops": examples * driver.settings.local_epochs * driver.federation.flops_per_example,
-        "peak_memory": peak_memory(rounds),
+        "peak_memory": peak_memory(r.metrics.get("peak_memory") for r in rounds),
     }
 
 
@@ -62,26 +62,29 @@ def costs_of_reports(reports: Sequence[Mapping[str, Any]]) -> Row:
     """
     row: Row = {"bytes": 0, "seconds": 0.0, "flops": 0.0}
     seen: set[frozenset[str]] = set()
+    phases: list[Mapping[str, Any]] = []
     for report in reports:
         together = frozenset({report["request"]["id"], *report["request"]["served_with"]})
         if together in seen:
             continue
         seen.add(together)
-        for phase in (report["unlearning"], report["recovery"]):
-            row["bytes"] += (phase["bytes_sent"] or 0) + (phase["bytes_received"] or 0)
-            row["seconds"] += phase["seconds"] or 0.0
+        phases += [report["unlearning"], report["recovery"]]
         row["flops"] += sum(formula["formula_flops"] or 0.0 for formula in report["formulas"])
+    for phase in phases:
+        row["bytes"] += (phase["bytes_sent"] or 0) + (phase["bytes_received"] or 0)
+        row["seconds"] += phase["seconds"] or 0.0
+    row["peak_memory"] = peak_memory(phase.get("peak_memory") for phase in phases)
     return row
 
 
-def peak_memory(rounds: Iterable[RoundRecord]) -> int | None:
-    """The most memory, in bytes, in any of these rounds: of the accelerator where there is one, else of the process.
+def peak_memory(peaks: Iterable[Mapping[str, int | None] | None]) -> int | None:
+    """The most memory of a client, in bytes: of the accelerator where there is one, else of its process.
 
-    None where no round says.
+    peaks: as rounds and reports have them (`unlearning.peak_memory`); None where none of them says.
     """
-    peaks = [r.metrics.get("peak_memory") or {} for r in rounds]
-    device = [peak["client_device_bytes"] for peak in peaks if peak.get("client_device_bytes")]
-    process = [peak["client_bytes"] for peak in peaks if peak.get("client_bytes")]
+    known = [peak for peak in peaks if peak]
+    device = [most for peak in known if (most := peak["client_device_bytes"])]
+    process = [most for peak in known if (most := peak["client_bytes"])]
     return max(device or process, default=None)
 
 

@@ -184,7 +184,6 @@ class SeedRun:
         )
         return {
             **costs,
-            "peak_memory": measures.peak_memory(rounds),
             "recovery_rounds": sum(r.kind != "unlearning" for r in rounds),
             "stop": reports[-1]["recovery"]["stop_reason"],
             "test_unlearned": unlearned.test.score if unlearned.test else None,

@@ -27,7 +27,7 @@ def markdown(experiment: Experiment, rows: Sequence[Row], circumstances: Mapping
     for setting in experiment.settings:
         for case in experiment.cases:
             lines += _section(experiment, setting, case, rows)
-    sources = [item.source for item in experiment.published]
+    sources = dict.fromkeys(item.source for item in experiment.published)
     lines += [LEGEND, ""]
     if sources:
         lines += [
@@ -43,11 +43,7 @@ def _section(experiment: Experiment, setting: Setting, case: Case, rows: Sequenc
     mine = [row for row in rows if (row["setting"], row["case"]) == (setting.name, case.name)]
     names = [ORIGINAL, *(contender.name for contender in experiment.methods), RETRAIN]
     groups = {name: group for name in names if (group := [row for row in mine if row["method"] == name])}
-    published = [
-        item
-        for item in experiment.published
-        if item.setting in (None, setting.name) and item.case in (None, case.name)
-    ]
+    published = [item for item in experiment.published if item.belongs(setting, case)]
     heading = ": ".join(filter(None, (setting.name, case.name)))
     yield from (f"## {heading[:1].upper()}{heading[1:]}", "")
     for columns in (experiment.columns,) if experiment.columns else TABLES:

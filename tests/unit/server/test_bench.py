@@ -196,7 +196,7 @@ cases: [{name: one client, clients: ["0"]}]
 methods: [puf-special]
 columns: [test, backdoor]
 published:
-  - {source: "A paper, Table 1", columns: [test], rows: {puf-special: ["99.9"]}, setting: clean}
+  - {source: "A paper, Table 1", columns: [test], rows: {puf-special: ["99.9"]}, settings: [clean]}
 """
 
 
@@ -220,7 +220,7 @@ def test_settings_are_federations_of_their_own_and_a_paper_stands_below_ours(tmp
         (("columns: [test, backdoor]", "columns: [taste]"), "there is no 'taste'"),
         (("rows: {puf-special", "rows: {natural"), "no row 'natural' of ours"),
         (('["99.9"]', "[1, 2]"), "2 values for 1 columns"),
-        (("setting: clean", "setting: green"), "no setting 'green'"),
+        (("settings: [clean]", "settings: [green]"), "no setting 'green'"),
         (("name: poisoned", "name: clean"), "clean is there twice"),
         (('client: "0"', 'client: "9"'), "there is no client 9"),
         (

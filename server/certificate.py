@@ -100,8 +100,28 @@ class ReplayInputs(_Part):
     note: str
 
 
+class CertifiedPrivacy(_Part):
+    """What the noise of the released models hides, all deletions of this federation together.
+
+    basis: of all of them. epsilon_of_this_release, spent_epsilon: at `delta`; None where unbounded.
+    """
+
+    statement: str
+    basis: Literal["proven", "empirical", "none"]
+    sigma: float
+    sensitivity: float | None
+    sensitivity_is_bound: bool
+    epsilon_of_this_release: float | None
+    num_releases: int
+    spent_epsilon: float | None
+    delta: float
+    budget_epsilon: float | None
+
+
 class Certificate(_Part):
     """Everything that a certificate states.
+
+    privacy: of a deletion by addition of vectors; without it the field is left out.
 
     scores: mean loss and score of the three sets, `before` and `after`.
     not_measured: texts. key_id: of the signing key, None where unsigned (and then why).
@@ -121,6 +141,7 @@ class Certificate(_Part):
     software: dict[str, str]
     report_sha256: Sha256
     replay: ReplayInputs
+    privacy: CertifiedPrivacy | None = None
     key_id: Sha256 | None
     unsigned_because: str
 
@@ -159,6 +180,8 @@ def encode(certificate: Certificate, key: Ed25519PrivateKey | None) -> bytes:
     """The certificate's file, signed where there is a key."""
     assert certificate.key_id == (None if key is None else key_id(key.public_key())), "the key it names signs"
     content = certificate.model_dump(mode="json")
+    if certificate.privacy is None:  # as certificates were before there was such a field
+        del content["privacy"]
     signature = None
     if key is not None:
         signature = {"algorithm": "ed25519", "value": key.sign(canonical(content)).hex()}

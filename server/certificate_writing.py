@@ -10,11 +10,13 @@ from datetime import UTC
 from logging import getLogger
 from pathlib import Path
 
+from server.accounting import FINDING
 from server.certificate import (
     NAME,
     Certificate,
     CertifiedAttacks,
     CertifiedMethod,
+    CertifiedPrivacy,
     CertifiedRequest,
     LedgerPlace,
     ModelHashes,
@@ -141,6 +143,7 @@ def _certificate(
         software=dict(report.software),
         report_sha256=report_sha256,
         replay=_replay_inputs(driver, batch),
+        privacy=_privacy(batch),
         key_id=signed_by,
         unsigned_because=unsigned_because,
     )
@@ -151,6 +154,14 @@ def hash_of_ids(target: Target) -> str | None:
     if target.granularity is not Granularity.SAMPLE:
         return None
     return hashlib.sha256(canonical(sorted(target.sample_ids))).hexdigest()
+
+
+def _privacy(batch: Batch) -> CertifiedPrivacy | None:
+    """The account of the deletion, where it has one."""
+    account = batch.findings.get(FINDING)
+    if account is None:
+        return None
+    return CertifiedPrivacy(**{name: account[name] for name in CertifiedPrivacy.model_fields})
 
 
 def _replay_inputs(driver: Driver, batch: Batch) -> ReplayInputs:

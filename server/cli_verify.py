@@ -127,6 +127,8 @@ def _summary(certificate: Certificate) -> Iterator[str]:
     yield f"Certificate of {asked.id}: deletion of {what} by {certificate.method.title}, {certificate.issued_at}"
     gaps = len(certificate.not_measured)
     yield f"Verdict: {certificate.attacks.verdict}. Not measured: {gaps} thing(s), which it names."
+    if certificate.privacy is not None:
+        yield f"Privacy: {certificate.privacy.statement}"
 
 
 def _conclude(checks: list[Check]) -> None:

@@ -24,6 +24,20 @@ def write_atomically(path: Path, content: bytes) -> None:
     sync_directory(path.parent)
 
 
+def overwrite(path: Path) -> None:
+    """Put zeros in the place of a file's content, durably; the file stays.
+
+    Journals, snapshots and the flash of an SSD may keep the old blocks all the same.
+
+    Raises:
+        OSError: the file is not there or cannot be written to.
+    """
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def sync_directory(directory: Path) -> None:
     """Make renames and removals in `directory` durable."""
     descriptor = os.open(directory, os.O_RDONLY)

@@ -19,7 +19,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearning.durable_files import sync_directory, write_atomically
+from unlearning.durable_files import overwrite, sync_directory, write_atomically
 from unlearning.errors import CheckpointError
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -93,8 +93,10 @@ class DirectoryStore:
             raise CheckpointError(f"{path}, kept for {key!r}, cannot be read: {exc}.") from exc
 
     def erase(self, key: str) -> None:
-        """Erase all entries of `key`."""
+        """Overwrite and erase all entries of `key`; those that `erase_rounds` erased are not overwritten."""
         if self._folder(key).exists():
+            for path in self._folder(key).glob("*.npz"):
+                overwrite(path)
             shutil.rmtree(self._folder(key))
             sync_directory(self.directory)
 

@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from unlearning.certified.unit_vectors import UnitVectors
-from unlearning.durable_files import sync_directory, write_atomically
+from unlearning.durable_files import overwrite, sync_directory, write_atomically
 from unlearning.errors import CheckpointError, ConfigurationError, DataError
 from unlearning.parameters import Vector
 
@@ -149,10 +149,7 @@ class VectorStore:
         for unit in units:
             path = self._path(unit)
             try:
-                with path.open("r+b") as file:
-                    file.write(bytes(path.stat().st_size))
-                    file.flush()
-                    os.fsync(file.fileno())
+                overwrite(path)
                 path.unlink()
             except FileNotFoundError:
                 continue

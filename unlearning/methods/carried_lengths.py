@@ -57,7 +57,7 @@ def extended(
     """
     known = json.loads(earlier) if earlier else {"whole": not vectors, "rounds": []}
     told = {client: work for client, work in works.items() if work is not None}
-    ways = {tuple(float(value) for value in work[1:]) for work in told.values()}
+    ways = {(float(work[1]), float(work[2]), float(work[3])) for work in told.values()}
     rate, decay, plain = next(iter(ways)) if len(ways) == 1 else (0.0, 0.0, 0.0)
     one = {
         "number": number,

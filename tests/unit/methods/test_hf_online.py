@@ -9,10 +9,23 @@ from torch import nn
 
 from strategies.run_config import RunSettings
 from tests.unit.certified.problems import LOGISTIC, blobs
-from unlearning.certified import Weighting, create_key
-from unlearning.errors import ConfigurationError, InvalidRequest, MethodFailed, StoreFull, UpdateRefused
+from unlearning.certified import Weighting, create_key, feature_norm
+from unlearning.errors import (
+    ConfigurationError,
+    DataError,
+    InvalidRequest,
+    MethodFailed,
+    StoreFull,
+    UpdateRefused,
+)
 from unlearning.methods import METHODS, Problem, check_supports, validated_parameters
-from unlearning.methods.carried_vectors import VECTORS, CarriedVectorOptions, CarryVectors, kept_vector
+from unlearning.methods.carried_vectors import (
+    VECTORS,
+    CarriedVectorOptions,
+    CarryVectors,
+    kept_lengths,
+    kept_vector,
+)
 from unlearning.methods.method import Kept
 from unlearning.methods.preparation import FederatedRound, LocalRound
 from unlearning.parameters import Vector, weighted_mean
@@ -83,10 +96,16 @@ def federation(
     return model
 
 
-def retrained(counts: Mapping[str, int], without: frozenset[str], weighting=Weighting.RENORMALISED) -> Vector:
+def retrained(
+    counts: Mapping[str, int],
+    without: frozenset[str],
+    weighting=Weighting.RENORMALISED,
+    rounds=tuple(ROUNDS),
+) -> Vector:
     """The same rounds without these clients; with fixed weights they send the model back as it came."""
     model = START
-    for number, names in ROUNDS.items():
+    for number in rounds:
+        names = ROUNDS[number]
         models = {
             name: (counts[name], ordinary(local_round(name, number, model)).parameters)
             for name in names
@@ -164,6 +183,20 @@ def test_after_a_deletion_the_others_vectors_stay_right():
         exact = retrained(counts, frozenset("uv"))
         errors.append(distance(unlearned(model, store, clients=("v",)), exact))
         assert errors[-1] < 0.1 * distance(model, exact)
+    assert errors[0] / errors[1] == pytest.approx(4, rel=0.15)
+
+
+def test_repairing_comes_closer_to_retraining_that_trains_on_in_the_same_way():
+    """u goes after three rounds and two more follow: the error wears off, and is of second order still."""
+    errors = []
+    for own in (10, 5):
+        counts = {"u": own, "v": 100, "x": 100, "y": 100}
+        store, options, u = MemoryStore(), CarriedVectorOptions(), frozenset("u")
+        model = unlearned(federation(counts, options, store, rounds=(1, 2, 3)), store)
+        at_once = distance(model, retrained(counts, u, rounds=(1, 2, 3)))
+        repaired = federation(counts, options, store, model=model, rounds=(4, 5), without=u)
+        errors.append(distance(repaired, retrained(counts, u)))
+        assert errors[-1] < 0.8 * at_once
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.15)
 
 
@@ -340,6 +373,84 @@ def test_noise_has_the_calibrated_size_and_is_not_called_certified():
     assert sigma == pytest.approx(0.5 * 3.730631634, rel=1e-6)
     assert not np.array_equal(states[0].parameters, states[1].parameters)
     assert states[0].findings["noise"].startswith("Calibrated noise, not certified")
+
+
+def test_with_a_key_the_noise_is_that_of_the_deletion(tmp_path):
+    """Done again it is the same; of another model, round or client it is another, and without the key a new one."""
+    create_key(tmp_path / "kept.key")
+    sealed = CarriedVectorOptions(key_file=str(tmp_path / "kept.key"), sigma=1.0, epsilon=1.0, delta=1e-5)
+    model, other = np.zeros(50), np.full(50, 1e-9)
+
+    def noise(options=sealed, start=model, client="z", number=7):
+        asked = replace(problem(MemoryStore(), options, clients=(client,)), round=number)
+        return METHOD.begin(asked, start).parameters - start
+
+    np.testing.assert_array_equal(noise(), noise())
+    plain = sealed.model_copy(update={"key_file": ""})
+    others = [noise(start=other), noise(client="q"), noise(number=8), noise(plain), noise(plain)]
+    for one in others:
+        assert distance(one, noise()) > 1
+    assert distance(others[-1], others[-2]) > 1
+
+
+def test_the_federations_noise_has_its_sigma():
+    """Whatever the request; one that brings its own is refused."""
+    options = CarriedVectorOptions(sigma=0.25, epsilon=1.0, delta=1e-5)
+    moved = METHOD.begin(problem(MemoryStore(), options, clients=("z",)), np.zeros(20_000))
+    assert np.std(moved.parameters) == pytest.approx(0.25, rel=0.03)
+    own = {"epsilon": 1.0, "delta": 1e-5, "sensitivity": 0.5}
+    with pytest.raises(MethodFailed, match="set in prepare"):
+        METHOD.begin(problem(MemoryStore(), options, clients=("z",), **own), np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("sigma=1", "give all three or none"), ("sensitivity=1", "give all or none"), ("sigma=0", "sigma")],
+)
+def test_half_a_budget_is_refused_at_the_start(text, words):
+    """A noise without a budget would be counted by nobody."""
+    with pytest.raises(ConfigurationError, match=words):
+        RunSettings.from_run_config({"prepare": f"hf-online {text}"})
+
+
+def test_the_lengths_of_the_rounds_are_those_of_the_run():
+    """What the bound is computed from: who, how many steps, how long; a round done again is written once."""
+    options, store, counts = CarriedVectorOptions(feature_norm=20), MemoryStore(), dict.fromkeys(DATA, 20)
+    before = federation(counts, options, store, rounds=(1, 2))
+    for _ in range(2):
+        federation(counts, options, store, model=before, rounds=(3,))
+    kept = kept_lengths(options, store)
+    assert [one.number for one in kept.rounds] == [1, 2, 3]
+    last = kept.rounds[-1]
+    assert list(last.clients) == ["v", "x", "y"]
+    assert last.clients["v"].num_steps == 8  # two epochs of four batches
+    assert (last.learning_rate, last.weight_decay) == (0.2, 0.05)
+    assert last.vectors.keys() == DATA.keys()
+    assert kept.unmet == (  # this federation trains with momentum
+        "Some rounds were not plain SGD with one learning rate (momentum, augmentation); no bound is known then.",
+    )
+
+
+def test_lengths_that_begin_late_prove_nothing():
+    """The option was set after vectors had begun: what is missing is named."""
+    store, counts = MemoryStore(), dict.fromkeys(DATA, 20)
+    model = federation(counts, CarriedVectorOptions(), store, rounds=(1, 2))
+    late = CarriedVectorOptions(feature_norm=20)
+    federation(counts, late, store, model=model, rounds=(3,))
+    assert kept_lengths(late, store).unmet[0].endswith("feature_norm was set too late.")
+
+
+def test_a_client_with_larger_features_than_declared_refuses_to_train():
+    """Before it sends anything; with the limit taken from its own data it trains."""
+    exactly = feature_norm(DATA["u"])
+    for limit, words in ((exactly, None), (0.99 * exactly, "declared feature_norm")):
+        work = local_round("u", 1, START)
+        options = CarriedVectorOptions(feature_norm=limit)
+        if words is None:
+            PREPARATION.train(options, work, lambda work=work: ordinary(work))
+            continue
+        with pytest.raises(DataError, match=words):
+            PREPARATION.train(options, work, lambda work=work: ordinary(work))
 
 
 def test_without_noise_nothing_is_claimed():

@@ -1,0 +1,188 @@
+"""Ten peers in one process, by turns: their data, their graph, and what they are asked to forget."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.peer.in_process import InProcessNetwork
+from client.peer.journal import MemoryJournal, PeerModel
+from client.peer.learner import SiteLearner
+from client.peer.node import Peer, PeerRules
+from unlearning.decentralised import CorrectionSettings, Graph, erdos_renyi, ring
+from unlearning.parameters import Vector
+from unlearning.requests import Forget, Granularity, Target
+from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
+from unlearning.tasks.task import Examples, Task, forgotten_mask
+from unlearning.training import TrainingSettings, initial_parameters
+
+Row = dict[str, Any]
+
+NAMES = tuple(str(index) for index in range(10))
+ALPHA = 0.3
+EDGE_PROBABILITY = 0.4
+SHARE = 0.1
+"""Of everybody's samples, in one request of each peer."""
+SEQUENCE_SHARE, SEQUENCE_LENGTH = 0.2, 3
+"""Of everybody's samples, in that many requests of each peer, one after the other."""
+CLASS = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A data set, its model and its sizes, and how corrections are computed.
+
+    max_examples: of training, at all peers together; 0 for all. client_corrections: for a whole client, whose
+    correction needs the others' curvature, and a whole matrix is too large to be sent. compared: other ways to
+    compute corrections.
+    """
+
+    dataset: str
+    model: str
+    max_examples: int
+    rounds: int
+    batch_size: int
+    learning_rate: float
+    corrections: CorrectionSettings
+    client_corrections: CorrectionSettings
+    compared: tuple[CorrectionSettings, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recording(SiteLearner):
+    """Keeps the peer's last move, as PDUDT needs it."""
+
+    moves: list[Vector] = field(default_factory=list)
+
+    def move(self, parameters: Vector, *, round_number: int, without: Forget, scale: float) -> Vector:
+        """As the site's learner does, and remembered."""
+        self.moves[:] = [super().move(parameters, round_number=round_number, without=without, scale=scale)]
+        return self.moves[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federation:
+    """Ten peers with their data, on a graph. leaver: the client that is asked to go."""
+
+    experiment: Experiment
+    settings: TaskSettings
+    task: Task
+    sites: Mapping[str, Examples]
+    test: Examples
+    graph: Graph
+    leaver: str
+
+    def network(
+        self,
+        *,
+        corrections: CorrectionSettings | None = None,
+        sites: Mapping[str, Examples] | None = None,
+        graph: Graph | None = None,
+        rounds: int | None = None,
+        starts: Mapping[str, Vector] | None = None,
+        begun: int = 0,
+    ) -> InProcessNetwork:
+        """Peers before the first round, or with these models after `begun` rounds."""
+        experiment, graph = self.experiment, graph or self.graph
+        rules = PeerRules(rounds=experiment.rounds if rounds is None else rounds)
+        start = initial_parameters(self.task, self.settings.seed)
+        training = TrainingSettings(
+            batch_size=experiment.batch_size,
+            learning_rate=experiment.learning_rate,
+            seed=self.settings.seed,
+        )
+        peers = []
+        for name in graph.nodes:
+            journal = MemoryJournal()
+            if starts is not None:
+                journal.put_model(PeerModel(round=begun, vector=starts[name], has_trained=True))
+            learner = Recording(
+                peer=name,
+                task=self.task,
+                examples=(sites or self.sites)[name],
+                training=training,
+                corrections=corrections or experiment.corrections,
+            )
+            peers.append(Peer(name, graph, learner, journal, rules, start))
+        return InProcessNetwork(peers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """After training: models (10, d), what the leaver's moves account for in them (10, d), accuracy by round."""
+
+    models: Vector
+    influence: Vector
+    curve: NDArray[np.float64]
+
+    def starts(self) -> dict[str, Vector]:
+        """The models by peer."""
+        return dict(zip(NAMES, self.models, strict=True))
+
+
+def made_federation(
+    experiment: Experiment, *, partition: str, topology: str, seed: int, data_dir: str
+) -> Federation:
+    """The federation of one seed, which decides data, graph, start and who leaves.
+
+    Raises:
+        ConfigurationError, DataError: the data is missing or the experiment does not fit it.
+    """
+    settings = TaskSettings(
+        dataset=experiment.dataset,
+        model=experiment.model,
+        partition=partition,
+        alpha=ALPHA,
+        num_clients=len(NAMES),
+        data_dir=data_dir,
+        max_examples=experiment.max_examples,
+        seed=seed,
+    )
+    test = load_server_test(settings)
+    assert test is not None, "the data sets of this benchmark have one"
+    generator = np.random.default_rng(seed)
+    return Federation(
+        experiment=experiment,
+        settings=settings,
+        task=make_task(settings),
+        sites={name: load_site(settings, index).train for index, name in enumerate(NAMES)},
+        test=test,
+        graph=ring(NAMES) if topology == "ring" else erdos_renyi(NAMES, EDGE_PROBABILITY, generator),
+        leaver=NAMES[int(np.random.default_rng(seed).integers(len(NAMES)))],
+    )
+
+
+def targets(federation: Federation, level: Granularity) -> dict[str, Target]:
+    """What is asked for at which peer: a tenth of everybody's samples, one class, or one client."""
+    if level is Granularity.CLASS:
+        return {"0": Target(level, class_label=CLASS)}
+    if level is Granularity.CLIENT:
+        return {federation.leaver: Target(level, federation.leaver)}
+    return {name: Target(level, name, ids[0]) for name, ids in drawn_ids(federation, SHARE, 1).items()}
+
+
+def drawn_ids(federation: Federation, share: float, parts: int) -> dict[str, list[frozenset[str]]]:
+    """For every peer `share` of its samples at random, in `parts` parts; one sample a part at least."""
+    generator = np.random.default_rng(federation.settings.seed)
+    drawn = {}
+    for name, examples in federation.sites.items():
+        ids = generator.permutation(examples.ids)[: max(parts, round(share * len(examples)))]
+        drawn[name] = [frozenset(part.tolist()) for part in np.array_split(ids, parts)]
+    return drawn
+
+
+def forgets_of(asked: Mapping[str, Target], level: Granularity) -> dict[str, Forget]:
+    """What goes at which peer."""
+    if level is Granularity.CLASS:
+        return dict.fromkeys(NAMES, next(iter(asked.values())).forget)
+    return {name: target.forget for name, target in asked.items()}
+
+
+def retained(federation: Federation, forgets: Mapping[str, Forget]) -> dict[str, Examples]:
+    """Every peer's examples without those that go."""
+    return {
+        name: examples.select(~forgotten_mask(examples, forgets.get(name, Forget())))
+        for name, examples in federation.sites.items()
+    }

@@ -1,0 +1,168 @@
+"""One federation of ten peers trained, asked to forget in every way, and measured beside retraining.
+
+Seconds are processor seconds of all peers together, without a network.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+
+from benchmarks.decentralised_federation import (
+    NAMES,
+    SEQUENCE_LENGTH,
+    SEQUENCE_SHARE,
+    Federation,
+    Recording,
+    Row,
+    Trained,
+    drawn_ids,
+    forgets_of,
+    retained,
+    targets,
+)
+from benchmarks.decentralised_measures import measured, models, quick_accuracy
+from client.peer.in_process import InProcessNetwork
+from unlearning.decentralised import (
+    CorrectionSettings,
+    Graph,
+    influence_after,
+    metropolis_weights,
+    without_influence,
+)
+from unlearning.requests import Forget, Granularity, Target
+from unlearning.tasks.task import Examples
+
+DRAWN_ROUNDS = 5
+"""Of fine-tuning after each of the requests in a sequence; the tables have the state after the first."""
+
+
+def trained(federation: Federation) -> Trained:
+    """The federation after its last round."""
+    network = federation.network()
+    influence = np.zeros((len(NAMES), network.peers["0"].model.vector.size), dtype=np.float32)
+    weights, at = metropolis_weights(federation.graph), NAMES.index(federation.leaver)
+    curve = []
+    while network.train():
+        learner = network.peers[federation.leaver].learner
+        assert isinstance(learner, Recording)
+        influence = influence_after(influence, weights, at, learner.moves[0]).astype(np.float32)
+        curve.append(quick_accuracy(federation, network))
+    return Trained(models=models(network, NAMES), influence=influence, curve=np.array(curve))
+
+
+def rows_of(federation: Federation, before: Trained, level: Granularity) -> list[Row]:
+    """The model before the deletion, RT, DU and (for clients) PDUDT."""
+    forgets = forgets_of(targets(federation, level), level)
+    is_client = level is Granularity.CLIENT
+    experiment = federation.experiment
+    network = federation.network(starts=before.starts(), begun=experiment.rounds)
+    rows = [{"method": "before", "seconds": 0.0, **measured(federation, network, forgets)}]
+    graph = federation.graph.without(federation.leaver) if is_client else federation.graph
+    sites = retained(federation, forgets)
+
+    again = federation.network(sites=sites, graph=graph)
+    seconds = timed(lambda: until_trained(again))
+    rows.append({"method": "RT", "seconds": seconds, **measured(federation, again, forgets)})
+    corrections = experiment.client_corrections if is_client else experiment.corrections
+    rows.append(corrected_row(federation, before, level, corrections))
+    if is_client:
+        rows.append(pdudt_row(federation, before, sites, graph, forgets))
+    return rows
+
+
+def corrected_row(
+    federation: Federation, before: Trained, level: Granularity, corrections: CorrectionSettings
+) -> Row:
+    """DU: the corrections, and one round of fine-tuning."""
+    asked = targets(federation, level)
+    forgets = forgets_of(asked, level)
+    network = federation.network(
+        corrections=corrections, starts=before.starts(), begun=federation.experiment.rounds
+    )
+    network.settle()
+    correcting = timed(lambda: file_all(network, asked, "request"))
+    corrected = quick_accuracy(federation, network, forgets)
+    tuning = timed(network.train)  # one round for all requests, though each of them opens one
+    return {
+        "method": "DU",
+        "curvature": str(corrections.curvature),
+        "damping": corrections.damping,
+        "seconds": correcting + tuning,
+        "correction_seconds": correcting,
+        "corrected_accuracy": corrected,
+        **measured(federation, network, forgets),
+    }
+
+
+def pdudt_row(
+    federation: Federation,
+    before: Trained,
+    sites: Mapping[str, Examples],
+    graph: Graph,
+    forgets: Mapping[str, Forget],
+) -> Row:
+    """PDUDT: the leaver's influence subtracted, then half as many rounds as training had."""
+    generator = np.random.default_rng(federation.settings.seed)
+    rounds, networks = federation.experiment.rounds // 2, []
+
+    def repair() -> None:
+        unlearned = without_influence(before.models, before.influence, sigma=0.0, generator=generator)
+        starts = dict(zip(NAMES, unlearned.astype(before.models.dtype), strict=True))
+        networks.append(federation.network(sites=sites, graph=graph, rounds=rounds, starts=starts))
+        until_trained(networks[0])
+
+    return {"method": "PDUDT", "seconds": timed(repair), **measured(federation, networks[0], forgets)}
+
+
+def sequence_rows(federation: Federation, before: Trained) -> list[Row]:
+    """Three requests of every peer, one after the other, with accuracies round by round; RT from scratch each time."""
+    network = federation.network(starts=before.starts(), begun=federation.experiment.rounds)
+    network.settle()
+    gone = {name: Forget() for name in NAMES}
+    drawn = drawn_ids(federation, SEQUENCE_SHARE, SEQUENCE_LENGTH)
+    rows: list[Row] = []
+    for request in range(1, SEQUENCE_LENGTH + 1):
+        asked = {name: Target(Granularity.SAMPLE, name, ids[request - 1]) for name, ids in drawn.items()}
+        gone = {name: gone[name] | asked[name].forget for name in NAMES}
+
+        again = federation.network(sites=retained(federation, gone))
+        seconds, curve = 0.0, []
+        for _ in range(federation.experiment.rounds):
+            seconds += timed(again.train)
+            curve.append(quick_accuracy(federation, again))
+        row = {"method": "RT", "request": request, "seconds": seconds, "curve": curve}
+        rows.append({**row, **measured(federation, again, gone)})
+
+        seconds = timed(partial(file_all, network, asked, f"request-{request}"))
+        curve = [quick_accuracy(federation, network)]
+        seconds += timed(network.train)
+        measures = measured(federation, network, gone)
+        curve.append(quick_accuracy(federation, network))
+        for _ in range(DRAWN_ROUNDS - 1):
+            network.train()
+            curve.append(quick_accuracy(federation, network))
+        row = {"method": "DU", "request": request, "seconds": seconds, "curve": curve}
+        rows.append({**row, **measures})
+    return rows
+
+
+def file_all(network: InProcessNetwork, asked: Mapping[str, Target], key: str) -> None:
+    """File the requests, and let all peers do what these need."""
+    for name, target in asked.items():
+        network.peers[name].file(target, key)
+    network.settle()
+
+
+def until_trained(network: InProcessNetwork) -> None:
+    """Train to the last round."""
+    while network.train():
+        pass
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Processor seconds of `work`: other programs on the machine do not count."""
+    started = time.process_time()
+    work()
+    return time.process_time() - started

@@ -1,6 +1,7 @@
 """Experiment files, tables and a whole small experiment."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -242,3 +243,12 @@ def test_a_method_that_trains_alone_shares_no_original():
     """SISA's shards are a training of their own; PGA's last model is kept beside the common one."""
     assert Contender(method="sisa", prepare="sisa").trains_alone
     assert not Contender(method="pga", prepare="pga").trains_alone
+
+
+def test_the_documented_experiment_is_in_order(tmp_path):
+    """What docs/bench.md shows as an experiment file is one, in both of its sizes."""
+    document = Path(__file__).parents[3] / "docs" / "bench.md"
+    (example,) = re.findall(r"```yaml\n(.*?)```", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    path = written(tmp_path, example)
+    assert found(f"{path}:small").run["max-examples"] == 500
+    assert len(found(f"{path}:full").seeds) == 5

@@ -5,7 +5,7 @@ examples. Their rounds lie between those of the federation: one after each, two 
 They touch neither its model and checkpoints nor the ledger's rounds.
 
 Examples that will be compared with forgotten ones have to be in half of the shadow models too. These are the
-server's test examples, on which it trains as one more client, or without such the held-out examples of the
+server's test examples, on which it trains as more clients would, or without such the held-out examples of the
 clients.
 
 Before a deletion those who hold forgotten examples are sent the shadow models once and say, of a sample, what
@@ -27,7 +27,7 @@ from strategies.exchange import Exchange
 from strategies.shadows import averaged, fit_messages, fits_of, train_messages
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
-from unlearning.tasks.task import forgotten_mask
+from unlearning.tasks.task import Examples, forgotten_mask
 from unlearning.training import initial_parameters, local_seed, train
 from unlearning.verification.shadow_membership import shadow_membership, shadow_seed
 from unlearning.verification.shadow_models import ShadowFits, fit_models, joined_fits
@@ -88,7 +88,7 @@ def train_round(driver: Driver, state: FederationState) -> None:
         _log.warning("No client can train the shadow federations now.")
         return
     done = driver.exchange(messages)
-    own = _trained_here(driver, before.models, number)
+    own = _trained_here(driver, state, before.models, number)
     models, participants = averaged(before.models, done.replies, own, driver.fedavg)
     if not participants:
         return
@@ -186,17 +186,35 @@ def _fresh(driver: Driver, state: FederationState) -> ShadowState:
     return ShadowState(models=models, seed=seed, exclusions=state.exclusions)
 
 
-def _trained_here(driver: Driver, models: tuple[Vector, ...], number: int) -> dict[int, tuple[int, Vector]]:
-    """What the server trains on its half of the test examples for each shadow model, without forgotten classes."""
+def _trained_here(
+    driver: Driver, state: FederationState, models: tuple[Vector, ...], number: int
+) -> list[dict[int, tuple[int, Vector]]]:
+    """What the server trains on its half of the test examples for each shadow model, without forgotten classes.
+
+    It stands for as many clients as its test examples would make of the usual size: what is known of an example
+    by heart depends on how many share a client with it, and test examples shall be known as clients' ones are.
+    """
     if driver.test_set is None:
-        return {}
+        return []
     forgotten = driver.fedavg.exclusions.of(SERVER) | driver.fedavg.withheld.of(SERVER)
     examples = driver.test_set.select(~forgotten_mask(driver.test_set, forgotten))
+    sizes = list(state.num_examples.values())
+    count = max(1, round(len(examples) * len(sizes) / sum(sizes))) if sum(sizes) else 1
+    return [
+        _trained_on(driver, examples.select(np.arange(part, len(examples), count)), models, number, part)
+        for part in range(count)
+    ]
+
+
+def _trained_on(
+    driver: Driver, examples: Examples, models: tuple[Vector, ...], number: int, part: int
+) -> dict[int, tuple[int, Vector]]:
+    """One of the clients that the server stands for: each shadow model trained on its half of `examples`."""
     trained = {}
     for shadow, model in enumerate(models):
         half = examples.select(shadow_membership(examples.ids, shadow, seed=driver.settings.seed))
         if len(half):
-            seed = local_seed(shadow_seed(driver.settings.seed, shadow), SERVER, number)
+            seed = local_seed(shadow_seed(driver.settings.seed, shadow), f"{SERVER} {part}", number)
             training = replace(driver.settings.training(number), seed=seed)
             trained[shadow] = (len(half), train(driver.task, model, half, training).parameters)
     return trained

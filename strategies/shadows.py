@@ -115,12 +115,12 @@ def fit_messages(
 def averaged(
     before: Sequence[Vector],
     replies: Mapping[str, RecordDict],
-    own: Local,
+    own: Sequence[Local],
     fedavg: FedAvg,
 ) -> tuple[list[Vector], list[str]]:
     """The shadow models after a round, and the clients that took part in it, sorted.
 
-    own: what the server trained on its test examples; it counts as one more client. An answer that may not
+    own: what the server trained on its test examples, each of which counts as one more client. An answer that may not
     enter is left out whole, with a warning; a shadow model that nobody trained stays as it is.
     """
     accepted: dict[str, Local] = {}
@@ -135,8 +135,9 @@ def averaged(
         changes = {client: model - start for client, (_, model) in mine.items()}
         too_large = over_the_median(changes, fedavg.settings.max_norm_factor)
         entering = {client: pair for client, pair in mine.items() if client not in too_large}
-        if number in own:
-            entering[""] = own[number]  # no client's id is empty
+        for part, local in enumerate(own):
+            if number in local:
+                entering[f" {part}"] = local[number]  # no client's id begins with a blank
         models.append(weighted_mean(entering) if entering else start)
     return models, sorted(accepted)
 

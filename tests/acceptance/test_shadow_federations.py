@@ -1,0 +1,326 @@
+"""Shadow federations beside a live one: LiRA and MIA-U on a real deletion, and what they leave alone.
+
+Labels are half random, so a network that fits them has learnt them by heart: an attack must find them, and must
+find nothing in a network retrained without them.
+"""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from client.app import app as client_app
+from server import shadows
+from server.app import open_driver
+from server.backup import back_up
+from server.deletion import concerned
+from server.shadow_store import ShadowStore
+from strategies.in_process_grid import InProcessGrid
+from strategies.messages import TRAIN, UNLEARN, named_arrays
+from strategies.run_config import local_seed
+from strategies.shadows import FIT_SHADOWS, TRAIN_SHADOWS, shadow_models
+from tests.federation import InProcessFederation, client
+from unlearning.parameters import content_hash
+from unlearning.requests import Status
+from unlearning.tasks import load_site
+from unlearning.training import train
+from unlearning.verification.attack_figures import attack_figures
+from unlearning.verification.attacks_on_demand import LEARNT_MIA_U, LIRA_OFFLINE, LIRA_ONLINE
+from unlearning.verification.observations import merge
+from unlearning.verification.shadow_membership import shadow_membership, shadow_seed
+
+NUM_SHADOWS, ROUNDS = 4, 3
+
+
+def write_data(path, count, seed=0):
+    """Points of 60 dimensions in 4 classes, half of the labels drawn at random."""
+    generator = np.random.default_rng([seed, count])
+    inputs = generator.normal(size=(count, 60)).astype(np.float32)
+    targets = (inputs @ np.random.default_rng(0).normal(size=(60, 4))).argmax(axis=1)
+    wrong = generator.random(count) < 0.5
+    targets[wrong] = generator.integers(0, 4, wrong.sum())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, inputs=inputs, targets=targets)
+
+
+def settings_of(directory, **more):
+    write_data(directory / "data" / "train.npz", 240)
+    write_data(directory / "data" / "test.npz", 160)
+    return {
+        "dataset": "npz",
+        "data_dir": str(directory / "data"),
+        "num_classes": 4,
+        "input_shape": "60",
+        "model": "mlp",
+        "partition": "iid",
+        "num_clients": 3,
+        "rounds": ROUNDS,
+        "local_epochs": 6,
+        "batch_size": 20,
+        "learning_rate": 0.4,
+        "recovery_max_rounds": 0,
+        "shadow_federations": NUM_SHADOWS,
+        "mia_u_classifiers": True,
+        **more,
+    }
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    """A federation that learns by heart, forgets client 1 by retraining, and trains two rounds more."""
+    directory = tmp_path_factory.mktemp("shadows")
+    federation = InProcessFederation(directory / "server", settings_of(directory))
+    federation.original = federation.run()
+    federation.shadows_before = ShadowStore(federation.directory).load()
+    federation.request = federation.file(client("1"), "retrain")
+    federation.retrained = federation.run()
+    path = federation.directory / "reports" / federation.request.id / "report.json"
+    federation.report = json.loads(path.read_text(encoding="utf-8"))
+    federation.later = federation.run(rounds=ROUNDS + 2)
+    yield federation
+    federation.close()
+
+
+@pytest.mark.parametrize("attack", [LIRA_ONLINE, LIRA_OFFLINE])
+def test_lira_finds_the_target_in_a_model_that_learnt_it_by_heart(history, attack):
+    """Through the federation: shadow models, fits at the client, scores at the server."""
+    assert history.report["attacks"]["before"][attack]["auc"]["low"] > 0.75
+
+
+@pytest.mark.parametrize("attack", [LIRA_ONLINE, LIRA_OFFLINE])
+def test_lira_finds_nothing_in_a_model_retrained_without_the_target(history, attack):
+    """The interval reaches one half; it rests on all examples of the client and the test set."""
+    figure = history.report["attacks"]["after"][attack]
+    assert figure["auc"]["low"] < 0.5 < figure["auc"]["high"]
+    assert (figure["num_forgotten"], figure["num_test"]) == (80, 160)
+
+
+@pytest.mark.parametrize("attack", LEARNT_MIA_U.values())
+def test_mia_u_finds_the_target_in_the_change_from_a_model_that_knew_it(history, attack):
+    """Retraining is what the attack sees best; before the deletion there is no change."""
+    assert history.report["attacks"]["after"][attack]["auc"]["low"] > 0.55
+    assert attack not in history.report["attacks"]["before"]
+
+
+def test_mia_u_finds_nothing_in_a_change_between_models_that_never_knew_the_target(history):
+    """From the retrained model to the one two rounds later: no construction tells the target from test data."""
+    forgets, observed = {}, []
+    with open_driver(history.grid, history.settings, run_id=1) as driver:
+        driver.register_clients()
+        for state in (history.retrained, history.later):
+            forgets = concerned(driver, [client("1")])
+            driver.restrict(state)
+            one = driver.observe_all(state, state.parameters, forgets)
+            observed.append({"test": one.test, "forgotten": merge(one.forgotten.values())})
+    before = {name: item.outputs for name, item in observed[0].items()}
+    figures, _ = attack_figures(
+        observed[1], mean_training_loss=None, outputs_before=before, seed=0, learns_change=True
+    )
+    assert set(LEARNT_MIA_U.values()) <= set(figures)
+    for name in LEARNT_MIA_U.values():
+        assert figures[name].auc.low < 0.55
+        assert figures[name].auc.high > 0.45
+
+
+def test_clients_and_server_draw_the_same_members(history, tmp_path):
+    """A client's answer for shadow model 3 is what training on the examples that the server would name gives."""
+    message = next(item for item in history.grid.sent if item.metadata.message_type == TRAIN_SHADOWS)
+    (number,) = (
+        int(context.node_config["client-id"])
+        for node, context in history.grid.contexts.items()
+        if node == message.metadata.dst_node_id
+    )
+    site = load_site(history.settings.task(3), number)
+    half = site.train.select(shadow_membership(site.train.ids, 3, seed=history.settings.seed))
+    seed = local_seed(shadow_seed(history.settings.seed, 3), str(number), 1)
+    settings = replace(history.settings.training(1), seed=seed)
+    with open_driver(history.grid, history.settings, run_id=1) as driver:
+        expected = train(driver.task, shadow_models(message.content)[3], half, settings)
+    fresh = InProcessGrid(
+        client_app,
+        [dict(history.grid.contexts[1001 + number].node_config, **{"state-dir": str(tmp_path)})],
+        history.run_config,
+    )
+    message.metadata.__dict__["_dst_node_id"] = 1001
+    (reply,) = fresh.send_and_receive([message])
+    arrays = named_arrays(reply.content)
+    np.testing.assert_array_equal(arrays["shadow.3"], expected.parameters)
+    assert arrays["counts"][3] == len(half)
+    assert arrays["counts"][2] + arrays["counts"][3] == len(site.train)
+
+
+def test_shadow_models_travel_once_a_deletion_to_the_target_alone(history):
+    """The server has its own test set, so nobody else is asked; five measurements need no more of them."""
+    asked = [message for message in history.grid.sent if message.metadata.message_type == FIT_SHADOWS]
+    assert [message.metadata.dst_node_id for message in asked] == [history.node("1")]
+
+
+def test_the_report_says_what_shadow_models_cost(history):
+    """Each of 3 rounds sends the 4 models to 3 clients and back; what is beside them is under a twentieth."""
+    model = history.original.parameters.nbytes
+    costs = history.report["shadows"]
+    for direction in ("bytes_sent", "bytes_received"):
+        ratio = costs[direction] / (ROUNDS * NUM_SHADOWS * 3 * model)
+        assert 1 < ratio < 1.05
+    assert not any("shadow-federations" in text for text in history.report["not_measured"])
+
+
+def test_a_deletion_reaches_the_shadow_models(history):
+    """Those that knew client 1 are gone; the new ones began after it and never met it."""
+    assert history.shadows_before.took_part == {"0": ROUNDS, "1": ROUNDS, "2": ROUNDS}
+    now = ShadowStore(history.directory).load()
+    assert now.exclusions == history.later.exclusions
+    assert now.exclusions.is_forgotten("1")
+    assert set(now.took_part) == {"0", "2"}
+    assert len(list((history.directory / "shadows").iterdir())) == 1
+
+
+def test_new_shadow_federations_catch_up(history):
+    """Two rounds where the deletion's run ended, the third as the next one starts, then one a round."""
+    kinds = {TRAIN: "round", TRAIN_SHADOWS: "shadows"}
+    node = history.node("0")
+    sent = [message.metadata for message in history.grid.sent if message.metadata.dst_node_id == node]
+    last = max(place for place, message in enumerate(sent) if message.message_type == UNLEARN)
+    after = [kinds[message.message_type] for message in sent[last:] if message.message_type in kinds]
+    assert after == ["shadows"] * 3 + ["round", "shadows"] * 2
+
+
+@pytest.mark.parametrize(
+    ("count", "turns", "rounds", "is_due"),
+    [(4, 0, 3, True), (4, 1, 3, True), (4, 2, 3, False), (4, 0, 2, False), (0, 0, 3, False)],
+    ids=["first", "second", "third", "level", "off"],
+)
+def test_two_shadow_rounds_at_most_follow_a_training_round(history, count, turns, rounds, is_due, tmp_path):
+    """Shadow federations of 2 rounds, beside one of `rounds`: the federation is held up by two rounds at most."""
+    ShadowStore(tmp_path).save(replace(history.shadows_before, rounds=2))
+    driver = SimpleNamespace(
+        settings=SimpleNamespace(shadow_federations=count), shadow_turns=turns, state_dir=tmp_path
+    )
+    state = replace(history.original, training_rounds=rounds)
+    assert shadows.is_due(driver, state) == is_due
+
+
+def test_shadow_federations_leave_the_federation_alone(history, tmp_path):
+    """Without them it is the same, bit for bit, and so are the rounds in its ledger."""
+    plain = InProcessFederation(
+        tmp_path / "plain", settings_of(tmp_path, shadow_federations=0, mia_u_classifiers=False)
+    )
+    assert content_hash(plain.run().parameters) == content_hash(history.original.parameters)
+    request = plain.file(client("1"), "retrain")
+    assert content_hash(plain.run(rounds=ROUNDS + 2).parameters) == content_hash(history.later.parameters)
+    kinds = [[(record.round, record.kind) for record in one.ledger.rounds()] for one in (plain, history)]
+    assert kinds[0] == kinds[1]
+    assert not (plain.directory / "shadows").exists()
+    report = json.loads((plain.directory / "reports" / request.id / "report.json").read_text())
+    assert sum("set shadow-federations" in text for text in report["not_measured"]) == 1
+    plain.close()
+
+
+def test_a_backup_holds_no_shadow_model(history, tmp_path):
+    """It would outlive the deletion that erases them."""
+    back_up(
+        tmp_path / "backup",
+        state_dir=history.directory,
+        ledger_url=f"sqlite:///{history.directory / 'ledger.db'}",
+        now=history.request.created_at,
+    )
+    assert [path for path in (tmp_path / "backup").rglob("*") if "shadows" in path.parts] == []
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("is_written", [False, True], ids=["before-the-write", "after-the-write"])
+def test_after_a_kill_between_shadow_rounds_they_go_on_where_they_were(tmp_path, monkeypatch, is_written):
+    """The same shadow models and the same model, bit for bit, as without the kill."""
+    few = {"rounds": 3, "local_epochs": 1}
+    whole = InProcessFederation(tmp_path / "whole", settings_of(tmp_path, **few))
+    expected, unbroken = whole.run(), ShadowStore(whole.directory).load()
+    one = InProcessFederation(tmp_path / "killed", settings_of(tmp_path, **few))
+    save = ShadowStore.save
+
+    def killed_in_round_2(store, state):
+        if is_written or state.rounds != 2:
+            save(store, state)
+        if state.rounds == 2:
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ShadowStore, "save", killed_in_round_2)
+        with pytest.raises(Killed):
+            one.run()
+    assert ShadowStore(one.directory).rounds() == 1 + is_written
+    one.new_grid()
+    state, after = one.run(), ShadowStore(one.directory).load()
+    assert content_hash(state.parameters) == content_hash(expected.parameters)
+    np.testing.assert_array_equal(np.stack(after.models), np.stack(unbroken.models))
+    assert after.took_part == unbroken.took_part
+
+
+def test_a_kill_right_before_the_erasure_brings_no_shadow_model_back(tmp_path, monkeypatch):
+    """The unlearned model is committed, the old shadow models are still on disk: the next start erases them."""
+    one = InProcessFederation(tmp_path / "one", settings_of(tmp_path, rounds=1, local_epochs=1))
+    one.run()
+    request = one.file(client("1"), "natural")
+
+    def killed(_driver):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("server.shadows.erase", killed)
+        with pytest.raises(Killed):
+            one.run()
+    assert "1" in ShadowStore(one.directory).load().took_part
+    one.new_grid()
+    one.run(shadow_federations=NUM_SHADOWS)
+    assert one.ledger.get(request.id).status is Status.COMPLETED
+    assert "1" not in ShadowStore(one.directory).load().took_part
+    report = json.loads((one.directory / "reports" / request.id / "report.json").read_text())
+    assert LIRA_ONLINE in report["attacks"]["after"]
+
+
+def test_a_deletion_does_not_wait_for_shadow_models_that_are_behind(tmp_path):
+    """The second of two deletions finds them at their beginning, says so, and is carried out."""
+    settings = settings_of(tmp_path, rounds=3, local_epochs=1, mia_u_classifiers=False)
+    one = InProcessFederation(tmp_path / "one", settings)
+    one.run()
+    requests = [one.file(client(name), method) for name, method in (("0", "natural"), ("1", "puf-special"))]
+    one.run()
+    reports = [
+        json.loads((one.directory / "reports" / request.id / "report.json").read_text())
+        for request in requests
+    ]
+    assert LIRA_ONLINE in reports[0]["attacks"]["after"]
+    assert LIRA_ONLINE not in reports[1]["attacks"]["after"]
+    notes = reports[1]["measurements"][0]["not_measured"]
+    assert any("have had 0 of 3 rounds" in note for note in notes)
+    one.close()
+
+
+def test_without_a_test_set_of_the_server_clients_held_out_examples_are_compared_with(tmp_path):
+    """Each client owns its data; half of what it holds out is in each shadow model, and the others are asked."""
+    settings = settings_of(tmp_path, rounds=2, mia_u_classifiers=False)
+    one = InProcessFederation(tmp_path / "one", {**settings, "data_dir": ""})
+    for number, context in enumerate(one.grid.contexts.values()):
+        directory = tmp_path / f"site-{number}"
+        write_data(directory / "train.npz", 60, seed=number)
+        write_data(directory / "test.npz", 40, seed=number)
+        context.node_config["data-dir"] = str(directory)
+    one.run()
+    request = one.file(client("1"), "natural")
+    one.run()
+    report = json.loads((one.directory / "reports" / request.id / "report.json").read_text())
+    figure = report["attacks"]["before"][LIRA_ONLINE]
+    assert (figure["num_forgotten"], figure["num_test"]) == (60, 80)
+    asked = [
+        message.metadata.dst_node_id
+        for message in one.grid.sent
+        if message.metadata.message_type == FIT_SHADOWS
+    ]
+    assert asked == [one.node(name) for name in "012"]
+    trained = next(item for item in one.grid.sent if item.metadata.message_type == TRAIN_SHADOWS)
+    assert trained.metadata.dst_node_id == one.node("0")
+    one.close()

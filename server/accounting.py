@@ -20,7 +20,7 @@ from strategies.run_config import RunSettings
 from unlearning.certified import Account, AccountedRelease, Sensitivity
 from unlearning.certified.noise import largest_ratio
 from unlearning.errors import MethodFailed, UnsupportedRequest
-from unlearning.methods.carried_vectors import CarriedVectorOptions
+from unlearning.methods.carried_vector_options import CarriedVectorOptions
 from unlearning.methods.deletion_sensitivity import deletion_sensitivity
 from unlearning.requests import Granularity, Status, Target
 from unlearning.stores import DirectoryStore

@@ -14,7 +14,8 @@ from tests.acceptance.test_crash_recovery import Killed, Killer
 from tests.federation import InProcessFederation, client
 from unlearning.certified import analytic_sigma, create_key
 from unlearning.errors import UnsupportedRequest
-from unlearning.methods.carried_vectors import CarriedVectorOptions, kept_vector
+from unlearning.methods.carried_vector_options import CarriedVectorOptions
+from unlearning.methods.carried_vectors import kept_vector
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
 from unlearning.stores import DirectoryStore

@@ -55,7 +55,7 @@ def extended(
 
     vectors: those with which the round began; where there are some and `earlier` is empty, the record is not whole.
     """
-    known = json.loads(earlier) if earlier else {"whole": not vectors, "rounds": []}
+    known: dict[str, Any] = json.loads(earlier) if earlier else {"whole": not vectors, "rounds": []}
     told = {client: work for client, work in works.items() if work is not None}
     ways = {(float(work[1]), float(work[2]), float(work[3])) for work in told.values()}
     rate, decay, plain = next(iter(ways)) if len(ways) == 1 else (0.0, 0.0, 0.0)

@@ -13,17 +13,13 @@ sends no vector, for all are zero; a client that joins later begins with a vecto
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
 
 from unlearning.certified import (
-    Weighting,
     check_memory,
     feature_norm,
-    read_key,
     train_with_tangents,
     vector_after_round,
     vector_bytes,
@@ -39,6 +35,7 @@ from unlearning.errors import (
     UpdateRefused,
 )
 from unlearning.methods.carried_lengths import LENGTHS_KEY, WORK, KeptLengths, extended, lengths_of, work_of
+from unlearning.methods.carried_vector_options import GIB, CarriedVectorOptions
 from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation, PreparationOptions
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Target
@@ -48,59 +45,7 @@ from unlearning.tasks.settings import TaskSettings
 from unlearning.training import Trained, TrainingSettings, build
 
 VECTORS = "vectors"
-GIB = 2**30
 _VECTOR, _SEALED, _LOST = "vector", "sealed", "lost"
-
-
-class CarriedVectorOptions(PreparationOptions):
-    """Who may be forgotten, and how the vectors are carried and kept."""
-
-    clients: frozenset[str] = Field(default=frozenset(), description="who may be forgotten, by commas; all")
-    weighting: Weighting = Field(
-        default=Weighting.RENORMALISED, description="the others' weights in the retraining that is meant"
-    )
-    max_gib: float = Field(default=1.0, gt=0, description="one set of vectors may take so much")
-    key_file: str = Field(default="", description="on the server: encrypts the kept vectors")
-    feature_norm: float = Field(
-        default=0.0,
-        ge=0,
-        description="no client trains where an input's ‖(x, 1)‖ is larger; for a proven bound",
-    )
-    sigma: float | None = Field(default=None, gt=0, description="noise on every unlearned model")
-    epsilon: float | None = Field(default=None, gt=0, description="budget of all deletions together")
-    delta: float | None = Field(default=None, gt=0, lt=1)
-    sensitivity: float | None = Field(
-        default=None,
-        gt=0,
-        description="where no bound is proven: ‖unlearned − retrained‖, as measured elsewhere",
-    )
-
-    @field_validator("clients", mode="before")
-    @classmethod
-    def _listed(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        return frozenset() if value == "all" else frozenset(part for part in value.split(",") if part)
-
-    @model_validator(mode="after")
-    def _whole_budget(self) -> "CarriedVectorOptions":
-        if len({self.sigma is None, self.epsilon is None, self.delta is None}) > 1:
-            raise ValueError("a budget needs sigma, epsilon and delta; give all three or none")
-        if self.sensitivity is not None and self.sigma is None:
-            raise ValueError("sensitivity is of use with sigma, epsilon and delta only; give all or none")
-        return self
-
-    def has(self, client_id: str) -> bool:
-        """Whether this client may be forgotten."""
-        return not self.clients or client_id in self.clients
-
-    def key(self) -> bytes | None:
-        """What the kept vectors are encrypted with.
-
-        Raises:
-            ConfigurationError: the key file cannot be used.
-        """
-        return read_key(Path(self.key_file)) if self.key_file else None
 
 
 class CarryVectors(Preparation):

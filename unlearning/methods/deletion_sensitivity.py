@@ -12,7 +12,8 @@ from unlearning.certified import (
     unmet_assumptions,
 )
 from unlearning.errors import ConfigurationError, NumericalError
-from unlearning.methods.carried_vectors import CarriedVectorOptions, kept_lengths
+from unlearning.methods.carried_vector_options import CarriedVectorOptions
+from unlearning.methods.carried_vectors import kept_lengths
 from unlearning.stores import Store
 from unlearning.tasks.task import Task
 

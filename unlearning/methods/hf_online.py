@@ -30,7 +30,8 @@ from unlearning.certified import (
 )
 from unlearning.errors import CheckpointError, ConfigurationError, MethodFailed
 from unlearning.methods.carried_lengths import LENGTHS_KEY
-from unlearning.methods.carried_vectors import CarriedVectorOptions, CarryVectors, kept_vector
+from unlearning.methods.carried_vector_options import CarriedVectorOptions
+from unlearning.methods.carried_vectors import CarryVectors, kept_vector
 from unlearning.methods.method import (
     AsksNobody,
     MethodInfo,

@@ -19,13 +19,8 @@ from unlearning.errors import (
     UpdateRefused,
 )
 from unlearning.methods import METHODS, Problem, check_supports, validated_parameters
-from unlearning.methods.carried_vectors import (
-    VECTORS,
-    CarriedVectorOptions,
-    CarryVectors,
-    kept_lengths,
-    kept_vector,
-)
+from unlearning.methods.carried_vector_options import CarriedVectorOptions
+from unlearning.methods.carried_vectors import VECTORS, CarryVectors, kept_lengths, kept_vector
 from unlearning.methods.method import Kept
 from unlearning.methods.preparation import FederatedRound, LocalRound
 from unlearning.parameters import Vector, weighted_mean

@@ -212,8 +212,11 @@ def verify(driver: Driver, state: FederationState) -> FederationState:
 
 
 def concerned(driver: Driver, targets: Sequence[Target]) -> dict[str, Forget]:
-    """What each client counts as forgotten in these deletions; a class concerns every known client."""
-    everyone = [record.client_id for record in driver.ledger.clients()]
+    """What each client counts as forgotten in these deletions; a class concerns every client that is left."""
+    gone = driver.ledger.exclusions()
+    everyone = [
+        record.client_id for record in driver.ledger.clients() if not gone.is_forgotten(record.client_id)
+    ]
     forgets: dict[str, Forget] = {}
     for target in targets:
         for client in [target.client_id] if target.client_id is not None else everyone:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from strategies.messages import WHOAMI
 from tests.federation import client
 from unlearning.errors import AlreadyForgotten
 from unlearning.methods import METHODS
@@ -98,6 +99,24 @@ def test_a_class_is_forgotten_on_every_client(federation):
     scores = [item["forgotten"]["score"] for item in report["measurements"]]
     assert scores[0] > 0.8
     assert scores[-1] < 0.1
+
+
+def test_a_forgotten_client_is_not_asked_about_a_class(federation):
+    """It has left: a later deletion sends it no model to measure or to train."""
+    one = federation()
+    one.run()
+    one.file(client("2"))
+    one.run(rounds=2)
+    before = len(one.grid.sent)
+    request = one.file(Target(Granularity.CLASS, class_label=4))
+    one.run(rounds=3)
+    assert one.ledger.get(request.id).status is Status.COMPLETED
+    asked = {
+        message.metadata.dst_node_id
+        for message in one.grid.sent[before:]
+        if message.metadata.message_type != WHOAMI
+    }
+    assert asked == {one.node(name) for name in "013"}
 
 
 def test_requests_that_go_together_share_one_unlearning_round(federation):

@@ -1,0 +1,197 @@
+"""Every method that shares training, one request after the other, on one federation of real processes.
+
+Four clients train two rounds, prepared for FedEraser, PGA and FedAU; then requests are filed with the command
+that people use, and a second run of the app serves them. Three clients are forgotten first, then samples and classes
+of the one that is left. SISA, HF-online and the second-order methods have live tests of their own.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from server.api.client import DeletionClient
+from server.cli import app
+from server.ledger import Ledger
+from server.local_deployment import LocalDeployment
+from strategies.run_config import RunSettings
+from tests.federation import InProcessFederation
+from tests.integration.conftest import REPOSITORY
+from tests.integration.live_federation import SETTINGS, WAIT_S, hashes
+from unlearning.methods import METHODS
+from unlearning.requests import DeletionRequest, Status
+from unlearning.tasks import load_site
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+NUM_CLIENTS = 4
+SAMPLES = 3
+RUN_CONFIG: Mapping[str, Any] = {
+    **SETTINGS,
+    "num-clients": NUM_CLIENTS,
+    "rounds": 2,
+    "recovery-max-rounds": 0,
+    "max-examples": 300,
+    "attack-samples": 10,
+}
+
+REQUESTS: Sequence[tuple[str, str]] = (
+    ("federaser", "--client 1"),
+    ("pga", "--client 2"),
+    ("mode", "--client 3 --parameter degradation_rounds=1 --parameter guidance_rounds=1"),
+    ("fedau-learning", "--client 0 --samples {ids}"),
+    ("natural", "--class 1"),
+    ("puf-special", "--class 2"),
+    ("puf-regular", "--class 3"),
+    ("not", "--class 4"),
+    ("fedau", "--class 5"),
+    ("gradient-ascent", "--class 6"),
+    ("retrain", "--class 8 --parameter rounds=1"),
+)
+"""In their order. Of one target there may be one open request, hence the classes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The federation after all requests, in their order.
+
+    kept: the files that methods kept, by the side that kept them, after training.
+    left: the same after all deletions.
+    replayed: the same requests served in this process.
+    """
+
+    requests: list[DeletionRequest]
+    reports: list[dict[str, Any]]
+    kept: dict[str, list[str]]
+    left: dict[str, list[str]]
+    replayed: list[DeletionRequest]
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
+    """Live through it once."""
+    directory = tmp_path_factory.mktemp("every-method")
+    ids = sorted(load_site(RunSettings.from_run_config(RUN_CONFIG).task(), 0).train.ids.tolist())[:SAMPLES]
+    (directory / "ids.txt").write_text("\n".join(ids))
+    heads = f"fedau-learning clients=0 samples={','.join(ids)}"
+    run_config = {**RUN_CONFIG, "prepare": f"federaser; pga; {heads}"}
+    deployment = LocalDeployment(
+        directory / "federation",
+        num_clients=NUM_CLIENTS,
+        app_dir=REPOSITORY,
+        run_config=run_config,
+        with_deletion_service=True,
+        environment={"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"},  # a second for each message otherwise
+    )
+    layout = deployment.layout
+    layout.state_dir.mkdir(parents=True)
+    ledger = Ledger.open(layout.ledger_url)
+    with deployment, DeletionClient(layout.deletion_address) as service:
+        run(deployment)
+        kept = kept_files(deployment)
+        for method, target in REQUESTS:
+            words = target.format(ids=directory / "ids.txt").split()
+            command = ["--server", layout.deletion_address, "request", *words, "--method", method]
+            done = CliRunner().invoke(app, command)
+            assert done.exit_code == 0, f"{command}: {done.output}"
+        run(deployment)
+        requests = ledger.list_requests()
+        assert [request.status for request in requests] == [Status.COMPLETED] * len(requests), [
+            request.reason for request in requests
+        ]
+        yield History(
+            requests=requests,
+            reports=[json.loads(service.report(request.id).json) for request in requests],
+            kept=kept,
+            left=kept_files(deployment),
+            replayed=served_in_process(directory / "in-process", run_config, requests),
+        )
+    ledger.close()
+
+
+def run(deployment: LocalDeployment) -> None:
+    """Run the app to its end."""
+    number = deployment.submit_run()
+    status = deployment.wait_until_finished(number, 4 * WAIT_S)
+    assert status == "finished:completed", deployment.control.log(number)
+
+
+def kept_files(deployment: LocalDeployment) -> dict[str, list[str]]:
+    """What methods keep at each client and, of each client, on the server: names of files."""
+    layout = deployment.layout
+    found = {
+        f"client {number}": (layout.client_dir(number) / "state" / "kept") for number in range(NUM_CLIENTS)
+    }
+    names = {
+        who: sorted(path.relative_to(place).parts[0] for path in place.glob("**/*.npz"))
+        for who, place in found.items()
+    }
+    for number in range(NUM_CLIENTS):
+        entries = (layout.state_dir / "kept").glob(f"*/*/{number}/*.npz")
+        names[f"server, client {number}"] = sorted(path.parts[-4] for path in entries)
+    return names
+
+
+def served_in_process(
+    directory: Path, run_config: Mapping[str, Any], requests: list[DeletionRequest]
+) -> list[DeletionRequest]:
+    """The same training and the same requests with the clients in this process."""
+    federation = InProcessFederation(directory, run_config)
+    try:
+        federation.run()
+        for request in requests:
+            federation.file(request.target, request.method, **request.parameters)
+        federation.run()
+        return federation.ledger.list_requests()
+    finally:
+        federation.close()
+
+
+def test_no_method_is_left_out() -> None:
+    """Those that train in another way, and those of the second order, are shown elsewhere."""
+    elsewhere = {"sisa", "hf-online", "newton-cg", "hf-kcu", "hf-kcu-influence"}
+    assert {method for method, _ in REQUESTS} == set(METHODS) - elsewhere
+
+
+def test_the_models_are_those_of_the_same_requests_in_one_process(history: History) -> None:
+    """To the bit: before, after unlearning and at the end of each deletion."""
+    here = {request.method: hashes(request) for request in history.requests}
+    assert here == {request.method: hashes(request) for request in history.replayed}
+
+
+def test_each_deletion_starts_from_the_one_before(history: History) -> None:
+    """The requests share one model, one after the other."""
+    models = [hashes(request) for request in history.requests]
+    before = [model["model_hash_before"] for model in models]
+    after = [model["model_hash_after"] for model in models]
+    assert before[1:] == after[:-1]
+    changed = [
+        request.method
+        for request, model in zip(history.requests, models, strict=True)
+        if model["model_hash_unlearned"] != model["model_hash_before"]
+    ]
+    assert changed == [request.method for request in history.requests if request.method != "natural"]
+
+
+def test_each_report_is_of_its_deletion_and_verified(history: History) -> None:
+    """The service hands out the report with the ledger's models; forgotten data was measured before and after."""
+    for request, report in zip(history.requests, history.reports, strict=True):
+        assert report["request"]["method"] == request.method
+        assert report["model_hash_after"] == request.result["model_hash_after"]
+        stages = {item["stage"]: item for item in report["measurements"]}
+        assert set(stages) == {"before", "unlearned"}, request.method
+        assert stages["before"]["forgotten"]["num_examples"] >= SAMPLES, request.method
+        assert stages["unlearned"]["attacks"], request.method
+
+
+def test_nothing_is_left_of_what_was_kept_of_the_forgotten(history: History) -> None:
+    """Each side had kept what its methods need, of every client; all of them have something forgotten."""
+    for number in range(NUM_CLIENTS):
+        heads = {"fedau-learning"} if number == 0 else set()
+        assert set(history.kept[f"client {number}"]) == {"pga"} | heads
+        assert history.kept[f"server, client {number}"] == ["federaser", "federaser"]
+    assert history.left == {who: [] for who in history.kept}

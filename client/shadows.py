@@ -55,6 +55,9 @@ def handle_fit_shadows(message: Message, local: Local) -> RecordDict:
     """Say what the shadow models make of the forgotten examples and of held-out ones, of each set a sample.
 
     The sample and its handles are those of the measurements (`client.handlers.handle_measure`).
+
+    Raises:
+        DataError: this client was forgotten, and this does not belong to its deletion.
     """
     forget = Forget.from_json(local.values.get("forget", {}))
     tombstones = local.memory.tombstones()

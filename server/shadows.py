@@ -64,12 +64,16 @@ def begun(driver: Driver, state: FederationState) -> None:
 
 
 def is_due(driver: Driver, state: FederationState) -> bool:
-    """Whether the shadow federations are behind and it is their turn."""
-    return (
-        driver.settings.shadow_federations > 0
-        and driver.shadow_turns < MOST_TURNS
-        and ShadowStore(driver.state_dir).rounds() < state.training_rounds
-    )
+    """Whether the shadow federations are behind and it is their turn.
+
+    A run that has done its rounds does the last one with them, and does not stay to catch up after a deletion.
+    """
+    settings = driver.settings
+    if not settings.shadow_federations or driver.shadow_turns >= MOST_TURNS:
+        return False
+    behind = state.training_rounds - ShadowStore(driver.state_dir).rounds()
+    is_over = 0 < settings.rounds <= state.training_rounds
+    return behind == 1 or (behind > 1 and not is_over)
 
 
 def train_round(driver: Driver, state: FederationState) -> None:

@@ -178,25 +178,37 @@ def test_a_deletion_reaches_the_shadow_models(history):
 
 
 def test_new_shadow_federations_catch_up(history):
-    """Two rounds where the deletion's run ended, the third as the next one starts, then one a round."""
+    """Two rounds, then two after each round of the federation, until both have had five."""
     kinds = {TRAIN: "round", TRAIN_SHADOWS: "shadows"}
     node = history.node("0")
     sent = [message.metadata for message in history.grid.sent if message.metadata.dst_node_id == node]
     last = max(place for place, message in enumerate(sent) if message.message_type == UNLEARN)
     after = [kinds[message.message_type] for message in sent[last:] if message.message_type in kinds]
-    assert after == ["shadows"] * 3 + ["round", "shadows"] * 2
+    assert after == ["shadows", "shadows", "round"] * 2 + ["shadows"]
 
 
 @pytest.mark.parametrize(
-    ("count", "turns", "rounds", "is_due"),
-    [(4, 0, 3, True), (4, 1, 3, True), (4, 2, 3, False), (4, 0, 2, False), (0, 0, 3, False)],
-    ids=["first", "second", "third", "level", "off"],
+    ("settings", "turns", "rounds", "is_due"),
+    [
+        ((4, 0), 0, 4, True),
+        ((4, 0), 1, 4, True),
+        ((4, 0), 2, 4, False),
+        ((4, 0), 0, 2, False),
+        ((0, 0), 0, 3, False),
+        ((4, 4), 0, 4, False),
+        ((4, 3), 1, 3, True),
+    ],
+    ids=["first", "second", "third", "level", "off", "run-over", "last-round-of-a-run"],
 )
-def test_two_shadow_rounds_at_most_follow_a_training_round(history, count, turns, rounds, is_due, tmp_path):
-    """Shadow federations of 2 rounds, beside one of `rounds`: the federation is held up by two rounds at most."""
+def test_two_shadow_rounds_at_most_follow_a_training_round(
+    history, settings, turns, rounds, is_due, tmp_path
+):
+    """Shadow federations of 2 rounds beside one of `rounds`: it is held up by two rounds, its end by one."""
     ShadowStore(tmp_path).save(replace(history.shadows_before, rounds=2))
     driver = SimpleNamespace(
-        settings=SimpleNamespace(shadow_federations=count), shadow_turns=turns, state_dir=tmp_path
+        settings=SimpleNamespace(shadow_federations=settings[0], rounds=settings[1]),
+        shadow_turns=turns,
+        state_dir=tmp_path,
     )
     state = replace(history.original, training_rounds=rounds)
     assert shadows.is_due(driver, state) == is_due

@@ -15,10 +15,11 @@ renormalised   e ← Σ_{i∉U} v_i (ρ^K_i e + κ_i x²/2)
                    + Σ_{u∈U} (w_U−w_u)/(1−w_u) g |a_u| + Σ_{u∈U} (w_U−w_u)/(1−w_U) ‖D_u‖
 fixed          e ← (Σ_{i∉U} w_i ρ^K_i + w_U) e + Σ_{i∉U} w_i κ_i x²/2 + Σ_{u∈U} w_u h_u Σ_{u∈U} |a_u|
 
-with x = e + Σ_{u∈U} |a_u| ≥ ‖z‖. For one client the last two sums of the first line are nothing; g bounds
-‖J_i − J_j‖ and h_u bounds ‖I − J_u‖. The lengths and the D_u are those of this run, known to the server, so the bound
-needs no bound on gradients or weights and holds whatever noise was added before. A momentum would break the
-first sentence. Rounding is left out of account.
+with x ≥ ‖z‖ the smaller of e + Σ_{u∈U} |a_u| and what the same steps give for z itself,
+x ← Σ_{i∉U} v_i ρ^K_i x + ‖D_U‖ (the second keeps long trainings from growing without bound). For one client
+the last two sums of the first line are nothing; g bounds ‖J_i − J_j‖ and h_u bounds ‖I − J_u‖. The lengths and the
+D_u are those of this run, known to the server, so the bound needs no bound on gradients or weights and holds
+whatever noise was added before. A momentum would break the first sentence. Rounding is left out of account.
 
 Earlier releases: the model that release j gave away is the same in both worlds to whoever has seen it, so their noise
 differs by up to Δ_j, and from there on the clean models do. Hence e ← e + Δ_j after release j. With that the Δ of
@@ -107,14 +108,16 @@ def federated_bound(
     Raises:
         NumericalError: the bound is no finite number; the learning rate is too large for these constants.
     """
-    error, waiting = 0.0, sorted(earlier, key=lambda one: one.number)
+    error, distance = 0.0, 0.0
+    waiting = sorted(earlier, key=lambda one: one.number)
     for one in rounds:
+        lengths = {unit: one.vectors.get(unit, 0.0) for unit in forgotten}
         while waiting and waiting[0].number < one.number:
             error += waiting.pop(0).sensitivity
-        gone = forgotten & one.clients.keys()
-        lengths = {unit: one.vectors.get(unit, 0.0) for unit in forgotten}
+            distance = math.inf  # the model has been moved: only its error is known now
+        distance = min(distance, error + sum(lengths.values()))
         try:
-            error = _after_round(constants, one, gone, lengths, weighting, error)
+            error, distance = _after_round(constants, one, forgotten, lengths, weighting, error, distance)
         except OverflowError:
             error = math.inf
         if not math.isfinite(error):
@@ -134,39 +137,43 @@ def federated_bound(
 def _after_round(
     constants: Constants,
     one: RoundLengths,
-    gone: frozenset[str],
+    forgotten: frozenset[str],
     lengths: Mapping[str, float],
     weighting: Weighting,
     error: float,
-) -> float:
-    """E after the round; `gone` are those of the forgotten that took part."""
+    distance: float,
+) -> tuple[float, float]:
+    """E and x after the round."""
     total = sum(work.num_examples for work in one.clients.values())
     weights = {client: work.num_examples / total for client, work in one.clients.items() if work.num_examples}
     counts = {client: one.clients[client].num_steps for client in weights}
     steps = _Steps.of(constants, one.learning_rate)
     all_lengths = sum(lengths.values())
-    stayed = weights.keys() - gone
-    out = sum(weights[client] for client in gone & weights.keys())
+    gone, stayed = sorted(weights.keys() & forgotten), sorted(weights.keys() - forgotten)
+    out = sum(weights[client] for client in gone)
     share = 1.0
     if weighting is Weighting.RENORMALISED:
         if not stayed:
-            return error + _left_out(one, weights, lengths, steps)
+            return error + _left_out(one, weights, lengths, steps), distance + one.moved
         share = 1 - out
-    carried = 0.0
-    for client in sorted(stayed):
-        second_order = steps.curvature(counts[client]) * (error + all_lengths) ** 2 / 2
-        carried += weights[client] / share * (steps.contraction(counts[client]) * error + second_order)
+    carried = moved = 0.0
+    for client in stayed:
+        contraction = weights[client] / share * steps.contraction(counts[client])
+        carried += contraction * error
+        carried += weights[client] / share * steps.curvature(counts[client]) * distance**2 / 2
+        moved += contraction * distance
     if weighting is Weighting.FIXED:
-        stale = sum(weights[unit] * steps.from_identity(counts[unit]) for unit in gone & weights.keys())
-        return carried + out * error + stale * all_lengths
+        stale = sum(weights[unit] * steps.from_identity(counts[unit]) for unit in gone)
+        sent_back = sum(weights[unit] * (one.moved + one.clients[unit].distance) for unit in gone)
+        return carried + out * error + stale * all_lengths, moved + out * distance + sent_back
     apart = steps.apart(min(counts.values()), max(counts.values()))
     for unit, length in lengths.items():
-        own = weights.get(unit, 0.0)
-        carried += (out - own) / (1 - own) * apart * length
-        if own:
-            added = own / (1 - own) * one.clients[unit].distance
-            carried += (out - own) / (1 - out) * added
-    return carried
+        carried += (out - weights.get(unit, 0.0)) / (1 - weights.get(unit, 0.0)) * apart * length
+    for unit in gone:
+        own, added = weights[unit], weights[unit] * one.clients[unit].distance
+        carried += (out - own) / (1 - out) * added / (1 - own)
+        moved += added / (1 - out)
+    return carried, moved
 
 
 def _left_out(

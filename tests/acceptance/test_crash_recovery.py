@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from client.memory import DirectoryMemory
 from server.checkpoints import CheckpointStore
 from server.ledger import Ledger
+from unlearning.methods import METHODS
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
 
@@ -98,6 +100,60 @@ def test_a_kill_at_any_write_changes_nothing_in_the_end(federation, monkeypatch,
         recorded = {record.round for record in one.ledger.rounds()}
         assert recorded == set(range(1, state.round + 1)), f"killed at write {kill_at}: a round has no record"
         one.close()
+
+
+WITHOUT_PREPARATION = {
+    "natural": "",
+    "puf-special": "",
+    "puf-regular": "",
+    "not": "",
+    "fedau": "epochs=1",
+    "gradient-ascent": "epochs=1",
+    "mode": "degradation_rounds=1 guidance_rounds=2",
+    "retrain": "rounds=2",
+    "hf-kcu": "iterations=2",
+    "hf-kcu-influence": "iterations=2",
+    "newton-cg": "iterations=2",
+}
+"""With few exchanges each; the kills of methods that prepare in training are in test_prepared_methods.py."""
+
+STRIDE = 11
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", WITHOUT_PREPARATION)
+def test_every_method_survives_kills(federation, monkeypatch, method):
+    """At every eleventh write, from another one on with each method: the bits and the one completion of no kill."""
+    settings = {
+        "requests": f"at=1 client=1 method={method} {WITHOUT_PREPARATION[method]}",
+        "rounds": 2,
+        "recovery_max_rounds": 1,
+        "num_clients": 3,
+        "max_examples": 150,
+        "attack_samples": 20,
+    }
+    killer = Killer(monkeypatch, (*DURABLE_STEPS, (DirectoryMemory, "bury")))
+    whole = federation(name="whole", **settings)
+    expected = content_hash(whole.run().parameters)
+    total = killer.writes
+    first = 1 + list(WITHOUT_PREPARATION).index(method)
+    for kill_at in range(first, total + 1, STRIDE):
+        one = federation(name=f"killed-{kill_at}", **settings)
+        killer.writes, killer.kill_at = 0, kill_at
+        with pytest.raises(Killed):
+            one.run()
+        killer.kill_at = -1
+        one.new_grid()
+        assert content_hash(one.run().parameters) == expected, f"killed at write {kill_at} of {total}"
+        completed = [event for event in one.ledger.all_events() if event.to_status is Status.COMPLETED]
+        assert len(completed) == 1, f"killed at write {kill_at}"
+        one.close()
+
+
+def test_the_kills_leave_no_method_out():
+    """Each is either here or among those that prepare."""
+    prepared = {name for name, method in METHODS.items() if method.info.preparation is not None}
+    assert set(WITHOUT_PREPARATION) == set(METHODS) - prepared
 
 
 def test_an_old_server_process_is_fenced_off(federation):

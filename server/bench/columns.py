@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+from unlearning.verification.mia_u import Construction
+
 Row: TypeAlias = dict[str, Any]
 """One case of one method and seed, as JSON."""
 
@@ -96,9 +98,9 @@ def _share(attack: str) -> Callable[[Row], float | None]:
     return lambda row: row["attacks"].get(attack)
 
 
-def _auc(attack: str) -> Callable[[Row], float | None]:
+def _auc(attack: str, key: str = "figures") -> Callable[[Row], float | None]:
     def value(row: Row) -> float | None:
-        estimate = (row.get("figures", {}).get(attack) or {}).get("auc")
+        estimate = (row.get(key, {}).get(attack) or {}).get("auc")
         return None if estimate is None else estimate["value"]
 
     return value
@@ -137,10 +139,17 @@ COLUMNS: Mapping[str, Column] = {
     "spearman": Column("loss change, Spearman", _of("spearman")),
     "forget-unlearned": Column("forget, before recovery", _of("forget_unlearned"), Unit.PERCENT),
     "test-unlearned": Column("test, before recovery", _of("test_unlearned"), Unit.PERCENT),
-    "auc-confidence": Column("AUC, confidence", _auc("confidence"), beside=Beside.DISTANCE),
+    "auc-confidence": Column("AUC, confidence", _auc("confidence-threshold"), beside=Beside.DISTANCE),
     "auc-yeom": Column("AUC, loss", _auc("yeom"), beside=Beside.DISTANCE),
-    "auc-lira": Column("AUC, LiRA", _auc("lira-offline"), beside=Beside.DISTANCE),
-    "auc-mia-u": Column("AUC, MIA-U", _auc("mia-u-euclidean"), beside=Beside.DISTANCE),
+    "auc-lira-before": Column("AUC, LiRA, before", _auc("lira-online", "figures_before")),
+    "auc-lira": Column("AUC, LiRA", _auc("lira-online")),
+    "auc-lira-offline-before": Column("AUC, LiRA offline, before", _auc("lira-offline", "figures_before")),
+    "auc-lira-offline": Column("AUC, LiRA offline", _auc("lira-offline")),
+    "auc-mia-u": Column("AUC, MIA-U, distance", _auc("mia-u-euclidean")),
+    **{
+        f"auc-mia-u-{name}": Column(f"AUC, MIA-U, {name} learnt", _auc(f"mia-u-learnt-{name}"))
+        for name in map(str, Construction)
+    },
 }
 
 ACCURACIES = ("test", "retained", "forget", "confidence", "yeom")
@@ -165,6 +174,6 @@ DISTANCES = (
     "forget-unlearned",
     "test-unlearned",
 )
-ATTACKS = ("auc-confidence", "auc-yeom", "auc-lira", "auc-mia-u")
+ATTACKS = tuple(name for name in COLUMNS if name.startswith("auc-"))
 TABLES = (ACCURACIES, COSTS, DISTANCES, ATTACKS)
 """What an experiment prints that names no columns of its own."""

@@ -39,8 +39,12 @@ def scores(measurement: Measurement) -> Row:
         )
     }
     row["forget_loss"] = measurement.forgotten.loss if measurement.forgotten else None
-    figures = {name: figure.to_json() for name, figure in measurement.figures.items()}
-    return {**row, "attacks": dict(measurement.attacks), "figures": figures}
+    return {**row, "attacks": dict(measurement.attacks), "figures": figures_of(measurement)}
+
+
+def figures_of(measurement: Measurement) -> Row:
+    """Every attack by name, with intervals."""
+    return {name: figure.to_json() for name, figure in measurement.figures.items()}
 
 
 def costs_of_rounds(driver: Driver, *, after: int = 0) -> Row:

@@ -151,6 +151,7 @@ class SeedRun:
             done = [driver.ledger.get(request.id) for request in filed]
             wrong = [request for request in done if request.status is not Status.COMPLETED]
             if wrong:  # a finding too: some methods do not survive every federation
+                shutil.rmtree(directory)
                 return {"failed": f"{wrong[0].status}: {wrong[0].reason}", "attacks": {}}
             row = {
                 **self._measured(driver, state, self._targets(case)),
@@ -159,6 +160,7 @@ class SeedRun:
                 **self._beside_retrain(case, _newest(original), state),
             }
         shutil.rmtree(directory)  # the row is all that is left of it; histories are large
+        row["figures"] = row.pop("figures_after") | row["figures"]
         return row | measures.faithfulness(beside[ORIGINAL], row, beside[RETRAIN])
 
     def _of_deletion(
@@ -192,6 +194,8 @@ class SeedRun:
             "forget_curve": [item.forgotten.score for item in followed if item.forgotten]
             if driver.settings.measure_every_recovery_round
             else [],
+            "figures_before": measures.figures_of(stages[0]),
+            "figures_after": measures.figures_of(stages[-1]),
             "findings": reports[-1]["unlearning"]["findings"],
         }
 
@@ -366,8 +370,8 @@ def _serves(prepared: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 
 
 def _copy(source: str, target: str) -> None:
-    """A hard link where the file is never written in place; the ledger is copied."""
-    if Path(source).name.startswith("ledger.db"):
-        shutil.copy2(source, target)
-    else:
+    """A hard link for checkpoints, which are only ever replaced; what may be written or overwritten is copied."""
+    if Path(source).parent.name == "checkpoints":
         os.link(source, target)
+    else:
+        shutil.copy2(source, target)

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from server.bench import figures, runner, tables
@@ -165,6 +166,11 @@ def test_a_whole_experiment_runs_and_goes_on_where_it_stopped(tmp_path):
     assert rows == runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
     assert files == {path: path.stat().st_mtime_ns for path in files}
     assert json.dumps(rows)
+    (original,) = (tmp_path / "work").glob("*/seed-0/original-1")
+    histories = list((original / "kept").rglob("*.npz"))
+    assert histories
+    for path in histories:  # each method worked on a copy: what it erased there is whole here
+        assert np.load(path).files
     (figure,) = figures.draw(experiment, rows, tmp_path / "tiny")
     assert figure.stat().st_size > 10_000
     text = tables.markdown(experiment, rows, runner.circumstances(experiment))

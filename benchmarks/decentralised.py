@@ -92,9 +92,9 @@ def _digest(settings: object) -> str:
     return hashlib.sha256(repr(settings).encode()).hexdigest()[:8]
 
 
-def cases(experiments: Sequence[Experiment], seeds: int) -> Iterator[Case]:
+def cases(experiments: Sequence[Experiment], seeds: int, *, first: int = 0) -> Iterator[Case]:
     """All cases, one seed after the other, so that a stopped run has whole tables of fewer seeds."""
-    for seed in range(seeds):
+    for seed in range(first, seeds):
         for experiment in experiments:
             for partition in ("iid", "dirichlet"):
                 for topology in ("ring", "ER"):
@@ -191,6 +191,7 @@ def main(
     output: Annotated[Path, typer.Option(help="Where the page goes, without an ending.")],
     only: Annotated[list[str] | None, typer.Option(help="Only these data sets.")] = None,
     seeds: Annotated[int, typer.Option(min=1)] = 3,
+    first_seed: Annotated[int, typer.Option(min=0, help="For runs side by side.")] = 0,
     full: Annotated[bool, typer.Option("--full", help="CIFAR-10 with ResNet-18, too.")] = False,
 ) -> None:
     """Run what is missing, and write the page after every case."""
@@ -198,7 +199,7 @@ def main(
     chosen = only or [name for name in known if full or name != CIFAR10.dataset]
     if set(chosen) - set(known):
         raise typer.BadParameter(f"the data sets are {', '.join(known)}", param_hint="--only")
-    for case in cases([one for one in EXPERIMENTS if one.dataset in chosen], seeds):
+    for case in cases([one for one in EXPERIMENTS if one.dataset in chosen], seeds, first=first_seed):
         if case.file(work).exists():
             continue
         for row in computed(case, data_dir, work):

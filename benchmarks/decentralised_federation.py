@@ -86,7 +86,7 @@ class Federation:
     ) -> InProcessNetwork:
         """Peers before the first round, or with these models after `begun` rounds."""
         experiment, graph = self.experiment, graph or self.graph
-        rules = PeerRules(rounds=experiment.rounds if rounds is None else rounds)
+        rules = PeerRules(rounds=experiment.rounds if rounds is None else rounds, mixes_first=True)
         start = initial_parameters(self.task, self.settings.seed)
         training = TrainingSettings(
             batch_size=experiment.batch_size,

@@ -76,6 +76,8 @@ def _introduction() -> list[str]:
         "fitted to retained and test examples takes for members; compare with RT. Test accuracy is on the whole test "
         "set, a forgotten class included. *Seconds*: processor seconds of all ten peers together, by turns in "
         "one process, without a network.",
+        "",
+        "What follows from it: [A federation without a server](../decentralised.md#measured).",
     ]
 
 

@@ -189,6 +189,7 @@ class PeerConfig(_Section):
             fine_tuning_rounds=self.deletion.fine_tuning_rounds,
             shared_curvature=self.deletion.shared_curvature,
             weighs_examples=not self.deletion.as_published,
+            mixes_first=self.training.local_steps != 1,
         )
 
     def tls_files(self) -> Tls | None:

@@ -38,12 +38,14 @@ class PeerRules:
     rounds: of training; 0 goes on for ever. fine_tuning_rounds: after each deletion, when training has ended.
     shared_curvature: deletions of samples and classes wait for everybody's curvature, too.
     weighs_examples: every example counts the same; else every peer does.
+    mixes_first: a round's training begins at the mixture of models, as more than one step needs (`local_move`).
     """
 
     rounds: int = 0
     fine_tuning_rounds: int = 1
     shared_curvature: bool = False
     weighs_examples: bool = True
+    mixes_first: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,28 +281,33 @@ class Peer:
         scale = 1.0
         if rules.weighs_examples and total:
             scale = example_scale(counts[self.name], total, len(self._graph.nodes))
-        return Round(
-            number=self._model.round, parameters=self._model.vector, without=self.forgotten(), scale=scale
-        )
+        parameters = self._mixed() if rules.mixes_first else self._model.vector
+        return Round(number=self._model.round, parameters=parameters, without=self.forgotten(), scale=scale)
 
     def finish_round(self, begun: Round, move: Vector) -> None:
-        """Mix, add the move (d,), and offer the result. Nothing happens if the round was overtaken."""
+        """Mix, add the move (d,), and offer the result. Nothing happens if the round was overtaken.
+
+        Mixed again where the round began with that: corrections may have come since.
+        """
         model = self._model
         if begun.number != model.round or self.has_left:
             return
-        offers = self._usable()
-        models: Mapping[str, Vector] = {
-            self.name: model.vector,
-            **{sender: self._corrected(offer) for sender, offer in offers.items()},
-        }
-        vector = mixed(self.name, mixing_row(self._graph, self.name), models) + move
+        vector = self._mixed() + move
         self._last_round = self.offer()
-        after = max([model.round, *(offer.round for offer in offers.values())]) + 1
+        after = max([model.round, *(offer.round for offer in self._usable().values())]) + 1
         has_trained = model.has_trained or bool(np.any(move))
         self._keep(
             replace(model, round=after, vector=same_dtype(vector, model.vector), has_trained=has_trained)
         )
         self._publish()
+
+    def _mixed(self) -> Vector:
+        """The own model and the neighbours', mixed, with every correction that the own one has."""
+        models: Mapping[str, Vector] = {
+            self.name: self._model.vector,
+            **{sender: self._corrected(offer) for sender, offer in self._usable().items()},
+        }
+        return mixed(self.name, mixing_row(self._graph, self.name), models)
 
     def _usable(self) -> dict[str, Offer]:
         """Of each neighbour the earliest model that is not older than the own one, if its corrections are known."""

@@ -1,7 +1,10 @@
 """One round of D-PSGD at one peer: x_i ← Σ_j Q_ij x_j − γ ∇F_i(x_i, ξ).
 
-The gradient is taken at the peer's own model, so it can be computed while the neighbours' models travel. With
-more than one local step, or whole epochs (the paper's experiments), −γ∇F is the move of local training from x_i.
+For one step the gradient is taken at the peer's own model, as written, so it can be computed while the neighbours'
+models travel. More than one local step, or whole epochs (the paper's experiments), begin at the mixture
+z_i = Σ_j Q_ij x_j: x_i ← z_i + (train(z_i) − z_i). Begun at x_i, a move that goes all the way down a steep direction is
+x* − x_i, and x ← Q x + x* − x has the factor λ − 1 for each eigenvalue λ of Q: below −1 where λ is negative, as a
+ring's −1/3, so that neighbours swing against each other ever more.
 
 Peers of different size: all peers with the same γ minimise the mean of the local losses, in which an example of
 a small peer counts for more. With γ_i = γ N n_i/n the federation minimises the mean loss over all examples.

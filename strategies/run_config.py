@@ -155,10 +155,10 @@ class RunSettings(BaseModel):
         if count < FEWEST or count % 2:
             wrong.append(f"shadow-federations: give an even number of {FEWEST} or more, or 0, got {count}.")
         for name, prepared in self.preparations().items():
-            if prepared.preparation.replaces_training:
+            if prepared.preparation.replaces_training and not prepared.preparation.keeps_the_model:
                 wrong.append(
-                    f"shadow-federations: prepare={name} trains in a way of its own, which shadow federations "
-                    "do not; set one of the two only."
+                    f"shadow-federations: prepare={name} trains another model than shadow federations do; set one "
+                    "of the two only."
                 )
         return wrong
 

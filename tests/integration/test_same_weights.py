@@ -3,9 +3,10 @@
 The same settings, with two deletions written into them, run on the in-process Grid, by `flwr run . local`
 (Ray) and against a SuperLink with SuperNodes. A model's hash is over its bits, so equal hashes are more
 than equality to a tolerance; the last weights are also compared as numbers, so that a failure says how
-far apart they are.
+far apart they are. Shadow federations run beside it: they are the same too, and so is what LiRA makes of them.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from server.flower_control import ConfigValue, config_argument, flower_environme
 from server.ledger import Ledger
 from server.local_deployment import LocalDeployment
 from server.process_group import living_processes
+from server.shadow_store import ShadowStore
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import SETTINGS, hashes
@@ -38,6 +41,7 @@ RUN_CONFIG: Mapping[str, ConfigValue] = {
     **SETTINGS,
     "num-clients": NUM_CLIENTS,
     "rounds": 3,
+    "shadow-federations": 4,
     "prepare": "hf-online",  # changes no bit of the models, and the first deletion is its vector
     "requests": "at=1 client=2 method=hf-online; at=2 client=1 method=puf-regular",
 }
@@ -45,11 +49,17 @@ RUN_CONFIG: Mapping[str, ConfigValue] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run ends in. `models`: by request, hashes before, after unlearning, and after recovery."""
+    """What a run ends in.
+
+    models: by request, hashes before, after unlearning, and after recovery.
+    shadows: the shadow models, (shadows, d). lira: the figures of the second deletion, before and after.
+    """
 
     weights: Vector
     rounds: list[tuple[str, list[str], int]]
     models: list[dict[str, str]]
+    shadows: Vector
+    lira: list[dict[str, Any]]
 
 
 def outcome_in(state_dir: Path) -> Outcome:
@@ -60,6 +70,9 @@ def outcome_in(state_dir: Path) -> Outcome:
     try:
         requests = ledger.list_requests()
         assert [request.status for request in requests] == [Status.COMPLETED] * 2
+        shadows = ShadowStore(state_dir).load()
+        assert shadows is not None
+        report = json.loads((state_dir / "reports" / requests[1].id / "report.json").read_text())
         return Outcome(
             weights=state.parameters,
             rounds=[
@@ -67,6 +80,8 @@ def outcome_in(state_dir: Path) -> Outcome:
                 for record in ledger.rounds()
             ],
             models=[hashes(request) for request in requests],
+            shadows=np.stack(shadows.models),
+            lira=[report["attacks"][when]["lira-online"] for when in ("before", "after")],
         )
     finally:
         ledger.close()
@@ -148,6 +163,8 @@ def test_the_weights_do_not_depend_on_where_the_federation_runs(
         found.weights, expected.weights, rtol=1e-4, atol=1e-7, err_msg=f"largest difference {difference:g}"
     )
     assert found.models == expected.models, f"the last weights differ by {difference:g} at most"
+    np.testing.assert_allclose(found.shadows, expected.shadows, rtol=1e-4, atol=1e-7)
+    assert found.lira == expected.lira
 
 
 def test_each_deletion_changes_the_model_twice(expected: Outcome) -> None:

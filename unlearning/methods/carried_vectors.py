@@ -58,6 +58,7 @@ class CarryVectors(Preparation):
     Options = CarriedVectorOptions
     from_the_start = True
     replaces_training = True
+    keeps_the_model = True
     keeps = "the server the last two vectors of each forgettable client, each as large as the model"
 
     def send(self, options: PreparationOptions, number: int, store: Store, forgotten: Exclusions) -> Arrays:

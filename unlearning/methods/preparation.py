@@ -82,6 +82,7 @@ class Preparation:
 
     from_the_start: whether it is of no use unless it was switched on before the first round.
     replaces_training: whether `train` does local training itself; at most one such can be switched on.
+    keeps_the_model: whether the model is, bit for bit, that of ordinary training though this replaces training.
     stands_alone: whether no other can be switched on beside it.
     keeps: what is kept where, in plain words, for `methods` and the documentation.
     """
@@ -89,6 +90,7 @@ class Preparation:
     Options: type[PreparationOptions] = PreparationOptions
     from_the_start: bool = False
     replaces_training: bool = False
+    keeps_the_model: bool = False
     stands_alone: bool = False
     keeps: str = ""
 

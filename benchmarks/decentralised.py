@@ -58,9 +58,9 @@ FASHION_MNIST = Experiment(
     rounds=20,
     batch_size=20,
     learning_rate=0.05,
-    corrections=replace(DIAGONAL, damping=3.0),
-    client_corrections=replace(DIAGONAL, damping=3.0),
-    compared=tuple(replace(DIAGONAL, damping=damping) for damping in (1.0, 3.0, 10.0)),
+    corrections=DIAGONAL,
+    client_corrections=DIAGONAL,
+    compared=tuple(replace(DIAGONAL, damping=damping) for damping in (0.1, 1.0, 3.0)),
 )
 CIFAR10 = replace(MNIST, dataset="cifar10", model="resnet18", rounds=100, compared=())
 EXPERIMENTS = (MNIST, FASHION_MNIST, CIFAR10)

@@ -102,3 +102,9 @@ def test_settings_that_allow_no_shadow_federations_are_refused(settings, words):
     """Before the first round, with what to give instead."""
     with pytest.raises(ConfigurationError, match=words):
         RunSettings.from_run_config(settings)
+
+
+def test_a_preparation_that_leaves_the_model_as_it_is_goes_with_shadow_federations():
+    """HF-online carries vectors through the training and changes no bit of the model."""
+    settings = RunSettings.from_run_config({"shadow-federations": 8, "prepare": "hf-online"})
+    assert settings.shadow_federations == 8

@@ -112,7 +112,7 @@ def test_a_stopped_run_goes_on_without_computing_again(
     """Finished cases are read, and the page is the same."""
     monkeypatch.setattr(benchmark, "EXPERIMENTS", (replace(TINY, rounds=1),))
     every_case = benchmark.cases
-    monkeypatch.setattr(benchmark, "cases", lambda chosen, seeds: islice(every_case(chosen, seeds), 2))
+    monkeypatch.setattr(benchmark, "cases", lambda *of, **by: islice(every_case(*of, **by), 2))
     work, output = tmp_path / "work", tmp_path / "page"
     benchmark.main(data_dir="", work=work, output=output, only=None, seeds=1, full=False)
     page = output.with_suffix(".md").read_text()

@@ -246,7 +246,8 @@ class DeletionService(DeletionServiceServicer):
             ]
             after_event = events[-1].sequence if events else after_event
             after_round = rounds[-1].sequence if rounds else after_round
-            yield from sorted([*rounds, *events], key=lambda item: item.at)
+            happened: list[Event | RoundRecord] = [*rounds, *events]
+            yield from sorted(happened, key=lambda item: item.at)
             if not current.is_open:
                 yield current
                 return

@@ -75,7 +75,7 @@ def _forgetting(axes: "Axes", groups: Groups, styles: Styles) -> None:
     axes.set_ylabel("distance of forget accuracy to Retrain, points")
     axes.set_title("Forgetting against recovery cost (down and left is better)")
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))  # beside, where it hides no point
 
 
 def _speed(axes: "Axes", groups: Groups, styles: Styles) -> None:

@@ -13,6 +13,7 @@ from client.memory import DirectoryMemory
 from client.peer.config import PeerConfig, read_config
 from client.peer.items import Kind
 from client.peer.journal import DirectoryJournal
+from client.peer.privacy import RELEASE, spent
 from client.peer.record import Record
 from unlearning.errors import InvalidRequest
 from unlearning.requests import Granularity, Target, parse_sample_ids
@@ -94,7 +95,11 @@ def described(config: PeerConfig) -> dict[str, Any]:
                     "deleted": correction.values["deleted"],
                     "in_model": model is not None and correction.id in model.applied,
                     "reason": correction.values.get("reason"),
-                    **correction.values.get("account", {}),
+                    **{
+                        name: value
+                        for name, value in correction.values.get("account", {}).items()
+                        if name != RELEASE
+                    },
                 }
                 for correction in record.of(Kind.CORRECTION, item.subject)
             },
@@ -107,6 +112,7 @@ def described(config: PeerConfig) -> dict[str, Any]:
         "members": list(record.graph().nodes),
         "examples": record.counts(),
         "requests": requests,
+        "privacy": spent(record, delta=config.deletion.delta, epsilon=config.deletion.epsilon),
         "answers": {filed["key"]: filed["answer"] for filed in DirectoryMemory(config.state_dir).sent()},
         "waiting": [filed["key"] for filed in DirectoryMemory(config.state_dir).outbox()],
     }

@@ -6,7 +6,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from client.peer.privacy import RELEASE
 from unlearning.certified import (
+    AccountedRelease,
     Constants,
     feature_norm,
     logistic_constants,
@@ -171,7 +173,18 @@ class SiteLearner:
                 unmet=(*unmet_assumptions(self.task, settings.l2), *_approximate(settings)),
             )
             made = perturbed(made, certificate, self.generator, as_published=settings.as_published)
-            account |= {"certificate": certificate.statement, "sigma": certificate.sigma}
+            release = AccountedRelease(
+                name=self.peer,
+                number=0,  # peers share no count of what moved their models
+                sigma=certificate.sigma,
+                sensitivity=certificate.sensitivity,
+                unmet=certificate.unmet,
+            )
+            account |= {
+                "certificate": certificate.statement,
+                "sigma": certificate.sigma,
+                RELEASE: release.values(),
+            }
         return CorrectionAnswer(vector=made.vector, weight=made.weight, account=account)
 
     def _constants(self) -> Constants | None:

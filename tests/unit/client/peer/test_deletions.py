@@ -1,5 +1,6 @@
 """Deletions of samples, classes and clients among peers in one process, down to retraining."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +11,10 @@ from client.peer.items import Item, Kind
 from client.peer.journal import MemoryJournal
 from client.peer.learner import SiteLearner
 from client.peer.node import Peer, PeerRules
+from client.peer.privacy import spent
 from tests.convex import minimiser
 from tests.peers import L2, counting_peer, counting_peers, logistic_peers
+from unlearning.certified import gaussian_epsilon
 from unlearning.curvature import gradient
 from unlearning.decentralised import CorrectionSettings, NoiseSettings, PeerCurvature, complete, ring
 from unlearning.errors import AlreadyForgotten
@@ -256,3 +259,27 @@ def test_noise_with_a_fisher_matrix_is_not_called_certified() -> None:
     statement = item.values["account"]["certificate"]
     assert statement.startswith("Calibrated noise, not certified")
     assert "the bound is for the Hessian" in statement
+
+
+def test_every_peer_adds_up_what_all_deletions_with_noise_have_used() -> None:
+    """Two corrections of Δ/σ each use the ε of one with √2·Δ/σ; without any there is no account."""
+    corrections = CorrectionSettings(curvature=PeerCurvature.FISHER_DIAGONAL, l2=L2, damping=0.1)
+    network = InProcessNetwork(logistic_peers(GRAPH, PeerRules(rounds=1), corrections))
+    peer, other = network.peers["1"], network.peers["2"]
+    assert isinstance(peer.learner, SiteLearner)
+    peer.learner = replace(peer.learner, noise=NoiseSettings(epsilon=0.5, delta=1e-5))
+    network.train()
+    assert spent(other.record, delta=1e-5, epsilon=0.5) is None
+    for key, sample in (("first", "0"), ("second", "1")):
+        peer.file(Target(Granularity.SAMPLE, "1", frozenset({sample})), key)
+        network.settle()
+    account = spent(other.record, delta=1e-5, epsilon=0.5)
+    assert account is not None
+    releases = [item.values["account"]["release"] for item in other.record.of(Kind.CORRECTION)]
+    ratio = math.hypot(*(release["sensitivity"]["value"] / release["sigma"] for release in releases))
+    assert account["num_releases"] == len(releases) == 2
+    assert account["spent_epsilon"] == pytest.approx(
+        gaussian_epsilon(delta=1e-5, sigma=1.0, sensitivity=ratio)
+    )
+    assert account["spent_epsilon"] > 0.5 == account["budget_epsilon"]
+    assert account["basis"] == "empirical"

@@ -1,0 +1,30 @@
+"""What all noised corrections that a peer knows of amount to: (ε, δ) over sequential deletions.
+
+Each correction carries the release that its noise makes (`AccountedRelease`), so every peer can add up what it knows
+of without asking anybody. Corrections of one request add up too: whoever has seen all models has seen all of them.
+"""
+
+from typing import Any
+
+from client.peer.items import Kind
+from client.peer.record import Record
+from unlearning.certified.account import AccountedRelease, account_of
+
+RELEASE = "release"
+"""Under this key a correction's account has `AccountedRelease.values()`."""
+
+_SHOWN = ("num_releases", "spent_epsilon", "spent_delta", "delta", "budget_epsilon", "basis", "unmet")
+
+
+def spent(record: Record, *, delta: float, epsilon: float) -> dict[str, Any] | None:
+    """How much of (`epsilon`, `delta`) the known corrections with noise have used up; None where none has any."""
+    releases = [
+        AccountedRelease.restored(account[RELEASE])
+        for request in record.of(Kind.REQUEST)
+        for correction in record.of(Kind.CORRECTION, request.subject)
+        if RELEASE in (account := correction.values.get("account", {}))
+    ]
+    if not releases:
+        return None
+    values = account_of(releases, delta=delta, epsilon=epsilon or None)
+    return {name: values[name] for name in _SHOWN}

@@ -208,7 +208,8 @@ def _draw_seconds(axis: Any, rows: Rows) -> None:
     axis.set_ylim(
         min(seconds, default=1) / 10, 5 * max(seconds, default=1)
     )  # bars need a foot, the legend room
-    axis.set_xticks(range(len(groups)), [f"{dataset}\n{case}" for dataset, case in groups], fontsize=7)
+    names = [f"{dataset}, {case}" for dataset, case in groups]
+    axis.set_xticks(range(len(groups)), names, fontsize=7, rotation=30, ha="right")
     axis.set_ylabel("processor seconds")
     axis.set_title("Time for a deletion", fontsize=10)
     axis.legend()

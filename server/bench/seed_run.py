@@ -106,7 +106,7 @@ class SeedRun:
 
     def _retrained(self, case: Case) -> Row:
         targets, directory = self._targets(case), self._retrained_directory(case)
-        settings = self._settings(directory)
+        settings = self._settings(directory, **{"shadow-federations": 0})  # no deletion asks them there
         store = CheckpointStore(directory / "checkpoints")
         if store.newest() is None:
             start = initial_parameters(make_task(settings.task()), settings.seed)

@@ -29,7 +29,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from server.bench.columns import COLUMNS
+from server.bench.columns import COLUMNS, ORIGINAL, RETRAIN
 from strategies.run_config import RunSettings
 from unlearning.errors import ConfigurationError, RequestError
 from unlearning.methods import check_supports, method_named, preparations, validated_parameters
@@ -204,6 +204,8 @@ class Experiment(_Strict):
     def _problems_of_methods(self) -> Iterable[str]:
         prepared: dict[str, str] = {}
         for contender in self.methods:
+            if contender.name in (ORIGINAL, RETRAIN):
+                yield f"methods, {contender.name}: the tables have a row of that name; give it a title."
             try:
                 method = method_named(contender.method)
                 validated_parameters(method, contender.parameters)
@@ -232,7 +234,7 @@ class Experiment(_Strict):
         yield from (f"{where}: there is no client {client}." for client in sorted(named - known))
 
     def _problems_of_published(self) -> Iterable[str]:
-        names = {"original", "retrain", *(contender.name for contender in self.methods)}
+        names = {ORIGINAL, RETRAIN, *(contender.name for contender in self.methods)}
         for item in self.published:
             where = f"published, {item.source}"
             yield from (

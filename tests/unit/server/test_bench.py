@@ -47,6 +47,7 @@ def test_every_shipped_experiment_is_in_order(name):
         (('clients: ["0"]', "share: 0.5"), "either clients or a class"),
         (("rounds: 2", "rounds: -2"), "run: rounds"),
         (("natural, ", "natural, natural, "), "natural is there twice"),
+        (("natural, ", "retrain, "), "have a row of that name"),
         (("title: A tiny experiment", "title: [a, b"), "is no YAML"),
     ],
 )

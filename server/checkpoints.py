@@ -22,7 +22,6 @@ from server.state import Batch, Cost, FederationState, Phase
 from unlearning.durable_files import sync_directory, write_atomically
 from unlearning.errors import CheckpointError, DataError
 from unlearning.methods import UnlearningState
-from unlearning.peak_memory import PeakMemory
 from unlearning.requests import Exclusions, Target
 from unlearning.verification.measurement import Measurement
 from unlearning.verification.observations import Outputs
@@ -211,7 +210,7 @@ def _batch_from_json(value: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
             **state,
         )
     # a checkpoint of an earlier version knows of no shadow models
-    fields |= {name: _cost_from_json(fields.get(name, {})) for name in _COSTS}
+    fields |= {name: Cost.from_json(fields.get(name, {})) for name in _COSTS}
     shadowed = fields.get("shadow_fits")
     fields["shadow_fits"] = (
         None if shadowed is None else {name: _fits_from_arrays(name, arrays) for name in shadowed}
@@ -237,8 +236,3 @@ def _fits_from_arrays(name: str, arrays: Mapping[str, NDArray[Any]]) -> ShadowFi
     return ShadowFits.from_arrays(
         {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
     )
-
-
-def _cost_from_json(value: Mapping[str, Any]) -> Cost:
-    """A phase's cost; checkpoints of earlier versions know nothing of its memory."""
-    return Cost(**{**value, "peak_memory": PeakMemory(**value.get("peak_memory", {}))})

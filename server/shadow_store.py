@@ -65,12 +65,7 @@ class ShadowStore:
             "rounds": state.rounds,
             "exclusions": state.exclusions.to_json(),
             "took_part": dict(state.took_part),
-            "cost": {
-                "exchanges": state.cost.exchanges,
-                "seconds": state.cost.seconds,
-                "bytes_sent": state.cost.bytes_sent,
-                "bytes_received": state.cost.bytes_received,
-            },
+            "cost": state.cost.to_json(),
         }
         text = np.frombuffer(json.dumps(meta, sort_keys=True).encode(), dtype=np.uint8)
         buffer = io.BytesIO()
@@ -93,7 +88,7 @@ class ShadowStore:
                     rounds=meta["rounds"],
                     exclusions=Exclusions.from_json(meta["exclusions"]),
                     took_part=meta["took_part"],
-                    cost=Cost(**meta["cost"]),
+                    cost=Cost.from_json(meta["cost"]),
                 )
             except (ValueError, KeyError, TypeError, EOFError, BadZipFile) as exc:
                 _log.warning("The shadow models in %s cannot be read and are trained anew: %s", path, exc)

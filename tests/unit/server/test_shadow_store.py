@@ -5,6 +5,7 @@ import pytest
 
 from server.shadow_store import ShadowState, ShadowStore
 from server.state import Cost
+from unlearning.peak_memory import PeakMemory
 from unlearning.requests import Exclusions, Granularity, Target
 
 STATE = ShadowState(
@@ -13,7 +14,13 @@ STATE = ShadowState(
     rounds=2,
     exclusions=Exclusions().including([Target(Granularity.CLASS, class_label=1)]),
     took_part={"0": 2, "1": 1},
-    cost=Cost(exchanges=2, seconds=1.5, bytes_sent=10, bytes_received=20),
+    cost=Cost(
+        exchanges=2,
+        seconds=1.5,
+        bytes_sent=10,
+        bytes_received=20,
+        peak_memory=PeakMemory(client_bytes=7, server_bytes=9),
+    ),
 )
 
 

@@ -19,7 +19,7 @@ import typer
 from benchmarks.certified import Row, provenance, write
 from unlearning.certified import analytic_sigma, feature_norm, released
 from unlearning.methods.carried_vector_options import CarriedVectorOptions
-from unlearning.methods.carried_vectors import CarryVectors, kept_vector
+from unlearning.methods.carried_vectors import CarryVectors, kept_lengths, kept_vector
 from unlearning.methods.deletion_sensitivity import deletion_sensitivity
 from unlearning.methods.preparation import FederatedRound, LocalRound
 from unlearning.parameters import Vector, weighted_mean
@@ -101,7 +101,12 @@ def measured(
     vector = kept_vector(options, store, LEAVES)
     assert vector is not None, "it was named before training"
     sensitivity, unmet = deletion_sensitivity(
-        setup.task, options, store, weight_decay=l2, forgotten=frozenset({LEAVES}), earlier=()
+        setup.task,
+        options,
+        kept_lengths(options, store),
+        weight_decay=l2,
+        forgotten=frozenset({LEAVES}),
+        earlier=(),
     )
     assert sensitivity is not None, unmet
     sigma = analytic_sigma(epsilon=epsilon, delta=delta, sensitivity=sensitivity.value)

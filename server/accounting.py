@@ -20,9 +20,11 @@ from strategies.run_config import RunSettings
 from unlearning.certified import Account, AccountedRelease, Sensitivity
 from unlearning.certified.noise import largest_ratio
 from unlearning.errors import MethodFailed, UnsupportedRequest
+from unlearning.methods.carried_lengths import KeptLengths
 from unlearning.methods.carried_vector_options import CarriedVectorOptions
+from unlearning.methods.carried_vectors import kept_lengths
 from unlearning.methods.deletion_sensitivity import deletion_sensitivity
-from unlearning.requests import Granularity, Status, Target
+from unlearning.requests import Status, Target
 from unlearning.stores import DirectoryStore
 
 if TYPE_CHECKING:
@@ -83,8 +85,9 @@ def accounted(
     own = batch.parameters
     sigma = float(findings.get("σ", 0.0))
     declared = own.get("sensitivity") if options is None else options.sensitivity
-    sensitivity, unmet = _sensitivity(driver, state, batch.targets, declared)
-    earlier, _ = earlier_releases(driver.ledger)
+    earlier, forgotten = earlier_releases(driver.ledger)
+    forgotten |= {target.client_id for target in batch.targets if target.client_id is not None}
+    sensitivity, unmet = _sensitivity(driver, _lengths(driver, state), forgotten, earlier, declared)
     release = AccountedRelease(
         name=batch.request_ids[0],
         number=state.round + 1,
@@ -118,14 +121,13 @@ def announce(driver: "Driver", state: FederationState) -> None:
     options = budget_of(driver.settings)
     if options is None or state.phase is not Phase.TRAINING or METHOD not in state.prepared_since:
         return
-    earlier, _ = earlier_releases(driver.ledger)
+    earlier, forgotten = earlier_releases(driver.ledger)
+    kept = _lengths(driver, state)
     sensitivities = {}
     for record in driver.ledger.clients():
         client = record.client_id
         if options.has(client) and not state.exclusions.is_forgotten(client):
-            found, unmet = _sensitivity(
-                driver, state, (Target(Granularity.CLIENT, client),), options.sensitivity
-            )
+            found, unmet = _sensitivity(driver, kept, forgotten | {client}, earlier, options.sensitivity)
             sensitivities[client] = [None if found is None else found.value, list(unmet)]
     fact = {
         "epsilon": options.epsilon,
@@ -194,19 +196,31 @@ def _refuse_if_spent(
     )
 
 
-def _sensitivity(
-    driver: "Driver", state: FederationState, targets: tuple[Target, ...], declared: float | None
-) -> tuple[Sensitivity | None, tuple[str, ...]]:
+def _options(driver: "Driver") -> CarriedVectorOptions:
     options: Any = driver.preparations.prepared[METHOD].options
     assert isinstance(options, CarriedVectorOptions)
+    return options
+
+
+def _lengths(driver: "Driver", state: FederationState) -> KeptLengths:
+    """The lengths of all rounds that the vectors were carried through."""
     generation = state.generations.get(METHOD, FIRST)
-    earlier, forgotten = earlier_releases(driver.ledger)
+    return kept_lengths(_options(driver), DirectoryStore(driver.preparations.directory / METHOD / generation))
+
+
+def _sensitivity(
+    driver: "Driver",
+    kept: KeptLengths,
+    forgotten: frozenset[str],
+    earlier: Sequence[AccountedRelease],
+    declared: float | None,
+) -> tuple[Sensitivity | None, tuple[str, ...]]:
     return deletion_sensitivity(
         driver.task,
-        options,
-        DirectoryStore(driver.preparations.directory / METHOD / generation),
+        _options(driver),
+        kept,
         weight_decay=driver.settings.weight_decay,
-        forgotten=forgotten | {target.client_id for target in targets if target.client_id is not None},
+        forgotten=forgotten,
         earlier=earlier,
         declared=declared,
     )

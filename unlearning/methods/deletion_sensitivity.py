@@ -12,9 +12,8 @@ from unlearning.certified import (
     unmet_assumptions,
 )
 from unlearning.errors import ConfigurationError, NumericalError
+from unlearning.methods.carried_lengths import KeptLengths
 from unlearning.methods.carried_vector_options import CarriedVectorOptions
-from unlearning.methods.carried_vectors import kept_lengths
-from unlearning.stores import Store
 from unlearning.tasks.task import Task
 
 _NO_FEATURE_NORM = (
@@ -25,7 +24,7 @@ _NO_FEATURE_NORM = (
 def deletion_sensitivity(
     task: Task,
     options: CarriedVectorOptions,
-    store: Store,
+    kept: KeptLengths,
     *,
     weight_decay: float,
     forgotten: frozenset[str],
@@ -34,12 +33,9 @@ def deletion_sensitivity(
 ) -> tuple[Sensitivity | None, tuple[str, ...]]:
     """Δ of everything in `forgotten` (clients of earlier deletions too) and what is missing to a proof.
 
+    kept: the lengths of all rounds (`carried_vectors.kept_lengths`).
     declared: a distance measured elsewhere, that counts where nothing is proven; None for none.
-
-    Raises:
-        CheckpointError: the kept lengths cannot be read.
     """
-    kept = kept_lengths(options, store)
     unmet = [*unmet_assumptions(task, weight_decay)]
     if not options.feature_norm:
         unmet.append(_NO_FEATURE_NORM)

@@ -3,7 +3,6 @@
 A client keeps nothing of them. What was forgotten, or waits to be, takes no part in their training.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from flwr.app import Message, RecordDict
@@ -11,15 +10,13 @@ from numpy.typing import NDArray
 
 from client.handlers import Local, handled, sampling_generator
 from strategies.messages import CLIENT_ID, arrays_content
-from strategies.run_config import local_seed
 from strategies.shadows import HELD_OUT, shadow_arrays, shadow_models
 from unlearning.errors import DataError
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
 from unlearning.tasks.task import Examples, forgotten_mask, joined
-from unlearning.training import TrainingSettings, train
-from unlearning.verification.shadow_membership import shadow_membership, shadow_seed
-from unlearning.verification.shadow_models import fit_models
+from unlearning.training import TrainingSettings
+from unlearning.verification.shadow_models import fit_models, train_models
 
 
 @handled
@@ -38,15 +35,15 @@ def handle_train_shadows(message: Message, local: Local) -> RecordDict:
         forgotten = local.memory.tombstones() | withheld
         held_out = local.held_out
         examples = joined(examples, held_out.select(~forgotten_mask(held_out, forgotten)))
-    training = TrainingSettings(**local.values["training"])
-    client = str(local.values.get(CLIENT_ID, local.client_id))
-    trained: dict[int, tuple[int, Vector]] = {}
-    for number, model in enumerate(models):
-        half = examples.select(shadow_membership(examples.ids, number, seed=local.settings.seed))
-        if len(half):
-            seed = local_seed(shadow_seed(local.settings.seed, number), client, local.server_round)
-            result = train(local.task, model, half, replace(training, seed=seed))
-            trained[number] = (len(half), result.parameters)
+    trained = train_models(
+        local.task,
+        models,
+        examples,
+        TrainingSettings(**local.values["training"]),
+        seed=local.settings.seed,
+        holder=str(local.values.get(CLIENT_ID, local.client_id)),
+        number=local.server_round,
+    )
     return arrays_content(shadow_arrays(trained, len(models)), {})
 
 

@@ -27,10 +27,10 @@ from strategies.exchange import Exchange
 from strategies.shadows import averaged, fit_messages, fits_of, train_messages
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
-from unlearning.tasks.task import Examples, forgotten_mask
-from unlearning.training import initial_parameters, local_seed, train
-from unlearning.verification.shadow_membership import shadow_membership, shadow_seed
-from unlearning.verification.shadow_models import ShadowFits, fit_models, joined_fits
+from unlearning.tasks.task import forgotten_mask
+from unlearning.training import initial_parameters
+from unlearning.verification.shadow_membership import shadow_seed
+from unlearning.verification.shadow_models import ShadowFits, fit_models, joined_fits, train_models
 
 _log = getLogger(__name__)
 
@@ -205,23 +205,17 @@ def _trained_here(
     sizes = list(state.num_examples.values())
     count = max(1, round(len(examples) * len(sizes) / sum(sizes))) if sum(sizes) else 1
     return [
-        _trained_on(driver, examples.select(np.arange(part, len(examples), count)), models, number, part)
+        train_models(
+            driver.task,
+            models,
+            examples.select(np.arange(part, len(examples), count)),
+            driver.settings.training(number),
+            seed=driver.settings.seed,
+            holder=f"{SERVER} {part}",
+            number=number,
+        )
         for part in range(count)
     ]
-
-
-def _trained_on(
-    driver: Driver, examples: Examples, models: tuple[Vector, ...], number: int, part: int
-) -> dict[int, tuple[int, Vector]]:
-    """One of the clients that the server stands for: each shadow model trained on its half of `examples`."""
-    trained = {}
-    for shadow, model in enumerate(models):
-        half = examples.select(shadow_membership(examples.ids, shadow, seed=driver.settings.seed))
-        if len(half):
-            seed = local_seed(shadow_seed(driver.settings.seed, shadow), f"{SERVER} {part}", number)
-            training = replace(driver.settings.training(number), seed=seed)
-            trained[shadow] = (len(half), train(driver.task, model, half, training).parameters)
-    return trained
 
 
 def _fitted_here(driver: Driver, models: tuple[Vector, ...]) -> ShadowFits:

@@ -1,10 +1,10 @@
-"""What each example looks like to the shadow models of a federation, with it and without it.
+"""The shadow models of a federation: how each is trained, and what examples look like to those with and without them.
 
 Source: Carlini et al., Membership Inference Attacks From First Principles (S&P 2022).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from unlearning.errors import DataError
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import evaluate
+from unlearning.training import TrainingSettings, evaluate, local_seed, train
 from unlearning.verification.lira import Gaussians, Shadows, Values, fit
 from unlearning.verification.observations import drawn
-from unlearning.verification.shadow_membership import shadow_membership
+from unlearning.verification.shadow_membership import shadow_membership, shadow_seed
 
 ENOUGH_FOR_OWN_VARIANCES = 64
 """With fewer shadow models one variance for all examples attacks better (Carlini et al., §VI)."""
@@ -80,6 +80,30 @@ def joined_fits(parts: Iterable[ShadowFits]) -> ShadowFits:
     return ShadowFits.from_arrays(
         {name: np.concatenate([arrays[name] for arrays in columns]) for name in columns[0]}
     )
+
+
+def train_models(
+    task: Task,
+    models: Sequence[Vector],
+    examples: Examples,
+    training: TrainingSettings,
+    *,
+    seed: int,
+    holder: str,
+    number: int,
+) -> dict[int, tuple[int, Vector]]:
+    """Each shadow model (d,) trained on its half of `examples`, with the half's size; without those of empty halves.
+
+    seed: of the run. holder: whose examples these are. number: of the shadow round. The order of batches follows
+    from the three and the shadow model's number, whatever `training.seed` is.
+    """
+    trained = {}
+    for shadow, model in enumerate(models):
+        half = examples.select(shadow_membership(examples.ids, shadow, seed=seed))
+        if len(half):
+            own = replace(training, seed=local_seed(shadow_seed(seed, shadow), holder, number))
+            trained[shadow] = (len(half), train(task, model, half, own).parameters)
+    return trained
 
 
 def fit_models(

@@ -160,24 +160,40 @@ class FedAvg(Strategy):
                 self.settings.min_clients,
             )
             return {}
-        # Where nobody's turn has come, as when those that begin have left, the others begin at once.
-        candidates = [client for client in eligible if self.takes_part(client, server_round)] or list(
-            eligible
-        )
         chosen = (
-            self.sample(candidates, server_round) if among is None else sorted(set(among) & set(eligible))
+            self.round_sample(eligible, server_round) if among is None else sorted(set(among) & set(eligible))
         )
         self._asked = {eligible[client].node_id: client for client in chosen}
+        return self.round_messages(TRAIN, server_round, arrays, {name: eligible[name] for name in chosen})
+
+    def round_sample(self, eligible: Iterable[str], server_round: int) -> list[str]:
+        """A seeded sample of the eligible clients whose turn it is in this round, sorted.
+
+        Where nobody's turn has come, as when those that begin have left, the others begin at once.
+        """
+        everyone = list(eligible)
+        turn = [client for client in everyone if self.takes_part(client, server_round)]
+        return self.sample(turn or everyone, server_round)
+
+    def round_messages(
+        self,
+        message_type: str,
+        server_round: int,
+        arrays: ArrayRecord,
+        members: Mapping[str, Member],
+        also: Json | None = None,
+    ) -> dict[str, Message]:
+        """Ask `members` to train as the settings say; `also` is told beside."""
         training = training_values(self.settings.training(server_round))
         return {
             client: compose(
-                eligible[client].node_id,
-                TRAIN,
+                member.node_id,
+                message_type,
                 server_round,
-                {**training, CLIENT_ID: client, **self.site_values(client)},
+                {**training, **(also or {}), CLIENT_ID: client, **self.site_values(client)},
                 arrays,
             )
-            for client in chosen
+            for client, member in members.items()
         }
 
     def aggregate_train(
@@ -262,15 +278,22 @@ class FedAvg(Strategy):
         arrays: ArrayRecord,
         members: Mapping[str, Member],
         forgets: Mapping[str, Forget] | None = None,
+        *,
+        message_type: str = MEASURE,
+        also: Json | None = None,
     ) -> dict[str, Message]:
-        """Ask `members` to measure the model; `forgets` says what each counts as its forgotten set."""
+        """Ask `members` to measure the model; `forgets` says what each counts as its forgotten set.
+
+        also: what is told beside, for a measurement of another `message_type`.
+        """
         forgets = forgets or {}
         return {
             client: compose(
                 member.node_id,
-                MEASURE,
+                message_type,
                 server_round,
                 {
+                    **(also or {}),
                     **self.site_values(client),
                     "forget": forgets.get(client, NOTHING).to_json(),
                     "samples": self.settings.attack_samples,

@@ -18,12 +18,12 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from strategies.fedavg import FedAvg
-from strategies.messages import CLIENT_ID, compose, named_arrays, training_values
+from strategies.messages import named_arrays
 from strategies.roster import Member
 from strategies.updates import check_norm, check_vector, over_the_median
 from unlearning.errors import DataError, UpdateRefused
 from unlearning.parameters import Vector, weighted_mean
-from unlearning.requests import NOTHING, Forget
+from unlearning.requests import Forget
 from unlearning.verification.shadow_models import ShadowFits
 
 _log = getLogger(__name__)
@@ -69,19 +69,10 @@ def train_messages(
     eligible = fedavg.eligible(grid)
     if len(eligible) < fedavg.settings.min_clients:
         return {}
-    candidates = [client for client in eligible if fedavg.takes_part(client, number)] or list(eligible)
-    record = shadow_record(models)
-    values = {**training_values(fedavg.settings.training(number)), HELD_OUT: uses_held_out}
-    return {
-        client: compose(
-            eligible[client].node_id,
-            TRAIN_SHADOWS,
-            number,
-            {**values, CLIENT_ID: client, **fedavg.site_values(client)},
-            record,
-        )
-        for client in fedavg.sample(candidates, number)
-    }
+    members = {client: eligible[client] for client in fedavg.round_sample(eligible, number)}
+    return fedavg.round_messages(
+        TRAIN_SHADOWS, number, shadow_record(models), members, {HELD_OUT: uses_held_out}
+    )
 
 
 def fit_messages(
@@ -94,22 +85,14 @@ def fit_messages(
     uses_held_out: bool,
 ) -> dict[str, Message]:
     """Ask `members` what the shadow models say of their forgotten examples, and of held-out ones."""
-    record = shadow_record(models)
-    return {
-        client: compose(
-            member.node_id,
-            FIT_SHADOWS,
-            server_round,
-            {
-                **fedavg.site_values(client),
-                "forget": forgets.get(client, NOTHING).to_json(),
-                "samples": fedavg.settings.attack_samples,
-                HELD_OUT: uses_held_out,
-            },
-            record,
-        )
-        for client, member in members.items()
-    }
+    return fedavg.measure_messages(
+        server_round,
+        shadow_record(models),
+        members,
+        forgets,
+        message_type=FIT_SHADOWS,
+        also={HELD_OUT: uses_held_out},
+    )
 
 
 def averaged(

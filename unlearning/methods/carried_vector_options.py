@@ -1,20 +1,18 @@
 """What `prepare = "hf-online ..."` sets: who may be forgotten, how vectors are kept, and the budget of noise."""
 
 from pathlib import Path
-from typing import Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from unlearning.certified import Weighting, read_key
-from unlearning.methods.preparation import PreparationOptions
+from unlearning.methods.preparation import ClientOptions
 
 GIB = 2**30
 
 
-class CarriedVectorOptions(PreparationOptions):
+class CarriedVectorOptions(ClientOptions):
     """Who may be forgotten, and how the vectors are carried and kept."""
 
-    clients: frozenset[str] = Field(default=frozenset(), description="who may be forgotten, by commas; all")
     weighting: Weighting = Field(
         default=Weighting.RENORMALISED, description="the others' weights in the retraining that is meant"
     )
@@ -34,13 +32,6 @@ class CarriedVectorOptions(PreparationOptions):
         description="where no bound is proven: ‖unlearned − retrained‖, as measured elsewhere",
     )
 
-    @field_validator("clients", mode="before")
-    @classmethod
-    def _listed(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        return frozenset() if value == "all" else frozenset(part for part in value.split(",") if part)
-
     @model_validator(mode="after")
     def _whole_budget(self) -> "CarriedVectorOptions":
         if len({self.sigma is None, self.epsilon is None, self.delta is None}) > 1:
@@ -48,10 +39,6 @@ class CarriedVectorOptions(PreparationOptions):
         if self.sensitivity is not None and self.sigma is None:
             raise ValueError("sensitivity is of use with sigma, epsilon and delta only; give all or none")
         return self
-
-    def has(self, client_id: str) -> bool:
-        """Whether this client may be forgotten."""
-        return not self.clients or client_id in self.clients
 
     def key(self) -> bytes | None:
         """What the kept vectors are encrypted with.

@@ -21,11 +21,11 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from unlearning.errors import FlowerUnlearningError, MethodFailed
@@ -42,7 +42,7 @@ from unlearning.methods.method import (
     relative_change,
     replies_of_targets,
 )
-from unlearning.methods.preparation import LocalRound, Preparation, PreparationOptions
+from unlearning.methods.preparation import ClientOptions, Listed, LocalRound, Preparation, PreparationOptions
 from unlearning.parameters import Vector, check_length, flatten
 from unlearning.requests import Granularity, Target
 from unlearning.stores import keep_newest, newest
@@ -58,23 +58,15 @@ class FedAuLearningParameters(MethodParameters):
     weight: float = Field(default=0.9, ge=0, le=1, description="a; for clients and samples")
 
 
-class AuxiliaryHeadOptions(PreparationOptions):
+class AuxiliaryHeadOptions(ClientOptions):
     """What may be forgotten later: whole clients, or samples by id, or one class. Lists are divided by commas."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
-    clients: frozenset[str] = Field(default=frozenset(), description="which carry an auxiliary head; all")
-    samples: frozenset[str] = Field(default=frozenset(), description="the ids; else whole clients")
+    samples: Listed = Field(default=frozenset(), description="the ids; else whole clients")
     class_label: int | None = Field(default=None, alias="class", ge=0)
     gamma: float = Field(default=0.5, ge=0, le=1)
     seed: int = Field(default=0, ge=0, description="of the wrong labels")
-
-    @field_validator("clients", "samples", mode="before")
-    @classmethod
-    def _listed(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        return frozenset() if value == "all" else frozenset(part for part in value.split(",") if part)
 
     @model_validator(mode="after")
     def _one_kind(self) -> "AuxiliaryHeadOptions":
@@ -87,10 +79,6 @@ class AuxiliaryHeadOptions(PreparationOptions):
         """Of a client's store: heads that were trained for something else are other heads."""
         purpose = [self.seed, self.class_label, *sorted(self.samples)]
         return f"auxiliary-head {hashlib.sha256(repr(purpose).encode()).hexdigest()[:16]}"
-
-    def carries(self, client_id: str) -> bool:
-        """Whether a client has an auxiliary head."""
-        return not self.clients or client_id in self.clients
 
 
 class AuxiliaryHead(Preparation):
@@ -109,7 +97,7 @@ class AuxiliaryHead(Preparation):
             MethodFailed: the model has no classifier head.
         """
         assert isinstance(options, AuxiliaryHeadOptions)
-        if not options.carries(work.client_id) or len(work.examples) == 0:
+        if not options.has(work.client_id) or len(work.examples) == 0:
             return ordinary()
         slots = head_slots(work.task)
         own = head_in(work.model, slots)
@@ -144,7 +132,7 @@ class AuxiliaryHead(Preparation):
                 wanted = "samples=ID,ID,…"
             case Granularity.CLIENT if options.samples or options.class_label is not None:
                 wanted = f"clients={target.client_id}"
-        if not wanted and target.client_id is not None and not options.carries(target.client_id):
+        if not wanted and target.client_id is not None and not options.has(target.client_id):
             wanted = f"clients={','.join(sorted({*options.clients, target.client_id}))}"
         if not wanted:
             return ""

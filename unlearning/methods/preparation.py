@@ -18,10 +18,10 @@ entries of rounds before the present one only.
 
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions, Target
@@ -35,6 +35,26 @@ class PreparationOptions(BaseModel):
     """The options of a preparation that has none; others subclass it. Unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def _listed(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return frozenset() if value == "all" else frozenset(part for part in value.split(",") if part)
+
+
+Listed = Annotated[frozenset[str], BeforeValidator(_listed)]
+"""Names divided by commas; `all` is read as an empty list, which of clients stands for every one."""
+
+
+class ClientOptions(PreparationOptions):
+    """Options of a preparation that is made for some clients."""
+
+    clients: Listed = Field(default=frozenset(), description="who may be forgotten, by commas; all")
+
+    def has(self, client_id: str) -> bool:
+        """Whether this client may be forgotten."""
+        return not self.clients or client_id in self.clients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,12 +122,11 @@ def beside_retrain(
             "agreement": prediction_agreement(theirs, ours),
         }
     losses = [evaluate(task, model, forgotten).loss for model in (original, unlearned, retrained)]
-    if original.size == unlearned.size:
-        try:
-            found = loss_change_correlation(losses[0], losses[1], losses[2])
-            row |= {"pearson": found.pearson, "spearman": found.spearman}
-        except DataError:
-            pass  # a model that did not change has no loss change to correlate
+    try:
+        found = loss_change_correlation(losses[0], losses[1], losses[2])
+        row |= {"pearson": found.pearson, "spearman": found.spearman}
+    except DataError:
+        pass  # a model that did not change has no loss change to correlate
     return row
 
 

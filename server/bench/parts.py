@@ -35,7 +35,10 @@ _AFTER_TRAINING = {
 }
 """Settings that do not touch the trained models."""
 
-_OF_THE_MACHINE = {"data-dir"}
+
+def of_any_machine(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without where the data lies on one machine, which concerns nobody else."""
+    return {name: value for name, value in run.items() if name != "data-dir"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def parts_of(experiment: Experiment, setting: Setting) -> list[Part]:
 def seed_directory(work: Path, experiment: Experiment, setting: Setting, seed: int) -> Path:
     """Where the federations of one setting and seed are."""
     run = experiment.run_of(setting)
-    decisive = {name: value for name, value in run.items() if name not in _AFTER_TRAINING | _OF_THE_MACHINE}
+    decisive = {name: value for name, value in of_any_machine(run).items() if name not in _AFTER_TRAINING}
     backdoor = setting.backdoor.model_dump() if setting.backdoor else None
     name = f"{run.get('dataset', 'digits')}-{run.get('model', 'logistic')}"
     return work / f"{safe(name)}-{digest([decisive, backdoor])}" / f"seed-{seed}"
@@ -75,8 +78,7 @@ def seed_directory(work: Path, experiment: Experiment, setting: Setting, seed: i
 
 def row_path(directory: Path, experiment: Experiment, part: Part) -> Path:
     """The file of a finished row."""
-    run = {**DEFAULTS, **experiment.run_of(part.setting)}
-    decisive = {name: value for name, value in run.items() if name not in _OF_THE_MACHINE}
+    decisive = of_any_machine({**DEFAULTS, **experiment.run_of(part.setting)})
     contender = part.contender.model_dump(mode="json", exclude={"title"}) if part.contender else part.name
     key = digest([decisive, part.case.model_dump(mode="json", exclude={"name"}), contender])
     return directory / f"{safe(part.case.name)}--{safe(part.name)}-{key}.json"

@@ -13,7 +13,7 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from typing import Any
 
 from server.bench.columns import Row
 from server.bench.experiment import Experiment, Setting
-from server.bench.parts import parts_of
+from server.bench.parts import of_any_machine, parts_of
 from server.bench.seed_run import SeedRun
 
 Progress = Callable[[int, int, str], None]
@@ -72,8 +72,12 @@ def circumstances(experiment: Experiment) -> dict[str, Any]:
     return {
         "experiment": experiment.name,
         "seeds": list(experiment.seeds),
-        "run": _shown(experiment.run),
-        **{f"run, {setting.name}": _shown(setting.run) for setting in experiment.settings if setting.run},
+        "run": of_any_machine(experiment.run),
+        **{
+            f"run, {setting.name}": of_any_machine(setting.run)
+            for setting in experiment.settings
+            if setting.run
+        },
         "machine": f"{platform.machine()}, {os.cpu_count()} processor(s), {_accelerator()}",
         "versions": {name: version(name) for name in ("flower-unlearning", "flwr", "torch", "numpy")},
         "commit": commit.stdout.strip() or "unknown",
@@ -125,8 +129,3 @@ def _accelerator() -> str:
     import torch
 
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "no accelerator"
-
-
-def _shown(run_settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Where the data lies on one machine concerns nobody else."""
-    return {name: value for name, value in run_settings.items() if name != "data-dir"}

@@ -48,6 +48,9 @@ from unlearning.verification.observations import merge
 CLIENT_APP = "client.app:app"
 """The component as pyproject.toml names it; Flower loads it by this name too."""
 
+FACTS = "trained.json"
+"""The file of a federation that has finished its training; without it the training is done again."""
+
 _BACKDOOR_STREAM = 1
 """Mixed into the seed, so that which examples are poisoned depends on nothing else that is drawn."""
 
@@ -134,7 +137,7 @@ class SeedRun:
         settings = self._settings(
             directory,
             **{
-                "prepare": _prepare_of(original),
+                "prepare": "; ".join(_facts(original)["prepare"].values()),
                 "recovery-target": max(beside[RETRAIN]["test"] or 0.0, 1e-6),
             },
         )
@@ -174,7 +177,7 @@ class SeedRun:
     ) -> Row:
         """What unlearning and recovery cost, and how they went."""
         reports = [_report(directory, request.id) for request in done]
-        trained = json.loads((original / "trained.json").read_text(encoding="utf-8"))["rounds_in_ledger"]
+        trained = _facts(original)["rounds_in_ledger"]
         rounds = list(driver.ledger.all_rounds(after=trained))
         stages = [Measurement.from_json(item) for item in reports[-1]["measurements"]]
         unlearned = next(item for item in stages if item.stage == "unlearned")
@@ -203,10 +206,10 @@ class SeedRun:
 
     def _train_original(self, prepare: Mapping[str, str]) -> Path:
         """The directory of a trained federation that keeps at least what `prepare` says."""
-        finished = sorted(self.directory.glob("original-*/trained.json"))
-        for path in finished:
-            if _serves(json.loads(path.read_text(encoding="utf-8"))["prepare"], prepare):
-                return path.parent
+        finished = [path.parent for path in sorted(self.directory.glob(f"original-*/{FACTS}"))]
+        for original in finished:
+            if _serves(_facts(original)["prepare"], prepare):
+                return original
         directory = self.directory / f"original-{len(finished) + 1}"
         settings = self._settings(directory, prepare="; ".join(prepare.values()))
         grid = self._grid(settings)
@@ -214,7 +217,7 @@ class SeedRun:
         with open_driver(grid, settings, run_id=1) as driver:
             rounds = list(driver.ledger.all_rounds())
         facts = {"prepare": dict(prepare), "rounds_in_ledger": rounds[-1].sequence}
-        write_atomically(directory / "trained.json", json.dumps(facts).encode())
+        write_atomically(directory / FACTS, json.dumps(facts).encode())
         return directory
 
     def _filed(
@@ -236,6 +239,10 @@ class SeedRun:
 
     def _retrained_directory(self, case: Case) -> Path:
         return self.directory / f"retrained-{digest(case.model_dump(mode='json', exclude={'name'}))}"
+
+    @cached_property
+    def _run(self) -> RunSettings:
+        return RunSettings.from_run_config(self.run_config)
 
     def _settings(self, directory: Path, **changes: Any) -> RunSettings:
         return RunSettings.from_run_config({**self.run_config, "state-dir": str(directory), **changes})
@@ -267,11 +274,11 @@ class SeedRun:
 
     @cached_property
     def _test(self) -> Examples | None:
-        return load_server_test(RunSettings.from_run_config(self.run_config).task())
+        return load_server_test(self._run.task())
 
     def _site(self, client: str) -> Examples:
         """What a client trains on."""
-        task = RunSettings.from_run_config(self.run_config).task()
+        task = self._run.task()
         own = self._own_data(client).get("data-dir")
         return load_site(task, int(client), Path(own) if own else None).train
 
@@ -282,7 +289,7 @@ class SeedRun:
             return {}
         directory = self.directory / "poisoned"
         if not (directory / "train.npz").exists():
-            clean = load_site(RunSettings.from_run_config(self.run_config).task(), int(client)).train
+            clean = load_site(self._run.task(), int(client)).train
             assert self._test is not None, "a backdoor is for data sets of pictures, which have test sets"
             generator = np.random.default_rng([self.seed, _BACKDOOR_STREAM])
             trigger = measures.trigger_of(backdoor, self._test)
@@ -304,7 +311,7 @@ class SeedRun:
         """What the case forgets, of all clients, in their order."""
         exclusions = Exclusions().including(self._targets(case))
         found = []
-        for number in range(RunSettings.from_run_config(self.run_config).num_clients):
+        for number in range(self._run.num_clients):
             site = self._site(str(number))
             found.append(site.select(forgotten_mask(site, exclusions.of(str(number)))))
         return reduce(joined, found)
@@ -313,7 +320,7 @@ class SeedRun:
 
     def _beside_retrain(self, case: Case, original: FederationState, state: FederationState) -> Row:
         return measures.beside_retrain(
-            make_task(RunSettings.from_run_config(self.run_config).task()),
+            make_task(self._run.task()),
             original=original.parameters,
             unlearned=state.parameters,
             retrained=_newest(self._retrained_directory(case)).parameters,
@@ -355,9 +362,10 @@ def _report(directory: Path, request_id: str) -> dict[str, Any]:
     return report
 
 
-def _prepare_of(original: Path) -> str:
-    facts = json.loads((original / "trained.json").read_text(encoding="utf-8"))
-    return "; ".join(facts["prepare"].values())
+def _facts(original: Path) -> dict[str, Any]:
+    """What was noted of a federation when its training had ended: `prepare` and `rounds_in_ledger`."""
+    facts: dict[str, Any] = json.loads((original / FACTS).read_text(encoding="utf-8"))
+    return facts
 
 
 def _serves(prepared: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

@@ -4,13 +4,12 @@ The real code runs in this process; the "kill" is an exception that nothing catc
 right after a write. Killing real processes is in tests/integration.
 """
 
-from collections.abc import Sequence
-
 import pytest
 
 from client.memory import DirectoryMemory
 from server.checkpoints import CheckpointStore
 from server.ledger import Ledger
+from tests.kills import Killer
 from unlearning.methods import METHODS
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
@@ -25,38 +24,6 @@ DURABLE_STEPS = (
     (Ledger, "submit"),
     (Ledger, "record_round"),
 )
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class Killer:
-    """Kills at the n-th write, before or after it; counts writes."""
-
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, steps: Sequence[tuple[type, str]] = DURABLE_STEPS
-    ) -> None:
-        self.writes = 0
-        self.kill_at = -1
-        for owner, name in steps:
-            self._wrap(monkeypatch, owner, name)
-
-    def _wrap(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
-        original = getattr(owner, name)
-
-        def wrapped(*args: object, **kwargs: object) -> object:
-            self._maybe_die()
-            result = original(*args, **kwargs)
-            self._maybe_die()
-            return result
-
-        monkeypatch.setattr(owner, name, wrapped)
-
-    def _maybe_die(self) -> None:
-        self.writes += 1
-        if self.writes == self.kill_at:
-            raise Killed
 
 
 @pytest.mark.parametrize(
@@ -75,19 +42,14 @@ def test_a_kill_at_any_write_changes_nothing_in_the_end(federation, monkeypatch,
         "num_clients": 3,
         "attack_samples": 50,
     }
-    killer = Killer(monkeypatch)
+    killer = Killer(monkeypatch, DURABLE_STEPS)
     whole = federation(name="whole", **settings)
     expected = content_hash(whole.run().parameters)
-    total = killer.writes
+    total = killer.passed
     assert total > 40
     for kill_at in range(1, total + 1, stride):
         one = federation(name=f"killed-{kill_at}", **settings)
-        killer.writes, killer.kill_at = 0, kill_at
-        with pytest.raises(Killed):
-            one.run()
-        killer.kill_at = -1
-        one.new_grid()
-        state = one.run()
+        state = killer.survive(one, kill_at)
         requests = one.ledger.list_requests()
         assert [request.status for request in requests] == [Status.COMPLETED] * 2, kill_at
         assert content_hash(state.parameters) == expected, f"killed at write {kill_at}"
@@ -135,16 +97,12 @@ def test_every_method_survives_kills(federation, monkeypatch, method):
     killer = Killer(monkeypatch, (*DURABLE_STEPS, (DirectoryMemory, "bury")))
     whole = federation(name="whole", **settings)
     expected = content_hash(whole.run().parameters)
-    total = killer.writes
+    total = killer.passed
     first = 1 + list(WITHOUT_PREPARATION).index(method)
     for kill_at in range(first, total + 1, STRIDE):
         one = federation(name=f"killed-{kill_at}", **settings)
-        killer.writes, killer.kill_at = 0, kill_at
-        with pytest.raises(Killed):
-            one.run()
-        killer.kill_at = -1
-        one.new_grid()
-        assert content_hash(one.run().parameters) == expected, f"killed at write {kill_at} of {total}"
+        state = killer.survive(one, kill_at)
+        assert content_hash(state.parameters) == expected, f"killed at write {kill_at} of {total}"
         completed = [event for event in one.ledger.all_events() if event.to_status is Status.COMPLETED]
         assert len(completed) == 1, f"killed at write {kill_at}"
         one.close()

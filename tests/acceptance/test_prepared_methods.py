@@ -15,8 +15,8 @@ from server.checkpoints import CheckpointStore
 from server.ledger import Ledger
 from server.preparations import Preparations
 from strategies.messages import MEASURE, TRAIN, UNLEARN, WHOAMI, named_arrays
-from tests.acceptance.test_crash_recovery import Killed, Killer
 from tests.federation import InProcessFederation, client
+from tests.kills import Killer
 from unlearning.errors import ConfigurationError, UnsupportedRequest
 from unlearning.methods.carried_vectors import CarryVectors
 from unlearning.parameters import content_hash
@@ -235,16 +235,11 @@ def test_a_kill_at_any_durable_step_changes_no_bit(federation, monkeypatch, meth
     killer = Killer(monkeypatch, DURABLE)
     whole = federation(name="whole", **settings)
     expected = content_hash(whole.run().parameters)
-    total = killer.writes
+    total = killer.passed
     for number in range(kills):
         kill_at = 1 + (2 * number + 1) * total // (2 * kills)
         one = federation(name=f"killed-{kill_at}", **settings)
-        killer.writes, killer.kill_at = 0, kill_at
-        with pytest.raises(Killed):
-            one.run()
-        killer.kill_at = -1
-        one.new_grid()
-        state = one.run()
+        state = killer.survive(one, kill_at)
         (request,) = one.ledger.list_requests()
         assert request.status is Status.COMPLETED, f"killed at step {kill_at} of {total}"
         assert content_hash(state.parameters) == expected, f"killed at step {kill_at} of {total}"

@@ -19,6 +19,7 @@ from server.ledger import Ledger, statements
 from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings
 from tests.federation import InProcessFederation
+from tests.kills import Killed, Killer
 from unlearning import durable_files
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
@@ -44,35 +45,6 @@ PLACES: tuple[tuple[object, str], ...] = (
 )
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class Killer:
-    """Counts the places where a process can be killed, and kills at the one that is `left` places away."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.left: int | None = None
-        for owner, name in PLACES:
-            patch.setattr(owner, name, self._dangerous(getattr(owner, name)))
-
-    def _dangerous(self, original: Callable[..., object]) -> Callable[..., object]:
-        def wrapped(*args: object, **kwargs: object) -> object:
-            self._maybe_die()
-            result = original(*args, **kwargs)
-            self._maybe_die()
-            return result
-
-        return wrapped
-
-    def _maybe_die(self) -> None:
-        if self.left is None:
-            return
-        self.left -= 1
-        if self.left == 0:
-            raise Killed
-
-
 @dataclass(frozen=True)
 class Tally:
     """What a test has been through."""
@@ -87,7 +59,7 @@ def killer() -> Iterator[Killer]:
     with pytest.MonkeyPatch.context() as patch:
         # The figures of the reports' pages take half of the time and change nothing that lasts.
         patch.setattr(report, "render_page", lambda data: f"<title>{data.request.id}</title>")
-        yield Killer(patch)
+        yield Killer(patch, PLACES)
 
 
 def script_of(generator: np.random.Generator, settings: RunSettings) -> str:
@@ -109,7 +81,7 @@ def script_of(generator: np.random.Generator, settings: RunSettings) -> str:
 def run_until_done(one: InProcessFederation, killer: Killer, generator: np.random.Generator) -> int:
     """Run, kill and start again until the federation is done; give the number of kills."""
     for kills in range(500):
-        killer.left = int(generator.integers(1, 60))
+        killer.arm(int(generator.integers(1, 60)))
         try:
             one.run()
         except Killed:
@@ -117,7 +89,7 @@ def run_until_done(one: InProcessFederation, killer: Killer, generator: np.rando
         else:
             return kills
         finally:
-            killer.left = None
+            killer.disarm()
     raise AssertionError("The federation gets nowhere.")
 
 

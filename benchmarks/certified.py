@@ -15,7 +15,6 @@ sample gives, to rounding (they add up); with renormalised ones to first order.
 """
 
 import json
-import platform
 import statistics
 import time
 import warnings
@@ -24,17 +23,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from subprocess import run as run_command
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 import typer
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
 from benchmarks.certified_published import AT_30_PER_CENT, CONVOLUTIONAL, LOGISTIC, PUBLISHED
+from benchmarks.provenance import provenance
 from unlearning.certified import (
     InfluenceSettings,
     OnlineSettings,
@@ -314,14 +312,6 @@ def median(rows: list[Row], key: str) -> str:
     """The median over seeds, to three digits."""
     values = [row[key] for row in rows if row[key] is not None]
     return f"{statistics.median(values):.3g}" if values else "–"
-
-
-def provenance() -> str:
-    """Machine, versions and commit."""
-    commit = run_command(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    return f"{platform.machine()}, CPU, {torch.get_num_threads()} thread(s), torch {torch.__version__}, commit {commit}"
 
 
 def write(output: Path, lines: list[str], found: Mapping[str, Any]) -> None:

@@ -20,7 +20,8 @@ import torch
 import typer
 from torch.func import functional_call, grad, jvp, vmap
 
-from benchmarks.certified import Row, provenance, timed, write
+from benchmarks.certified import Row, timed, write
+from benchmarks.provenance import provenance
 from unlearning.certified import BlockProducts, UnitVectors, forgotten_by_addition, train_with_tangents
 from unlearning.certified.tangents import TangentBlock, Weights
 from unlearning.tasks import losses

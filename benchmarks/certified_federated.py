@@ -16,7 +16,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from benchmarks.certified import Row, provenance, write
+from benchmarks.certified import Row, write
+from benchmarks.provenance import provenance
 from unlearning.certified import analytic_sigma, feature_norm, released
 from unlearning.methods.carried_vector_options import CarriedVectorOptions
 from unlearning.methods.carried_vectors import CarryVectors, kept_lengths, kept_vector

@@ -11,20 +11,18 @@ make new cases.
 import hashlib
 import io
 import json
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from subprocess import run as run_command
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 import typer
 
 from benchmarks.decentralised_federation import Experiment, Federation, Row, Trained, made_federation
 from benchmarks.decentralised_runs import corrected_row, rows_of, sequence_rows, trained
 from benchmarks.decentralised_tables import document, drawing
+from benchmarks.provenance import provenance
 from unlearning.decentralised import CorrectionSettings, PeerCurvature
 from unlearning.durable_files import write_atomically
 from unlearning.requests import Granularity
@@ -171,18 +169,6 @@ def write(work: Path, output: Path, seeds: int) -> None:
     found: dict[str, Any] = {"provenance": provenance(), "rows": rows}
     output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     drawing(rows, output.with_suffix(".png"))
-
-
-def provenance() -> str:
-    """Machine, versions and commit."""
-    commit = run_command(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    device = "GPU" if torch.cuda.is_available() else "CPU"
-    return (
-        f"{platform.machine()}, {device}, {torch.get_num_threads()} thread(s), torch {torch.__version__}, "
-        f"commit {commit or 'unknown'}"
-    )
 
 
 def main(

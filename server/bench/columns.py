@@ -131,6 +131,7 @@ COLUMNS: Mapping[str, Column] = {
     "client-bytes": Column("of it kept by the clients", _of("client_bytes"), has_spread=False),
     "peak-memory": _cost("peak memory, bytes", _positive("peak_memory")),
     "gap": Column("parameter gap", _of("parameter_gap")),
+    "moved": Column("moved, of ‖θ‖", _of("moved")),
     "kl": Column("KL", _of("kl")),
     "logit-mse": Column("logit MSE", _of("logit_mse")),
     "agreement": Column("same predictions", _of("agreement"), Unit.PERCENT),

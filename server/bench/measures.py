@@ -112,7 +112,10 @@ def beside_retrain(
     """How far the unlearned model is from the retrained one; nothing for models of different length."""
     if retrained.size != unlearned.size:
         return {}  # an ensemble has another length
-    row: Row = {"parameter_gap": parameter_gap(retrained, unlearned)}
+    row: Row = {
+        "parameter_gap": parameter_gap(retrained, unlearned),
+        "moved": parameter_gap(original, unlearned),
+    }
     if test is not None:
         some = test.select(np.arange(min(len(test), COMPARED_EXAMPLES)))
         ours, theirs = predict(task, unlearned, some), predict(task, retrained, some)

@@ -45,7 +45,9 @@ def _section(experiment: Experiment, setting: Setting, case: Case, rows: Sequenc
     groups = {name: group for name in names if (group := [row for row in mine if row["method"] == name])}
     published = [item for item in experiment.published if item.belongs(setting, case)]
     heading = ": ".join(filter(None, (setting.name, case.name)))
-    yield from (f"## {heading[:1].upper()}{heading[1:]}", "")
+    if heading[:1].isascii():  # "α = 0.1" stays as it is
+        heading = heading[:1].upper() + heading[1:]
+    yield from (f"## {heading}", "")
     for columns in (experiment.columns,) if experiment.columns else TABLES:
         yield from _table(groups, columns, published)
     failures = [f"- {row['method']}, seed {row['seed']}: {row['failed']}" for row in mine if "failed" in row]

@@ -35,8 +35,7 @@ from unlearning.parameters import Vector
 from unlearning.peak_memory import MemoryWatch, PeakMemory
 from unlearning.requests import Exclusions, Forget, Granularity, Status, Target
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import evaluate
-from unlearning.verification.observations import Observations, observe, observe_model
+from unlearning.verification.observations import Observations, observe_model
 
 _log = getLogger(__name__)
 
@@ -220,24 +219,24 @@ class Driver:
             done.seconds,
         )
 
-    def observe_test(self, parameters: Vector, *, for_attacks: bool = False) -> Observations | None:
-        """What the server observes on its own test set; None where it has none.
-
-        for_attacks: with all that the attacks need, which costs a second look at the sampled examples.
-        """
+    def observe_test(self, parameters: Vector) -> Observations | None:
+        """What the server observes on its own test set; None where it has none."""
         if self.test_set is None:
             return None
-        generator = np.random.default_rng(self.settings.seed)
-        samples = self.settings.attack_samples
-        if not for_attacks:
-            if self.last_observed is None or self.last_observed[0] is not parameters:
-                per_example = evaluate(self.task, parameters, self.test_set)
-                observed = observe(per_example, max_samples=samples, generator=generator)
-                self.last_observed = (parameters, observed)  # the round's record and the stop rule both ask
-            return self.last_observed[1]
-        return observe_model(
-            self.task, parameters, self.test_set, max_samples=samples, generator=generator, with_outputs=True
-        )
+        if self.last_observed is None or self.last_observed[0] is not parameters:
+            observed = observe_model(
+                self.task,
+                parameters,
+                self.test_set,
+                max_samples=self.settings.attack_samples,
+                generator=np.random.default_rng(self.settings.seed),
+                with_outputs=True,
+            )
+            self.last_observed = (
+                parameters,
+                observed,
+            )  # a round's record, the stop rule and a deletion all ask
+        return self.last_observed[1]
 
     def observe_all(
         self, state: FederationState, parameters: Vector, forgets: Mapping[str, Forget]
@@ -255,7 +254,7 @@ class Driver:
         done = self.exchange(messages)
         missing = {client: str(failure) for client, failure in done.failures.items()}
         missing |= {client: "it is not online" for client in forgets if client not in asked}
-        own_test = self.observe_test(parameters, for_attacks=True)
+        own_test = self.observe_test(parameters)
         forgotten = {
             client: observations
             for client in forgets

@@ -1,7 +1,7 @@
 """Local training and evaluation: the same two functions for every task, client and method."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -137,33 +137,57 @@ def _epochs(
 
 def evaluate(task: Task, parameters: Vector, examples: Examples, batch_size: int = 512) -> PerExample:
     """The model's measures on every example, in order, without augmentation and in eval mode."""
-    device = _device()
-    model = build(task, seed=0)
-    load(model, parameters)
-    model.to(device).eval()
-    columns: list[list[torch.Tensor]] = [[], [], []]
-    with torch.inference_mode():
-        for start in range(0, len(examples), batch_size):
-            inputs = examples.inputs[start : start + batch_size].to(device=device, dtype=task.dtype)
-            targets = examples.targets[start : start + batch_size].to(device)
-            for column, values in zip(columns, task.per_example(model(inputs), targets), strict=True):
-                column.append(values.double().cpu())
-    loss, score, confidence = (torch.cat(column).numpy() if column else np.zeros(0) for column in columns)
-    return PerExample(loss, score, confidence)
+    columns: _Columns = ([], [], [])
+    for outputs, targets in _outputs(task, parameters, examples, batch_size):
+        _measure(task, outputs, targets, columns)
+    return _per_example(columns)
 
 
 def predict(task: Task, parameters: Vector, examples: Examples, batch_size: int = 512) -> Vector:
     """The model's outputs on every example, in order: shape (n, classes, ...), float64, in eval mode."""
+    parts = [outputs.double().cpu() for outputs, _ in _outputs(task, parameters, examples, batch_size)]
+    return torch.cat(parts).numpy() if parts else np.zeros(0)
+
+
+def evaluate_and_predict(
+    task: Task, parameters: Vector, examples: Examples, batch_size: int = 512
+) -> tuple[PerExample, Vector]:
+    """What `evaluate` and `predict` give, in one pass over the examples."""
+    columns: _Columns = ([], [], [])
+    parts = []
+    for outputs, targets in _outputs(task, parameters, examples, batch_size):
+        _measure(task, outputs, targets, columns)
+        parts.append(outputs.double().cpu())
+    return _per_example(columns), torch.cat(parts).numpy() if parts else np.zeros(0)
+
+
+_Columns: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]
+
+
+def _outputs(
+    task: Task, parameters: Vector, examples: Examples, batch_size: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The model's outputs and the targets, batch by batch, on the device."""
     device = _device()
     model = build(task, seed=0)
     load(model, parameters)
     model.to(device).eval()
-    parts: list[torch.Tensor] = []
+    for start in range(0, len(examples), batch_size):
+        inputs = examples.inputs[start : start + batch_size].to(device=device, dtype=task.dtype)
+        with torch.inference_mode():
+            outputs = model(inputs)
+        yield outputs, examples.targets[start : start + batch_size].to(device)
+
+
+def _measure(task: Task, outputs: torch.Tensor, targets: torch.Tensor, columns: _Columns) -> None:
     with torch.inference_mode():
-        for start in range(0, len(examples), batch_size):
-            inputs = examples.inputs[start : start + batch_size].to(device=device, dtype=task.dtype)
-            parts.append(model(inputs).double().cpu())
-    return torch.cat(parts).numpy() if parts else np.zeros(0)
+        for column, values in zip(columns, task.per_example(outputs, targets), strict=True):
+            column.append(values.double().cpu())
+
+
+def _per_example(columns: _Columns) -> PerExample:
+    loss, score, confidence = (torch.cat(column).numpy() if column else np.zeros(0) for column in columns)
+    return PerExample(loss, score, confidence)
 
 
 def _device() -> torch.device:

@@ -10,7 +10,16 @@ from torch import Tensor, nn
 
 from unlearning.errors import DataError
 from unlearning.tasks import Examples, Task, TaskSettings, load_site, make_task
-from unlearning.training import OptimizerName, TrainingSettings, build, evaluate, initial_parameters, train
+from unlearning.training import (
+    OptimizerName,
+    TrainingSettings,
+    build,
+    evaluate,
+    evaluate_and_predict,
+    initial_parameters,
+    predict,
+    train,
+)
 
 DIGITS = TaskSettings(num_clients=5, model="mlp")
 TASK = make_task(DIGITS)
@@ -151,6 +160,17 @@ def test_measures_equal_their_definition() -> None:
     assert 0 < measured.score.mean() < 1
 
 
+def test_one_pass_gives_the_bits_of_two() -> None:
+    """Measures and outputs together are those of each alone, batch by batch."""
+    examples, vector = digits(), initial_parameters(TASK, 3)
+    measured, outputs = evaluate_and_predict(TASK, vector, examples, batch_size=50)
+    alone = evaluate(TASK, vector, examples, batch_size=50)
+    for name in ("loss", "score", "confidence"):
+        assert np.array_equal(getattr(measured, name), getattr(alone, name))
+    assert np.array_equal(outputs, predict(TASK, vector, examples, batch_size=50))
+    assert outputs.shape == (len(examples), 10)
+
+
 def test_evaluation_is_in_eval_mode() -> None:
     """Dropout is off: two evaluations agree."""
     task, examples = with_dropout(), digits()
@@ -162,6 +182,10 @@ def test_evaluation_is_in_eval_mode() -> None:
 def test_measuring_nothing_gives_nothing() -> None:
     measured = evaluate(TASK, initial_parameters(TASK, 0), digits().select(np.zeros(0, dtype=np.intp)))
     assert len(measured) == len(measured.score) == len(measured.confidence) == 0
+    both, outputs = evaluate_and_predict(
+        TASK, initial_parameters(TASK, 0), digits().select(np.zeros(0, dtype=np.intp))
+    )
+    assert len(both) == len(outputs) == 0
 
 
 def test_building_a_model_leaves_the_global_random_state_alone() -> None:

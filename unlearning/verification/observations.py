@@ -16,7 +16,7 @@ from scipy.special import softmax
 from unlearning.errors import DataError
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, PerExample, Task
-from unlearning.training import evaluate, predict
+from unlearning.training import evaluate, evaluate_and_predict
 from unlearning.verification.thresholds import entropy, modified_entropy
 
 MOST_CLASSES = 100
@@ -143,24 +143,19 @@ class Observations:
         return total / self.num_examples
 
 
-def observe(per_example: PerExample, *, max_samples: int, generator: np.random.Generator) -> Observations:
-    """The observations of one set: sums over all n examples, values of min(n, max_samples).
-
-    The sample is drawn without replacement. Its order is random too, so that it says nothing about
-    which example is which.
-    """
-    return _at(per_example, generator.permutation(len(per_example))[:max_samples])
-
-
 def drawn(
     count: int, max_samples: int, generator: np.random.Generator
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Which min(count, max_samples) of `count` examples are sampled, and the handle of each."""
+    """Which min(count, max_samples) of `count` examples are sampled, and the handle of each.
+
+    Without replacement and in random order, so that the order says nothing about which example is which.
+    """
     chosen = generator.permutation(count)[:max_samples]
     return chosen, generator.random(len(chosen))
 
 
-def _at(per_example: PerExample, chosen: NDArray[np.intp]) -> Observations:
+def observe(per_example: PerExample, chosen: NDArray[np.intp]) -> Observations:
+    """The observations of one set: sums over all n examples, values of those that were `chosen` by `drawn`."""
     return Observations(
         num_examples=len(per_example),
         loss_sum=float(per_example.loss.sum()),
@@ -184,13 +179,17 @@ def observe_model(
     with_outputs: send the sampled examples' posteriors too. The generator alone decides which examples are
         sampled and what their handles are, whatever the model.
     """
-    per_example = evaluate(task, parameters, examples)
+    is_classification = examples.targets.ndim == 1 and len(examples) > 0
+    outputs: NDArray[Any] = np.zeros(0)
+    if is_classification:
+        per_example, outputs = evaluate_and_predict(task, parameters, examples)
+    else:
+        per_example = evaluate(task, parameters, examples)
     chosen, handles = drawn(len(examples), max_samples, generator)
-    plain = _at(per_example, chosen)
-    if examples.targets.ndim != 1 or len(chosen) == 0:
+    plain = observe(per_example, chosen)
+    if not is_classification or len(chosen) == 0:
         return plain
-    sampled = examples.select(chosen)
-    logits = predict(task, parameters, sampled)
+    sampled, logits = examples.select(chosen), outputs[chosen]
     if logits.ndim != 2 or not np.isfinite(logits).all():
         return plain
     labels, posteriors = sampled.targets.numpy().astype(np.int64), softmax(logits, axis=1)

@@ -25,7 +25,7 @@ def bench_command(
     data_dir: Annotated[
         str, typer.Option(envvar="FLOWER_UNLEARNING_DATA", help="Where the data set's files are.")
     ] = "",
-    jobs: Annotated[int, typer.Option(min=1, help="Seeds that run at once, each in its own process.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Parts that run at once, each in its own process.")] = 1,
     seed: Annotated[list[int] | None, typer.Option(help="Only these seeds.")] = None,
     list_them: Annotated[bool, typer.Option("--list", help="List the experiments that come along.")] = False,
 ) -> None:

@@ -15,6 +15,9 @@ from unlearning.tasks.task import Examples, PerExample, Task
 
 OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw"]
 
+EVALUATION_BATCH = 128
+"""On a processor the activations of larger batches leave the cache: 512 take 1.1 to 1.7 times as long."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
@@ -135,7 +138,9 @@ def _epochs(
     return total / seen
 
 
-def evaluate(task: Task, parameters: Vector, examples: Examples, batch_size: int = 512) -> PerExample:
+def evaluate(
+    task: Task, parameters: Vector, examples: Examples, batch_size: int = EVALUATION_BATCH
+) -> PerExample:
     """The model's measures on every example, in order, without augmentation and in eval mode."""
     columns: _Columns = ([], [], [])
     for outputs, targets in _outputs(task, parameters, examples, batch_size):
@@ -143,14 +148,14 @@ def evaluate(task: Task, parameters: Vector, examples: Examples, batch_size: int
     return _per_example(columns)
 
 
-def predict(task: Task, parameters: Vector, examples: Examples, batch_size: int = 512) -> Vector:
+def predict(task: Task, parameters: Vector, examples: Examples, batch_size: int = EVALUATION_BATCH) -> Vector:
     """The model's outputs on every example, in order: shape (n, classes, ...), float64, in eval mode."""
     parts = [outputs.double().cpu() for outputs, _ in _outputs(task, parameters, examples, batch_size)]
     return torch.cat(parts).numpy() if parts else np.zeros(0)
 
 
 def evaluate_and_predict(
-    task: Task, parameters: Vector, examples: Examples, batch_size: int = 512
+    task: Task, parameters: Vector, examples: Examples, batch_size: int = EVALUATION_BATCH
 ) -> tuple[PerExample, Vector]:
     """What `evaluate` and `predict` give, in one pass over the examples."""
     columns: _Columns = ([], [], [])

@@ -1,7 +1,7 @@
 """What one seed of an experiment is made of, in order, and the names under which finished parts are kept.
 
     WORK/DATASET-MODEL-DIGEST/seed-0/          one federation and seed; all experiments share it that train alike
-        original-1/ …                          a trained federation, with what methods keep of it
+        original-DIGEST/ …                     a trained federation, with what methods keep of it
         retrained-DIGEST/                      one that never saw what a case forgets
         CASE--METHOD-DIGEST.json               a finished row
 

@@ -1,4 +1,4 @@
-"""Runs an experiment: all parts of all settings and seeds, several seeds at a time, going on where it stopped.
+"""Runs an experiment: all parts of all settings and seeds, several at a time, going on where it stopped.
 
     OUTPUT/NAME.jsonl        all rows
     OUTPUT/NAME.md           tables
@@ -13,7 +13,7 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -23,8 +23,8 @@ from subprocess import run as run_command
 from typing import Any
 
 from server.bench.columns import Row
-from server.bench.experiment import Experiment, Setting
-from server.bench.parts import of_any_machine, parts_of
+from server.bench.experiment import Experiment
+from server.bench.parts import Part, of_any_machine, parts_of
 from server.bench.seed_run import SeedRun
 
 Progress = Callable[[int, int, str], None]
@@ -34,22 +34,18 @@ Progress = Callable[[int, int, str], None]
 def run(experiment: Experiment, work: Path, *, jobs: int, progress: Progress) -> list[Row]:
     """All rows, in the order of settings, seeds and parts. A part that fails ends the run; finished parts stay.
 
-    jobs: how many seeds run at once, each in a process of its own.
+    jobs: how many parts run at once, each in a process of its own.
     """
-    runs = [
-        SeedRun(work, experiment, setting, seed)
-        for setting in experiment.settings
-        for seed in experiment.seeds
-    ]
+    runs = _seed_runs(work, experiment)
     wanted = [(one, part) for one in runs for part in parts_of(experiment, one.setting)]
     if jobs == 1:
         for number, (one, part) in enumerate(wanted):
             progress(number, len(wanted), f"seed {one.seed}: {part.title}")
             one.row(part)
     else:
-        with _pool(jobs) as pool:
+        with _pool(jobs, work, experiment) as pool:
             waiting: set[Future[None]] = {
-                pool.submit(_run_seed, work, experiment, one.setting, one.seed) for one in runs
+                pool.submit(_work_at, run, part) for run, part in _turns(experiment, runs)
             }
             while waiting:
                 progress(sum(one.known(part) is not None for one, part in wanted), len(wanted), "parts")
@@ -94,22 +90,51 @@ def estimate(started: float, done_before: int, done: int, total: int) -> str:
     return f"about {left / 60:.0f} min left" if left >= 60 else f"about {left:.0f} s left"
 
 
-def _run_seed(work: Path, experiment: Experiment, setting: Setting, seed: int) -> None:
+def _seed_runs(work: Path, experiment: Experiment) -> list[SeedRun]:
+    return [
+        SeedRun(work, experiment, setting, seed)
+        for setting in experiment.settings
+        for seed in experiment.seeds
+    ]
+
+
+def _turns(experiment: Experiment, runs: Sequence[SeedRun]) -> list[tuple[int, Part]]:
+    """The parts by the number of their run: first what others wait for, and of each seed in turn."""
+    ordered = [
+        (part.contender is not None, position, number, part)
+        for number, one in enumerate(runs)
+        for position, part in enumerate(parts_of(experiment, one.setting))
+    ]
+    return [(number, part) for _, _, number, part in sorted(ordered, key=lambda turn: turn[:3])]
+
+
+_runs: list[SeedRun] = []
+"""Those of a worker process, so that it loads a data set once."""
+
+
+def _begin(work: Path, experiment: Experiment) -> None:
     import torch
 
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    seed_run = SeedRun(work, experiment, setting, seed)
-    for part in parts_of(experiment, setting):
-        seed_run.row(part)
+    _runs[:] = _seed_runs(work, experiment)
+
+
+def _work_at(run: int, part: Part) -> None:
+    _runs[run].row(part)
 
 
 @contextmanager
-def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+def _pool(jobs: int, work: Path, experiment: Experiment) -> Iterator[ProcessPoolExecutor]:
     """Worker processes that end with this one, also when it is asked to stop in the middle of a part."""
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with ProcessPoolExecutor(max_workers=jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        with ProcessPoolExecutor(
+            max_workers=jobs,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_begin,
+            initargs=(work, experiment),
+        ) as pool:
             try:
                 yield pool
             except BaseException:

@@ -26,8 +26,8 @@ from server.admission import admit
 from server.app import open_driver, run_federation
 from server.bench import measures
 from server.bench.columns import ORIGINAL, RETRAIN, Row
-from server.bench.experiment import Case, Contender, Experiment, Setting
-from server.bench.parts import DEFAULTS, Part, digest, row_path, safe, seed_directory
+from server.bench.experiment import Backdoor, Case, Contender, Experiment, Setting
+from server.bench.parts import DEFAULTS, Part, digest, row_path, seed_directory
 from server.checkpoints import CheckpointStore
 from server.deletion import concerned
 from server.driver import Driver
@@ -73,34 +73,31 @@ class SeedRun:
         return {**json.loads(path.read_text(encoding="utf-8")), **named}
 
     def row(self, part: Part) -> Row:
-        """The row of a part; it is computed unless it was finished before."""
+        """The row of a part; it is computed unless it was finished before. Others may compute other parts meanwhile."""
         if (known := self.known(part)) is not None:
             return known
-        with self._alone():
-            return self._row(part)
-
-    def _row(self, part: Part) -> Row:
-        if (known := self.known(part)) is not None:
-            return known
-        started = time.monotonic()
-        if part.contender is not None:
-            row = self._forgotten(part.case, part.contender)
-        elif part.name == ORIGINAL:
-            row = self._original(part.case)
-        else:
-            row = self._retrained(part.case)
-        row["wall_seconds"] = round(time.monotonic() - started, 1)
-        write_atomically(row_path(self.directory, self.experiment, part), json.dumps(row, indent=1).encode())
+        path = row_path(self.directory, self.experiment, part)
+        with self._alone(path.stem):
+            if self.known(part) is None:
+                started = time.monotonic()
+                row = self._computed(part, path.with_suffix(""))
+                row["wall_seconds"] = round(time.monotonic() - started, 1)
+                write_atomically(path, json.dumps(row, indent=1).encode())
         known = self.known(part)
         assert known is not None, "it was written just now"
         return known
+
+    def _computed(self, part: Part, directory: Path) -> Row:
+        if part.contender is not None:
+            return self._forgotten(part.case, part.contender, directory)
+        return self._original(part.case) if part.name == ORIGINAL else self._retrained(part.case)
 
     # --- the three kinds of parts
 
     def _original(self, case: Case) -> Row:
         directory = self._train_original(self.experiment.shared_prepare())
         row = self._of_training(directory, self._settings(directory), self._targets(case))
-        retrained = self._row(Part(self.setting, case, RETRAIN))
+        retrained = self.row(Part(self.setting, case, RETRAIN))
         return (
             row
             | self._beside_retrain(case, _newest(directory), _newest(directory))
@@ -110,11 +107,13 @@ class SeedRun:
     def _retrained(self, case: Case) -> Row:
         targets, directory = self._targets(case), self._retrained_directory(case)
         settings = self._settings(directory, **{"shadow-federations": 0})  # no deletion asks them there
-        store = CheckpointStore(directory / "checkpoints")
-        if store.newest() is None:
-            start = initial_parameters(make_task(settings.task()), settings.seed)
-            store.save(FederationState(parameters=start, exclusions=Exclusions().including(targets)), token=0)
-        run_federation(self._grid(settings), settings, run_id=1)
+        with self._alone(directory.name):
+            store = CheckpointStore(directory / "checkpoints")
+            if store.newest() is None:
+                start = initial_parameters(make_task(settings.task()), settings.seed)
+                state = FederationState(parameters=start, exclusions=Exclusions().including(targets))
+                store.save(state, token=0)
+            run_federation(self._grid(settings), settings, run_id=1)
         return self._of_training(directory, settings, targets)
 
     def _of_training(self, directory: Path, settings: RunSettings, targets: Sequence[Target]) -> Row:
@@ -127,11 +126,10 @@ class SeedRun:
                 "recovery_rounds": None,
             }
 
-    def _forgotten(self, case: Case, contender: Contender) -> Row:
+    def _forgotten(self, case: Case, contender: Contender, directory: Path) -> Row:
         prepare = contender.preparing if contender.trains_alone else self.experiment.shared_prepare()
         original = self._train_original(prepare)
-        beside = {name: self._row(Part(self.setting, case, name)) for name in (ORIGINAL, RETRAIN)}
-        directory = self.directory / f"{safe(case.name)}--{safe(contender.name)}"
+        beside = {name: self.row(Part(self.setting, case, name)) for name in (ORIGINAL, RETRAIN)}
         shutil.rmtree(directory, ignore_errors=True)
         shutil.copytree(original, directory, copy_function=_copy)
         settings = self._settings(
@@ -206,19 +204,26 @@ class SeedRun:
 
     def _train_original(self, prepare: Mapping[str, str]) -> Path:
         """The directory of a trained federation that keeps at least what `prepare` says."""
-        finished = [path.parent for path in sorted(self.directory.glob(f"original-*/{FACTS}"))]
-        for original in finished:
-            if _serves(_facts(original)["prepare"], prepare):
-                return original
-        directory = self.directory / f"original-{len(finished) + 1}"
-        settings = self._settings(directory, prepare="; ".join(prepare.values()))
-        grid = self._grid(settings)
-        run_federation(grid, settings, run_id=1)
-        with open_driver(grid, settings, run_id=1) as driver:
-            rounds = list(driver.ledger.all_rounds())
-        facts = {"prepare": dict(prepare), "rounds_in_ledger": rounds[-1].sequence}
-        write_atomically(directory / FACTS, json.dumps(facts).encode())
-        return directory
+        if (found := self._finished_original(prepare)) is not None:
+            return found
+        with self._alone("original"):
+            if (found := self._finished_original(prepare)) is not None:
+                return found
+            directory = self.directory / f"original-{digest(dict(prepare))}"
+            settings = self._settings(directory, prepare="; ".join(prepare.values()))
+            grid = self._grid(settings)
+            run_federation(grid, settings, run_id=1)
+            with open_driver(grid, settings, run_id=1) as driver:
+                rounds = list(driver.ledger.all_rounds())
+            facts = {"prepare": dict(prepare), "rounds_in_ledger": rounds[-1].sequence}
+            write_atomically(directory / FACTS, json.dumps(facts).encode())
+            return directory
+
+    def _finished_original(self, prepare: Mapping[str, str]) -> Path | None:
+        for path in sorted(self.directory.glob(f"original-*/{FACTS}")):
+            if _serves(_facts(path.parent)["prepare"], prepare):
+                return path.parent
+        return None
 
     def _filed(
         self, grid: InProcessGrid, settings: RunSettings, case: Case, contender: Contender
@@ -264,9 +269,11 @@ class SeedRun:
         return InProcessGrid(app, nodes, settings.model_dump(by_alias=True))
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Nobody else computes in this directory meanwhile: two experiments may share it."""
-        with (self.directory / "lock").open("w") as lock:
+    def _alone(self, name: str) -> Iterator[None]:
+        """Nobody else computes what has this name meanwhile: other processes and experiments share the directory."""
+        directory = self.directory / "locks"
+        directory.mkdir(exist_ok=True)
+        with (directory / name).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
@@ -288,6 +295,11 @@ class SeedRun:
         if backdoor is None or client != backdoor.client:
             return {}
         directory = self.directory / "poisoned"
+        with self._alone("poisoned"):
+            self._poison(backdoor, client, directory)
+        return {"data-dir": str(directory)}
+
+    def _poison(self, backdoor: Backdoor, client: str, directory: Path) -> None:
         if not (directory / "train.npz").exists():
             clean = load_site(self._run.task(), int(client)).train
             assert self._test is not None, "a backdoor is for data sets of pictures, which have test sets"
@@ -302,7 +314,6 @@ class SeedRun:
                 ids=planted.ids,
             )
             (directory / "train.part.npz").replace(directory / "train.npz")
-        return {"data-dir": str(directory)}
 
     def _targets(self, case: Case) -> list[Target]:
         return case.targets({client: self._site(client).ids.tolist() for client in case.clients})

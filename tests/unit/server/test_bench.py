@@ -167,7 +167,7 @@ def test_a_whole_experiment_runs_and_goes_on_where_it_stopped(tmp_path):
     assert rows == runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
     assert files == {path: path.stat().st_mtime_ns for path in files}
     assert json.dumps(rows)
-    (original,) = (tmp_path / "work").glob("*/seed-0/original-1")
+    (original,) = (tmp_path / "work").glob("*/seed-0/original-*")
     histories = list((original / "kept").rglob("*.npz"))
     assert histories
     for path in histories:  # each method worked on a copy: what it erased there is whole here
@@ -176,6 +176,40 @@ def test_a_whole_experiment_runs_and_goes_on_where_it_stopped(tmp_path):
     assert figure.stat().st_size > 10_000
     text = tables.markdown(experiment, rows, runner.circumstances(experiment))
     assert "| federaser |" in text
+
+
+@pytest.mark.slow
+def test_parts_side_by_side_give_the_rows_of_one_after_the_other(tmp_path):
+    """Three at a time in one seed wait for each other's federations and train none of them twice."""
+    text = TINY.replace("methods: [", "methods: [{method: sisa, prepare: sisa}, ")
+    experiment = Experiment.read(written(tmp_path, text))
+    alone = runner.run(experiment, tmp_path / "alone", jobs=1, progress=lambda *_: None)
+    together = runner.run(experiment, tmp_path / "together", jobs=3, progress=lambda *_: None)
+    for rows in (alone, together):
+        for row in rows:
+            for name in ("wall_seconds", "seconds", "peak_memory"):
+                row.pop(name)
+    assert together == alone
+    trained = [
+        sorted(path.name for path in (tmp_path / work).glob("*/seed-0/original-*"))
+        for work in ("alone", "together")
+    ]
+    assert trained[0] == trained[1]
+    assert len(trained[0]) == 2  # SISA trains in a way of its own
+
+
+def test_the_federations_come_before_the_methods_and_seeds_take_turns(tmp_path):
+    """Nobody waits for what could have been done first."""
+    experiment = Experiment.read(written(tmp_path, TINY.replace("seeds: [0]", "seeds: [0, 1]")))
+    turns = runner._turns(experiment, runner._seed_runs(tmp_path, experiment))
+    assert [(number, part.name) for number, part in turns[:5]] == [
+        (0, "original"),
+        (1, "original"),
+        (0, "retrain"),
+        (1, "retrain"),
+        (0, "natural"),
+    ]
+    assert len(turns) == 10
 
 
 def test_other_settings_have_parts_of_their_own(tmp_path):

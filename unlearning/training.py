@@ -176,11 +176,13 @@ def _outputs(
     device = _device()
     model = build(task, seed=0)
     load(model, parameters)
-    model.to(device).eval()
+    # Pooling of pictures is several times faster with the channels last.
+    layout = torch.channels_last if examples.inputs.ndim == 4 else torch.preserve_format
+    model.to(device).to(memory_format=layout).eval()
     for start in range(0, len(examples), batch_size):
         inputs = examples.inputs[start : start + batch_size].to(device=device, dtype=task.dtype)
         with torch.inference_mode():
-            outputs = model(inputs)
+            outputs = model(inputs.to(memory_format=layout))
         yield outputs, examples.targets[start : start + batch_size].to(device)
 
 

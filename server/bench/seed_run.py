@@ -118,7 +118,7 @@ class SeedRun:
 
     def _of_training(self, directory: Path, settings: RunSettings, targets: Sequence[Target]) -> Row:
         state = _newest(directory)
-        with open_driver(self._grid(settings), settings, run_id=1) as driver:
+        with self._alone(directory.name), open_driver(self._grid(settings), settings, run_id=1) as driver:
             return {
                 **self._measured(driver, state, targets),
                 **measures.costs_of_rounds(driver),
@@ -131,7 +131,8 @@ class SeedRun:
         original = self._train_original(prepare)
         beside = {name: self.row(Part(self.setting, case, name)) for name in (ORIGINAL, RETRAIN)}
         shutil.rmtree(directory, ignore_errors=True)
-        shutil.copytree(original, directory, copy_function=_copy)
+        with self._alone(original.name):
+            shutil.copytree(original, directory, copy_function=_copy)
         settings = self._settings(
             directory,
             **{
@@ -155,7 +156,7 @@ class SeedRun:
                 shutil.rmtree(directory)
                 return {"failed": f"{wrong[0].status}: {wrong[0].reason}", "attacks": {}}
             row = {
-                **self._measured(driver, state, self._targets(case)),
+                **self._measured_last(driver, state, directory, done, self._targets(case)),
                 **self._of_deletion(driver, directory, done, original, is_natural=is_natural),
                 **_storage(_newest(original), measures.kept(original, contender.method)),
                 **self._beside_retrain(case, _newest(original), state),
@@ -206,10 +207,10 @@ class SeedRun:
         """The directory of a trained federation that keeps at least what `prepare` says."""
         if (found := self._finished_original(prepare)) is not None:
             return found
-        with self._alone("original"):
-            if (found := self._finished_original(prepare)) is not None:
-                return found
-            directory = self.directory / f"original-{digest(dict(prepare))}"
+        directory = self.directory / f"original-{digest(dict(prepare))}"
+        with self._alone(directory.name):
+            if (directory / FACTS).exists():  # another process has trained it meanwhile
+                return directory
             settings = self._settings(directory, prepare="; ".join(prepare.values()))
             grid = self._grid(settings)
             run_federation(grid, settings, run_id=1)
@@ -339,6 +340,20 @@ class SeedRun:
             forgotten=self._forgotten_examples(case),
         )
 
+    def _measured_last(
+        self,
+        driver: Driver,
+        state: FederationState,
+        directory: Path,
+        done: Sequence[DeletionRequest],
+        targets: Sequence[Target],
+    ) -> Row:
+        """The final model's figures: the report's, unless it tells of one of several requests or an earlier model."""
+        told = Measurement.from_json(_report(directory, done[-1].id)["measurements"][-1])
+        if len(done) > 1 or told.round != state.round:
+            return self._measured(driver, state, targets)
+        return self._scores(driver, state, told)
+
     def _measured(self, driver: Driver, state: FederationState, targets: Sequence[Target]) -> Row:
         driver.register_clients()
         driver.restrict(state)
@@ -352,6 +367,9 @@ class SeedRun:
             forgotten=merge(observed.forgotten.values()) if observed.forgotten else None,
             seed=driver.settings.seed,
         )
+        return self._scores(driver, state, measurement)
+
+    def _scores(self, driver: Driver, state: FederationState, measurement: Measurement) -> Row:
         planted = measures.backdoor_success(driver.task, state.parameters, self._test, self.setting.backdoor)
         return measures.scores(measurement) | planted
 

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,9 +43,11 @@ def draw(experiment: Experiment, rows: Sequence[Row], output: Path) -> list[Path
             )
             for index, name in enumerate(methods)
         }
-        panels: list[Panel] = [_forgetting, _speed, _test_curves, _radar]
-        if any(row.get("forget_curve") for name in methods for row in groups[name]):
-            panels.insert(3, _forget_curves)
+        panels: list[Panel] = [_forgetting, _speed, _radar]
+        if _recovers(groups, methods):
+            panels.insert(2, _test_curves)
+            if any(row.get("forget_curve") for name in methods for row in groups[name]):
+                panels.insert(3, _forget_curves)
         figure = plt.figure(figsize=(13 + 6.5 * (len(panels) > 4), 10), layout="constrained")
         for index, panel in enumerate(panels, start=1):
             projection = "polar" if panel is _radar else None
@@ -66,14 +68,19 @@ Panel = Callable[["Axes", Groups, Styles], None]
 
 
 def _forgetting(axes: "Axes", groups: Groups, styles: Styles) -> None:
+    """Over recovery rounds; over bytes where no method had a recovery round."""
+    recovers = _recovers(groups, styles)
+    cost = "recovery_rounds" if recovers else "bytes"
     for name, (colour, marker) in styles.items():
         gap = _gap(groups, name, lambda row: row["forget"])
-        rounds = statistics.fmean(row["recovery_rounds"] for row in groups[name])
         if gap is not None:
-            axes.scatter([rounds], [gap], color=colour, marker=marker, s=70, label=name)
-    axes.set_xlabel("recovery rounds")
+            x = statistics.fmean(row[cost] for row in groups[name])
+            axes.scatter([x], [gap], color=colour, marker=marker, s=70, label=name)
+    axes.set_xlabel("recovery rounds" if recovers else "bytes exchanged")
+    if not recovers:
+        axes.set_xscale("log")
     axes.set_ylabel("distance of forget accuracy to Retrain, points")
-    axes.set_title("Forgetting against recovery cost (down and left is better)")
+    axes.set_title(f"Forgetting against {'recovery ' if recovers else ''}cost (down and left is better)")
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))  # beside, where it hides no point
 
@@ -119,14 +126,15 @@ def _curves(axes: "Axes", groups: Groups, styles: Styles, *, curve: str, level: 
 
 def _radar(axes: "Axes", groups: Groups, styles: Styles) -> None:
     """Each axis from the worst (centre) to the best (rim) of the methods compared."""
-    measures: Mapping[str, Callable[[str], float | None]] = {
+    measures: dict[str, Callable[[str], float | None]] = {
         "forget Δ": lambda name: _gap(groups, name, lambda row: row["forget"]),
         "attack Δ": lambda name: _gap(groups, name, lambda row: row["attacks"].get("confidence")),
         "bytes": lambda name: _mean(groups[name], "bytes"),
         "FLOPs": lambda name: _mean(groups[name], "flops"),
         "storage": lambda name: _mean(groups[name], "storage"),
-        "recovery": lambda name: _mean(groups[name], "recovery_rounds"),
     }
+    if _recovers(groups, styles):
+        measures["recovery"] = lambda name: _mean(groups[name], "recovery_rounds")
     angles = [2 * math.pi * index / len(measures) for index in range(len(measures))]
     found = {label: {name: value_of(name) for name in styles} for label, value_of in measures.items()}
     for name, (colour, _) in styles.items():
@@ -146,6 +154,11 @@ def _radar(axes: "Axes", groups: Groups, styles: Styles) -> None:
     axes.set_yticklabels([])
     axes.set_ylim(0, 1)
     axes.set_title("Rim: best of these methods, centre: worst (logarithmic)", fontsize=10)
+
+
+def _recovers(groups: Groups, methods: Iterable[str]) -> bool:
+    """Whether any method had a recovery round."""
+    return any(row["recovery_rounds"] for name in methods for row in groups[name])
 
 
 def _gap(groups: Groups, name: str, value_of: Callable[[Row], float | None]) -> float | None:

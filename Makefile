@@ -3,8 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 NEWEST ?= .venv-newest
 BIN    := $(VENV)/bin
-# Two files of tests side by side; much of a slow test is waiting for processes of its own.
+# Two files of tests side by side; much of a slow test is waiting for processes of its own. The longest files of those
+# come first, for the last one runs alone.
 PARALLEL ?= -n 2 --dist loadfile
+SLOWEST_FIRST := --no-loadscope-reorder tests/integration tests/acceptance tests/contract tests/unit
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: setup demo demo-simulation test test-slow test-hosts newest-flower format lint types imports check proto bench clean
@@ -27,7 +29,7 @@ test: setup                 ## the default tests (minutes)
 	$(BIN)/pytest $(PARALLEL)
 
 test-slow: setup            ## the tests that start real servers and kill them
-	$(BIN)/pytest -m 'slow and not hosts' $(PARALLEL)
+	$(BIN)/pytest -m 'slow and not hosts' $(PARALLEL) $(SLOWEST_FIRST)
 
 # Not in the gate: a cut at the wrong instant makes Flower 1.39 lose an answer (docs/operations.md).
 test-hosts: setup           ## server and clients on hosts of their own (needs root); links are cut

@@ -6,7 +6,8 @@ BIN    := $(VENV)/bin
 # Two files of tests side by side; much of a slow test is waiting for processes of its own. The longest files of those
 # come first, for the last one runs alone.
 PARALLEL ?= -n 2 --dist loadfile
-SLOWEST_FIRST := --no-loadscope-reorder tests/integration tests/acceptance tests/contract tests/unit
+SLOWEST_FIRST := --no-loadscope-reorder tests/integration/ \
+	$(filter-out tests/integration/ tests/__pycache__/,$(wildcard tests/*/))
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: setup demo demo-simulation test test-slow test-hosts newest-flower format lint types imports check proto bench clean

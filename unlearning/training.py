@@ -1,7 +1,7 @@
 """Local training and evaluation: the same two functions for every task, client and method."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -16,7 +16,7 @@ from unlearning.tasks.task import Examples, PerExample, Task
 OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw"]
 
 EVALUATION_BATCH = 128
-"""On a processor the activations of larger batches leave the cache: 512 take 1.1 to 1.7 times as long."""
+"""On a processor the activations of larger batches leave the cache: 512 take 1.1 to 1.9 times as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,10 +142,10 @@ def evaluate(
     task: Task, parameters: Vector, examples: Examples, batch_size: int = EVALUATION_BATCH
 ) -> PerExample:
     """The model's measures on every example, in order, without augmentation and in eval mode."""
-    columns: _Columns = ([], [], [])
-    for outputs, targets in _outputs(task, parameters, examples, batch_size):
-        _measure(task, outputs, targets, columns)
-    return _per_example(columns)
+    return _per_example(
+        task.per_example(outputs, targets)
+        for outputs, targets in _outputs(task, parameters, examples, batch_size)
+    )
 
 
 def predict(task: Task, parameters: Vector, examples: Examples, batch_size: int = EVALUATION_BATCH) -> Vector:
@@ -158,15 +158,11 @@ def evaluate_and_predict(
     task: Task, parameters: Vector, examples: Examples, batch_size: int = EVALUATION_BATCH
 ) -> tuple[PerExample, Vector]:
     """What `evaluate` and `predict` give, in one pass over the examples."""
-    columns: _Columns = ([], [], [])
-    parts = []
+    measures, parts = [], []
     for outputs, targets in _outputs(task, parameters, examples, batch_size):
-        _measure(task, outputs, targets, columns)
+        measures.append(task.per_example(outputs, targets))
         parts.append(outputs.double().cpu())
-    return _per_example(columns), torch.cat(parts).numpy() if parts else np.zeros(0)
-
-
-_Columns: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]
+    return _per_example(measures), torch.cat(parts).numpy() if parts else np.zeros(0)
 
 
 def _outputs(
@@ -176,7 +172,7 @@ def _outputs(
     device = _device()
     model = build(task, seed=0)
     load(model, parameters)
-    # Pooling of pictures is several times faster with the channels last.
+    # With the channels last a processor evaluates the small networks here in half of the time.
     layout = torch.channels_last if examples.inputs.ndim == 4 else torch.preserve_format
     model.to(device).to(memory_format=layout).eval()
     for start in range(0, len(examples), batch_size):
@@ -186,15 +182,10 @@ def _outputs(
         yield outputs, examples.targets[start : start + batch_size].to(device)
 
 
-def _measure(task: Task, outputs: torch.Tensor, targets: torch.Tensor, columns: _Columns) -> None:
-    with torch.inference_mode():
-        for column, values in zip(columns, task.per_example(outputs, targets), strict=True):
-            column.append(values.double().cpu())
-
-
-def _per_example(columns: _Columns) -> PerExample:
-    loss, score, confidence = (torch.cat(column).numpy() if column else np.zeros(0) for column in columns)
-    return PerExample(loss, score, confidence)
+def _per_example(batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> PerExample:
+    """Loss, score and confidence of all batches, one after another."""
+    columns = [[values.double().cpu() for values in column] for column in zip(*batches, strict=True)]
+    return PerExample(*(torch.cat(column).numpy() for column in columns or [[torch.zeros(0)]] * 3))
 
 
 def _device() -> torch.device:

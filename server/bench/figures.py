@@ -43,11 +43,12 @@ def draw(experiment: Experiment, rows: Sequence[Row], output: Path) -> list[Path
             )
             for index, name in enumerate(methods)
         }
-        panels: list[Panel] = [_forgetting, _speed, _radar]
+        panels: list[Panel] = [_forgetting, _speed]
         if _recovers(groups, methods):
-            panels.insert(2, _test_curves)
+            panels.append(_test_curves)
             if any(row.get("forget_curve") for name in methods for row in groups[name]):
-                panels.insert(3, _forget_curves)
+                panels.append(_forget_curves)
+        panels.append(_radar)
         figure = plt.figure(figsize=(13 + 6.5 * (len(panels) > 4), 10), layout="constrained")
         for index, panel in enumerate(panels, start=1):
             projection = "polar" if panel is _radar else None

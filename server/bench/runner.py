@@ -45,10 +45,12 @@ def run(experiment: Experiment, work: Path, *, jobs: int, progress: Progress) ->
     else:
         with _pool(jobs, work, experiment) as pool:
             waiting: set[Future[None]] = {
-                pool.submit(_work_at, run, part) for run, part in _turns(experiment, runs)
+                pool.submit(_work_at, run, part)
+                for run, part in _turns(experiment, runs)
+                if runs[run].known(part) is None
             }
             while waiting:
-                progress(sum(one.known(part) is not None for one, part in wanted), len(wanted), "parts")
+                progress(len(wanted) - len(waiting), len(wanted), "parts")
                 finished, waiting = wait(waiting, timeout=2.0, return_when=FIRST_COMPLETED)
                 for future in finished:
                     future.result()

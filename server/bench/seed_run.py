@@ -155,9 +155,10 @@ class SeedRun:
             if wrong:  # a finding too: some methods do not survive every federation
                 shutil.rmtree(directory)
                 return {"failed": f"{wrong[0].status}: {wrong[0].reason}", "attacks": {}}
+            reports = [_report(directory, request.id) for request in done]
             row = {
-                **self._measured_last(driver, state, directory, done, self._targets(case)),
-                **self._of_deletion(driver, directory, done, original, is_natural=is_natural),
+                **self._measured_last(driver, state, reports, self._targets(case)),
+                **self._of_deletion(driver, reports, original, is_natural=is_natural),
                 **_storage(_newest(original), measures.kept(original, contender.method)),
                 **self._beside_retrain(case, _newest(original), state),
             }
@@ -168,14 +169,12 @@ class SeedRun:
     def _of_deletion(
         self,
         driver: Driver,
-        directory: Path,
-        done: Sequence[DeletionRequest],
+        reports: Sequence[Mapping[str, Any]],
         original: Path,
         *,
         is_natural: bool,
     ) -> Row:
         """What unlearning and recovery cost, and how they went."""
-        reports = [_report(directory, request.id) for request in done]
         trained = _facts(original)["rounds_in_ledger"]
         rounds = list(driver.ledger.all_rounds(after=trained))
         stages = [Measurement.from_json(item) for item in reports[-1]["measurements"]]
@@ -344,13 +343,12 @@ class SeedRun:
         self,
         driver: Driver,
         state: FederationState,
-        directory: Path,
-        done: Sequence[DeletionRequest],
+        reports: Sequence[Mapping[str, Any]],
         targets: Sequence[Target],
     ) -> Row:
         """The final model's figures: the report's, unless it tells of one of several requests or an earlier model."""
-        told = Measurement.from_json(_report(directory, done[-1].id)["measurements"][-1])
-        if len(done) > 1 or told.round != state.round:
+        told = Measurement.from_json(reports[-1]["measurements"][-1])
+        if len(reports) > 1 or told.round != state.round:
             return self._measured(driver, state, targets)
         return self._scores(driver, state, told)
 

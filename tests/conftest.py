@@ -4,8 +4,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.federation import InProcessFederation
+
+
+@pytest.fixture(autouse=True)
+def same_draws_in_every_order() -> None:
+    """What a test draws without a generator does not depend on which tests ran before it in this process."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture

@@ -31,6 +31,10 @@ def tiny_net() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
 
 
+def two_linear_layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+
+
 TASK = Task(
     name="tiny",
     num_classes=2,
@@ -170,14 +174,18 @@ class TestGradientAscent:
         assert 0 < np.linalg.norm(state.parameters - start) <= 1000
 
     def test_a_climb_without_a_bound_that_overflows_fails_for_good_with_the_step(self):
-        """Nothing of it enters the model; the message says what to change."""
+        """Nothing of it enters the model; the message says what to change.
+
+        One input with both labels: wherever the climb starts, the loss rises with the difference of the outputs.
+        """
         method = METHODS["gradient-ascent"]
-        two_layers = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
-        deep = replace(TASK, build_model=lambda: two_layers, dtype=torch.float32)
+        deep = replace(TASK, build_model=two_linear_layers, dtype=torch.float32)
+        inputs, targets = torch.tensor([[1.0, -2.0], [1.0, -2.0]]), torch.tensor([0, 1])
+        both_labels = Examples(inputs, targets, np.array(["a", "b"]))
         given = problem("gradient-ascent", task=deep, epochs=100, learning_rate=100, clip_norm=0)
         start = initial_parameters(deep, 0)
         instruction = method.configure(given, UnlearningState(parameters=start))["u"]
-        reply = method.client_step(instruction, replace(site(6, 4), task=deep))
+        reply = method.client_step(instruction, replace(site(6, 4), task=deep, forget=both_labels))
         assert not reply.vector.any()
         with pytest.raises(MethodFailed, match=r"at client u after \d+ step.*clip_norm") as caught:
             method.aggregate(given, UnlearningState(parameters=start), {"u": reply})

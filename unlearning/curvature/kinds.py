@@ -79,11 +79,10 @@ class OutputCurvatureOfBatch:
         pushed = self._pushed(vector)
         return _gradients((self._outputs,), self._local.trainable, (self._middle(pushed),), retain_graph=keep)
 
-    def record(self, vector: Sequence[Tensor]) -> bool:
+    def record(self) -> bool:
         """Take Jv from a recording from now on; False where that cannot be, see `recorded`."""
-        expected = self._pushed(vector)
         if self._pull_back is None and self._recorded is None:
-            self._recorded = recorded_derivative(self._local, self._function, vector, expected)
+            self._recorded = recorded_derivative(self._local, self._function, self._pushed)
         return self._recorded is not None
 
     def _pushed(self, vector: Sequence[Tensor]) -> Tensor:

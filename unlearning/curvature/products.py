@@ -8,7 +8,6 @@ another forward pass.
 """
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -147,7 +146,7 @@ class CurvatureProduct:
         self.num_products += 1
         self._products_with_kept += 1
         if self._products_with_kept == RECORD_AFTER:
-            self._record(parts)
+            self._record()
         return product
 
     def release(self) -> None:
@@ -160,12 +159,12 @@ class CurvatureProduct:
         """How many micro-batches' derivatives are recordings."""
         return self._num_recorded
 
-    def _record(self, parts: Sequence[Tensor]) -> None:
+    def _record(self) -> None:
         """Record the derivatives of as many kept graphs as memory allows; what fails for one fails for all."""
         self._num_recorded = 0
         with exact_kernels(self._local.device):
             for graph in self._kept[: self._plan.num_recordable]:
-                if not (isinstance(graph, OutputCurvatureOfBatch) and graph.record(parts)):
+                if not (isinstance(graph, OutputCurvatureOfBatch) and graph.record()):
                     break
                 self._num_recorded += 1
         _log.info("%d of %d kept derivatives are recorded.", self._num_recorded, len(self._kept))

@@ -1,6 +1,10 @@
 """Local training and evaluation, against closed forms and for what they must not touch."""
 
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unlearning.errors import DataError
+from unlearning.parameters import flatten
 from unlearning.tasks import Examples, Task, TaskSettings, load_site, make_task
 from unlearning.training import (
     OptimizerName,
@@ -67,6 +72,54 @@ def test_momentum_carries_the_last_step_on() -> None:
     second = train(EXACT, first, examples, step).parameters
     both = train(EXACT, start, examples, replace(step, epochs=2, momentum=0.9)).parameters
     np.testing.assert_allclose(both, second + 0.9 * (first - start), rtol=0, atol=1e-14)
+
+
+class HalfUsed(nn.Module):
+    """Its second layer takes no part from the second step on, and a third never does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.later, self.never = nn.Linear(4, 3), nn.Linear(4, 3), nn.Linear(4, 3)
+        self.calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        outputs: Tensor = self.first(inputs)
+        return outputs + self.later(inputs) if self.calls == 1 else outputs
+
+
+@pytest.mark.parametrize("build_model", [EXACT.build_model, HalfUsed])
+@pytest.mark.parametrize(
+    "changes", [{}, {"momentum": 0.9}, {"momentum": 0.9, "weight_decay": 0.1, "maximize": True}]
+)
+def test_sgd_is_torch_s_own_to_the_bit(build_model: Callable[[], nn.Module], changes: dict[str, Any]) -> None:
+    """Against the optimiser class, also for weights without a gradient."""
+    task, examples = replace(EXACT, build_model=build_model), blobs()
+    settings = TrainingSettings(learning_rate=0.3, batch_size=12, epochs=4, **changes)
+    start = initial_parameters(task, 1)
+    model = build(task, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, **changes)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(4):
+        order = torch.randperm(12, generator=generator)
+        optimizer.zero_grad()
+        task.loss(model(examples.inputs[order]), examples.targets[order]).backward()
+        optimizer.step()
+    np.testing.assert_array_equal(train(task, start, examples, settings).parameters, flatten(model))
+
+
+def test_training_does_not_load_torch_s_compiler() -> None:
+    """A deployment starts a process for each message, and the compiler takes it a second to import."""
+    program = """
+import sys
+from unlearning.tasks import TaskSettings, load_site, make_task
+from unlearning.training import TrainingSettings, initial_parameters, train
+settings = TaskSettings(num_clients=5, model="mlp")
+task = make_task(settings)
+train(task, initial_parameters(task, 0), load_site(settings, 0).train, TrainingSettings(clip_norm=1.0))
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 @pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.5), ("adam", 0.003), ("adamw", 0.003)])

@@ -17,7 +17,7 @@ Approximate Data Removal, for IJ; Qiao et al., Hessian-Free Online Certified Unl
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+import scipy  # its parts are imported at their first use
 
 from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
 from unlearning.errors import NumericalError
@@ -98,8 +98,8 @@ class PrecomputedJackknife:
         self._num_examples = len(examples)
         product = _product(task, parameters, examples, settings)
         try:
-            self._factor = cho_factor(dense_matrix(product, product.dimension), lower=True)
-        except LinAlgError as exc:
+            self._factor = scipy.linalg.cho_factor(dense_matrix(product, product.dimension), lower=True)
+        except np.linalg.LinAlgError as exc:
             raise NumericalError(
                 "The damped Hessian is not positive definite, so it cannot be factorised. Raise the damping, "
                 "or use the Gauss-Newton matrix."
@@ -117,7 +117,7 @@ class PrecomputedJackknife:
             DataError: nothing is forgotten.
         """
         total = _summed_gradient(self._task, self._parameters, forgotten, self._settings.l2)
-        move = cho_solve(self._factor, total / self._num_examples)
+        move = scipy.linalg.cho_solve(self._factor, total / self._num_examples)
         moved: Vector = (self._parameters.astype(np.float64) + move).astype(self._parameters.dtype)
         return moved
 

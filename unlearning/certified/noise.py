@@ -12,8 +12,7 @@ import math
 from enum import StrEnum
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
+import scipy  # its parts are imported at their first use
 
 from unlearning.errors import ConfigurationError
 from unlearning.parameters import Vector
@@ -57,7 +56,9 @@ def gaussian_epsilon(*, delta: float, sigma: float, sensitivity: float) -> float
     upper = 1.0
     while _delta(upper, ratio) > delta:
         upper *= 2
-    return float(brentq(lambda epsilon: _delta(epsilon, ratio) - delta, 0.0, upper, xtol=1e-12))
+    return float(
+        scipy.optimize.brentq(lambda epsilon: _delta(epsilon, ratio) - delta, 0.0, upper, xtol=1e-12)
+    )
 
 
 def analytic_sigma(*, epsilon: float, delta: float, sensitivity: float) -> float:
@@ -84,7 +85,11 @@ def largest_ratio(*, epsilon: float, delta: float) -> float:
         lower /= 2
     while _delta(epsilon, upper) < delta:
         upper *= 2
-    return float(brentq(lambda ratio: _delta(epsilon, ratio) - delta, lower, upper, xtol=1e-15, rtol=1e-13))
+    return float(
+        scipy.optimize.brentq(
+            lambda ratio: _delta(epsilon, ratio) - delta, lower, upper, xtol=1e-15, rtol=1e-13
+        )
+    )
 
 
 def classical_sigma(*, epsilon: float, delta: float, sensitivity: float) -> float:
@@ -131,8 +136,8 @@ def released(parameters: Vector, sigma: float, generator: np.random.Generator) -
 
 def _delta(epsilon: float, ratio: float) -> float:
     """δ at `ratio` Δ/σ > 0; the second term by logarithms, since e^ε alone overflows."""
-    first = ndtr(ratio / 2 - epsilon / ratio)
-    second = math.exp(epsilon + log_ndtr(-ratio / 2 - epsilon / ratio))
+    first = scipy.special.ndtr(ratio / 2 - epsilon / ratio)
+    second = math.exp(epsilon + scipy.special.log_ndtr(-ratio / 2 - epsilon / ratio))
     return max(0.0, float(first) - second)
 
 

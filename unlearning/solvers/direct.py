@@ -1,8 +1,8 @@
 """A x = b by the whole matrix, for small dimensions."""
 
 import numpy as np
+import scipy  # its parts are imported at their first use
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from unlearning.errors import NumericalError
 from unlearning.parameters import Vector
@@ -66,14 +66,14 @@ def _solved(
 ) -> tuple[NDArray[np.float64], Outcome, tuple[float, ...]]:
     """The value, the outcome and, where they had to be computed, the eigenvalues."""
     try:
-        factor = cho_factor(matrix, lower=True)
-    except LinAlgError:
+        factor = scipy.linalg.cho_factor(matrix, lower=True)
+    except np.linalg.LinAlgError:
         pass
     else:
         pivots = np.diagonal(factor[0])
         # A singular matrix may pass by rounding; its pivots then span the whole precision.
         if (pivots.min() / pivots.max()) ** 2 > b.size * np.finfo(float).eps:
-            return cho_solve(factor, b), Outcome.CONVERGED, ()
+            return scipy.linalg.cho_solve(factor, b), Outcome.CONVERGED, ()
     eigenvalues, vectors = np.linalg.eigh(matrix)
     rounding = b.size * np.finfo(float).eps * np.abs(eigenvalues).max()
     usable = np.abs(eigenvalues) > rounding

@@ -9,7 +9,7 @@ Integral Operators; Parlett, The Symmetric Eigenvalue Problem, ch. 13, for full 
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import eigvalsh_tridiagonal
+import scipy  # its parts are imported at their first use
 
 from unlearning.errors import NumericalError
 from unlearning.solvers.solution import Product, norm
@@ -66,5 +66,7 @@ def lanczos_extremes(
         if length <= dimension * np.finfo(float).eps * scale:
             break
         off_diagonal.append(length)
-    eigenvalues = eigvalsh_tridiagonal(np.array(diagonal), np.array(off_diagonal[: len(diagonal) - 1]))
+    eigenvalues = scipy.linalg.eigvalsh_tridiagonal(
+        np.array(diagonal), np.array(off_diagonal[: len(diagonal) - 1])
+    )
     return Extremes(float(eigenvalues[0]), float(eigenvalues[-1]))

@@ -6,6 +6,7 @@ the training half only. The halves stay in memory, for a simulation runs many cl
 
 import os
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,25 @@ DIGITS_TEST_SHARE = 0.2
 NUCLEI_SITES = 6
 
 
+def _digits_of_scikit_learn() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Pixels (1797, 64) in 0..16 and labels (1797,), read from the package's own file.
+
+    `load_digits` reads the same file, but importing it takes a second, in the process of every message.
+    """
+    package = find_spec("sklearn")
+    file = Path(package.origin or "").parent / "datasets/data/digits.csv.gz" if package else Path()
+    if not file.is_file():  # another release may keep it elsewhere
+        from sklearn.datasets import load_digits
+
+        return load_digits(return_X_y=True)  # type: ignore[no-any-return]
+    table = np.loadtxt(file, delimiter=",")
+    return table[:, :-1], table[:, -1].astype(np.int64)
+
+
 @lru_cache(maxsize=1)
 def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
     """All inputs and labels of scikit-learn's digits, and which examples are the test set."""
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
+    pixels, labels = _digits_of_scikit_learn()
     random = np.random.RandomState(0)
     is_test = np.zeros(len(labels), dtype=np.bool_)
     for label in np.unique(labels):

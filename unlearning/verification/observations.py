@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
+import scipy  # its parts are imported at their first use
 from numpy.typing import NDArray
-from scipy.special import softmax
 
 from unlearning.errors import DataError
 from unlearning.parameters import Vector
@@ -192,7 +192,7 @@ def observe_model(
     sampled, logits = examples.select(chosen), outputs[chosen]
     if logits.ndim != 2 or not np.isfinite(logits).all():
         return plain
-    labels, posteriors = sampled.targets.numpy().astype(np.int64), softmax(logits, axis=1)
+    labels, posteriors = sampled.targets.numpy().astype(np.int64), scipy.special.softmax(logits, axis=1)
     return replace(
         plain,
         details=Details(

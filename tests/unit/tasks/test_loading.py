@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from unlearning.errors import DataError
-from unlearning.tasks import Examples, TaskSettings, load_server_test, load_site, make_task
+from unlearning.tasks import Examples, TaskSettings, images, load_server_test, load_site, make_task
 from unlearning.tasks.loading import DATA_VARIABLE
 
 DIGITS = TaskSettings(num_clients=7)
@@ -48,6 +48,18 @@ def test_an_id_is_the_position_in_the_original_set() -> None:
     positions = site.ids.astype(int)
     assert np.array_equal(site.inputs.numpy().reshape(-1, 64) * 16, pixels[positions].astype(np.float32))
     assert np.array_equal(site.targets.numpy(), labels[positions])
+
+
+def test_where_scikit_learn_keeps_the_digits_elsewhere_it_is_asked_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its file is read without importing it, if it is where it has been so far."""
+    known = images.read_digits(train=True)
+    monkeypatch.setattr(images, "find_spec", lambda _: None)
+    images._digits.cache_clear()
+    asked_for = images.read_digits(train=True)
+    assert np.array_equal(known.inputs, asked_for.inputs)
+    assert np.array_equal(known.targets, asked_for.targets)
 
 
 def test_the_servers_digits_are_a_fifth_of_each_class() -> None:

@@ -41,6 +41,7 @@ def document(rows: Rows, experiments: Iterable[Experiment], provenance: str) -> 
     lines += _seconds(rows)
     lines += _curvatures(rows)
     lines += ["", "## How it was made", "", f"{provenance}."]
+    lines += ["Cases of these settings that an earlier run had finished were not computed again."]
     return "\n".join(lines) + "\n"
 
 

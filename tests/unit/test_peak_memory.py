@@ -2,6 +2,7 @@
 
 import io
 import json
+import mmap
 import os
 import re
 import sys
@@ -32,8 +33,13 @@ SLACK = 8_000_000
 
 
 def touch(size_bytes: int) -> None:
-    """Hold so many bytes resident, not only reserved, and give them back."""
-    np.ones(size_bytes, dtype=np.uint8)
+    """Hold so many bytes resident, not only reserved, and give them back.
+
+    A mapping of its own: an array may lie in memory that was freed before and is resident still.
+    """
+    with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as area:
+        for page in range(0, size_bytes, mmap.PAGESIZE):
+            area[page] = 1
 
 
 def sets_back() -> bool:

@@ -1,7 +1,7 @@
 """`flower-unlearn serve`: run the deletion service until it is told to stop."""
 
 import signal
-import threading
+import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -74,17 +74,29 @@ def serve(
         any_tls = tls_ca or tls_cert or tls_key
         tls = TlsFiles(tls_ca, tls_cert, tls_key) if any_tls else None
         running = start(store, state_dir / REPORTS, address, tls, limits=limits)
-        told_to_stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: told_to_stop.set())
+        told_to_stop = _signalled()
         typer.echo(f"The deletion service listens at {running.address}.")
         watched = serve_metrics(store, metrics) if metrics else None
         if watched is not None:
             typer.echo(f"Metrics and health are at http://{watched.address}/metrics and /healthz.")
-        told_to_stop.wait()
+        told_to_stop.recv(1)
         if watched is not None:
             watched.stop()
         running.stop()
         typer.echo("The deletion service has stopped.")
     finally:
         store.close()
+
+
+def _signalled() -> socket.socket:
+    """A socket that has a byte to read as soon as SIGTERM or SIGINT has come.
+
+    A handler that sets an event is not enough: it runs between two steps of the main thread, and a signal that
+    comes as the main thread begins to wait would not end the wait.
+    """
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(writer.detach())
+    return reader

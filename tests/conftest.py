@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from tests.federation import InProcessFederation
+
+# CI draws the same cases each time; `--hypothesis-profile default` draws new ones.
+settings.register_profile("same cases", derandomize=True)
+settings.load_profile("same cases")
 
 
 @pytest.fixture(autouse=True)

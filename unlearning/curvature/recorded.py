@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 PushForward: TypeAlias = Callable[[Sequence[Tensor]], Tensor]
 
 COMPARED_ENTRIES = 512
-"""Of a recording that rounds differently, about one entry of Jv in ten differed on the processors tried."""
+"""Of a tiny network's recording that rounds differently, a fifth to a half of 60 products agreed all the same."""
 
 
 def recorded_derivative(

@@ -1,16 +1,20 @@
 """How the commands on a data owner's machine end."""
 
 import sys
+from collections.abc import Sequence
 
 import typer
 
 from unlearning.errors import FlowerUnlearningError
 
 
-def run_command(app: typer.Typer) -> None:
-    """Run the command; errors are one sentence, not a stack trace."""
+def run_command(app: typer.Typer, arguments: Sequence[str] | None = None, name: str | None = None) -> None:
+    """Run the command; errors are one sentence, not a stack trace.
+
+    arguments, name: instead of those with which the process was started.
+    """
     try:
-        app()
+        app(args=arguments, prog_name=name)
     except (FlowerUnlearningError, OSError, UnicodeError) as exc:
         typer.echo(f"Error: {exc}", err=True)
         sys.exit(2)

@@ -18,6 +18,7 @@ from server.api.tls import TlsFiles
 from server.cli_bench import bench_command
 from server.cli_connection import DEFAULT_SERVER, Connection
 from server.cli_model import model_command
+from server.cli_peer import PASSED_ON, peer
 from server.cli_plan import plan_command
 from server.demo import demo_command
 from server.supervisor import supervise_command
@@ -96,6 +97,7 @@ app.command("backup")(cli_operations.backup)
 app.command("restore")(cli_operations.restore)
 app.command("demo")(demo_command)
 app.command("bench")(bench_command)
+app.command("peer", context_settings=PASSED_ON)(peer)
 
 
 def main() -> None:

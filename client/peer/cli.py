@@ -1,8 +1,9 @@
-"""`flower-unlearn-peer`: run one peer of a federation without a server, and ask it to forget."""
+"""`flower-unlearn peer`: run one peer of a federation without a server, and ask it to forget."""
 
 import json
 import logging
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -118,6 +119,6 @@ def described(config: PeerConfig) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None, name: str | None = None) -> None:
     """Run the command, as `run_command` does."""
-    run_command(app)
+    run_command(app, arguments, name)

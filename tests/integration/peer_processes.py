@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from client.peer.config import PeerConfig, checked_config
 from client.peer.in_process import InProcessNetwork
 from client.peer.journal import DirectoryJournal
 from client.peer.process import PeerProcess, made_peer
+from server.flower_control import program
 from tests.integration.conftest import REPOSITORY
 from tests.integration.namespaces import Network
 from unlearning.requests import Granularity, Target
@@ -39,7 +39,6 @@ ROUNDS = 3
 PEER_PORT = 9300
 """On a host of its own."""
 
-_RUN = [sys.executable, "-c", "from client.peer.cli import main; main()"]
 _DEADLINE_S = 120.0
 _FORKSERVER = get_context("forkserver")
 _FORKSERVER.set_forkserver_preload(["client.peer.process", "sklearn.datasets"])
@@ -108,7 +107,7 @@ class PeerProcesses:
         """Start a peer as its administrator does."""
         path = self.directory / f"peer-{name}.yaml"
         path.write_text(yaml.safe_dump(self.values(name)))
-        command = [*_RUN, "--config", str(path)]
+        command = [program("flower-unlearn"), "peer", "--config", str(path)]
         if self.network is not None:
             command = self.network.command_on(name, command)
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -230,7 +229,7 @@ def _free_addresses(names: Sequence[str]) -> dict[str, str]:
 
 
 def _run_peer(values: dict[str, Any], log: Path, namespace: str | None) -> None:
-    """A peer's process, as `flower-unlearn-peer --config` runs it, in a network namespace if one is named."""
+    """A peer's process, as `flower-unlearn peer --config` runs it, in a network namespace if one is named."""
     logging.basicConfig(filename=log, level=logging.INFO)
     if namespace is not None:
         _enter_network(namespace)

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from typer.testing import CliRunner
 
 from client.memory import DirectoryMemory
 from client.peer.cli import app
 from client.peer.config import checked_config, read_config
+from server.cli import app as flower_unlearn
 from unlearning.errors import ConfigurationError
 
 
@@ -61,13 +63,33 @@ def test_the_l2_term_of_training_is_that_of_corrections(tmp_path: Path) -> None:
     assert checked_config(values(tmp_path)).corrections().l2 == 0.01
 
 
-def test_the_command_files_a_request_that_waits_for_the_peer(tmp_path: Path) -> None:
-    """Durable in the state directory, and shown by status, while no peer runs."""
+@pytest.mark.parametrize(
+    ("command", "words"), [(app, []), (flower_unlearn, ["peer"])], ids=["peer", "flower-unlearn"]
+)
+def test_the_command_files_a_request_that_waits_for_the_peer(
+    tmp_path: Path, command: typer.Typer, words: list[str]
+) -> None:
+    """Durable in the state directory, and shown by status, while no peer runs; the same by both of its names."""
     path = tmp_path / "peer.yaml"
     path.write_text(yaml.safe_dump(values(tmp_path)))
-    filed = CliRunner().invoke(app, ["request", "--config", str(path), "--class", "3"])
+    filed = CliRunner().invoke(command, [*words, "request", "--config", str(path), "--class", "3"])
     assert filed.exit_code == 0, filed.output
     (waiting,) = DirectoryMemory(tmp_path / "state").outbox()
     assert waiting["target"]["class_label"] == 3
-    status = CliRunner().invoke(app, ["status", "--config", str(path)])
+    status = CliRunner().invoke(command, [*words, "status", "--config", str(path)])
     assert json.loads(status.output)["waiting"] == [waiting["key"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--help"], "Usage: flower-unlearn peer "),
+        (["request", "--help"], "Usage: flower-unlearn peer request "),
+        (["status", "--config", "nowhere.yaml"], "nowhere.yaml"),
+    ],
+)
+def test_help_and_errors_of_flower_unlearn_peer_are_the_peers_own(words: list[str], said: str) -> None:
+    """Named as it was called; an error is a sentence and exit code 2."""
+    done = CliRunner().invoke(flower_unlearn, ["peer", *words], prog_name="flower-unlearn")
+    assert said in done.output
+    assert done.exit_code == (0 if "--help" in words else 2)

@@ -85,7 +85,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
         app_dir=REPOSITORY,
         run_config=run_config,
         with_deletion_service=True,
-        environment={"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"},  # a second for each message otherwise
+        environment={"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"},  # a second for each message otherwise
     )
     layout = deployment.layout
     layout.state_dir.mkdir(parents=True)

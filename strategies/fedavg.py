@@ -34,7 +34,7 @@ from strategies.messages import (
 )
 from strategies.roster import Member, Roster
 from strategies.run_config import RunSettings
-from strategies.updates import check_norm, checked, over_the_median
+from strategies.updates import check_count, check_norm, checked, over_the_median
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector, weighted_mean
@@ -239,6 +239,7 @@ class FedAvg(Strategy):
             speaks = "nobody that is known" if known is None else f"client {known}"
             raise UpdateRefused(f"It was not asked in this round; it speaks for {speaks}.")
         reply = checked(reply_of(message.content), like=self._global)
+        check_count(reply.num_examples, self.settings.max_client_examples)
         check_norm(reply.vector - self._global, self.settings.max_update_norm)
         self.check_arrays(self._sent, reply.arrays)
         return client, reply

@@ -53,6 +53,7 @@ class RunSettings(BaseModel):
     wait_timeout_s: float = Field(default=300.0, gt=0)
     max_update_norm: float = Field(default=0.0, ge=0)
     max_norm_factor: float = Field(default=0.0, ge=0)
+    max_client_examples: int = Field(default=0, ge=0)
 
     # Local training
     local_epochs: int = Field(default=1, ge=1)

@@ -25,7 +25,7 @@ from strategies.messages import (
     vector_of,
 )
 from strategies.roster import Member
-from strategies.updates import check_norm, check_vector
+from strategies.updates import check_count, check_norm, check_vector
 from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.methods.method import (
     Instruction,
@@ -248,6 +248,7 @@ class UnlearningStrategy(Strategy):
             raise UpdateRefused("It was not asked.")
         like = reply.vector if self.method.info.replies_have_any_length else state.parameters
         check_vector(reply.vector.astype(like.dtype, copy=False), like=like)
+        check_count(reply.num_examples, self.fedavg.settings.max_client_examples)
         if self.method.info.replies_are_updates:
             check_norm(reply.vector, self.fedavg.settings.max_update_norm)
 

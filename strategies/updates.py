@@ -34,6 +34,16 @@ def check_vector(vector: Vector, *, like: Vector) -> None:
     check_finite(vector)
 
 
+def check_count(num_examples: int, bound: int) -> None:
+    """Refuse an answer that counts more than `bound` examples, which are its weight in the mean; 0 means no bound.
+
+    Raises:
+        UpdateRefused: it counts more.
+    """
+    if 0 < bound < num_examples:
+        raise UpdateRefused(f"It counts {num_examples:,} examples, max-client-examples allows {bound:,}.")
+
+
 def check_norm(change: Vector, bound: float) -> None:
     """Refuse a change of the model whose Euclidean norm is over `bound`; 0 means no bound.
 

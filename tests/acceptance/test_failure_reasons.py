@@ -86,6 +86,16 @@ def test_a_failure_says_that_an_update_was_too_long(federation):
     assert "max-update-norm allows 0.01" in reason
 
 
+def test_a_failure_says_that_an_answer_counts_too_many_examples(federation):
+    """A count is a weight wherever answers are averaged, in unlearning too."""
+
+    def greedy(answer: Message) -> None:
+        answer.content["metrics"]["num-examples"] = 10**9
+
+    reason = failed(federation, "puf-special", greedy, max_client_examples=1000)
+    assert "client 1: It counts 1,000,000,000 examples, max-client-examples allows 1,000." in reason
+
+
 def test_a_failure_says_that_no_answer_came_in_time(federation):
     """The deadline that was not met."""
 

@@ -69,6 +69,20 @@ def test_an_update_far_over_the_median_norm_is_refused():
     assert "5 times the median 4.33" in one.refused["bad"]
 
 
+@pytest.mark.parametrize(("bound", "expected"), [(0, 7.0), (3, 7.0), (2, 1.0)])
+def test_a_client_that_counts_too_many_examples_is_refused(bound, expected):
+    """Its count is its weight: three examples that add 9 against one that adds 1 make 7."""
+    one = OneRound({"a": 1, "greedy": 9}, max_client_examples=bound)
+
+    def counting_three(answers):
+        answers[1].content = reply_content(Reply(vector=START + 9, num_examples=3), {})
+        return answers
+
+    np.testing.assert_allclose(one.run(counting_three), START + expected)
+    reasons = {"greedy": "It counts 3 examples, max-client-examples allows 2."}
+    assert one.refused == (reasons if bound == 2 else {})
+
+
 def test_a_factor_of_zero_bounds_nothing():
     """The default."""
     one = OneRound({"a": 1, "b": 2, "c": 3, "bad": 98})

@@ -64,11 +64,13 @@ def test_a_bad_answer_is_left_out_whole(bad):
 
 
 def test_the_bounds_on_updates_hold_for_shadow_models_too():
-    """A norm over max-update-norm refuses the answer, one far over the median is left out of its model."""
+    """A norm over max-update-norm or too many examples refuse the answer; far over the median, it is left out."""
     far = reply((0, 1, np.full(3, 400.0)))
     near = {"a": GOOD, "b": reply((0, 1, np.full(3, 4.0)))}
     _, participants = averaged(BEFORE, {**near, "c": far}, [], fedavg(**{"max-update-norm": 50.0}))
     assert participants == ["a", "b"]
+    _, participants = averaged(BEFORE, near, [], fedavg(**{"max-client-examples": 1}))
+    assert participants == ["b"]
     models, _ = averaged(BEFORE, {**near, "c": far}, [], fedavg(**{"max-norm-factor": 3.0}))
     np.testing.assert_allclose(models[0], 4.0)
 

@@ -151,11 +151,11 @@ def _checked(content: RecordDict, before: Sequence[Vector], settings: RunSetting
         raise UpdateRefused(f"It counts the examples of {counts.shape} models, asked were {len(before)}.")
     found: dict[int, tuple[int, Vector]] = {}
     for number in np.flatnonzero(counts >= 1).tolist():
-        model = arrays.get(f"{_PREFIX}{number}")
+        count, model = int(counts[number]), arrays.get(f"{_PREFIX}{number}")
         if model is None:
             raise UpdateRefused(f"The shadow model {number} is missing.")
         check_vector(model, like=before[number])
-        check_count(int(counts[number]), settings.max_client_examples)
+        check_count(count, settings.max_client_examples)
         check_norm(model - before[number], settings.max_update_norm)
-        found[number] = (int(counts[number]), model)
+        found[number] = (count, model)
     return found

@@ -165,10 +165,12 @@ def write(work: Path, output: Path, seeds: int) -> None:
     rows = kept_rows(work, seeds)
     output.parent.mkdir(parents=True, exist_ok=True)
     page = document(rows, EXPERIMENTS, provenance())
+    picture = output.with_suffix(".png")
+    if drawing(rows, picture):
+        page += f"\n![Accuracy over three requests, and seconds]({picture.name})\n"
     output.with_suffix(".md").write_text(page, encoding="utf-8")
     found: dict[str, Any] = {"provenance": provenance(), "rows": rows}
     output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    drawing(rows, output.with_suffix(".png"))
 
 
 def main(

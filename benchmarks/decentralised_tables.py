@@ -45,12 +45,12 @@ def document(rows: Rows, experiments: Iterable[Experiment], provenance: str) -> 
     return "\n".join(lines) + "\n"
 
 
-def drawing(rows: Rows, path: Path) -> None:
-    """The paper's figures 1 and 2: accuracy over a sequence of requests, and seconds; nothing without rows."""
+def drawing(rows: Rows, path: Path) -> bool:
+    """Draw the paper's figures 1 and 2: accuracy over a sequence of requests, and seconds; False without rows."""
     sequence = _of(rows, case="sequence")
     datasets = list(dict.fromkeys(row["dataset"] for row in sequence))
     if not datasets:
-        return
+        return False
     figure, axes = plt.subplots(1, len(datasets) + 1, figsize=(4.5 * (len(datasets) + 1), 3.6))
     for axis, dataset in zip(axes, datasets, strict=False):
         _draw_sequence(axis, _of(sequence, dataset=dataset))
@@ -60,6 +60,7 @@ def drawing(rows: Rows, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)
+    return True
 
 
 def _introduction() -> list[str]:

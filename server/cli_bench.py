@@ -2,6 +2,7 @@
 
 import json
 import logging
+import lzma
 import time
 from pathlib import Path
 from typing import Annotated
@@ -67,10 +68,10 @@ def bench_command(
     output.mkdir(parents=True, exist_ok=True)
     base = output / chosen.name
     lines = "".join(json.dumps({"experiment": chosen.name, **row}) + "\n" for row in rows)
-    write_atomically(base.with_name(f"{base.name}.jsonl"), lines.encode())
+    write_atomically(base.with_name(f"{base.name}.jsonl.xz"), lzma.compress(lines.encode(), preset=9))
     drawn = figures.draw(chosen, rows, base)
     text = tables.markdown(chosen, rows, circumstances)
     text += "".join(f"\n![{chosen.title}]({path.name})\n" for path in drawn)
     write_atomically(base.with_name(f"{base.name}.md"), text.encode())
-    for written in (f"{base}.md", f"{base}.jsonl", *map(str, drawn)):
+    for written in (f"{base}.md", f"{base}.jsonl.xz", *map(str, drawn)):
         console.print(written)

@@ -1,6 +1,6 @@
 """Runs an experiment: all parts of all settings and seeds, several at a time, going on where it stopped.
 
-    OUTPUT/NAME.jsonl        all rows
+    OUTPUT/NAME.jsonl.xz     all rows
     OUTPUT/NAME.md           tables
     OUTPUT/NAME-*.png        figures
 

@@ -31,6 +31,7 @@ def admit(
     method: str,
     parameters: Mapping[str, Any],
     submitted_by: str,
+    submitted_role: str | None = None,
     idempotency_key: str,
     now: datetime,
     max_open: int | None = None,
@@ -39,6 +40,7 @@ def admit(
 
     The method's default parameters are written down too, so that a request says everything about
     itself. Without an idempotency key it gets one; a key seen before returns the request it made.
+    submitted_role: in which role the submitter files; people of one name in two roles are two submitters.
     max_open: how many open requests this submitter may have; None: as many as it likes.
 
     Raises:
@@ -64,6 +66,7 @@ def admit(
         method=method,
         parameters=complete,
         submitted_by=submitted_by,
+        submitted_role=submitted_role,
         idempotency_key=key,
         now=now,
         max_open=max_open,

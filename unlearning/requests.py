@@ -200,7 +200,10 @@ def _check_id(kind: str, value: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionRequest:
-    """One deletion request as the ledger holds it. Times are UTC."""
+    """One deletion request as the ledger holds it. Times are UTC.
+
+    submitted_role: in which role `submitted_by` filed it, None where that was not written down.
+    """
 
     id: str
     idempotency_key: str
@@ -208,6 +211,7 @@ class DeletionRequest:
     method: str
     parameters: Mapping[str, Any]
     submitted_by: str
+    submitted_role: str | None = None
     status: Status
     reason: str = ""
     retryable: bool = False

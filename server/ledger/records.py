@@ -111,6 +111,7 @@ def request_of(row: sa.Row[Any]) -> DeletionRequest:
         method=row.method,
         parameters=row.parameters,
         submitted_by=row.submitted_by,
+        submitted_role=row.submitted_role,
         status=Status(row.status),
         reason=row.reason,
         retryable=row.retryable,

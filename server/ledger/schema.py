@@ -62,6 +62,7 @@ requests = sa.Table(
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
     sa.Column("result", sa.JSON, nullable=False),
+    sa.Column("submitted_role", sa.String(20), nullable=True),  # of a certificate; null in older requests
     sqlite_autoincrement=True,  # the number of a request is never given again
 )
 

@@ -54,7 +54,9 @@ def refuse_if_open(connection: sa.Connection, target_key: str) -> None:
         )
 
 
-def refuse_if_too_many_open(connection: sa.Connection, submitted_by: str, max_open: int) -> None:
+def refuse_if_too_many_open(
+    connection: sa.Connection, submitted_by: str, submitted_role: str | None, max_open: int
+) -> None:
     """Refuse one more request of somebody who has `max_open` open ones.
 
     Raises:
@@ -65,6 +67,7 @@ def refuse_if_too_many_open(connection: sa.Connection, submitted_by: str, max_op
         .select_from(_requests)
         .where(
             _requests.c.submitted_by == submitted_by,
+            _requests.c.submitted_role.is_not_distinct_from(submitted_role),
             _requests.c.status.in_([str(status) for status in OPEN_STATUSES]),
         )
     )

@@ -75,13 +75,14 @@ class Ledger:
         method: str,
         parameters: Mapping[str, Any],
         submitted_by: str,
+        submitted_role: str | None = None,
         idempotency_key: str,
         now: datetime,
         max_open: int | None = None,
     ) -> DeletionRequest:
         """Write a new request down, or return the one that this key has already made.
 
-        max_open: how many open requests `submitted_by` may have, this one included.
+        max_open: how many open requests `submitted_by` in this role may have, this one included.
 
         Raises:
             ConflictingRequest: the key made another request, or one for this target is open.
@@ -100,7 +101,7 @@ class Ledger:
                 )
             statements.refuse_if_open(connection, target.key)
             if max_open is not None:
-                statements.refuse_if_too_many_open(connection, submitted_by, max_open)
+                statements.refuse_if_too_many_open(connection, submitted_by, submitted_role, max_open)
             row = connection.execute(
                 sa.insert(_requests)
                 .values(
@@ -111,6 +112,7 @@ class Ledger:
                     method=method,
                     parameters=parameters,
                     submitted_by=submitted_by,
+                    submitted_role=submitted_role,
                     status=str(Status.RECEIVED),
                     reason="",
                     retryable=False,

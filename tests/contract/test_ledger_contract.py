@@ -586,3 +586,18 @@ def test_the_roster_knows_a_client_by_its_id(ledger: Ledger, token: int) -> None
     """One that took part, and nobody else."""
     ledger.register_clients([ClientRecord("3")], token=token, now=NOW)
     assert (ledger.has_client("3"), ledger.has_client("33")) == (True, False)
+
+
+def test_the_submitters_role_is_kept_and_never_changes(ledger: Ledger, sql: sa.Engine) -> None:
+    """Who filed is a name and a role; raw SQL cannot change the role either."""
+    assert submit(ledger, submitted_role="client").submitted_role == "client"
+    assert ledger.get("r-000001").submitted_role == "client"
+    with pytest.raises(sa.exc.DatabaseError, match="never changes"), sql.begin() as connection:
+        connection.execute(sa.text("UPDATE requests SET submitted_role = 'operator'"))
+
+
+def test_one_name_in_two_roles_is_two_submitters(ledger: Ledger) -> None:
+    """An operator's open requests do not count against a client of the same name."""
+    submit(ledger, submitted_role="operator", max_open=1)
+    other = submit(ledger, Target(Granularity.CLIENT, "4"), key="k2", submitted_role="client", max_open=1)
+    assert other.id == "r-000002"

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import benchmarks.decentralised as benchmark
-from benchmarks.decentralised_federation import (
+import benchmarks.decentralised.__main__ as benchmark
+from benchmarks.decentralised.federation import (
     SHARE,
     Federation,
     Row,
@@ -19,10 +19,10 @@ from benchmarks.decentralised_federation import (
     made_federation,
     targets,
 )
-from benchmarks.decentralised_measures import measured, of_the_same_classes
-from benchmarks.decentralised_published import PUBLISHED, TABLES
-from benchmarks.decentralised_runs import rows_of, sequence_rows, trained
-from benchmarks.decentralised_tables import document, drawing
+from benchmarks.decentralised.measures import measured, of_the_same_classes
+from benchmarks.decentralised.published import PUBLISHED, TABLES
+from benchmarks.decentralised.runs import rows_of, sequence_rows, trained
+from benchmarks.decentralised.tables import document, drawing
 from unlearning.requests import Granularity
 
 TINY = replace(benchmark.MNIST, dataset="digits", rounds=3, batch_size=10, learning_rate=0.05, compared=())

@@ -1,6 +1,6 @@
 """What certified unlearning costs: deletions, carrying vectors, products in a block.
 
-    python -m benchmarks.certified_costs --output docs/results/certified-costs
+    python -m benchmarks.certified.costs --output docs/results/certified-costs
 
 The time of a deletion by vector addition; of carrying tangents through local training, as a ratio to plain
 training; and of one vector's product in a block, by three ways. Data and vectors are random, which does
@@ -20,8 +20,8 @@ import torch
 import typer
 from torch.func import functional_call, grad, jvp, vmap
 
-from benchmarks.certified import Row, timed, write
-from benchmarks.provenance import provenance
+from benchmarks.certified.__main__ import Row, timed, write
+from benchmarks.tables import provenance
 from unlearning.certified import BlockProducts, UnitVectors, forgotten_by_addition, train_with_tangents
 from unlearning.certified.tangents import TangentBlock, Weights
 from unlearning.tasks import losses

@@ -10,7 +10,7 @@ import matplotlib
 matplotlib.use("Agg")  # draws into a file, without a screen
 import matplotlib.pyplot as plt
 
-from benchmarks.decentralised_federation import (
+from benchmarks.decentralised.federation import (
     ALPHA,
     CLASS,
     EDGE_PROBABILITY,
@@ -20,8 +20,8 @@ from benchmarks.decentralised_federation import (
     Experiment,
     Row,
 )
-from benchmarks.decentralised_published import PUBLISHED, TABLES, TIME_SAVED
-from benchmarks.decentralised_runs import DRAWN_ROUNDS
+from benchmarks.decentralised.published import PUBLISHED, TABLES, TIME_SAVED
+from benchmarks.decentralised.runs import DRAWN_ROUNDS
 
 Rows = Sequence[Row]
 

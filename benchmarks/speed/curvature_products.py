@@ -1,6 +1,6 @@
 """What a curvature product costs beside one gradient, in time and memory, and how a solve's time grows.
 
-    python benchmarks/curvature.py --output docs/results/curvature-cpu
+    python -m benchmarks.speed.curvature_products --output docs/results/curvature-cpu
 
 Time: all ways of one model run in one process and one thread, one after the other, again and again; given are
 medians of the process's CPU time (nothing waits, so it is the time on an idle machine, and a busy one disturbs
@@ -293,7 +293,7 @@ def page(result: Mapping[str, Any]) -> str:
     lines = [
         "# What a curvature product costs",
         "",
-        f"Made by `benchmarks/curvature.py` with torch {machine['torch']}, Python {machine['python']}, "
+        f"Made by `benchmarks/speed/curvature_products.py` with torch {machine['torch']}, Python {machine['python']}, "
         f"{machine['processor']}, one thread, float32; medians of the CPU time of "
         f"{result['repetitions']} interleaved repetitions.",
         "Each entry is the time as a multiple of one gradient and, in brackets, the peak memory as a multiple "

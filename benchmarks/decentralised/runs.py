@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.decentralised_federation import (
+from benchmarks.decentralised.federation import (
     NAMES,
     SEQUENCE_LENGTH,
     SEQUENCE_SHARE,
@@ -22,7 +22,7 @@ from benchmarks.decentralised_federation import (
     retained,
     targets,
 )
-from benchmarks.decentralised_measures import measured, models, quick_accuracy
+from benchmarks.decentralised.measures import measured, models, quick_accuracy
 from client.peer.in_process import InProcessNetwork
 from unlearning.decentralised import (
     CorrectionSettings,

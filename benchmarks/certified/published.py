@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-LOGISTIC, CONVOLUTIONAL = "logistic", "benchmarks.certified_published:published_cnn"
+LOGISTIC, CONVOLUTIONAL = "logistic", "benchmarks.certified.published:published_cnn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

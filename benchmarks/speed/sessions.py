@@ -1,6 +1,6 @@
 """What an exchange of a method costs over a session and by Flower messages, with real processes on this machine.
 
-    python benchmarks/sessions.py --output docs/results/sessions
+    python -m benchmarks.speed.sessions --output docs/results/sessions
 
 Federated Newton-CG without preconditioner: one gradient, then a product an exchange. The same deletion is
 carried out twice, on two fresh federations. Over the session, the figure to look at is the time from the slowest
@@ -33,7 +33,7 @@ from unlearning.tasks import make_task
 from unlearning.training import initial_parameters
 
 console = Console()
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CG_VECTORS = 4
 """Vectors of the model's size that the solve keeps: solution, residual, direction, right-hand side."""
 
@@ -171,7 +171,7 @@ def _write(output: Path, dataset: str, clients: int, products: int, found: Mappi
     lines = [
         "# Sessions beside Flower messages",
         "",
-        f"Made by `benchmarks/sessions.py`: federated Newton-CG with {products} products and no preconditioner on "
+        f"Made by `benchmarks.speed.sessions`: federated Newton-CG with {products} products and no preconditioner on "
         f"{dataset}, {clients} SuperNodes on this machine ({os.cpu_count()} cores, {platform.machine()}), two of "
         "them retained. Both transports gave the same model, bit for bit.",
         "",

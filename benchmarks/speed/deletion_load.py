@@ -1,6 +1,6 @@
 """How the deletion service bears load: a real process, mutual TLS, SQLite and PostgreSQL beside each other.
 
-    python benchmarks/deletion_load.py --output docs/results/deletion-load
+    python -m benchmarks.speed.deletion_load --output docs/results/deletion-load
 
 Deletion requests are filed at a fixed rate over several connections into a ledger that holds thousands
 already. A request has its time of sending before the run begins, and its latency counts from there: a
@@ -41,7 +41,7 @@ from server.ledger.database import Database
 from unlearning.requests import Granularity, Status, Target
 
 console = Console()
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FORGETTING = (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED)
 
 
@@ -300,7 +300,7 @@ def _page(load: Load, facts: dict[str, Any], outcomes: list[Outcome]) -> str:
         [
             "# The deletion service under load",
             "",
-            f"Made by `benchmarks/deletion_load.py` at {facts['commit']}: {load.rate:g} deletion requests a second "
+            f"Made by `benchmarks.speed.deletion_load` at {facts['commit']}: {load.rate:g} deletion requests a second "
             f"for {load.seconds:g} s over {load.connections} connections of an operator each, with mutual TLS, "
             f"{load.beforehand:,} requests in the ledger beforehand; service, database and sender on one machine "
             f"({facts['cores']} cores, {facts['machine']}).",

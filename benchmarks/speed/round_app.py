@@ -1,6 +1,6 @@
 """A ServerApp that times rounds: Flower's own FedAvg, ours, and PUF-Regular's unlearning round, in turn.
 
-All with the same clients, model and data, in one run; `benchmarks/rounds.py` starts it. The kinds take turns
+All with the same clients, model and data, in one run; `benchmarks/speed/rounds.py` starts it. The kinds take turns
 so that a slow minute of the machine hits all of them. Settings are the project's own; where to write, how
 often to repeat and which kinds come from the environment, because clients read the same run configuration.
 """

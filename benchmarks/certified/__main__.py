@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.certified_published import AT_30_PER_CENT, CONVOLUTIONAL, LOGISTIC, PUBLISHED
-from benchmarks.provenance import provenance
+from benchmarks.certified.published import AT_30_PER_CENT, CONVOLUTIONAL, LOGISTIC, PUBLISHED
+from benchmarks.tables import provenance
 from unlearning.certified import (
     InfluenceSettings,
     OnlineSettings,

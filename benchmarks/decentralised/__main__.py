@@ -19,10 +19,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from benchmarks.decentralised_federation import Experiment, Federation, Row, Trained, made_federation
-from benchmarks.decentralised_runs import corrected_row, rows_of, sequence_rows, trained
-from benchmarks.decentralised_tables import document, drawing
-from benchmarks.provenance import provenance
+from benchmarks.decentralised.federation import Experiment, Federation, Row, Trained, made_federation
+from benchmarks.decentralised.runs import corrected_row, rows_of, sequence_rows, trained
+from benchmarks.decentralised.tables import document, drawing
+from benchmarks.tables import provenance
 from unlearning.decentralised import CorrectionSettings, PeerCurvature
 from unlearning.durable_files import write_atomically
 from unlearning.requests import Granularity

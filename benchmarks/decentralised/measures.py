@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.decentralised_federation import Federation, Row
+from benchmarks.decentralised.federation import Federation, Row
 from client.peer.in_process import InProcessNetwork
 from unlearning.parameters import Vector
 from unlearning.requests import Forget

@@ -1,6 +1,6 @@
 """HF-online in a federation beside exact federated retraining: the error, its proven bound, and what noise it takes.
 
-    python -m benchmarks.certified_federated --output docs/results/certified-federated
+    python -m benchmarks.certified.federated --output docs/results/certified-federated
 
 L2-regularised logistic regression on digits. Vectors are carried as on the live federation (the same classes),
 without a network. The first client leaves; retraining has the same start, batches and participants. σ is that of one
@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from benchmarks.certified import Row, write
-from benchmarks.provenance import provenance
+from benchmarks.certified.__main__ import Row, write
+from benchmarks.tables import provenance
 from unlearning.certified import analytic_sigma, feature_norm, released
 from unlearning.methods.carried_vector_options import CarriedVectorOptions
 from unlearning.methods.carried_vectors import CarryVectors, kept_lengths, kept_vector

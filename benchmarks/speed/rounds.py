@@ -1,7 +1,7 @@
 """Seconds a round: ours beside Flower's own FedAvg, an unlearning round beside a training round, and scale.
 
-    python benchmarks/rounds.py deployment --output docs/results/rounds-deployment
-    python benchmarks/rounds.py simulation --output docs/results/rounds-simulation
+    python -m benchmarks.speed.rounds deployment --output docs/results/rounds-deployment
+    python -m benchmarks.speed.rounds simulation --output docs/results/rounds-simulation
 
 `deployment`: real SuperLink and SuperNodes on this machine; each round starts a Python process a client,
 so seconds are dominated by Flower and PyTorch starting. `simulation`: Flower's Ray simulation with 10, 100 and 1,000
@@ -28,7 +28,7 @@ from server.local_deployment import LocalDeployment
 
 app = typer.Typer(add_completion=False)
 console = Console()
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 Seconds = dict[str, list[float]]
 
@@ -41,7 +41,7 @@ def write_app(directory: Path) -> Path:
     text = text.replace('fab-include = ["README.md"]', 'fab-include = ["round_app.py"]')
     (directory / "pyproject.toml").write_text(text, encoding="utf-8")
     (directory / "README.md").write_text("Times rounds.\n", encoding="utf-8")
-    source = (ROOT / "benchmarks" / "round_app" / "round_app.py").read_text(encoding="utf-8")
+    source = (ROOT / "benchmarks" / "speed" / "round_app.py").read_text(encoding="utf-8")
     (directory / "round_app.py").write_text(source, encoding="utf-8")
     return directory
 

@@ -1,0 +1,1 @@
+"""Certified unlearning beside its paper's figures; see docs/bench.md."""

@@ -1,0 +1,1 @@
+"""Second-order methods on a convex problem; see docs/bench.md."""

@@ -34,6 +34,7 @@ def admit(
     submitted_role: str | None = None,
     idempotency_key: str,
     now: datetime,
+    by_operator: bool = False,
     max_open: int | None = None,
 ) -> DeletionRequest:
     """Check a new request and write it down; it is durable when this returns.
@@ -41,10 +42,11 @@ def admit(
     The method's default parameters are written down too, so that a request says everything about
     itself. Without an idempotency key it gets one; a key seen before returns the request it made.
     submitted_role: in which role the submitter files; people of one name in two roles are two submitters.
+    by_operator: whether an operator files it, who may choose parameters beyond the method's safe ranges.
     max_open: how many open requests this submitter may have; None: as many as it likes.
 
     Raises:
-        InvalidRequest: a parameter, the key or the submitter's name is malformed.
+        InvalidRequest: a parameter, the key or the submitter's name is malformed, or beyond the safe range.
         UnknownMethod: there is no such method.
         UnsupportedRequest: the method does not work at this granularity, or not in this federation.
         UnknownClient: the federation has no such client.
@@ -56,7 +58,7 @@ def admit(
     key = idempotency_key or str(uuid4())
     _check_text("idempotency key", key)
     _check_text("submitter's name", submitted_by)
-    complete = _complete_parameters(target, method, parameters)
+    complete = _complete_parameters(target, method, parameters, by_operator=by_operator)
     # A request sent twice gets its first answer, also when its client has been forgotten since.
     if ledger.find(key) is None:
         _check_target(ledger, target)
@@ -83,18 +85,28 @@ def check_admissible(ledger: Ledger, target: Target, *, method: str, parameters:
         UnknownClient: the federation has no such client.
         AlreadyForgotten: nothing is left of the target.
     """
-    complete = _complete_parameters(target, method, parameters)
+    complete = _complete_parameters(
+        target, method, parameters, by_operator=True
+    )  # who filed it was checked then
     _check_target(ledger, target)
     _check_served(ledger, target, method, complete)
 
 
-def _complete_parameters(target: Target, method: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+def _complete_parameters(
+    target: Target, method: str, parameters: Mapping[str, Any], *, by_operator: bool
+) -> Mapping[str, Any]:
     # Imported here because it brings in PyTorch, and the command line needs only parse_sample_ids.
-    from unlearning.methods import check_supports, method_named, validated_parameters
+    from unlearning.methods import beyond_safe_range, check_supports, method_named, validated_parameters
 
     chosen = method_named(method)
     check_supports(chosen, target)
-    return validated_parameters(chosen, parameters).model_dump(mode="json")
+    valid = validated_parameters(chosen, parameters)
+    beyond = "" if by_operator else "; ".join(beyond_safe_range(valid))
+    if beyond:
+        raise InvalidRequest(
+            f"Only an operator may ask {method} for {beyond}. Stay within the range, or ask the federation's operator."
+        )
+    return valid.model_dump(mode="json")
 
 
 def _check_target(ledger: Ledger, target: Target) -> None:

@@ -207,6 +207,7 @@ def methods(ctx: typer.Context) -> None:
         lines += [
             f"  {name}={json.dumps(schema['default']) if 'default' in schema else '(required)'}"
             + (f"  {schema['description']}" if schema.get("description") else "")
+            + (f"  (who is no operator: {schema['safe']})" if "safe" in schema else "")
             for name, schema in item.parameters.items()
         ]
         if item.measured:

@@ -113,6 +113,7 @@ class LiveLoop:
                     submitted_by="run configuration",
                     idempotency_key=scripted.key,
                     now=driver.now(),
+                    by_operator=True,
                 )
                 _log.info("Request %s filed: forget %s", request.id, scripted.target.describe())
             except RequestError as exc:

@@ -84,6 +84,7 @@ class InProcessFederation:
             parameters=parameters,
             submitted_by="test",
             idempotency_key=None,
+            by_operator=True,
             now=datetime.now(UTC),
         )
 

@@ -71,6 +71,11 @@ class Caller:
         """Whether the caller speaks for one client only."""
         return self.role is Role.CLIENT
 
+    @property
+    def is_operator(self) -> bool:
+        """Whether the caller runs the federation."""
+        return self.role is Role.OPERATOR
+
     def sign(self, declared: str) -> str:
         """The name under which the caller files: the certificate's, or without one what it calls itself.
 

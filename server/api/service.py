@@ -70,6 +70,7 @@ class DeletionService(DeletionServiceServicer):
                 submitted_by=caller.sign(request.submitted_by),
                 idempotency_key=request.idempotency_key,
                 now=self._clock(),
+                by_operator=caller.is_operator,
                 max_open=self._limits.max_open_requests,
             )
         except (ConflictingRequest, UnknownClient) as exc:

@@ -238,6 +238,7 @@ class SeedRun:
                     submitted_by="benchmark",
                     idempotency_key=str(uuid4()),
                     now=driver.now(),
+                    by_operator=True,
                 )
                 for target in self._targets(case)
             ]

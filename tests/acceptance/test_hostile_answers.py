@@ -49,6 +49,14 @@ def test_an_array_of_garbage_bytes_is_left_out():
         [{"key": "a", "target": {"granularity": "planet"}}],
         [{"key": "a", "target": None, "method": "puf-special"}],
         [{"key": "a", "target": {"granularity": "client"}, "parameters": 3}],
+        [
+            {
+                "key": "beyond the safe range",
+                "target": {"granularity": "client"},
+                "method": "puf-special",
+                "parameters": {"unlearning_rate": 100},
+            }
+        ],
     ],
 )
 def test_a_malformed_request_of_a_site_is_refused_and_recorded(federation, filed):

@@ -108,6 +108,25 @@ def test_bad_parameters_are_refused(ledger: Ledger, parameters: dict[str, Any]) 
         file(ledger, parameters=parameters)
 
 
+def test_only_an_operator_goes_beyond_a_safe_range(ledger: Ledger) -> None:
+    """A step of 100 times the forgotten update destroys a model; the refusal says which range and who may."""
+    with pytest.raises(
+        InvalidRequest,
+        match=r"Only an operator may ask puf-special for unlearning_rate = 100\.0 .*at most 10",
+    ):
+        file(ledger, parameters={"unlearning_rate": 100})
+    assert (
+        file(ledger, parameters={"unlearning_rate": 100}, by_operator=True).parameters["unlearning_rate"]
+        == 100
+    )
+
+
+def test_not_even_an_operator_goes_beyond_a_bound(ledger: Ledger) -> None:
+    """Every number has one."""
+    with pytest.raises(InvalidRequest, match="less than or equal to 1000"):
+        file(ledger, parameters={"unlearning_rate": 1e30}, by_operator=True)
+
+
 def test_a_forgotten_client_is_refused(ledger: Ledger, token: int) -> None:
     """Neither the client nor samples of it can be forgotten again."""
     forget(ledger, token, CLIENT_3)

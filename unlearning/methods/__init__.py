@@ -1,8 +1,8 @@
 """Unlearning methods: one paper, one file, client half and server half together.
 
-Import from here: `METHODS` (the only registry), `method_named`, `validated_parameters`,
-`check_supports`, `check_served`, `preparations`, and the seam's types. A new method is one file in this
-folder and one line below.
+Import from here: `METHODS` (the only registry), `method_named`, `validated_parameters`, `beyond_safe_range`,
+`check_supports`, `check_served`, `preparations`, and the seam's types. A new method is one file in this folder and
+one line below.
 """
 
 from collections.abc import Mapping
@@ -34,6 +34,7 @@ from unlearning.methods.pga import Pga
 from unlearning.methods.preparation import Preparation, PreparationOptions, Prepared
 from unlearning.methods.puf import Puf
 from unlearning.methods.retrain import Natural, Retrain
+from unlearning.methods.safe_range import beyond_safe_range
 from unlearning.methods.serving import Federation, check_served
 from unlearning.methods.sisa import Sisa
 from unlearning.methods.weight_negation import WeightNegation
@@ -76,6 +77,7 @@ __all__ = [
     "Problem",
     "Reply",
     "UnlearningState",
+    "beyond_safe_range",
     "check_served",
     "check_supports",
     "method_named",

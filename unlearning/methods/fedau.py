@@ -13,6 +13,7 @@ Only the head travels back.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ from unlearning.methods.method import (
     relative_change,
     replies_of_targets,
 )
+from unlearning.methods.safe_range import Safe
 from unlearning.parameters import Slot, Vector, check_length, flatten, layout
 from unlearning.requests import Granularity
 from unlearning.tasks.task import Examples, Task
@@ -41,7 +43,10 @@ from unlearning.training import build, train
 class FedAuParameters(MethodParameters):
     """Parameters of post-hoc FedAU; the defaults are those of PUF's comparison."""
 
-    epochs: int = Field(default=10, ge=1, le=1000, description="of the auxiliary head")
+    # Work of one client on one layer: 1,000 passes are hours.
+    epochs: Annotated[int, Safe(high=100)] = Field(
+        default=10, ge=1, le=1000, description="of the auxiliary head"
+    )
     weight: float = Field(default=0.96, ge=0, le=1, description="a, the auxiliary head's share")
 
 

@@ -14,6 +14,7 @@ which small networks (FashionMNIST, CIFAR-10, a hundred examples to forget) reco
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -34,6 +35,7 @@ from unlearning.methods.method import (
     relative_change,
     replies_of_targets,
 )
+from unlearning.methods.safe_range import Safe
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
 from unlearning.training import train
@@ -44,11 +46,15 @@ _LEFT_AFTER = "steps until a number was not finite"
 class GradientAscentParameters(MethodParameters):
     """Parameters of gradient ascent."""
 
-    epochs: int = Field(default=10, ge=1, le=1000, description="passes over the forgotten data")
-    learning_rate: float = Field(default=0.001, gt=0, le=100)
-    clip_norm: float = Field(
+    # Ascent has no end of its own: what it reaches is passes times rate times the gradient's bound.
+    epochs: Annotated[int, Safe(high=50)] = Field(
+        default=10, ge=1, le=1000, description="passes over the forgotten data"
+    )
+    learning_rate: Annotated[float, Safe(high=0.1)] = Field(default=0.001, gt=0, le=100)
+    clip_norm: Annotated[float, Safe(low=1e-3, high=10)] = Field(
         default=5.0,
         ge=0,
+        le=1e6,
         description="bound of the gradient's norm; 0 for none, as the baseline is described",
     )
 

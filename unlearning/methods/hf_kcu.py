@@ -18,7 +18,7 @@ and only a rough approximation, because one client's curvature stands for everyb
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -37,6 +37,7 @@ from unlearning.methods.method import (
     relative_change,
     replies_of_targets,
 )
+from unlearning.methods.safe_range import Safe
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
 from unlearning.solvers import Solution, conjugate_gradient, lanczos_extremes
@@ -48,11 +49,14 @@ SOURCE = "HF-KCU, Algorithm 1, Eq. 6, Theorem 3"
 class HfKcuParameters(MethodParameters):
     """Parameters of HF-KCU as published; the defaults are the paper's."""
 
-    iterations: int = Field(default=10, ge=1, le=1000, description="k, CG steps")
+    # Every step is an exchange with every client, or a product of its own at the client: 1,000 are hours.
+    iterations: Annotated[int, Safe(high=100)] = Field(default=10, ge=1, le=1000, description="k, CG steps")
     damping: float = Field(default=0.01, ge=0, le=1e6, description="λ")
-    cap: float = Field(default=0.01, gt=0, le=1, description="β, the largest step as a share of ‖θ‖")
+    cap: Annotated[float, Safe(high=0.1)] = Field(
+        default=0.01, gt=0, le=1, description="β, the largest step as a share of ‖θ‖"
+    )
     curvature: CurvatureKind = CurvatureKind.HESSIAN
-    lanczos_steps: int = Field(
+    lanczos_steps: Annotated[int, Safe(high=50)] = Field(
         default=10, ge=0, le=200, description="products spent on the condition number; 0 for none"
     )
 
@@ -60,10 +64,11 @@ class HfKcuParameters(MethodParameters):
 class HfKcuInfluenceParameters(MethodParameters):
     """Parameters of the corrected form; Gauss-Newton by default, which has no negative curvature."""
 
-    iterations: int = Field(default=20, ge=1, le=1000, description="CG steps")
-    damping: float = Field(default=0.01, ge=0, le=1e6, description="λ")
+    iterations: Annotated[int, Safe(high=100)] = Field(default=20, ge=1, le=1000, description="CG steps")
+    # No cap holds this form's step: what is flat in the loss is moved by 1/λ.
+    damping: Annotated[float, Safe(low=1e-3)] = Field(default=0.01, ge=0, le=1e6, description="λ")
     curvature: CurvatureKind = CurvatureKind.GAUSS_NEWTON
-    lanczos_steps: int = Field(
+    lanczos_steps: Annotated[int, Safe(high=50)] = Field(
         default=10, ge=0, le=200, description="products spent on the condition number; 0 for none"
     )
 

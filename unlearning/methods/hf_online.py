@@ -15,7 +15,7 @@ each forgettable client; `docs/preparing.md` says who that is.
 import hashlib
 import hmac
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -41,6 +41,7 @@ from unlearning.methods.method import (
     UnlearningState,
     relative_change,
 )
+from unlearning.methods.safe_range import OperatorsOnly, Safe
 from unlearning.parameters import Vector, content_hash
 from unlearning.requests import Granularity
 
@@ -48,13 +49,20 @@ from unlearning.requests import Granularity
 class HfOnlineParameters(MethodParameters):
     """How many rounds repair the model, and noise where the federation has no budget: all three of it or none."""
 
-    repair_rounds: int = Field(
-        default=0, ge=0, description="recovery rounds at least; they carry the others' vectors on"
+    # They hold up the federation; 10,000 are more than any run here has had.
+    repair_rounds: Annotated[int, Safe(high=100)] = Field(
+        default=0, ge=0, le=10_000, description="recovery rounds at least; they carry the others' vectors on"
     )
-    epsilon: float | None = Field(default=None, gt=0, description="of the noise; none without it")
-    delta: float | None = Field(default=None, gt=0, lt=1)
-    sensitivity: float | None = Field(
-        default=None, gt=0, description="‖unlearned − retrained‖ that the noise hides, as measured elsewhere"
+    # The noise is sensitivity over epsilon: either can drown the model. An epsilon over 1,000 hides nothing.
+    epsilon: Annotated[float | None, OperatorsOnly()] = Field(
+        default=None, ge=1e-6, le=1000, description="of the noise; none without it"
+    )
+    delta: Annotated[float | None, OperatorsOnly()] = Field(default=None, gt=0, lt=1)
+    sensitivity: Annotated[float | None, OperatorsOnly()] = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description="‖unlearned − retrained‖ that the noise hides, as measured elsewhere",
     )
 
     @model_validator(mode="after")

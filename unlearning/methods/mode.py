@@ -14,7 +14,7 @@ Both happen in the same round, guidance second. Here either is one exchange, 16 
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from unlearning.methods.method import (
     replies_of_targets,
     trained_update,
 )
+from unlearning.methods.safe_range import Safe
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
 from unlearning.tasks.task import Examples
@@ -48,12 +49,19 @@ Step = Literal["degrade", "guide"]
 class MoDeParameters(MethodParameters):
     """Parameters of MoDe; the defaults are those of PUF's comparison."""
 
-    degradation_rounds: int = Field(default=6, ge=1, le=1000)
-    guidance_rounds: int = Field(default=10, ge=1, le=1000)
+    # Each is an exchange of the whole federation: 1,000 are hours.
+    degradation_rounds: Annotated[int, Safe(high=50)] = Field(default=6, ge=1, le=1000)
+    guidance_rounds: Annotated[int, Safe(high=50)] = Field(default=10, ge=1, le=1000)
     momentum: float = Field(default=0.95, ge=0, lt=1, description="λ, how much of G a degradation keeps")
-    epochs: int = Field(default=1, ge=1, le=1000, description="of each local training")
-    learning_rate: float = Field(default=0.1, gt=0, le=100, description="of De, and of the target's guidance")
-    retained_learning_rate: float = Field(default=0.0005, gt=0, le=100, description="of the others' guidance")
+    epochs: Annotated[int, Safe(high=10)] = Field(
+        default=1, ge=1, le=1000, description="of each local training"
+    )
+    learning_rate: Annotated[float, Safe(high=1)] = Field(
+        default=0.1, gt=0, le=100, description="of De, and of the target's guidance"
+    )
+    retained_learning_rate: Annotated[float, Safe(high=1)] = Field(
+        default=0.0005, gt=0, le=100, description="of the others' guidance"
+    )
 
 
 class MoDe:

@@ -18,6 +18,7 @@ with their gradient, and says so. λ is a bias, not a safety margin: keep it as 
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -39,6 +40,7 @@ from unlearning.methods.method import (
     relative_change,
     replies_of_targets,
 )
+from unlearning.methods.safe_range import Safe
 from unlearning.parameters import Vector, content_hash
 from unlearning.requests import NOTHING, Granularity
 from unlearning.solvers import (
@@ -62,10 +64,14 @@ GRADIENT, FORGET_GRADIENT, PRODUCT, PRECONDITION = "gradient", "forget-gradient"
 class NewtonCgParameters(MethodParameters):
     """Parameters of federated Newton-CG."""
 
-    iterations: int = Field(default=20, ge=1, le=1000, description="CG steps at most")
+    # Every step is an exchange with every client: 1,000 are hours.
+    iterations: Annotated[int, Safe(high=100)] = Field(
+        default=20, ge=1, le=1000, description="CG steps at most"
+    )
     tolerance: float = Field(default=1e-4, ge=0, lt=1, description="stop at this relative residual")
     damping: float = Field(default=0.0, ge=0, le=1e6, description="λ, beside the weight decay")
-    trust_radius: float = Field(
+    # Beyond half of ‖θ‖ the quadratic model was seen to be wrong; 1e6 is no bound at all.
+    trust_radius: Annotated[float, Safe(high=0.5)] = Field(
         default=0.0,
         ge=0,
         le=1e6,
@@ -73,8 +79,12 @@ class NewtonCgParameters(MethodParameters):
     )
     curvature: CurvatureKind = CurvatureKind.GAUSS_NEWTON
     precondition: bool = Field(default=True, description="by every client's own inverse curvature")
-    local_iterations: int = Field(default=50, ge=1, le=1000, description="CG steps of a client's own solve")
-    newton_steps: int = Field(default=1, ge=1, le=10, description="how often to repeat the whole")
+    local_iterations: Annotated[int, Safe(high=200)] = Field(
+        default=50, ge=1, le=1000, description="CG steps of a client's own solve"
+    )
+    newton_steps: Annotated[int, Safe(high=3)] = Field(
+        default=1, ge=1, le=10, description="how often to repeat the whole"
+    )
     remove_only: bool = Field(default=False, description="use the gradient of the forgotten data only")
 
 

@@ -16,7 +16,7 @@ The target's last local model must be there: this is what the preparation keeps,
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Annotated, cast
 
 import numpy as np
 from pydantic import Field
@@ -36,6 +36,7 @@ from unlearning.methods.method import (
     replies_of_targets,
 )
 from unlearning.methods.preparation import LocalRound, Preparation, PreparationOptions
+from unlearning.methods.safe_range import Safe
 from unlearning.parameters import Vector, add_weighted, flatten, load
 from unlearning.requests import Granularity
 from unlearning.stores import keep_newest, newest
@@ -48,11 +49,16 @@ RANDOM_MODELS = 10
 class PgaParameters(MethodParameters):
     """Parameters of PGA; the defaults are those of the authors' code."""
 
-    epochs: int = Field(default=5, ge=1, le=1000, description="at most so many")
-    learning_rate: float = Field(default=0.01, gt=0, le=100)
+    epochs: Annotated[int, Safe(high=50)] = Field(default=5, ge=1, le=1000, description="at most so many")
+    learning_rate: Annotated[float, Safe(high=0.1)] = Field(default=0.01, gt=0, le=100)
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    clip_norm: float = Field(default=5.0, gt=0, description="bound of the gradient's norm")
-    max_distance: float = Field(default=2.2, gt=0, description="‖θ − θ_u‖² at which it ends; depends on d")
+    # Both bounds are beyond what any model of this project has; larger ones would say "no bound" in other words.
+    clip_norm: Annotated[float, Safe(high=10)] = Field(
+        default=5.0, gt=0, le=1e6, description="bound of the gradient's norm"
+    )
+    max_distance: Annotated[float, Safe(high=100)] = Field(
+        default=2.2, gt=0, le=1e9, description="‖θ − θ_u‖² at which it ends; depends on d"
+    )
     weighted: bool = Field(default=False, description="θ_ref by numbers of examples")
 
 

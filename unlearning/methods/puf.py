@@ -16,6 +16,7 @@ Every floating-point tensor is negated; integer buffers are left alone.
 """
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -31,6 +32,7 @@ from unlearning.methods.method import (
     UnlearningState,
     replies_of_targets,
 )
+from unlearning.methods.safe_range import Safe
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
 from unlearning.training import train
@@ -42,15 +44,17 @@ FORGET, RETAIN = "forget", "retain"
 class PufSpecialParameters(MethodParameters):
     """Parameters of PUF-Special; the default is the paper's."""
 
-    unlearning_rate: float = Field(default=2.0, gt=0, description="η_u")
+    # Figure 5 of the paper ends at 20; beyond 1,000 a step leaves any model behind.
+    unlearning_rate: Annotated[float, Safe(high=10)] = Field(default=2.0, gt=0, le=1000, description="η_u")
     flip_at_client: bool = Field(default=False, description="the client sends −Δ itself")
 
 
 class PufRegularParameters(MethodParameters):
     """Parameters of PUF-Regular; the defaults are the paper's."""
 
-    unlearning_rate: float = Field(default=20.0, gt=0, description="η_u")
-    retained_rate: float = Field(default=1.0, gt=0, description="η_r")
+    # Here n counts the retained too, so the same η_u is a smaller step. η_r is the server's rate, which is 1 in FedAvg.
+    unlearning_rate: Annotated[float, Safe(high=40)] = Field(default=20.0, gt=0, le=1000, description="η_u")
+    retained_rate: Annotated[float, Safe(high=2)] = Field(default=1.0, gt=0, le=100, description="η_r")
     flip_at_client: bool = Field(default=False, description="the client sends −Δ itself")
 
 

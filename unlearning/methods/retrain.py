@@ -9,6 +9,7 @@ the gold standard, at its full price.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Annotated
 
 from pydantic import Field
 
@@ -26,6 +27,7 @@ from unlearning.methods.method import (
     averaged,
     trained_update,
 )
+from unlearning.methods.safe_range import Safe
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Granularity
 from unlearning.training import initial_parameters
@@ -53,7 +55,10 @@ class Natural(AsksNobody):
 class RetrainParameters(MethodParameters):
     """How long to retrain."""
 
-    rounds: int = Field(default=0, ge=0, le=100_000, description="0: as many as were trained so far")
+    # Rounds of the whole federation: 100,000 are months.
+    rounds: Annotated[int, Safe(high=1000)] = Field(
+        default=0, ge=0, le=100_000, description="0: as many as were trained so far"
+    )
 
 
 class Retrain:

@@ -21,6 +21,7 @@ from unlearning.methods.method import (
     Problem,
     UnlearningState,
 )
+from unlearning.methods.safe_range import OperatorsOnly
 from unlearning.parameters import Vector, layout
 from unlearning.requests import Granularity
 from unlearning.training import build
@@ -36,7 +37,7 @@ def _from_words(value: Any) -> Any:
 class WeightNegationParameters(MethodParameters):
     """Which tensors to negate."""
 
-    layers: Annotated[tuple[str, ...], BeforeValidator(_from_words)] = Field(
+    layers: Annotated[tuple[str, ...], BeforeValidator(_from_words), OperatorsOnly()] = Field(
         default=(), description="names of tensors, by commas; empty: the weight of the first layer"
     )
 

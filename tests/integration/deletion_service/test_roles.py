@@ -322,3 +322,11 @@ def test_a_name_with_control_characters_is_refused(client: DeletionClient, loop:
     """A declared name ends up in terminals."""
     with pytest.raises(InvalidRequest, match="Malformed name of the caller"):
         submit(client, submitted_by="a\x1b[2J")
+
+
+def test_a_client_stays_within_the_safe_ranges(as_: Callable[[str], DeletionClient], ledger: Ledger) -> None:
+    """A step of 100 destroys everybody's model: refused to a client, recorded, and an operator's to choose."""
+    with pytest.raises(InvalidRequest, match=r"Only an operator may ask .* unlearning_rate = 100"):
+        submit(as_("client"), parameters={"unlearning_rate": 100})
+    assert [refusal.caller for refusal in ledger.refusals()] == ["3"]
+    assert submit(as_("operator"), parameters={"unlearning_rate": 100}).parameters["unlearning_rate"] == 100

@@ -68,7 +68,7 @@ proto: setup                ## generate the *_pb2*.py beside each .proto
 		server/api/deletion.proto strategies/sessions/session.proto client/peer/peer.proto
 
 bench: setup                ## speed and memory, as ratios measured in one run
-	$(BIN)/python -m benchmarks.speed.rounds
+	$(BIN)/python -m benchmarks
 
 clean:
 	rm -rf $(VENV) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

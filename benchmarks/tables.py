@@ -1,13 +1,21 @@
-"""What a benchmark's figures depend on beside its settings."""
+"""The one writer of the benchmarks' pages: Markdown tables, figures as JSON beside them, and what they depend on."""
 
+import json
 import platform
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from subprocess import run
+from typing import Any
 
 import torch
+from rich.console import Console
+
+Row = dict[str, Any]
 
 
 def provenance() -> str:
-    """Machine, versions and commit."""
+    """Return machine, versions and commit in one line."""
     commit = run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -16,3 +24,28 @@ def provenance() -> str:
         f"{platform.machine()}, {device}, {torch.get_num_threads()} thread(s), torch {torch.__version__}, "
         f"commit {commit or 'unknown'}"
     )
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return the lines of a Markdown table; a first heading may be empty."""
+    return [_line(headings), _line(["---"] * len(headings)), *map(_line, rows)]
+
+
+def median(rows: Iterable[Mapping[str, Any]], key: str) -> str:
+    """Return the median of a column to three digits; a dash where no row has a value."""
+    values = [row[key] for row in rows if row[key] is not None]
+    return f"{statistics.median(values):.3g}" if values else "–"
+
+
+def write(output: Path, lines: Iterable[str], found: Mapping[str, Any]) -> None:
+    """Write `OUTPUT.md` and, with what they depend on, all figures as `OUTPUT.json`; show the page."""
+    page = "\n".join(lines) + "\n"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.with_name(output.name + ".md").write_text(page, encoding="utf-8")
+    content = json.dumps({"provenance": provenance(), **found}, indent=1)
+    output.with_name(output.name + ".json").write_text(content + "\n", encoding="utf-8")
+    Console().print(page, markup=False, soft_wrap=True)
+
+
+def _line(cells: Sequence[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"

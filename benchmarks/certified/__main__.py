@@ -14,7 +14,6 @@ The CNN has a vector for each ring between two nested sets. With fixed batches t
 sample gives, to rounding (they add up); with renormalised ones to first order.
 """
 
-import json
 import statistics
 import time
 import warnings
@@ -28,11 +27,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.progress import track
 
-from benchmarks.certified.published import AT_30_PER_CENT, CONVOLUTIONAL, LOGISTIC, PUBLISHED
-from benchmarks.tables import provenance
+from benchmarks.certified.published import CONVOLUTIONAL, LOGISTIC, PUBLISHED
+from benchmarks.tables import Row, median, provenance, table, write
 from unlearning.certified import (
     InfluenceSettings,
     OnlineSettings,
@@ -58,8 +56,18 @@ ONLINE = {
     "HF-online, fixed": OnlineSettings(weighting=Weighting.FIXED),
     "HF-online, as published code": OnlineSettings(weighting=Weighting.FIXED, as_published_code=True),
 }
-Row = dict[str, Any]
-console = Console()
+
+
+COLUMNS = {
+    "distance": "distance",
+    "gap": "gap",
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+    "test_accuracy": "test acc. %",
+    "seconds": "seconds",
+    "seconds_before": "seconds before",
+    "bytes": "bytes kept",
+}
 
 
 class Model(StrEnum):
@@ -125,10 +133,10 @@ def main(
         "batch_size": training.batch_size,
         "damping": damping,
     }
-    write(output, [*table(rows, chosen, settings.dtype)], {"settings": chosen, "rows": rows})
+    write(output, page(rows, chosen, settings.dtype), {"settings": chosen, "rows": rows})
 
 
-def table(rows: list[Row], chosen: Mapping[str, Any], dtype: str) -> Iterator[str]:
+def page(rows: list[Row], chosen: Mapping[str, Any], dtype: str) -> Iterator[str]:
     """The lines of the Markdown page."""
     is_cnn = chosen["model"] == CONVOLUTIONAL
     kind = (
@@ -160,22 +168,10 @@ def table(rows: list[Row], chosen: Mapping[str, Any], dtype: str) -> Iterator[st
             "",
             f"## {rate:.0%} deleted ({found[0]['num_deleted']} samples)",
             "",
-            "| | distance | gap | Pearson | Spearman | test acc. % | seconds | seconds before | bytes kept |",
-            "|---|---|---|---|---|---|---|---|---|",
         )
-        keys = (
-            "distance",
-            "gap",
-            "pearson",
-            "spearman",
-            "test_accuracy",
-            "seconds",
-            "seconds_before",
-            "bytes",
-        )
-        for name in names:
-            mine = [row for row in found if row["method"] == name]
-            yield f"| {name} | " + " | ".join(median(mine, key) for key in keys) + " |"
+        by_name = {name: [row for row in found if row["method"] == name] for name in names}
+        cells = ([name, *(median(mine, key) for key in COLUMNS)] for name, mine in by_name.items())
+        yield from table(["", *COLUMNS.values()], cells)
     yield from beside_published(rows, (chosen["dataset"], chosen["model"]))
 
 
@@ -189,24 +185,22 @@ def beside_published(rows: list[Row], key: tuple[str, str]) -> Iterator[str]:
         "",
         "Paper: Tables 2 and 6, its machine, medians not stated. Accuracy lost: points below its own retrained model.",
         "",
-        "| | distance | seconds | seconds before | GB kept | test acc. % | accuracy lost |",
-        "|---|---|---|---|---|---|---|",
     )
+    lines: list[list[object]] = []
     found = [row for row in rows if row["rate"] == 0.2]
     ours = {"HF-online": ("HF-online, fixed", "HF-online, renormalised"), "NS": ("NS",), "IJ": ("IJ",)}
-    for method, one in PUBLISHED[key].items():
-        yield (
-            f"| {method}, paper | {one.distance} | {one.seconds} | {one.seconds_before} | {one.gigabytes} | "
-            f"{one.accuracy} | {one.loss_of_accuracy} |"
-        )
+    for method, theirs in PUBLISHED[key]["rows"].items():
+        lines.append([f"{method}, paper", *theirs])
         for name in ours[method]:
             mine = [row for row in found if row["method"] == name]
             cells = [median(mine, key) for key in ("distance", "seconds", "seconds_before")]
             gigabytes = statistics.median(row["bytes"] for row in mine) / 1e9
             cells += [f"{gigabytes:.3g}" if gigabytes else "–", median(mine, "test_accuracy")]
-            yield f"| {name}, here | " + " | ".join([*cells, median(mine, "accuracy_lost")]) + " |"
-    if key in AT_30_PER_CENT:
-        yield from ("", f"With 30 % deleted the paper has for HF-online: {AT_30_PER_CENT[key]}.")
+            lines.append([f"{name}, here", *cells, median(mine, "accuracy_lost")])
+    headings = ["distance", "seconds", "seconds before", "GB kept", "test acc. %", "accuracy lost"]
+    yield from table(["", *headings], lines)
+    if "at_30_per_cent" in PUBLISHED[key]:
+        yield from ("", f"With 30 % deleted the paper has for HF-online: {PUBLISHED[key]['at_30_per_cent']}.")
 
 
 def seed_rows(setup: Setup, examples: Examples, test: Examples | None) -> list[Row]:
@@ -306,21 +300,6 @@ def timed(way: Callable[[], Any]) -> tuple[float, Any]:
     started = time.perf_counter()
     result = way()
     return time.perf_counter() - started, result
-
-
-def median(rows: list[Row], key: str) -> str:
-    """The median over seeds, to three digits."""
-    values = [row[key] for row in rows if row[key] is not None]
-    return f"{statistics.median(values):.3g}" if values else "–"
-
-
-def write(output: Path, lines: list[str], found: Mapping[str, Any]) -> None:
-    """The table as Markdown and all figures as JSON."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    content = json.dumps({"provenance": provenance(), **found}, indent=1)
-    output.with_suffix(".json").write_text(content + "\n", encoding="utf-8")
-    console.print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ import torch
 import typer
 from torch.func import functional_call, grad, jvp, vmap
 
-from benchmarks.certified.__main__ import Row, timed, write
-from benchmarks.tables import provenance
+from benchmarks.certified.__main__ import timed
+from benchmarks.tables import Row, provenance, table, write
 from unlearning.certified import BlockProducts, UnitVectors, forgotten_by_addition, train_with_tangents
 from unlearning.certified.tangents import TangentBlock, Weights
 from unlearning.tasks import losses
@@ -47,39 +47,57 @@ def main(
         "Milliseconds, medians of 51, float32; CPU time and wall-clock time. "
         "*In place*: into the model's own memory.",
         "",
-        "| model | parameters | units | new array, CPU | new array, clock | in place, CPU | in place, clock |",
-        "|---|---|---|---|---|---|---|",
     ]
-    for row in found["deletion"]:
-        times = (row[f"{way}_{clock}_ms"] for way in ("fresh", "in_place") for clock in ("cpu", "wall"))
-        cells = " | ".join(f"{value:.3g}" for value in times)
-        lines.append(f"| {row['model']} | {row['dimension']:,} | {row['units']} | {cells} |")
+    times = [f"{way}_{clock}_ms" for way in ("fresh", "in_place") for clock in ("cpu", "wall")]
+    lines += table(
+        [
+            "model",
+            "parameters",
+            "units",
+            "new array, CPU",
+            "new array, clock",
+            "in place, CPU",
+            "in place, clock",
+        ],
+        (
+            [row["model"], f"{row['dimension']:,}", row["units"], *(f"{row[time]:.3g}" for time in times)]
+            for row in found["deletion"]
+        ),
+    )
     lines += [
         "",
         "## Carrying vectors through local training",
         "",
         "`train_with_tangents` over `train`, float32, CPU time; *a vector*: the added time of one, in plain trainings.",
         "",
-        "| model | vectors | × plain training | a vector | MB of vectors |",
-        "|---|---|---|---|---|",
     ]
-    for row in found["carrying"]:
-        lines.append(
-            f"| {row['model']} | {row['vectors']} | {row['ratio']:.2f} | {row['per_vector']:.3f} | "
-            f"{row['megabytes']:.3g} |"
-        )
+    lines += table(
+        ["model", "vectors", "× plain training", "a vector", "MB of vectors"],
+        (
+            [
+                row["model"],
+                row["vectors"],
+                f"{row['ratio']:.2f}",
+                f"{row['per_vector']:.3f}",
+                f"{row['megabytes']:.3g}",
+            ]
+            for row in found["carrying"]
+        ),
+    )
     lines += [
         "",
         "## A block of products with one kept graph",
         "",
         "CPU time of one vector's product, in gradients of the same batch of 32. The last needs no kept graph.",
         "",
-        "| model | vectors | loop | is_grads_batched | vmap(jvp(grad)) |",
-        "|---|---|---|---|---|",
     ]
-    for row in found["products"]:
-        cells = " | ".join(f"{row[key]:.2f}" for key in ("loop", "batched", "vmap"))
-        lines.append(f"| {row['model']} | {row['vectors']} | {cells} |")
+    lines += table(
+        ["model", "vectors", "loop", "is_grads_batched", "vmap(jvp(grad))"],
+        (
+            [row["model"], row["vectors"], *(f"{row[key]:.2f}" for key in ("loop", "batched", "vmap"))]
+            for row in found["products"]
+        ),
+    )
     write(output, lines, found)
 
 

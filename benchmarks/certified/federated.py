@@ -7,7 +7,6 @@ without a network. The first client leaves; retraining has the same start, batch
 deletion at (ε, δ), by the proven bound.
 """
 
-import statistics
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from benchmarks.certified.__main__ import Row, write
-from benchmarks.tables import provenance
+from benchmarks.tables import Row, median, provenance, table, write
 from unlearning.certified import analytic_sigma, feature_norm, released
 from unlearning.methods.carried_vector_options import CarriedVectorOptions
 from unlearning.methods.carried_vectors import CarryVectors, kept_lengths, kept_vector
@@ -33,6 +31,16 @@ from unlearning.training import TrainingSettings, evaluate, initial_parameters, 
 LEAVES = "0"
 FEDERATIONS = ((10, 10, 0.1), (10, 30, 0.5), (30, 30, 0.5), (30, 30, 0.1), (60, 30, 0.1))
 """Numbers of clients, of rounds, and the weight of the L2 term."""
+COLUMNS = {
+    "distance": "distance",
+    "error": "error",
+    "bound": "bound Δ",
+    "sigma": "σ",
+    "before": "before %",
+    "unlearned": "unlearned %",
+    "noisy": "noise %",
+    "retrained": "retrained %",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +78,12 @@ def main(
         "Distance, error: of the model to exact retraining before and after the addition. Bound: the proven Δ. "
         "Accuracies: of the model before, unlearned, unlearned with noise, retrained.",
         "",
-        "| clients | rounds | L2 | distance | error | bound Δ | σ | before % | unlearned % | noise % | retrained % |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    names = ("distance", "error", "bound", "sigma", "before", "unlearned", "noisy", "retrained")
-    for key in dict.fromkeys((row["clients"], row["rounds"], row["l2"]) for row in rows):
-        mine = [row for row in rows if (row["clients"], row["rounds"], row["l2"]) == key]
-        cells = [f"{statistics.median(row[name] for row in mine):.3g}" for name in names]
-        lines.append("| " + " | ".join([*map(str, key), *cells]) + " |")
-    write(output, lines, {"rows": rows})
+    groups: dict[tuple[int, int, float], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["clients"], row["rounds"], row["l2"]), []).append(row)
+    cells = [[*key, *(median(mine, column) for column in COLUMNS)] for key, mine in groups.items()]
+    write(output, lines + table(["clients", "rounds", "L2", *COLUMNS.values()], cells), {"rows": rows})
 
 
 def measured(

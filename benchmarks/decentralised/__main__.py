@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -23,6 +23,7 @@ from benchmarks.decentralised.federation import Experiment, Federation, Row, Tra
 from benchmarks.decentralised.runs import corrected_row, rows_of, sequence_rows, trained
 from benchmarks.decentralised.tables import document, drawing
 from benchmarks.tables import provenance
+from benchmarks.tables import write as write_page
 from unlearning.decentralised import CorrectionSettings, PeerCurvature
 from unlearning.durable_files import write_atomically
 from unlearning.requests import Granularity
@@ -164,13 +165,11 @@ def write(work: Path, output: Path, seeds: int) -> None:
     """The page, its figures as JSON, and the drawing, of what `work` holds."""
     rows = kept_rows(work, seeds)
     output.parent.mkdir(parents=True, exist_ok=True)
-    page = document(rows, EXPERIMENTS, provenance())
+    lines = document(rows, EXPERIMENTS, provenance())
     picture = output.with_suffix(".png")
     if drawing(rows, picture):
-        page += f"\n![Accuracy over three requests, and seconds]({picture.name})\n"
-    output.with_suffix(".md").write_text(page, encoding="utf-8")
-    found: dict[str, Any] = {"provenance": provenance(), "rows": rows}
-    output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        lines += ["", f"![Accuracy over three requests, and seconds]({picture.name})"]
+    write_page(output, lines, {"rows": rows})
 
 
 def main(

@@ -22,6 +22,7 @@ from benchmarks.decentralised.federation import (
 )
 from benchmarks.decentralised.published import PUBLISHED, TABLES, TIME_SAVED
 from benchmarks.decentralised.runs import DRAWN_ROUNDS
+from benchmarks.tables import table
 
 Rows = Sequence[Row]
 
@@ -29,8 +30,8 @@ LEVELS = {"sample": "Samples", "class": "Class 0", "client": "Client"}
 _KEYS = ("topology", "dataset", "method")
 
 
-def document(rows: Rows, experiments: Iterable[Experiment], provenance: str) -> str:
-    """The whole page, of all rows that there are."""
+def document(rows: Rows, experiments: Iterable[Experiment], provenance: str) -> list[str]:
+    """Return the lines of the whole page, of all rows that there are."""
     lines = ["# Decentralised deletions beside retraining", "", *_introduction(), ""]
     lines += [f"- {_described(one)}" for one in experiments if _of(rows, dataset=one.dataset)]
     for (partition, level), (title, what) in TABLES.items():
@@ -42,7 +43,7 @@ def document(rows: Rows, experiments: Iterable[Experiment], provenance: str) -> 
     lines += _curvatures(rows)
     lines += ["", "## How it was made", "", f"{provenance}."]
     lines += ["Cases of these settings that an earlier run had finished were not computed again."]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def drawing(rows: Rows, path: Path) -> bool:
@@ -102,7 +103,7 @@ def _table(title: str, rows: Rows, *, paper: bool = True) -> list[str]:
     if paper:
         columns[4:] = ["paper's test acc. %", "attack %", "paper's attack %"]
     columns += ["called members %", "forgotten acc. %", "seconds", "of RT's"]
-    lines = ["", f"## {title}", "", *_head(columns)]
+    lines: list[list[str]] = []
     for (topology, dataset, method), some in _grouped(rows, _KEYS):
         key = (some[0]["partition"], some[0]["case"], topology, dataset, method)
         theirs = PUBLISHED.get(key)
@@ -116,8 +117,8 @@ def _table(title: str, rows: Rows, *, paper: bool = True) -> list[str]:
             cells[4:] = [accuracy, _figure(some, "attack"), attack]
         cells += [_figure(some, "called_members"), _figure(some, "forget_accuracy")]
         cells += ["", ""] if method == "before" else [f"{seconds:.1f}", f"{seconds / retraining:.2f}"]
-        lines.append(_line(cells))
-    return lines
+        lines.append(cells)
+    return ["", f"## {title}", "", *table(columns, lines)]
 
 
 def _sequence(rows: Rows) -> list[str]:
@@ -131,11 +132,12 @@ def _sequence(rows: Rows) -> list[str]:
         "",
     ]
     columns = ["data", "requests", "method", "test acc. %", "attack %", "called members %"]
-    lines += _head([*columns, "forgotten acc. %", "seconds"])
-    for (dataset, request, method), some in _grouped(rows, ("dataset", "request", "method")):
-        names = ("test_accuracy", "attack", "called_members", "forget_accuracy", "seconds")
-        lines.append(_line([dataset, str(request), method, *(_figure(some, name) for name in names)]))
-    return lines
+    names = ("test_accuracy", "attack", "called_members", "forget_accuracy", "seconds")
+    cells = (
+        [dataset, request, method, *(_figure(some, name) for name in names)]
+        for (dataset, request, method), some in _grouped(rows, ("dataset", "request", "method"))
+    )
+    return lines + table([*columns, "forgotten acc. %", "seconds"], cells)
 
 
 def _seconds(rows: Rows) -> list[str]:
@@ -146,14 +148,14 @@ def _seconds(rows: Rows) -> list[str]:
         return []
     lines = ["", "## Seconds (as figure 2: IID, ER)", ""]
     lines += [f"The paper: DU takes about {TIME_SAVED:.0f} % less than RT, everywhere.", ""]
-    lines += _head(["data", "deleted", "method", "seconds", "corrections alone", "saved %"])
+    cells: list[list[str]] = []
     for (dataset, level, method), some in _grouped(picked, ("dataset", "case", "method")):
         retraining = _mean(_of(picked, dataset=dataset, case=level, method="RT"), "seconds")
         seconds = _mean(some, "seconds")
         alone = f"{_mean(some, 'correction_seconds'):.1f}" if method == "DU" else ""
         saved = "" if method == "RT" else f"{100 * (1 - seconds / retraining):.0f}"
-        lines.append(_line([dataset, level, method, f"{seconds:.1f}", alone, saved]))
-    return lines
+        cells.append([dataset, level, method, f"{seconds:.1f}", alone, saved])
+    return lines + table(["data", "deleted", "method", "seconds", "corrections alone", "saved %"], cells)
 
 
 def _curvatures(rows: Rows) -> list[str]:
@@ -167,12 +169,18 @@ def _curvatures(rows: Rows) -> list[str]:
         "",
     ]
     columns = ["data", "deleted", "curvature", "damping", "corrected %", "test acc. %", "forgotten acc. %"]
-    lines += _head([*columns, "called members %", "seconds"])
-    for row in compared:
-        cells = [row["dataset"], row["deleted"], row["curvature"], f"{row['damping']:g}"]
-        names = ("corrected_accuracy", "test_accuracy", "forget_accuracy", "called_members", "seconds")
-        lines.append(_line([*cells, *(f"{row[name]:.1f}" for name in names)]))
-    return lines
+    names = ("corrected_accuracy", "test_accuracy", "forget_accuracy", "called_members", "seconds")
+    cells = (
+        [
+            row["dataset"],
+            row["deleted"],
+            row["curvature"],
+            f"{row['damping']:g}",
+            *(f"{row[name]:.1f}" for name in names),
+        ]
+        for row in compared
+    )
+    return lines + table([*columns, "called members %", "seconds"], cells)
 
 
 def _draw_sequence(axis: Any, rows: Rows) -> None:
@@ -240,11 +248,3 @@ def _figure(rows: Rows, name: str) -> str:
     if len(values) == 1:
         return f"{values[0]:.1f}"
     return f"{statistics.fmean(values):.1f} ± {statistics.stdev(values):.1f}"
-
-
-def _head(columns: Sequence[str]) -> list[str]:
-    return [_line(columns), _line(["---"] * len(columns))]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -13,10 +13,8 @@ the gradient come back from everyone who retains something. Bytes are the vector
 where an exchange of either carries one out and one back (by messages Newton-CG's carry the model as well).
 """
 
-import json
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,10 +22,10 @@ import numpy as np
 import torch
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.progress import track
 from scipy.optimize import minimize
 
+from benchmarks.tables import Row, median, table, write
 from tests.convex import ConvexFederation, convex_federation, exact_newton, retrained, run_method
 from unlearning.curvature import gradient
 from unlearning.methods import METHODS
@@ -37,7 +35,6 @@ from unlearning.tasks import Examples, forgotten_mask
 from unlearning.training import evaluate, predict
 from unlearning.verification.equivalence import kl_divergence
 
-Row = dict[str, Any]
 Way = Callable[[ConvexFederation, Target], tuple[Vector, int]]
 
 
@@ -66,6 +63,21 @@ WAYS: dict[str, Way] = {
 }
 
 
+METHOD_COLUMNS = {
+    "gap": "gap",
+    "cosine": "cosine to the true move",
+    "kl": "KL on test data",
+    "forget_loss": "loss on the forgotten data",
+    "exchanges": "exchanges",
+    "seconds": "seconds",
+}
+RACE_COLUMNS = {
+    "gradient_norm": "gradient norm reached",
+    "gap": "gap",
+    "exchanges": "exchanges",
+    "bytes": "bytes",
+    "seconds": "seconds",
+}
 FIRST_ORDER = "L-BFGS to the same gradient norm as: "
 RACED = tuple(name for name in WAYS if name.startswith("Federated Newton-CG"))
 
@@ -214,35 +226,19 @@ def main(
             "",
             f"## Deletion of {kind}",
             "",
-            "| | gap | cosine to the true move | KL on test data | loss on the forgotten data | exchanges | seconds |",
-            "|---|---|---|---|---|---|---|",
-        ]
-        for name, found in ways.items():
-            cells = [
-                _median(found, key) for key in ("gap", "cosine", "kl", "forget_loss", "exchanges", "seconds")
-            ]
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
-        lines += [
+            *_table(ways, METHOD_COLUMNS),
             "",
             f"To the same gradient norm of the retained objective, deletion of {kind}:",
             "",
-            "| | gradient norm reached | gap | exchanges | bytes | seconds |",
-            "|---|---|---|---|---|---|",
+            *_table(races[kind], RACE_COLUMNS),
         ]
-        for name, found in races[kind].items():
-            cells = [_median(found, key) for key in ("gradient_norm", "gap", "exchanges", "bytes", "seconds")]
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    output.with_suffix(".json").write_text(
-        json.dumps({"methods": rows, "beside L-BFGS": races}, indent=1), encoding="utf-8"
-    )
-    Console().print("\n".join(lines))
+    write(output, lines, {"methods": rows, "beside L-BFGS": races})
 
 
-def _median(rows: list[Row], key: str) -> str:
-    values = [row[key] for row in rows if row[key] is not None]
-    return f"{statistics.median(values):.3g}" if values else "–"
+def _table(groups: Mapping[str, list[Row]], columns: Mapping[str, str]) -> list[str]:
+    """Return medians by name; `columns`: heading by key."""
+    rows = [[name, *(median(found, key) for key in columns)] for name, found in groups.items()]
+    return table(["", *columns.values()], rows)
 
 
 if __name__ == "__main__":

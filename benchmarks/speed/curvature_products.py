@@ -15,7 +15,6 @@ resident memory is set back after a small warm-up and read after the second prod
 Data are random; weights are the initial ones. Neither changes the number of operations.
 """
 
-import json
 import multiprocessing
 import platform
 import statistics
@@ -32,6 +31,7 @@ import typer
 from rich.console import Console
 from torch import Tensor, nn
 
+from benchmarks.tables import table, write
 from unlearning.curvature import CurvatureKind, CurvatureProduct
 from unlearning.curvature.products import RECORD_AFTER
 from unlearning.errors import NumericalError
@@ -287,10 +287,10 @@ def seconds_of(call: Callable[[], object], repetitions: int = 5) -> float:
     return statistics.median(values)
 
 
-def page(result: Mapping[str, Any]) -> str:
-    """The results as Markdown."""
+def page(result: Mapping[str, Any]) -> list[str]:
+    """Return the lines of the page."""
     machine = result["machine"]
-    lines = [
+    return [
         "# What a curvature product costs",
         "",
         f"Made by `benchmarks/speed/curvature_products.py` with torch {machine['torch']}, Python {machine['python']}, "
@@ -302,34 +302,35 @@ def page(result: Mapping[str, Any]) -> str:
         "includes a model of its own and vectors of its size, which weigh most where the model is large and the "
         "examples few. Segmentation is cross entropy plus Dice; curvlinops is given cross entropy alone.",
         "",
-        "| | " + " | ".join(result["cases"]) + " |",
-        "|---" * (1 + len(result["cases"])) + "|",
-    ]
-    for name in (GRADIENT, DOUBLE_BACKWARD, *OURS, *RECORDED, *PEERS):
-        lines.append(
-            f"| {name} | " + " | ".join(cell(case, name) for case in result["cases"].values()) + " |"
-        )
-    lines += [
+        *table(
+            ["", *result["cases"]],
+            (
+                [name, *(cell(case, name) for case in result["cases"].values())]
+                for name in (GRADIENT, DOUBLE_BACKWARD, *OURS, *RECORDED, *PEERS)
+            ),
+        ),
         "",
         f"## k steps of conjugate gradients ({result['iterations']['case']}, Gauss-Newton, set-up included)",
         "",
-        "| k | in gradients | each further step |",
-        "|---|---|---|",
-    ]
-    counts = sorted((int(k), value) for k, value in result["iterations"]["gradients"].items())
-    for (count, value), before in zip(counts, [None, *counts], strict=False):
-        further = f"{(value - before[1]) / (count - before[0]):.2f}" if before else ""
-        lines.append(f"| {count} | {value:.1f} | {further} |")
-    lines += [
+        *table(["k", "in gradients", "each further step"], _steps(result["iterations"]["gradients"])),
         "",
         "## Ten steps against the number of parameters d (perceptrons of growing width, Gauss-Newton)",
         "",
-        "| d | seconds | nanoseconds a parameter and step |",
-        "|---|---|---|",
+        *table(
+            ["d", "seconds", "nanoseconds a parameter and step"],
+            (
+                [f"{dimension:,}", f"{value:.3f}", f"{1e9 * value / (10 * dimension):.1f}"]
+                for dimension, value in sorted(result["dimensions"].items())
+            ),
+        ),
     ]
-    for dimension, value in sorted((int(d), value) for d, value in result["dimensions"].items()):
-        lines.append(f"| {dimension:,} | {value:.3f} | {1e9 * value / (10 * dimension):.1f} |")
-    return "\n".join(lines) + "\n"
+
+
+def _steps(gradients: Mapping[int, float]) -> Iterable[list[str]]:
+    counts = sorted(gradients.items())
+    for (count, value), before in zip(counts, [None, *counts], strict=False):
+        further = f"{(value - before[1]) / (count - before[0]):.2f}" if before else ""
+        yield [str(count), f"{value:.1f}", further]
 
 
 def cell(case: Mapping[str, Any], name: str) -> str:
@@ -374,10 +375,7 @@ def main(
         },
         "dimensions": time_against_dimension((50, 100, 200, 400, 800)),
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.with_name(output.name + ".json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    output.with_name(output.name + ".md").write_text(page(result), encoding="utf-8")
-    console.print(page(result), markup=False)
+    write(output, page(result), result)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from benchmarks.tables import table, write
 from server.deployment_layout import free_ports
 from server.flower_control import config_argument, flower_environment, program
 from server.local_deployment import LocalDeployment
@@ -133,27 +134,25 @@ def _stop_local_superlink(port: int) -> None:
 
 
 def _write(output: Path, title: str, found: dict[str, Seconds]) -> None:
-    lines = [
-        f"# {title}",
-        "",
-        "| | Flower's FedAvg, s | ours, s | ratio | PUF-Regular round, s | ratio to a training round "
-        "| rounds a minute |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for name, seconds in found.items():
         stock, ours, unlearning = (seconds[kind] for kind in ("stock", "ours", "unlearning"))
         ratio = statistics.median(b / a for a, b in zip(stock, ours, strict=True))
         to_round = statistics.median(b / a for a, b in zip(ours, unlearning, strict=True))
         middle = [statistics.median(values) for values in (stock, ours, unlearning)]
-        lines.append(
-            f"| {name} | {middle[0]:.2f} | {middle[1]:.2f} | {ratio:.3f} | {middle[2]:.2f} | {to_round:.3f} "
-            f"| {60 / middle[1]:.1f} |"
-        )
-    lines += ["", f"{os.cpu_count()} cores, {platform.machine()}; medians of {len(stock)} that take turns."]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    output.with_suffix(".json").write_text(json.dumps(found, indent=2), encoding="utf-8")
-    console.print("\n".join(lines))
+        first, second, third = (f"{value:.2f}" for value in middle)
+        rows.append([name, first, second, f"{ratio:.3f}", third, f"{to_round:.3f}", f"{60 / middle[1]:.1f}"])
+    headings = [
+        "",
+        "Flower's FedAvg, s",
+        "ours, s",
+        "ratio",
+        "PUF-Regular round, s",
+        "ratio to a training round",
+    ]
+    lines = [f"# {title}", "", *table([*headings, "rounds a minute"], rows), ""]
+    lines += [f"{os.cpu_count()} cores, {platform.machine()}; medians of {len(stock)} that take turns."]
+    write(output, lines, found)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +22,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from benchmarks.tables import table, write
 from server.checkpoints import CheckpointStore
 from server.ledger import Ledger
 from server.local_deployment import LocalDeployment
@@ -33,6 +34,10 @@ from unlearning.tasks import make_task
 from unlearning.training import initial_parameters
 
 console = Console()
+HEADINGS = (
+    *("model", "transport", "exchanges", "s in all", "s an exchange", "stream open, s", "of it computing, s"),
+    *("bytes sent", "bytes received"),
+)
 ROOT = Path(__file__).parents[2]
 CG_VECTORS = 4
 """Vectors of the model's size that the solve keeps: solution, residual, direction, right-hand side."""
@@ -175,19 +180,7 @@ def _write(output: Path, dataset: str, clients: int, products: int, found: Mappi
         f"{dataset}, {clients} SuperNodes on this machine ({os.cpu_count()} cores, {platform.machine()}), two of "
         "them retained. Both transports gave the same model, bit for bit.",
         "",
-        "| model | transport | exchanges | s in all | s an exchange | stream open, s | of it computing, s "
-        "| bytes sent | bytes received |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for name, entry in found.items():
-        for transport in ("session", "messages"):
-            one = entry[transport]
-            lines.append(
-                f"| {name} ({entry['parameters']:,}) | {transport} | {one['exchanges']} | {one['seconds']:.1f} "
-                f"| {one['seconds'] / one['exchanges']:.2f} | {_seconds(one['session_s'])} "
-                f"| {_seconds(one['computing_s'])} | {one['bytes_sent']:,} | {one['bytes_received']:,} |"
-            )
-    lines += [
+        *table(HEADINGS, _cells(found)),
         "",
         "*s in all* begins with the invitation and so has one start of a Python process at each client, and its "
         "end, in it; *stream open* is the slowest client's time from its connection to the End, with the waits "
@@ -199,10 +192,24 @@ def _write(output: Path, dataset: str, clients: int, products: int, found: Mappi
             for name, entry in found.items()
         ),
     ]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    output.with_suffix(".json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    console.print("\n".join(lines))
+    write(output, lines, found)
+
+
+def _cells(found: Mapping[str, Any]) -> Iterator[list[object]]:
+    for name, entry in found.items():
+        for transport in ("session", "messages"):
+            one = entry[transport]
+            yield [
+                f"{name} ({entry['parameters']:,})",
+                transport,
+                one["exchanges"],
+                f"{one['seconds']:.1f}",
+                f"{one['seconds'] / one['exchanges']:.2f}",
+                _seconds(one["session_s"]),
+                _seconds(one["computing_s"]),
+                f"{one['bytes_sent']:,}",
+                f"{one['bytes_received']:,}",
+            ]
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def test_the_page_has_the_papers_figures_beside_ours() -> None:
         case="sample",
     )
     page = document(found, [benchmark.MNIST], "a machine")
-    [retrained] = [line for line in page.splitlines() if line.startswith("| ring | mnist | RT")]
+    [retrained] = [line for line in page if line.startswith("| ring | mnist | RT")]
     assert "| 87.0 ± 1.4 | 86.34 ± 0.23 | 50.0 ± 0.0 | 52.29 ± 0.27 |" in retrained
     assert "## Table I: samples, IID" in page
     assert "## Table II:" not in page

@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import pytest
+
 from tests.integration.conftest import REPOSITORY
 
 pytestmark = pytest.mark.slow

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 FEDERATION = "federation"
 """The fact under which the ledger knows what the federation is."""
 
+SITE = "site"
+"""The role in which the ServerApp files what a client asks for at its own site."""
+
 # How many ids an error message lists; a federation may have thousands of clients.
 _SHOWN = 20
 

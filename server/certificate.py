@@ -9,6 +9,7 @@ of the member `certificate`. docs/certificate.md explains every field.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
@@ -224,8 +225,13 @@ def _signature_in(value: Any) -> bytes | None:
     if value is None:
         return None
     try:
-        if set(value) == {"algorithm", "value"} and value["algorithm"] == "ed25519":
+        # One form only, as it was written: fromhex would also take capitals and blanks.
+        if (
+            set(value) == {"algorithm", "value"}
+            and value["algorithm"] == "ed25519"
+            and re.fullmatch("[0-9a-f]{128}", value["value"])
+        ):
             return bytes.fromhex(value["value"])
-    except (TypeError, ValueError):
+    except TypeError:
         pass
     raise CertificateError("The certificate's signature is malformed; it was cut or damaged. Fetch it again.")

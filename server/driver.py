@@ -16,7 +16,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from server.accounting import announce
-from server.admission import FEDERATION, admit
+from server.admission import FEDERATION, SITE, admit
 from server.checkpoints import CheckpointStore
 from server.ledger import ClientRecord, Ledger, Refusal, RoundRecord
 from server.preparations import Preparations
@@ -293,6 +293,7 @@ class Driver:
                     method=str(filed.get("method", "")),
                     parameters=dict(filed.get("parameters", {})),
                     submitted_by=f"site of client {client}",
+                    submitted_role=SITE,
                     idempotency_key=f"site/{client}/{key}",
                     now=self.now(),
                 )

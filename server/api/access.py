@@ -20,8 +20,11 @@ import grpc
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from server.admission import SITE
 from server.api.errors import AccessDenied, NotAuthenticated
-from unlearning.errors import InvalidRequest, RequestNotFound
+from server.ledger import Ledger
+from server.ledger.records import no_such_request
+from unlearning.errors import InvalidRequest
 from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Target
 
 # What a caller without a certificate is called in refusals and limits, whatever name it gives itself.
@@ -162,30 +165,33 @@ def check_may_file(caller: Caller, target: Target) -> None:
         )
 
 
-def check_may_see(caller: Caller, request: DeletionRequest) -> None:
+def check_may_see(caller: Caller, ledger: Ledger, request_id: str) -> None:
     """A client sees requests about itself only; others do not exist for it.
 
+    Nothing is read of a request but whom it is about, so that the answer takes as long as to an unknown id.
+
     Raises:
-        RequestNotFound: as if there were no such request; its cause is what is recorded.
+        RequestNotFound: there is none, or as if there were none; the cause of the latter is what is recorded.
     """
-    if caller.is_client and request.target.client_id != caller.name:
-        hidden = AccessDenied(f"{caller.name!r} asked for {request.id}, which is not about itself.")
-        raise RequestNotFound(
-            f"No deletion request {request.id!r}; `flower-unlearn list` shows them."
-        ) from hidden
+    if caller.is_client and ledger.client_of(request_id) != caller.name:
+        hidden = AccessDenied(f"{caller.name!r} asked for {request_id}, which is not about itself.")
+        raise no_such_request(request_id) from hidden
 
 
 def check_may_cancel(caller: Caller, request: DeletionRequest) -> None:
     """A client withdraws what it filed itself, here or at its own site, and nobody else's requests.
 
+    Of a request that was filed before roles were written down nobody can say whether this client or an operator of
+    the same name filed it, so it counts as somebody else's.
+
     Raises:
-        RequestNotFound: the request is not about this client.
-        AccessDenied: the request is about this client, but somebody else filed it.
+        AccessDenied: somebody else filed it.
     """
-    check_may_see(caller, request)
-    own = (caller.name, f"site of client {caller.name}")
-    if caller.is_client and request.submitted_by not in own:
+    own = {(caller.name, str(Role.CLIENT)), (f"site of client {caller.name}", SITE)}
+    if caller.is_client and (request.submitted_by, request.submitted_role) not in own:
+        role = request.submitted_role
+        as_what = f" as {role}" if role else " before the ledger wrote down as what"
         raise AccessDenied(
-            f"Request {request.id} was filed by {request.submitted_by!r}, not by {caller.name!r}. "
-            "Ask the federation's operator to cancel it."
+            f"Request {request.id} was filed by {request.submitted_by!r}{as_what}, not by {caller.name!r} as "
+            f"{Role.CLIENT}. Ask the federation's operator to cancel it."
         )

@@ -22,7 +22,7 @@ class Target(_message.Message):
     def __init__(self, granularity: _Optional[str] = ..., client_id: _Optional[str] = ..., sample_ids: _Optional[_Iterable[str]] = ..., class_label: _Optional[int] = ...) -> None: ...
 
 class DeletionRequest(_message.Message):
-    __slots__ = ("id", "idempotency_key", "target", "method", "parameters_json", "submitted_by", "status", "reason", "retryable", "attempts", "created_at", "updated_at", "result_json")
+    __slots__ = ("id", "idempotency_key", "target", "method", "parameters_json", "submitted_by", "status", "reason", "retryable", "attempts", "created_at", "updated_at", "result_json", "submitted_role")
     ID_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class DeletionRequest(_message.Message):
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
     RESULT_JSON_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_ROLE_FIELD_NUMBER: _ClassVar[int]
     id: str
     idempotency_key: str
     target: Target
@@ -49,7 +50,8 @@ class DeletionRequest(_message.Message):
     created_at: _timestamp_pb2.Timestamp
     updated_at: _timestamp_pb2.Timestamp
     result_json: str
-    def __init__(self, id: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., target: _Optional[_Union[Target, _Mapping]] = ..., method: _Optional[str] = ..., parameters_json: _Optional[str] = ..., submitted_by: _Optional[str] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., retryable: _Optional[bool] = ..., attempts: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., result_json: _Optional[str] = ...) -> None: ...
+    submitted_role: str
+    def __init__(self, id: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., target: _Optional[_Union[Target, _Mapping]] = ..., method: _Optional[str] = ..., parameters_json: _Optional[str] = ..., submitted_by: _Optional[str] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., retryable: _Optional[bool] = ..., attempts: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., result_json: _Optional[str] = ..., submitted_role: _Optional[str] = ...) -> None: ...
 
 class SubmitRequestRequest(_message.Message):
     __slots__ = ("target", "method", "parameters_json", "idempotency_key", "submitted_by")

@@ -68,6 +68,7 @@ class DeletionService(DeletionServiceServicer):
                 method=request.method,
                 parameters=convert.parameters_of(request.parameters_json),
                 submitted_by=caller.sign(request.submitted_by),
+                submitted_role=caller.role and str(caller.role),
                 idempotency_key=request.idempotency_key,
                 now=self._clock(),
                 by_operator=caller.is_operator,
@@ -82,9 +83,7 @@ class DeletionService(DeletionServiceServicer):
         self, request: pb.GetRequestRequest, context: grpc.ServicerContext
     ) -> pb.DeletionRequest:
         """One request as it stands."""
-        known = self._ledger.get(request.id)
-        access.check_may_see(self._caller(context), known)
-        return convert.request_message(known)
+        return convert.request_message(self._seen(self._caller(context), request.id))
 
     def ListRequests(  # noqa: N802
         self, request: pb.ListRequestsRequest, context: grpc.ServicerContext
@@ -112,8 +111,7 @@ class DeletionService(DeletionServiceServicer):
         Ends when the request is over or the caller hangs up.
         """
         caller = self._caller(context)
-        started = self._ledger.get(request.id)
-        access.check_may_see(caller, started)
+        started = self._seen(caller, request.id)
         with self._watchers.place(caller):
             yield pb.WatchRequestResponse(request=convert.request_message(started))
             for item in self._follow(started.id, request, context):
@@ -126,7 +124,8 @@ class DeletionService(DeletionServiceServicer):
     ) -> pb.DeletionRequest:
         """Withdraw a request that has not begun."""
         caller = self._caller(context)
-        access.check_may_cancel(caller, self._ledger.get(request.id))
+        known = self._seen(caller, request.id)
+        access.check_may_cancel(caller, known)
         by = caller.sign(request.by)
         return convert.request_message(self._ledger.cancel(request.id, by=by, now=self._clock()))
 
@@ -144,8 +143,7 @@ class DeletionService(DeletionServiceServicer):
         self, request: pb.GetReportRequest, context: grpc.ServicerContext
     ) -> pb.GetReportResponse:
         """The report of a request, as JSON and as a page, and its certificate."""
-        known = self._ledger.get(request.id)
-        access.check_may_see(self._caller(context), known)
+        known = self._seen(self._caller(context), request.id)
         folder = self._reports_dir / known.id
         try:
             report = (folder / "report.json").read_bytes()
@@ -215,6 +213,10 @@ class DeletionService(DeletionServiceServicer):
 
     def _caller(self, context: grpc.ServicerContext) -> Caller:
         return access.caller_of(context, certificates_required=self._certificates_required)
+
+    def _seen(self, caller: Caller, request_id: str) -> DeletionRequest:
+        access.check_may_see(caller, self._ledger, request_id)
+        return self._ledger.get(request_id)
 
     def _refuse_discreetly(self, caller: Caller, key: str, error: Exception) -> None:
         """Tell a client why its request is refused without telling it of others."""

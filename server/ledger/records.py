@@ -102,6 +102,11 @@ def request_number(identifier: str) -> int:
     return int(match.group(1))
 
 
+def no_such_request(identifier: str) -> RequestNotFound:
+    """The one answer to a well-formed id that nobody has, as it was asked for."""
+    return RequestNotFound(f"No deletion request {identifier!r}; `flower-unlearn list` shows them.")
+
+
 def request_of(row: sa.Row[Any]) -> DeletionRequest:
     """A row of `requests`."""
     return DeletionRequest(

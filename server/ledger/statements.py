@@ -7,8 +7,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from server.ledger import chain, schema
-from server.ledger.records import MOVED, LimitExceeded, as_json, request_number, request_of
-from unlearning.errors import ConflictingRequest, Fenced, RequestNotFound
+from server.ledger.records import (
+    MOVED,
+    LimitExceeded,
+    as_json,
+    no_such_request,
+    request_number,
+    request_of,
+)
+from unlearning.errors import ConflictingRequest, Fenced
 from unlearning.requests import OPEN_STATUSES, DeletionRequest, Status
 
 _requests = schema.requests
@@ -23,7 +30,7 @@ def get(connection: sa.Connection, identifier: str) -> DeletionRequest:
     number = request_number(identifier)
     row = connection.execute(sa.select(_requests).where(_requests.c.number == number)).one_or_none()
     if row is None:
-        raise RequestNotFound(f"No deletion request {identifier!r}; `flower-unlearn list` shows them.")
+        raise no_such_request(identifier)
     return request_of(row)
 
 

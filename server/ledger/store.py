@@ -21,6 +21,7 @@ from server.ledger.records import (
     RoundRecord,
     as_json,
     event_of,
+    no_such_request,
     printable,
     request_number,
     request_of,
@@ -138,6 +139,20 @@ class Ledger:
         """
         with self._database.reading() as connection:
             return statements.get(connection, request_id)
+
+    def client_of(self, request_id: str) -> str | None:
+        """The client that a request is about, None where it is a class; reads nothing else of it.
+
+        Raises:
+            RequestNotFound: there is none with this id.
+        """
+        query = sa.select(_requests.c.client_id).where(_requests.c.number == request_number(request_id))
+        with self._database.reading() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            raise no_such_request(request_id)
+        client_id: str | None = row.client_id
+        return client_id
 
     def find(self, idempotency_key: str) -> DeletionRequest | None:
         """The request that this idempotency key made, if any."""

@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
+from server.admission import SITE
 from server.api import deletion_pb2 as pb
 from server.api.access import ALLOWED, Role
 from server.api.client import DeletionClient
@@ -16,7 +17,7 @@ from server.api.server import RunningServer, serve
 from server.api.tls import TlsFiles
 from server.ledger import Ledger, Refusal
 from tests.certificates import Authority
-from tests.deletion_service import FORGETTING, LiveLoop, submit
+from tests.deletion_service import FORGETTING, NOW, LiveLoop, submit
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, RequestNotFound, UnknownClient
 from unlearning.requests import Granularity, Status, Target
 
@@ -251,10 +252,29 @@ def test_requests_of_others_do_not_exist_for_a_client(
     with pytest.raises(RequestNotFound) as missing:
         act(client, "r-000099")
     assert str(hidden.value).replace(other.id, "r-000099") == str(missing.value)
+    with pytest.raises(RequestNotFound) as in_another_form:
+        act(client, "r-1")
+    assert str(in_another_form.value).replace("r-1", "r-000099") == str(missing.value)
     assert ledger.get(other.id).status is Status.RECEIVED
-    first, second = ledger.refusals()
+    first, second, third = ledger.refusals()
     assert "not about itself" in first.reason
     assert "not about itself" not in second.reason
+    assert "not about itself" in third.reason
+
+
+def test_nothing_is_read_of_a_request_that_a_client_may_not_see(
+    as_: Callable[[str], DeletionClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request with a million ids would take longer to read than an unknown one to miss."""
+    other = submit(as_("operator"), FOURS_SAMPLE)
+    read: list[str] = []
+    get = Ledger.get
+    monkeypatch.setattr(
+        Ledger, "get", lambda self, request_id: read.append(request_id) or get(self, request_id)
+    )
+    with pytest.raises(RequestNotFound):
+        as_("client").get(other.id)
+    assert read == []
 
 
 def test_a_client_lists_its_own_requests_only(as_: Callable[[str], DeletionClient]) -> None:
@@ -276,6 +296,40 @@ def test_a_client_does_not_cancel_what_the_operator_ordered(
     with pytest.raises(AccessDenied, match="was filed by 'ada'"):
         client.cancel(ordered.id)
     assert ledger.get(ordered.id).status is Status.RECEIVED
+
+
+def test_a_client_does_not_cancel_what_an_operator_of_its_name_filed(
+    as_: Callable[[str], DeletionClient], ledger: Ledger, loop: LiveLoop
+) -> None:
+    """Two certificates with one common name are two callers; a request of before there were roles is nobody's."""
+    ordered = _filed(ledger, "3", "operator")
+    with pytest.raises(AccessDenied, match="was filed by '3' as operator, not by '3' as client"):
+        as_("client").cancel(ordered)
+    loop.move(ordered, Status.FAILED)
+    older = _filed(ledger, "3", None)
+    with pytest.raises(AccessDenied, match="before the ledger wrote down as what"):
+        as_("client").cancel(older)
+
+
+def test_a_client_cancels_what_its_site_filed(as_: Callable[[str], DeletionClient], ledger: Ledger) -> None:
+    """The ServerApp files in a role of its own, which no certificate can have."""
+    by_name_only = _filed(ledger, "site of client 3", "operator")
+    with pytest.raises(AccessDenied):
+        as_("client").cancel(by_name_only)
+    as_("operator").cancel(by_name_only)
+    assert as_("client").cancel(_filed(ledger, "site of client 3", SITE)).status is Status.CANCELLED
+
+
+def _filed(ledger: Ledger, submitted_by: str, role: str | None) -> str:
+    return ledger.submit(
+        Target(Granularity.CLIENT, "3"),
+        method="puf-special",
+        parameters={},
+        submitted_by=submitted_by,
+        submitted_role=role,
+        idempotency_key=f"{submitted_by}/{role}",
+        now=NOW,
+    ).id
 
 
 def test_an_idempotency_key_tells_a_client_nothing_of_others(as_: Callable[[str], DeletionClient]) -> None:

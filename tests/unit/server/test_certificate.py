@@ -1,6 +1,7 @@
 """A certificate's file: its one form, its signature, and the keys."""
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,26 @@ def test_a_malformed_signature_is_refused(signature: str) -> None:
     content = encode(certificate(), None).replace(b'"signature":null', f'"signature":{signature}'.encode())
     with pytest.raises(CertificateError, match="signature is malformed"):
         decode(content)
+
+
+@pytest.mark.parametrize(
+    "rewrite",
+    [
+        str.upper,
+        lambda value: value[:2] + " " + value[2:],
+        lambda value: value + "\t",
+        lambda value: value[:-2],
+        lambda value: value.replace(value[0], "é"),
+    ],
+    ids=["capitals", "blanks", "a tab", "too short", "no hex"],
+)
+def test_a_signature_has_one_form(tmp_path: Path, rewrite: Callable[[str], str]) -> None:
+    """Lower-case hexadecimal digits, 128 of them; the same number written otherwise is refused."""
+    private, _, identity = make_key_pair(tmp_path)
+    value = json.loads(encode(certificate(identity), load_signing_key(private)))
+    value["signature"]["value"] = rewrite(value["signature"]["value"])
+    with pytest.raises(CertificateError, match="signature is malformed"):
+        decode(canonical(value) + b"\n")
 
 
 @pytest.mark.parametrize("finding", list(Finding))

@@ -255,6 +255,7 @@ def _exchange(driver: Driver, state: FederationState, session: Session | None) -
         round=number,
         parameters=method_state.parameters,
         exclusions=state.exclusions.including(batch.targets),
+        num_examples=dict(driver.fedavg.num_examples),
         phase=Phase.RECOVERING,
         batch=replace(
             batch,

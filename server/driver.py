@@ -113,7 +113,7 @@ class Driver:
             )
         ]
         self.fedavg.exclusions = state.exclusions
-        self.fedavg.num_examples = dict(state.num_examples)
+        self.fedavg.num_examples = state.num_examples
         self.fedavg.withheld = Exclusions().including(waiting)
         self.fedavg.answers = self.answers
 

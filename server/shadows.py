@@ -92,7 +92,7 @@ def train_round(driver: Driver, state: FederationState) -> None:
         _log.warning("No client can train the shadow federations now.")
         return
     done = driver.exchange(messages)
-    own = _trained_here(driver, state, before.models, number)
+    own = _trained_here(driver, before.models, number)
     models, participants = averaged(before.models, done.replies, own, driver.fedavg)
     if not participants:
         return
@@ -191,7 +191,7 @@ def _fresh(driver: Driver, state: FederationState) -> ShadowState:
 
 
 def _trained_here(
-    driver: Driver, state: FederationState, models: tuple[Vector, ...], number: int
+    driver: Driver, models: tuple[Vector, ...], number: int
 ) -> list[dict[int, tuple[int, Vector]]]:
     """What the server trains on its half of the test examples for each shadow model, without forgotten classes.
 
@@ -202,7 +202,7 @@ def _trained_here(
         return []
     forgotten = driver.fedavg.exclusions.of(SERVER) | driver.fedavg.withheld.of(SERVER)
     examples = driver.test_set.select(~forgotten_mask(driver.test_set, forgotten))
-    sizes = list(state.num_examples.values())
+    sizes = list(driver.fedavg.num_examples.values())
     count = max(1, round(len(examples) * len(sizes) / sum(sizes))) if sum(sizes) else 1
     return [
         train_models(

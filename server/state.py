@@ -103,7 +103,7 @@ class Batch:
 class FederationState:
     """The live federation.
 
-    num_examples: how many examples each client trained on when it last did.
+    num_examples: how many examples each client trained on when it last did, without the forgotten ones.
     prepared_since: by method, how many training rounds there had been when its preparation was switched on.
     generations: by method, what of its store counts (`server.preparations`); not named: the first one.
     is_resting: an unlearning attempt has just failed; a training round comes before the next one.

@@ -62,7 +62,6 @@ class FedAvg(Strategy):
     A client is eligible unless it was forgotten (`exclusions`) or a request that would forget it is
     waiting (`withheld`); single samples and classes are left out by the client itself.
 
-    num_examples: how many examples each client trained on when it last did.
     combine: makes one model of the one before a round and its local ones; their mean by numbers of examples.
     takes_part: whether a client is asked in the round of a number; every one is, unless a preparation says so.
     models: number of examples and local model of each client of the last round, where `keeps_models` asks
@@ -78,7 +77,7 @@ class FedAvg(Strategy):
         self.withheld = Exclusions()
         self.answers: Mapping[str, Mapping[str, str]] = {}
         self.outcome = RoundOutcome()
-        self.num_examples: dict[str, int] = {}
+        self._counts: Mapping[str, int] = {}
         self.combine: Callable[[Vector, Mapping[str, tuple[int, Vector]]], Vector] = _mean
         self.takes_part: Callable[[str, int], bool] = _everybody
         self.keeps_models = False
@@ -89,6 +88,15 @@ class FedAvg(Strategy):
         self._sent: Arrays = {}
         self._asked: Mapping[int, str] = {}
         self._was_complete = False
+
+    @property
+    def num_examples(self) -> Mapping[str, int]:
+        """How many examples each client trained on when it last did; the forgotten count no more."""
+        return {name: count for name, count in self._counts.items() if not self.exclusions.is_forgotten(name)}
+
+    @num_examples.setter
+    def num_examples(self, counts: Mapping[str, int]) -> None:
+        self._counts = counts
 
     def summary(self) -> None:
         """Log the settings that decide a round."""
@@ -255,7 +263,7 @@ class FedAvg(Strategy):
             refused=refused,
             loss=loss,
         )
-        self.num_examples |= self.outcome.participants
+        self.num_examples = {**self.num_examples, **self.outcome.participants}
         if not accepted:
             return None, None
         metrics = MetricRecord({NUM_EXAMPLES: total, "loss": math.nan if loss is None else loss})

@@ -28,6 +28,8 @@ from strategies.roster import Member
 from strategies.updates import check_count, check_norm, check_vector
 from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.methods.method import (
+    NUM_RETAINED,
+    RETAINED_UPDATE,
     Instruction,
     Kept,
     Method,
@@ -35,6 +37,7 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
+    num_retained,
 )
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.tasks import make_task
@@ -219,7 +222,11 @@ class UnlearningStrategy(Strategy):
             self.state = self.method.aggregate(self._problem, self.state, accepted)
         except UpdateRefused as exc:  # of a method that checks its vectors itself
             raise MethodFailed(f"An answer cannot be used: {exc}", retryable=True) from exc
-        return self._committed(self.state) if self.state.finished else self.state
+        if not self.state.finished:
+            return self.state
+        kept = {name: num_retained(item) for name, item in accepted.items() if NUM_RETAINED in item.values}
+        self.fedavg.num_examples = {**self.fedavg.num_examples, **kept}
+        return self._committed(self.state)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -248,9 +255,13 @@ class UnlearningStrategy(Strategy):
             raise UpdateRefused("It was not asked.")
         like = reply.vector if self.method.info.replies_have_any_length else state.parameters
         check_vector(reply.vector.astype(like.dtype, copy=False), like=like)
-        check_count(reply.num_examples, self.fedavg.settings.max_client_examples)
+        check_count(reply.num_examples + num_retained(reply), self.fedavg.settings.max_client_examples)
+        beside = reply.arrays.get(RETAINED_UPDATE)
+        if beside is not None:
+            check_vector(beside, like=like)
         if self.method.info.replies_are_updates:
-            check_norm(reply.vector, self.fedavg.settings.max_update_norm)
+            for update in (reply.vector, *([] if beside is None else [beside])):
+                check_norm(update, self.fedavg.settings.max_update_norm)
 
     def _committed(self, state: UnlearningState) -> UnlearningState:
         self.fedavg.exclusions = self.fedavg.exclusions.including(self.targets)

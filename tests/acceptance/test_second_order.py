@@ -1,14 +1,20 @@
 """Second-order methods against exact retraining on a convex problem."""
 
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from strategies import FedAvg, unlearning_strategy
+from strategies.exchange import exchange
+from strategies.messages import model_record
 from tests.convex import ConvexFederation, convex_federation, exact_newton, hessian, retrained, run_method
+from tests.federation import InProcessFederation
 from unlearning.curvature import gradient
-from unlearning.methods import METHODS
-from unlearning.requests import Granularity, Target
+from unlearning.methods import METHODS, UnlearningState
+from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.training import evaluate
 
 
@@ -38,6 +44,49 @@ def gap(theta: np.ndarray, kind: str) -> float:
 def cosine(theta: np.ndarray, kind: str) -> float:
     move, true = theta - federation().original, truth(kind) - federation().original
     return float(move @ true / np.linalg.norm(move) / np.linalg.norm(true))
+
+
+def over_messages(method: str, forgotten: Exclusions, tmp_path: Path, **parameters: Any) -> UnlearningState:
+    """Forget client 0 from the same start by real clients and messages, two of five clients a round."""
+    settings = {
+        "num-clients": 5,
+        "alpha": 0.5,
+        "max-examples": 500,
+        "dtype": "float64",
+        "weight-decay": 0.01,
+        "fraction": 0.4,
+    }
+    one = InProcessFederation(tmp_path, settings)
+    fedavg = FedAvg(one.settings)
+    fedavg.exclusions = forgotten
+    fedavg.num_examples = {client: len(examples) for client, examples in federation().clients.items()}
+    strategy = unlearning_strategy(method, [target("client")], fedavg, **parameters)
+    model = model_record(federation().original)
+    for number in range(1, 200):
+        replies = exchange(one.grid, strategy.unlearn_messages(number, model, one.grid), timeout_s=60)
+        strategy.aggregate_train(number, replies.messages.values())
+        assert strategy.state is not None
+        if strategy.state.finished:
+            return strategy.state
+    raise AssertionError("the method did not end")
+
+
+def test_newton_cg_asks_everyone_where_a_share_of_the_clients_trains_in_a_round(tmp_path):
+    """With two of five clients a round it makes the step of all: the retrained model is that of everybody's data."""
+    state = over_messages("newton-cg", Exclusions(), tmp_path, curvature="hessian")
+    assert gap(state.parameters, "client") < 0.15 * gap(federation().original, "client")
+
+
+def test_the_corrected_step_of_hf_kcu_has_no_forgotten_client_in_its_denominator(tmp_path):
+    """n_u/(n − n_u) of those that are left: with client 1 forgotten earlier n is that of 0, 2, 3 and 4."""
+    counts = {client: len(examples) for client, examples in federation().clients.items()}
+    earlier = Exclusions().including([Target(Granularity.CLIENT, "1")])
+    moves = [
+        over_messages("hf-kcu-influence", forgotten, tmp_path / name).parameters - federation().original
+        for name, forgotten in (("all", Exclusions()), ("earlier", earlier))
+    ]
+    staying = sum(counts.values()) - counts["0"]
+    np.testing.assert_allclose(moves[1], moves[0] * staying / (staying - counts["1"]), rtol=1e-10)
 
 
 @pytest.mark.parametrize("kind", ["client", "sample", "class"])

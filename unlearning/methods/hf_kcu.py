@@ -26,6 +26,7 @@ from pydantic import Field
 from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
 from unlearning.errors import MethodFailed
 from unlearning.methods.method import (
+    NUM_RETAINED,
     ClientSite,
     Instruction,
     MethodInfo,
@@ -34,6 +35,7 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
+    num_retained,
     relative_change,
     replies_of_targets,
 )
@@ -116,9 +118,7 @@ class HfKcu:
         settings = instruction.values
         theta = instruction.model
         if len(site.forget) == 0:  # a class that this client never had
-            return Reply(
-                vector=np.zeros_like(theta), num_examples=0, values={"num_retained": len(site.retain)}
-            )
+            return Reply(vector=np.zeros_like(theta), num_examples=0, values={NUM_RETAINED: len(site.retain)})
         l2 = instruction.training.weight_decay if self._corrected else 0.0
         forgetting = gradient(site.task, theta, site.forget, l2=l2)
         product = CurvatureProduct(
@@ -142,7 +142,7 @@ class HfKcu:
             num_examples=len(site.forget),
             metrics={"gradient_norm": _norm(forgetting), "scale": scale},
             values={
-                "num_retained": len(site.retain),
+                NUM_RETAINED: len(site.retain),
                 **_account(solution),
                 **_bound(product, solution, settings["lanczos_steps"], instruction.training.seed),
             },
@@ -175,7 +175,7 @@ class HfKcu:
             )
         for client, reply in sorted(affected.items()):
             findings[f"client {client}"] = {
-                key: value for key, value in reply.values.items() if key not in ("curvatures", "num_retained")
+                key: value for key, value in reply.values.items() if key not in ("curvatures", NUM_RETAINED)
             }
         return replace(state.advance(parameters, finished=True), findings=findings)
 
@@ -190,10 +190,7 @@ def _causal_weights(
     problem: Problem, replies: Mapping[str, Reply], affected: Mapping[str, Reply]
 ) -> dict[str, float]:
     """−w_i α_i: by size of the client, and by its share of the gradient norms."""
-    own = {
-        client: reply.num_examples + int(reply.values.get("num_retained", 0))
-        for client, reply in replies.items()
-    }
+    own = {client: reply.num_examples + num_retained(reply) for client, reply in replies.items()}
     total = sum({**problem.num_examples, **own}.values())
     norms = sum(reply.metrics.get("gradient_norm", 0.0) for reply in affected.values())
     if not norms > 0:
@@ -210,10 +207,7 @@ def _removal_weights(
     problem: Problem, replies: Mapping[str, Reply], affected: Mapping[str, Reply]
 ) -> dict[str, float]:
     """n_u,i / (n − n_u)."""
-    own = {
-        client: reply.num_examples + int(reply.values.get("num_retained", 0))
-        for client, reply in replies.items()
-    }
+    own = {client: reply.num_examples + num_retained(reply) for client, reply in replies.items()}
     forgotten = sum(reply.num_examples for reply in affected.values())
     retained = sum({**problem.num_examples, **own}.values()) - forgotten
     if retained < 1:

@@ -25,13 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from unlearning.errors import MethodFailed
+from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.methods.preparation import Preparation, PreparationOptions
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import NOTHING, Forget, Granularity
 from unlearning.stores import MemoryStore, Store
 from unlearning.tasks.task import Examples, Task, joined
 from unlearning.training import TrainingSettings, train
+
+NUM_RETAINED, RETAINED_UPDATE = "num_retained", "retained"
+"""In a target's reply: how many examples it keeps, and the update of training on these."""
 
 
 class Need(StrEnum):
@@ -101,7 +104,8 @@ class Problem:
     task: what is learnt; the server half may look at its model's layers, and has no data.
     seed, rounds_trained: of the run, and how many training rounds it has had.
     targets: what each concerned client must forget.
-    num_examples: how many examples each client trained on when it last did, as far as is known.
+    num_examples: how many examples each client trained on when it last did, as far as is known; the targets count,
+        clients that were forgotten earlier do not.
     retained: the retained clients that take part (chosen as for an ordinary round, unless the method
         asks everyone), sorted. A client that forgets only some of its examples is a target and not in here.
     schedule: how clients train in the training round of a number (from 1), augmentation included.
@@ -269,6 +273,18 @@ def replies_of_targets(title: str, problem: Problem, replies: Mapping[str, Reply
             retryable=False,
         )
     return holding
+
+
+def num_retained(reply: Reply) -> int:
+    """How many examples a target says that it keeps; 0 where it says nothing.
+
+    Raises:
+        UpdateRefused: it is no count.
+    """
+    count = reply.values.get(NUM_RETAINED, 0)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise UpdateRefused(f"It should count the examples that it keeps, got {str(count)[:40]!r}.")
+    return count
 
 
 def relative_change(before: Vector, after: Vector) -> float:

@@ -2,7 +2,7 @@
 
 Ours; the classical Newton step of influence-based unlearning carried out over a federation.
 
-    F_R    retained objective: Σ_i w_i ℓ_i(θ; D_i∖D_u) + μ/2 ‖θ‖²     w_i   n_i/n_R over the participants
+    F_R    retained objective: Σ_i w_i ℓ_i(θ; D_i∖D_u) + μ/2 ‖θ‖²     w_i   n_i/n_R over all that are online
     g      ∇F_R(θ)          H    Σ_i w_i H_i, Hessian or Gauss-Newton  μ     weight decay      λ   damping
     M⁻¹    Σ_i w_i (H_i+(μ+λ)I)⁻¹, the preconditioner: every client solves with its own curvature
 
@@ -10,7 +10,9 @@ Ours; the classical Newton step of influence-based unlearning carried out over a
     θ' = θ + (n_u/n_R) (H + (μ+λ)I)⁻¹ (∇ℓ(θ; D_u) + μθ)                                (remove_only)
 
 The server runs conjugate gradients; for each product every participant returns n_i and H_i p over its own
-retained data. Nobody sees another's data, and what leaves a client is one vector a product. The first form
+retained data. Everybody who is online is asked, whatever share of the clients trains in a round: the objective of a
+sample is another one, and its minimum lies elsewhere. Nobody sees another's data, and what leaves a client is one
+vector a product. The first form
 needs no convergence of θ and fixes sign, scale and L2 at once; the requester need not be online. A participant
 that stops answering is left out for good: the solve goes on from its last iterate over those that remain, with
 with their gradient, and says so. λ is a bias, not a safety margin: keep it as small as the solver can bear.
@@ -102,6 +104,7 @@ class NewtonCg:
         remark="many short exchanges: two a preconditioned step",
         replies_are_updates=False,
         is_iterative=True,
+        asks_everyone=True,
     )
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
@@ -349,6 +352,9 @@ def _stepped(problem: Problem, state: UnlearningState, solve: CgState) -> Unlear
         findings["clients lost during the solve"] = (
             f"{left}; the solve went on from its last iterate over those that remained"
         )
+    known = {*state.values["participants"], *state.values["left"], *problem.targets}
+    if absent := sorted(set(problem.num_examples) - known):
+        findings["clients that were not there"] = f"{', '.join(absent)}; their data have no part in the step"
     return replace(
         state, parameters=parameters, exchanges=state.exchanges + 1, finished=True, findings=findings
     )

@@ -13,15 +13,25 @@ PUF-Regular is one ordinary round, n = Σ_R + Σ_U:      θ' = θ + η_r Σ_R (n
 A target trains as in any round, but on its forget examples only (for a whole client these are all)
 and without augmentation. The server flips the sign; with `flip_at_client` the client sends −Δ itself.
 Every floating-point tensor is negated; integer buffers are left alone.
+
+A target that forgets a part only (samples, a class) is in U with that part, and in PUF-Regular in R with the rest: it
+trains twice from θ and sends both updates. So does the authors' code, and without it a class, of which every client
+is a target, would leave R empty and make the step η_u = 20 times Δ. The paper has formulas for whole clients only. In
+PUF-Special the authors' code has n = Σ_U of all that the targets hold, what they keep included: for half of a client's
+samples half of the step. That is `as_published_code`; the default reads Eq. 7 with the examples that were trained on.
 """
 
 from collections.abc import Mapping
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, cast
 
 import numpy as np
 from pydantic import Field
 
+from unlearning.errors import MethodFailed
 from unlearning.methods.method import (
+    NUM_RETAINED,
+    RETAINED_UPDATE,
     ClientSite,
     Instruction,
     MethodInfo,
@@ -30,12 +40,13 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
+    num_retained,
     replies_of_targets,
+    trained_update,
 )
 from unlearning.methods.safe_range import Safe
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
-from unlearning.training import train
 
 SOURCE = "Mora et al., Federated Unlearning Made Practical (PUF), Algorithm 1, Eqs. 5-9"
 FORGET, RETAIN = "forget", "retain"
@@ -47,6 +58,10 @@ class PufSpecialParameters(MethodParameters):
     # Figure 5 of the paper ends at 20; beyond 1,000 a step leaves any model behind.
     unlearning_rate: Annotated[float, Safe(high=10)] = Field(default=2.0, gt=0, le=1000, description="η_u")
     flip_at_client: bool = Field(default=False, description="the client sends −Δ itself")
+    as_published_code: bool = Field(
+        default=False,
+        description="weigh by all that the targets hold, as the authors' code: half the step for half the samples",
+    )
 
 
 class PufRegularParameters(MethodParameters):
@@ -100,19 +115,20 @@ class Puf:
         return instructions
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """Ordinary local training; the answer is the update Δ (or −Δ).
+        """Ordinary local training; the answer is the update Δ (or −Δ), of a partial target in PUF-Regular two of them.
 
-        A client that holds nothing of what is forgotten (a class it never had) answers with weight 0.
+        A client that holds nothing of what is forgotten (a class it never had) gives that update weight 0.
         """
-        forgets = instruction.operation == FORGET
-        examples = site.forget if forgets else site.retain
-        if forgets and len(examples) == 0:
-            return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
-        trained = train(site.task, instruction.model, examples, instruction.training)
-        update = trained.parameters - instruction.model
-        if forgets and instruction.values.get("flip", False):
-            update = -update
-        return Reply(vector=update, num_examples=trained.num_examples, metrics={"loss": trained.loss})
+        if instruction.operation == RETAIN:
+            return trained_update(instruction, site, site.retain)
+        reply = trained_update(instruction, site, site.forget)
+        if instruction.values.get("flip", False):
+            reply = replace(reply, vector=-reply.vector)
+        reply = replace(reply, values={NUM_RETAINED: len(site.retain)})
+        if not self._with_retained or len(site.retain) == 0:
+            return reply
+        kept = trained_update(instruction, site, site.retain)
+        return replace(reply, arrays={RETAINED_UPDATE: kept.vector})
 
     def aggregate(
         self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
@@ -120,19 +136,41 @@ class Puf:
         """Equation 9: add the retained updates, subtract the targets'.
 
         Raises:
-            MethodFailed: a target did not answer; without it the model would not be unlearned. Or no
-                target holds an example of what is to be forgotten.
+            MethodFailed: a target did not answer, or not with the update of what it keeps; without it the model would
+                not be unlearned, or destroyed. Or no target holds an example of what is to be forgotten.
         """
         replies_of_targets(self.info.title, problem, replies)
         parameters = problem.parameters
         assert isinstance(parameters, PufSpecialParameters | PufRegularParameters)
-        total = sum(reply.num_examples for reply in replies.values())
         sign = 1.0 if parameters.flip_at_client else -1.0
+        retained_rate = getattr(parameters, "retained_rate", 1.0)
         terms: dict[str, tuple[float, Vector]] = {}
+        total = 0
         for client, reply in replies.items():
-            share = reply.num_examples / total
-            if client in problem.targets:
-                terms[client] = (sign * parameters.unlearning_rate * share, reply.vector)
-            else:
-                terms[client] = (getattr(parameters, "retained_rate", 1.0) * share, reply.vector)
-        return state.advance(add_weighted(state.parameters, terms), finished=True)
+            total += reply.num_examples
+            if client not in problem.targets:
+                terms[client] = (retained_rate * reply.num_examples, reply.vector)
+                continue
+            terms[client] = (sign * parameters.unlearning_rate * reply.num_examples, reply.vector)
+            if problem.targets[client].everything:
+                continue
+            if self._with_retained:
+                kept, update = _update_of_kept(client, reply)
+                total += kept
+                terms[f"{client}\n"] = (retained_rate * kept, update)  # no client's id ends so
+            elif getattr(parameters, "as_published_code", False):
+                total += num_retained(reply)
+        shares = {name: (weight / total, vector) for name, (weight, vector) in terms.items()}
+        return state.advance(add_weighted(state.parameters, shares), finished=True)
+
+
+def _update_of_kept(client: str, reply: Reply) -> tuple[int, Vector]:
+    """Of a partial target: how many examples it keeps, and its update of training on these."""
+    kept, update = num_retained(reply), reply.arrays.get(RETAINED_UPDATE)
+    if NUM_RETAINED not in reply.values or (kept and update is None):
+        raise MethodFailed(
+            f"Client {client} forgets a part of its examples and sent no update of the rest, which PUF-Regular needs. "
+            "It runs an earlier version: update it, or choose another method.",
+            retryable=True,
+        )
+    return kept, np.zeros_like(reply.vector) if update is None else cast(Vector, update)

@@ -70,7 +70,7 @@ def test_the_papers_rates_are_the_defaults():
     """η_u = 2 for Special; η_u = 20 and η_r = 1 for Regular."""
     special = validated_parameters(method_named("puf-special"), {}).model_dump()
     regular = validated_parameters(method_named("puf-regular"), {}).model_dump()
-    assert special == {"unlearning_rate": 2.0, "flip_at_client": False}
+    assert special == {"unlearning_rate": 2.0, "flip_at_client": False, "as_published_code": False}
     assert regular == {"unlearning_rate": 20.0, "retained_rate": 1.0, "flip_at_client": False}
 
 
@@ -250,15 +250,78 @@ def without_class(examples: Examples, label: int) -> Examples:
     return examples.select(examples.targets.numpy() != label)
 
 
-@pytest.mark.parametrize("name", ["puf-special", "puf-regular"])
-def test_a_client_without_the_forgotten_class_weighs_nothing(name):
+def test_a_client_without_the_forgotten_class_weighs_nothing_in_special():
     """It answers with zero examples, and the model is the one without it."""
     theta, data = initial_parameters(TASK, seed=1), client_data()
     data["a"] = without_class(data["a"], 3)
     forget = Forget(classes=frozenset({3}))
-    both = problem_of(name, {"a": forget, "b": forget}, training=FULL_BATCH)
-    one = problem_of(name, {"b": forget}, training=FULL_BATCH)
-    np.testing.assert_array_equal(unlearn(both, name, data, theta), unlearn(one, name, data, theta))
+    both = problem_of("puf-special", {"a": forget, "b": forget}, training=FULL_BATCH)
+    one = problem_of("puf-special", {"b": forget}, training=FULL_BATCH)
+    np.testing.assert_array_equal(
+        unlearn(both, "puf-special", data, theta), unlearn(one, "puf-special", data, theta)
+    )
+
+
+def test_regular_forgets_a_class_in_an_ordinary_round_of_what_everybody_keeps():
+    """θ' = θ − lr·Σ (r_i/n)·g_i(kept) + η_u·lr·Σ (u_i/n)·g_i(class); a has nothing of the class."""
+    theta, data = initial_parameters(TASK, seed=1), client_data()
+    data["a"] = without_class(data["a"], 3)
+    problem = problem_of(
+        "puf-regular", dict.fromkeys(data, Forget(classes=frozenset({3}))), training=FULL_BATCH
+    )
+    total = sum(len(examples) for examples in data.values())
+    by_hand = theta.copy()
+    for examples in data.values():
+        kept, mine = without_class(examples, 3), examples.select(examples.targets.numpy() == 3)
+        by_hand -= 0.3 * len(kept) / total * gradient(theta, kept)
+        if len(mine):
+            by_hand += 0.3 * 20.0 * len(mine) / total * gradient(theta, mine)
+    np.testing.assert_allclose(unlearn(problem, "puf-regular", data, theta), by_hand, rtol=0, atol=1e-14)
+
+
+def test_regular_forgets_samples_beside_the_rest_of_their_client():
+    """θ' = θ − lr·(127/170·g_b(kept) + 40/170·g_a) + η_u·lr·3/170·g_b(samples): b is target and retained."""
+    theta, data = initial_parameters(TASK, seed=1), client_data()
+    forget = Forget(sample_ids=frozenset({"41", "50", "169"}))
+    mask = forgotten_mask(data["b"], forget)
+    problem = problem_of("puf-regular", {"b": forget}, ("a",), training=FULL_BATCH)
+    by_hand = theta + 0.3 * (
+        20.0 * 3 / 170 * gradient(theta, data["b"].select(mask))
+        - 127 / 170 * gradient(theta, data["b"].select(~mask))
+        - 40 / 170 * gradient(theta, data["a"])
+    )
+    np.testing.assert_allclose(unlearn(problem, "puf-regular", data, theta), by_hand, rtol=0, atol=1e-14)
+
+
+def test_special_as_published_code_weighs_by_all_that_the_targets_hold():
+    """For 3 of b's 130 samples the step is 3/130 of Eq. 7's; for whole clients it is the same."""
+    theta, data = initial_parameters(TASK, seed=1), client_data()
+    forget = Forget(sample_ids=frozenset({"41", "50", "169"}))
+    forgotten = data["b"].select(forgotten_mask(data["b"], forget))
+    code, plain = (
+        problem_of("puf-special", {"b": forget}, training=FULL_BATCH, as_published_code=value)
+        for value in (True, False)
+    )
+    step = 2.0 * 0.3 * gradient(theta, forgotten)
+    np.testing.assert_allclose(
+        unlearn(code, "puf-special", data, theta), theta + 3 / 130 * step, rtol=0, atol=1e-14
+    )
+    np.testing.assert_allclose(unlearn(plain, "puf-special", data, theta), theta + step, rtol=0, atol=1e-14)
+    whole = (
+        problem_of("puf-special", {"b": EVERYTHING}, training=FULL_BATCH, as_published_code=value)
+        for value in (True, False)
+    )
+    one, other = (unlearn(problem, "puf-special", data, theta) for problem in whole)
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("values", [{}, {"num_retained": 7}], ids=["no-count", "no-update"])
+def test_regular_refuses_a_partial_target_without_the_update_of_what_it_keeps(values):
+    """That is how a client of an earlier version answers; the step without it destroys the model."""
+    problem = problem_of("puf-regular", {"u": Forget(classes=frozenset({3}))})
+    answer = Reply(vector=np.ones(3), num_examples=5, values=values)
+    with pytest.raises(MethodFailed, match="earlier version: update it"):
+        server_step(problem, "puf-regular", {"u": answer})
 
 
 @pytest.mark.parametrize("name", ["puf-special", "puf-regular"])

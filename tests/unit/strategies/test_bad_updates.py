@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from strategies import unlearning_strategy
 from strategies.exchange import exchange
 from strategies.fedavg import FedAvg
 from strategies.in_process_grid import InProcessGrid
@@ -17,7 +18,7 @@ from strategies.messages import VECTOR, arrays_content, model_record, reply_cont
 from strategies.roster import Roster
 from strategies.run_config import RunSettings
 from strategies.updates import over_the_median
-from unlearning.errors import ConfigurationError, UpdateRefused
+from unlearning.errors import ConfigurationError, MethodFailed, UpdateRefused
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Granularity, Target
@@ -239,6 +240,30 @@ def test_an_answer_to_no_open_message_is_thrown_away_and_recorded():
     assert list(done.messages) == ["a"]
     assert done.refused == {"node 1002": "It answers no open message."}
     assert "no answer" in str(done.failures["b"])
+
+
+@pytest.mark.parametrize(
+    ("beside", "kept", "words"),
+    [
+        ([1.0, np.nan, 0.0], 1, "not finite"),
+        ([1.0, 0.0], 1, "has 3 parameters"),
+        ([100.0, 0.0, 0.0], 1, "max-update-norm"),
+        ([1.0, 0.0, 0.0], 10**6, "max-client-examples"),
+        ([1.0, 0.0, 0.0], -5, "count the examples that it keeps"),
+    ],
+    ids=["nan", "short", "long", "too-many", "negative"],
+)
+def test_the_update_of_what_a_partial_target_keeps_passes_the_same_checks(beside, kept, words):
+    """It enters the model like any other, so its vector and its count are bounded like any other's."""
+    one = OneRound({"a": 0.0}, max_update_norm=10.0, max_client_examples=100)
+    strategy = unlearning_strategy("puf-regular", [Target(Granularity.CLASS, class_label=3)], one.strategy)
+    strategy.instructions(1, model_record(START), one.grid)
+    answer = Reply(
+        vector=START, num_examples=5, arrays={"retained": np.array(beside)}, values={"num_retained": kept}
+    )
+    with pytest.raises(MethodFailed):
+        strategy.aggregate({"a": answer})
+    assert words in one.refused["a"]
 
 
 def test_a_live_federation_records_whom_it_refused_and_goes_on(federation):

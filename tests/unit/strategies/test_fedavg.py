@@ -107,6 +107,14 @@ def test_a_forgotten_client_is_not_asked():
     assert list(strategy.outcome.participants) == ["a"]
 
 
+def test_a_forgotten_client_is_no_more_counted():
+    """Whatever sums the counts of examples (weights, steps, shares) sums those that are left."""
+    _, strategy = one_round({"a": (1, START), "b": (3, START)})
+    assert strategy.num_examples == {"a": 1, "b": 3}
+    strategy.exclusions = Exclusions().including([Target(Granularity.CLIENT, "b")])
+    assert strategy.num_examples == {"a": 1}
+
+
 def test_an_answer_to_another_round_is_refused():
     """A late or replayed update does not enter."""
     grid = InProcessGrid(Answers({"a": (1, START)}), [{"client-id": "a"}], {})

@@ -78,9 +78,15 @@ class LedgerPlace(_Part):
 
 
 class CertifiedAttacks(_Part):
-    """The verdict (one of three) and every attack's figures with intervals, as in report.json."""
+    """The verdict (one of five) and every attack's figures with intervals, as in report.json."""
 
-    verdict: Literal["indistinguishable from retraining by these attacks", "reduced", "not shown"]
+    verdict: Literal[
+        "indistinguishable from retraining by these attacks",
+        "reduced",
+        "over-forgetting",
+        "too few to say",
+        "not shown",
+    ]
     reasons: list[str]
     before: dict[str, Any]
     after: dict[str, Any]

@@ -4,7 +4,8 @@ A score is any number that an attack gives an example, higher meaning "rather a 
 depends on the order of scores only, so any increasing change of the scores leaves it as it is.
 
 Source: Carlini et al., Membership Inference Attacks From First Principles (S&P 2022), for the true-positive
-rate at a low false-positive rate; Efron and Tibshirani, An Introduction to the Bootstrap, for the intervals.
+rate at a low false-positive rate; Efron and Tibshirani, An Introduction to the Bootstrap, for its interval. That
+of the AUC is in `auc_interval`.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from unlearning.errors import DataError
+from unlearning.verification.auc_interval import auc_interval
 
 Values = NDArray[np.float64]
 
@@ -86,12 +88,12 @@ def discriminate(
     weights: Values | None = None,
     replicates: int = REPLICATES,
 ) -> Discrimination:
-    """AUC and true-positive rate at 1 % false positives, each with a 95 % bootstrap interval.
+    """AUC (with `auc_interval`) and true-positive rate at 1 % false positives (with the bootstrap's 95 % interval).
 
-    Members and others are resampled each on their own, with replacement; the interval is that of the
-    2.5th to the 97.5th percentile. Where every replicate gives the same figure (perfect separation, no
-    member found) the bootstrap is blind, and the interval reaches 3/n further, n the smaller side.
-    Source of that: the rule of three (Hanley and Lippman-Hand, JAMA 1983).
+    For the bootstrap members and others are resampled each on their own, with replacement; the interval is that
+    of the 2.5th to the 97.5th percentile, which for few examples is too short. Where every replicate gives the same
+    figure (perfect separation, no member found) the bootstrap is blind, and the interval reaches 3/n further, n the
+    smaller side. Source of that: the rule of three (Hanley and Lippman-Hand, JAMA 1983).
 
     weights: of the others (m,), to give them another mix of classes.
 
@@ -99,32 +101,34 @@ def discriminate(
         DataError: as for `auc`.
     """
     curve = _Curve.of(members, others, weights)
-    count, size = len(members), len(others)
-    resolvable = effective_size(curve.other_weights[0]) >= 1 / LOW_FPR
+    value = float(curve.auc(curve.member_weights, curve.other_weights)[0])
+    given = np.ones(len(others)) if weights is None else np.asarray(weights, dtype=np.float64)
+    low, high = auc_interval(members, others, given, level=CONFIDENCE_LEVEL)
+    area = Estimate(value, min(low, value), max(high, value))
+    if effective_size(given) < 1 / LOW_FPR:
+        return Discrimination(
+            area, None, f"not measured: fewer than {1 / LOW_FPR:.0f} examples that were never trained on"
+        )
+    return Discrimination(area, _tpr(curve, seed, replicates))
+
+
+def _tpr(curve: "_Curve", seed: int, replicates: int) -> Estimate:
+    """The true-positive rate at 1 % false positives, with its bootstrap interval."""
+    count, size = len(curve.member_order), len(curve.other_order)
     drawn_members = _times_drawn(count, replicates, seed, 0)[:, curve.member_order]
     part = curve.other_weights[0] > 0  # an example of weight zero takes no part
     drawn_others = np.zeros((replicates, size), dtype=np.uint16)
     drawn_others[:, part] = _times_drawn(int(part.sum()), replicates, seed, 1)[
         :, _ranks(curve.other_order[part])
     ]
-    aucs, tprs = [], []
+    rates = []
     block = max(1, _BLOCK // max(count, size))
     for start in range(0, replicates, block):
         rows = slice(start, start + block)
         mine = drawn_members[rows] * curve.member_weights
-        theirs = drawn_others[rows] * curve.other_weights
-        aucs.append(curve.auc(mine, theirs))
-        if resolvable:
-            tprs.append(curve.tpr(mine, theirs, LOW_FPR))
-    smaller = min(count, size)
-    value = float(curve.auc(curve.member_weights, curve.other_weights)[0])
-    area = _interval(value, np.concatenate(aucs), smaller)
-    if not resolvable:
-        return Discrimination(
-            area, None, f"not measured: fewer than {1 / LOW_FPR:.0f} examples that were never trained on"
-        )
+        rates.append(curve.tpr(mine, drawn_others[rows] * curve.other_weights, LOW_FPR))
     rate = float(curve.tpr(curve.member_weights, curve.other_weights, LOW_FPR)[0])
-    return Discrimination(area, _interval(rate, np.concatenate(tprs), smaller))
+    return _interval(rate, np.concatenate(rates), min(count, size))
 
 
 def share(called: NDArray[np.bool_]) -> Estimate:

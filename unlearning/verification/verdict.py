@@ -1,9 +1,15 @@
-"""The verdict on one deletion, one of three; the rule in words is in docs/verification.md.
+"""The verdict on one deletion; the rule in words is in docs/verification.md.
 
-    an attack weakened      its 95 % interval after lies below that before, and its AUC is nearer to 0.5
-    an attack strengthened  the two intervals are apart, and its AUC is further from 0.5
+How much an attack finds is the distance of its AUC from ½: whoever finds the forgotten examples below the others turns
+the sign and has 1 − AUC. An interval of the AUC that holds ½ gives a distance from 0 on.
 
-Where an attack has no AUC, its share of forgotten examples called members stands in: lower is weaker.
+    weaker           the distance's 95 % interval after lies below that before
+    stronger         it lies above
+    over-forgetting  the AUC's interval after lies below ½ and below that before, and the attack is not weaker: the
+                     examples stand out by being known worse than unknown ones
+
+Where an attack has no AUC, its share of forgotten examples called members stands in: lower is weaker. It cannot tell
+that a deletion went too far, so the AUCs decide first.
 """
 
 from collections.abc import Mapping
@@ -15,12 +21,17 @@ from unlearning.verification.discrimination import Estimate
 
 Figures = Mapping[str, AttackFigure]
 
+WIDEST_ALIKE = 0.2
+"""Of an AUC's 95 % interval: wider ones do not contradict anything, so that two models agree in them says nothing."""
+
 
 class Finding(StrEnum):
     """What may be said of a deletion. Never "forgotten": no attack shows that."""
 
     INDISTINGUISHABLE = "indistinguishable from retraining by these attacks"
     REDUCED = "reduced"
+    OVER_FORGETTING = "over-forgetting"
+    TOO_FEW = "too few to say"
     NOT_SHOWN = "not shown"
 
 
@@ -36,45 +47,71 @@ def verdict(before: Figures | None, after: Figures | None, retrained: Figures | 
     """The verdict from the attacks' figures of the models before, after, and retrained where there is one."""
     if not after:
         return Verdict(Finding.NOT_SHOWN, ("No attack was run on the model after the deletion.",))
-    if retrained is not None:
-        apart = _apart(after, retrained)
-        if apart is not None and not apart:
-            return Verdict(
-                Finding.INDISTINGUISHABLE,
-                (
-                    "Every attack's figure lies in the 95 % interval of the retrained model's, and that in its.",
-                ),
-            )
+    is_alike = retrained is not None and _is_alike(after, retrained)
+    wide = _too_wide(after, retrained) if is_alike and retrained is not None else ()
+    if is_alike and not wide:
+        reason = "Every attack's figure lies in the 95 % interval of the retrained model's, and that in its."
+        return Verdict(Finding.INDISTINGUISHABLE, (reason,))
+    if wide and not before:
+        return Verdict(Finding.TOO_FEW, wide)
     if not before:
         return Verdict(Finding.NOT_SHOWN, ("No attack was run on the model before the deletion.",))
-    weaker, stronger = [], []
+    found = _compared(before, after)
+    for finding, change in (
+        (Finding.NOT_SHOWN, _STRONGER),
+        (Finding.OVER_FORGETTING, _OVER),
+        (Finding.REDUCED, _WEAKER),
+    ):
+        if found[change]:
+            others = found[_OVER] if change == _STRONGER else []
+            return Verdict(finding, (*found[change], *others))
+    if wide:
+        return Verdict(Finding.TOO_FEW, wide)
+    return Verdict(Finding.NOT_SHOWN, ("No attack's figure changed by more than its 95 % interval.",))
+
+
+_WEAKER, _STRONGER, _OVER = "weaker", "stronger", "over-forgetting"
+
+
+def _compared(before: Figures, after: Figures) -> dict[str, list[str]]:
+    """A sentence for each attack that changed by more than its interval, by how it did."""
+    found: dict[str, list[str]] = {_WEAKER: [], _STRONGER: [], _OVER: []}
     for name in sorted(set(before) & set(after)):
         pair = _figures(before[name], after[name])
         if pair is None:
             continue
         what, older, newer = pair
-        sentence = f"{name}: {what} {_text(older)} before, {_text(newer)} after"
-        if _weakened(what, older, newer):
-            weaker.append(f"{sentence}.")
-        elif _strengthened(what, older, newer):
-            stronger.append(f"{sentence}: the forgotten examples stand out more than before.")
-    if stronger:
-        return Verdict(Finding.NOT_SHOWN, tuple(stronger))
-    if weaker:
-        return Verdict(Finding.REDUCED, tuple(weaker))
-    return Verdict(Finding.NOT_SHOWN, ("No attack's figure changed by more than its 95 % interval.",))
+        change, remark = _change(what, older, newer)
+        if change:
+            sentence = f"{name}: {what} {_text(older)} before, {_text(newer)} after"
+            found[change].append(f"{sentence}{remark}.")
+    return found
 
 
-def _weakened(what: str, older: Estimate, newer: Estimate) -> bool:
-    nearer = what == "share" or abs(newer.value - 0.5) < abs(older.value - 0.5)
-    return newer.high < older.low and nearer
+def _change(what: str, older: Estimate, newer: Estimate) -> tuple[str, str]:
+    """How an attack changed (empty where by no more than its interval), and what to say of that."""
+    is_below = what == "AUC" and newer.high < min(0.5, older.low)
+    remark = ""
+    if is_below:
+        remark = (
+            f": the forgotten examples are known worse than unknown ones, and an attacker who turns the sign has "
+            f"{1 - newer.value:.3f}"
+        )
+    one, other = (item if what == "share" else _distance(item) for item in (older, newer))
+    if other.high < one.low:
+        return _WEAKER, remark
+    if is_below:
+        return _OVER, remark
+    if other.low > one.high:
+        return _STRONGER, ": the forgotten examples stand out more than before"
+    return "", ""
 
 
-def _strengthened(what: str, older: Estimate, newer: Estimate) -> bool:
-    if what == "share":
-        return newer.low > older.high
-    are_apart = newer.high < older.low or newer.low > older.high
-    return are_apart and abs(newer.value - 0.5) > abs(older.value - 0.5)
+def _distance(area: Estimate) -> Estimate:
+    """|AUC − ½| with its interval."""
+    ends = sorted((abs(area.low - 0.5), abs(area.high - 0.5)))
+    holds_half = area.low <= 0.5 <= area.high
+    return Estimate(abs(area.value - 0.5), 0.0 if holds_half else ends[0], ends[1])
 
 
 def _figures(before: AttackFigure, after: AttackFigure) -> tuple[str, Estimate, Estimate] | None:
@@ -86,21 +123,33 @@ def _figures(before: AttackFigure, after: AttackFigure) -> tuple[str, Estimate, 
     return None
 
 
-def _apart(after: Figures, retrained: Figures) -> list[str] | None:
-    """The attacks that tell the two models apart; None where not every attack has both, or none has an AUC."""
-    if set(after) != set(retrained):
-        return None
-    has_auc, apart = False, []
-    for name, figure in after.items():
-        pair = _figures(figure, retrained[name])
-        if pair is None:
-            return None
-        what, one, other = pair
-        has_auc |= what == "AUC"
-        agree = other.low <= one.value <= other.high and one.low <= other.value <= one.high
-        if not agree:
-            apart.append(name)
-    return apart if has_auc else None
+def _is_alike(after: Figures, retrained: Figures) -> bool:
+    """Whether every attack's figure of either model lies in the other's interval, one of them being an AUC."""
+    pairs = [_figures(figure, retrained[name]) for name, figure in after.items() if name in retrained]
+    if set(after) != set(retrained) or not any(pair is not None and pair[0] == "AUC" for pair in pairs):
+        return False
+    return all(
+        pair is not None
+        and pair[2].low <= pair[1].value <= pair[2].high
+        and pair[1].low <= pair[2].value <= pair[1].high
+        for pair in pairs
+    )
+
+
+def _too_wide(after: Figures, retrained: Figures) -> tuple[str, ...]:
+    """A sentence for each attack whose AUC is known too roughly for a likeness to mean anything."""
+    reasons = []
+    for name in sorted(after):
+        pair = _figures(after[name], retrained[name])
+        if pair is None or pair[0] != "AUC":
+            continue
+        width = max(estimate.high - estimate.low for estimate in pair[1:])
+        if width > WIDEST_ALIKE:
+            reasons.append(
+                f"{name}: AUC {_text(pair[1])} after, {_text(pair[2])} of the retrained model. An interval {width:.2f} "
+                f"wide agrees with almost anything; {WIDEST_ALIKE} is allowed. Measure more examples."
+            )
+    return tuple(reasons)
 
 
 def _text(estimate: Estimate) -> str:

@@ -259,11 +259,12 @@ class Driver:
             client: observations
             for client in forgets
             if client in done.replies
-            and (observations := merged({client: done.replies[client]}, "forgotten")) is not None
+            and (observations := merged({client: done.replies[client]}, "forgotten", self.fedavg.check_count))
+            is not None
         }
         return Observed(
-            test=own_test if own_test is not None else merged(done.replies, "test"),
-            retained=merged(done.replies, "retained"),
+            test=own_test if own_test is not None else merged(done.replies, "test", self.fedavg.check_count),
+            retained=merged(done.replies, "retained", self.fedavg.check_count),
             forgotten=forgotten,
             missing=missing,
             exchange=done,

@@ -2,8 +2,8 @@
 
 Source: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data".
 It samples among *eligible* clients, goes on with those that answered, and refuses an update that is not
-finite, not of the model's shape, too large, of another round, answered twice, or from a node that was not
-asked. It runs under Flower's stock `start()` and under the live loop.
+finite, not of the model's shape, too large, of another round, answered twice, from a node that was not asked,
+or that counts too many examples. It runs under Flower's stock `start()` and under the live loop.
 """
 
 import math
@@ -34,7 +34,7 @@ from strategies.messages import (
 )
 from strategies.roster import Member, Roster
 from strategies.run_config import RunSettings
-from strategies.updates import check_count, check_norm, checked, over_the_median
+from strategies.updates import check_norm, checked, over_the_median
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector, weighted_mean
@@ -72,6 +72,7 @@ class FedAvg(Strategy):
 
     def __init__(self, settings: RunSettings, roster: Roster | None = None) -> None:
         self.settings = settings
+        self._count_limits = settings.count_limits()
         self.roster = roster or Roster()
         self.exclusions = Exclusions()
         self.withheld = Exclusions()
@@ -224,6 +225,13 @@ class FedAvg(Strategy):
                 refused[who] = str(exc)
             else:
                 accepted[client] = reply
+        declared = {client: reply.num_examples for client, reply in accepted.items()}
+        for client, count in declared.items():
+            try:
+                self.check_count(client, count, declared)
+            except UpdateRefused as exc:
+                refused[client] = str(exc)
+                del accepted[client]
         changes = {client: reply.vector - self._global for client, reply in accepted.items()}
         too_large = over_the_median(changes, self.settings.max_norm_factor)
         refused |= too_large
@@ -231,6 +239,15 @@ class FedAvg(Strategy):
             _log.warning("The update of %s is refused: %s", _named(who), reason)
         entering = {client: reply for client, reply in accepted.items() if client not in too_large}
         return self._averaged(entering, refused)
+
+    def check_count(self, client: str, num_examples: int, declared: Mapping[str, int] | None = None) -> None:
+        """Refuse a count that is too large beside what is known of all clients, and what they declared now.
+
+        Raises:
+            UpdateRefused: it is too large.
+        """
+        known = {**self.num_examples, **(declared or {})}
+        self._count_limits.check(client, num_examples, known.values())
 
     def _accepted(self, message: Message, server_round: int) -> tuple[str, Reply]:
         """The client and its answer, if it was asked in this round and its update may enter the model.
@@ -247,7 +264,6 @@ class FedAvg(Strategy):
             speaks = "nobody that is known" if known is None else f"client {known}"
             raise UpdateRefused(f"It was not asked in this round; it speaks for {speaks}.")
         reply = checked(reply_of(message.content), like=self._global)
-        check_count(reply.num_examples, self.settings.max_client_examples)
         check_norm(reply.vector - self._global, self.settings.max_update_norm)
         self.check_arrays(self._sent, reply.arrays)
         return client, reply
@@ -322,8 +338,8 @@ class FedAvg(Strategy):
         }
         found: dict[str, int | float | list[int] | list[float]] = {}
         for name, observations in (
-            ("train", merged(contents, "retained")),
-            ("test", merged(contents, "test")),
+            ("train", merged(contents, "retained", self.check_count)),
+            ("test", merged(contents, "test", self.check_count)),
         ):
             if observations is not None and observations.num_examples:
                 found[f"{name}-examples"] = observations.num_examples

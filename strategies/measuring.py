@@ -4,7 +4,7 @@ A client computes per-example values locally and sends sums and the values of a 
 ids: what the attacks need and no more. docs/verification.md lists everything that leaves a client.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from logging import getLogger
 
 from flwr.app import RecordDict
@@ -16,8 +16,15 @@ from unlearning.verification.observations import Observations, merge
 _log = getLogger(__name__)
 
 
-def merged(contents: Mapping[str, RecordDict], name: str) -> Observations | None:
-    """What all clients observed on the set `name`, in the order of client ids; None if nobody did."""
+def merged(
+    contents: Mapping[str, RecordDict],
+    name: str,
+    check_count: Callable[[str, int], None] = lambda _client, _count: None,
+) -> Observations | None:
+    """What all clients observed on the set `name`, in the order of client ids; None if nobody did.
+
+    check_count: raises `UpdateRefused` for a client that counts more examples than it may, which would outweigh others.
+    """
     found: list[Observations] = []
     for client in sorted(contents):
         try:
@@ -29,6 +36,7 @@ def merged(contents: Mapping[str, RecordDict], name: str) -> Observations | None
             }
             if own:
                 observations = Observations.from_arrays(own)
+                check_count(client, observations.num_examples)
                 merge([*found, observations])  # what does not go with the others is found out here
                 found.append(observations)
         except (DataError, UpdateRefused, KeyError, ValueError, TypeError) as exc:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from strategies.updates import CountLimits
 from unlearning.errors import ConfigurationError
 from unlearning.methods import Prepared, preparations
 from unlearning.tasks.settings import TaskSettings, problems
@@ -52,8 +53,11 @@ class RunSettings(BaseModel):
     round_timeout_s: float = Field(default=600.0, gt=0)
     wait_timeout_s: float = Field(default=300.0, gt=0)
     max_update_norm: float = Field(default=0.0, ge=0)
-    max_norm_factor: float = Field(default=0.0, ge=0)
+    max_norm_factor: float = Field(default=10.0, ge=0)
     max_client_examples: int = Field(default=0, ge=0)
+    max_count_factor: float = Field(default=10.0, ge=0)
+    client_example_limits: str = ""
+    max_round_score_loss: float = Field(default=30.0, ge=0, le=100)
 
     # Local training
     local_epochs: int = Field(default=1, ge=1)
@@ -87,6 +91,7 @@ class RunSettings(BaseModel):
     recovery_max_rounds: int = Field(default=30, ge=0)
     recovery_tolerance: float = Field(default=0.01, ge=0, le=1)
     recovery_target: float = Field(default=0.0, ge=0, le=1)
+    max_score_loss: float = Field(default=10.0, ge=0, le=100)
     max_attempts: int = Field(default=5, ge=1)
     attack_samples: int = Field(default=1000, ge=1)
     shadow_federations: int = Field(default=0, ge=0, le=MOST)
@@ -118,14 +123,40 @@ class RunSettings(BaseModel):
                     wrong += [] if wrong else prepared.preparation.problems(prepared.options, settings.task())
                     wrong += prepared.preparation.training_problems(prepared.options, settings.training(1))
                 wrong += settings.shadow_problems()
-            if 0 < settings.max_norm_factor < 1:
-                wrong.append(
-                    f"max-norm-factor: {settings.max_norm_factor:g} would refuse half of all updates; give 0 for "
-                    "no bound, or at least 1 (a few, such as 5, is usual)."
-                )
+            wrong += settings.bound_problems()
         if wrong or settings is None:
             raise ConfigurationError(wrong)
         return settings
+
+    def bound_problems(self) -> list[str]:
+        """One sentence a bound on what clients answer that makes no sense."""
+        factors = {"max-norm-factor": self.max_norm_factor, "max-count-factor": self.max_count_factor}
+        wrong = [
+            f"{name}: {factor:g} would refuse half of all updates; give 0 for no bound, or at least 1 (a few, such "
+            "as 5, is usual)."
+            for name, factor in factors.items()
+            if 0 < factor < 1
+        ]
+        try:
+            self.count_limits()
+        except ValueError:
+            wrong.append(
+                "client-example-limits: write CLIENT=COUNT with a semicolon between two, such as "
+                f"hospital-3=200000; hospital-7=50000, got {self.client_example_limits[:80]!r}."
+            )
+        return wrong
+
+    def count_limits(self) -> CountLimits:
+        """How many examples clients may count.
+
+        Raises:
+            ValueError: `client-example-limits` is malformed.
+        """
+        pairs = [entry.rpartition("=") for entry in self.client_example_limits.split(";") if entry.strip()]
+        own = {client.strip(): int(count) for client, _, count in pairs}
+        if "" in own or any(count < 1 for count in own.values()) or len(own) < len(pairs):
+            raise ValueError
+        return CountLimits(most=self.max_client_examples, factor=self.max_count_factor, own=own)
 
     def session_problems(self) -> list[str]:
         """One sentence a wrong or missing setting of sessions; files are looked at where they are needed."""

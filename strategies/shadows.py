@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from strategies.fedavg import FedAvg
 from strategies.messages import named_arrays
 from strategies.roster import Member
-from strategies.run_config import RunSettings
-from strategies.updates import check_count, check_norm, check_vector, over_the_median
+from strategies.updates import check_norm, check_vector, over_the_median
 from unlearning.errors import DataError, UpdateRefused
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Forget
@@ -110,7 +109,7 @@ def averaged(
     accepted: dict[str, Local] = {}
     for client, content in replies.items():
         try:
-            accepted[client] = _checked(content, before, fedavg.settings)
+            accepted[client] = _checked(client, content, before, fedavg)
         except UpdateRefused as exc:
             _log.warning("The shadow models of client %s are refused: %s", client, exc)
     models: list[Vector] = []
@@ -139,7 +138,7 @@ def fits_of(content: RecordDict, name: str) -> ShadowFits | None:
         return None
 
 
-def _checked(content: RecordDict, before: Sequence[Vector], settings: RunSettings) -> Local:
+def _checked(client: str, content: RecordDict, before: Sequence[Vector], fedavg: FedAvg) -> Local:
     """An answer's shadow models with their numbers of examples.
 
     Raises:
@@ -155,7 +154,7 @@ def _checked(content: RecordDict, before: Sequence[Vector], settings: RunSetting
         if model is None:
             raise UpdateRefused(f"The shadow model {number} is missing.")
         check_vector(model, like=before[number])
-        check_count(count, settings.max_client_examples)
-        check_norm(model - before[number], settings.max_update_norm)
+        fedavg.check_count(client, count)
+        check_norm(model - before[number], fedavg.settings.max_update_norm)
         found[number] = (count, model)
     return found

@@ -25,7 +25,7 @@ from strategies.messages import (
     vector_of,
 )
 from strategies.roster import Member
-from strategies.updates import check_count, check_norm, check_vector
+from strategies.updates import check_norm, check_vector
 from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.methods.method import (
     NUM_RETAINED,
@@ -255,7 +255,7 @@ class UnlearningStrategy(Strategy):
             raise UpdateRefused("It was not asked.")
         like = reply.vector if self.method.info.replies_have_any_length else state.parameters
         check_vector(reply.vector.astype(like.dtype, copy=False), like=like)
-        check_count(reply.num_examples + num_retained(reply), self.fedavg.settings.max_client_examples)
+        self.fedavg.check_count(client, reply.num_examples + num_retained(reply))
         beside = reply.arrays.get(RETAINED_UPDATE)
         if beside is not None:
             check_vector(beside, like=like)

@@ -1,6 +1,7 @@
 """What may enter the model: the checks that every client's vector passes, and the weighted mean."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
@@ -34,14 +35,41 @@ def check_vector(vector: Vector, *, like: Vector) -> None:
     check_finite(vector)
 
 
-def check_count(num_examples: int, bound: int) -> None:
-    """Refuse an answer that counts more than `bound` examples, which are its weight in the mean; 0 means no bound.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountLimits:
+    """How many examples a client may count: the count is its weight in every mean, and its own word.
 
-    Raises:
-        UpdateRefused: it counts more.
+    most: of any client; 0 for no such bound.
+    factor: so many times the median of the clients' counts; 0 for no such bound.
+    own: by client, what an operator allows it in place of both.
     """
-    if 0 < bound < num_examples:
-        raise UpdateRefused(f"It counts {num_examples:,} examples, max-client-examples allows {bound:,}.")
+
+    most: int = 0
+    factor: float = 0.0
+    own: Mapping[str, int] = field(default_factory=dict)
+
+    def check(self, client: str, num_examples: int, counts: Iterable[int]) -> None:
+        """Refuse an answer that counts more than the client may; `counts` are all clients' as far as known.
+
+        A minority cannot move the median beyond the counts of the others. Of two counts it is the mean, so a factor
+        of 2 or more refuses neither.
+
+        Raises:
+            UpdateRefused: it counts more.
+        """
+        said = f"It counts {num_examples:,} examples,"
+        if client in self.own:
+            if num_examples > self.own[client]:
+                raise UpdateRefused(f"{said} client-example-limits allows this client {self.own[client]:,}.")
+            return
+        if 0 < self.most < num_examples:
+            raise UpdateRefused(f"{said} max-client-examples allows {self.most:,}.")
+        usual = [count for count in counts if count > 0]
+        if self.factor > 0 and usual and num_examples > self.factor * (middle := median(usual)):
+            raise UpdateRefused(
+                f"{said} max-count-factor allows {self.factor:g} times the median {middle:,g}. If the site is so "
+                f'large, let it in by client-example-limits="{client}={num_examples}".'
+            )
 
 
 def check_norm(change: Vector, bound: float) -> None:

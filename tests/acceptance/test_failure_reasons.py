@@ -1,5 +1,6 @@
 """Why an unlearning attempt failed, as the request and the ledger tell it; and answers that no method can use."""
 
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -94,6 +95,21 @@ def test_a_failure_says_that_an_answer_counts_too_many_examples(federation):
 
     reason = failed(federation, "puf-special", greedy, max_client_examples=1000)
     assert "client 1: It counts 1,000,000,000 examples, max-client-examples allows 1,000." in reason
+
+
+@pytest.mark.parametrize("count", [10**9, -1, 0.5, "many", None])
+def test_the_second_count_of_hf_kcu_is_bounded_too(federation, count):
+    """How much a client says to retain weighs its step as much as what it says to forget."""
+
+    def greedy(answer: Message) -> None:
+        values = json.loads(str(answer.content["config"]["json"]))
+        values["values"]["num_retained"] = count
+        answer.content["config"]["json"] = json.dumps(values)
+
+    reason = failed(federation, "hf-kcu", greedy)
+    assert (
+        "max-count-factor allows 10 times" if count == 10**9 else "It should count the examples that it keeps"
+    ) in reason
 
 
 def test_a_failure_says_that_no_answer_came_in_time(federation):

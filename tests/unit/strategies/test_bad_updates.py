@@ -84,9 +84,56 @@ def test_a_client_that_counts_too_many_examples_is_refused(bound, expected):
     assert one.refused == (reasons if bound == 2 else {})
 
 
+def counting(counts: dict[str, int]) -> Forge:
+    """Answers that count so many examples, each adding what it adds."""
+
+    def forge(answers: list[Message]) -> list[Message]:
+        for client, answer in zip(sorted(counts), answers, strict=True):
+            answer.content["metrics"]["num-examples"] = counts[client]
+        return answers
+
+    return forge
+
+
+def test_a_made_up_count_sets_no_model_by_default():
+    """One of four that counts a billion examples would be the average."""
+    one = OneRound({"a": 1, "b": 1, "c": 1, "liar": 9})
+    counts = {"a": 90, "b": 100, "c": 110, "liar": 10**9}
+    np.testing.assert_allclose(one.run(counting(counts)), START + 1)
+    assert one.refused["liar"] == (
+        "It counts 1,000,000,000 examples, max-count-factor allows 10 times the median 105. If the site is so large, "
+        'let it in by client-example-limits="liar=1000000000".'
+    )
+
+
+def test_a_count_is_compared_with_those_known_from_other_rounds():
+    """A round of two, one of whom lies, has a median of their own making."""
+    one = OneRound({"a": 1, "liar": 9}, fraction=1.0)
+    one.strategy.num_examples = {"c": 100, "d": 100, "e": 100}
+    np.testing.assert_allclose(one.run(counting({"a": 100, "liar": 1001})), START + 1)
+    np.testing.assert_allclose(one.run(counting({"a": 1000, "liar": 1000})), START + 5)
+
+
+def test_an_operator_lets_one_large_site_in():
+    """The limit is the client's own, in place of both bounds."""
+    steps, counts = {"a": 0, "b": 0, "c": 0, "large": 10}, {"a": 1, "b": 1, "c": 1, "large": 97}
+    one = OneRound(steps, max_client_examples=2, client_example_limits="large=97; other=5")
+    np.testing.assert_allclose(one.run(counting(counts)), START + 9.7)
+    over = OneRound(steps, client_example_limits="large=96")
+    np.testing.assert_allclose(over.run(counting(counts)), START)
+    assert over.refused["large"] == "It counts 97 examples, client-example-limits allows this client 96."
+
+
+@pytest.mark.parametrize("text", ["large", "=3", "large=many", "large=0", "a=1; a=2"])
+def test_a_malformed_limit_is_a_wrong_setting(text):
+    """Said at the start, with an example."""
+    with pytest.raises(ConfigurationError, match="client-example-limits: write CLIENT=COUNT"):
+        RunSettings.from_run_config({"client-example-limits": text})
+
+
 def test_a_factor_of_zero_bounds_nothing():
-    """The default."""
-    one = OneRound({"a": 1, "b": 2, "c": 3, "bad": 98})
+    """As an operator may want it."""
+    one = OneRound({"a": 1, "b": 2, "c": 3, "bad": 98}, max_norm_factor=0.0)
     np.testing.assert_allclose(one.run(), START + 26)
     assert one.refused == {}
 

@@ -6,8 +6,18 @@ by the handler that needs it.
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
 
-app = ClientApp()
+from unlearning.durable_files import keep_private
+
+
+def keep_files_private(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Before anything of a site is written: nobody else on its machine reads it."""
+    keep_private()
+    return call_next(message, context)
+
+
+app = ClientApp(mods=[keep_files_private])
 
 
 @app.train()

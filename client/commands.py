@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
+from unlearning.durable_files import keep_private
 from unlearning.errors import FlowerUnlearningError
 
 
@@ -13,6 +14,7 @@ def run_command(app: typer.Typer, arguments: Sequence[str] | None = None, name: 
 
     arguments, name: instead of those with which the process was started.
     """
+    keep_private()
     try:
         app(args=arguments, prog_name=name)
     except (FlowerUnlearningError, OSError, UnicodeError) as exc:

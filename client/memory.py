@@ -16,6 +16,7 @@ from that.
 import json
 import shutil
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -23,13 +24,15 @@ from uuid import uuid4
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 
-from unlearning.durable_files import write_atomically
+from unlearning.durable_files import close_state, write_atomically
 from unlearning.errors import CheckpointError
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.stores import Arrays, DirectoryStore, Store
 
 _RECORD = "flower-unlearning"
 _KEPT = f"{_RECORD}/kept/"
+_OURS = ("tombstones.json", "outbox", "sent", "kept", "peer")
+"""What this program keeps in a client's or a peer's state directory."""
 
 
 class ClientMemory(Protocol):
@@ -56,6 +59,7 @@ class DirectoryMemory:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        _private(directory)
 
     def tombstones(self) -> Forget:
         """What may never be trained on again.
@@ -209,6 +213,13 @@ class ContextStore:
 
     def _name(self, key: str, number: int) -> str:
         return f"{self._prefix}{key}/{number}"
+
+
+@cache
+def _private(directory: Path) -> None:
+    close_state(
+        directory, _OURS
+    )  # once a process: a client's answer takes seconds, a walk of many files as well
 
 
 def memory_of(context: Context) -> ClientMemory:

@@ -17,20 +17,23 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from server.certificate_keys import check_certificate_key
-from server.checkpoints import SETTINGS_FILE, CheckpointStore
+from server.checkpoints import CheckpointStore
 from server.driver import Driver
 from server.ledger import Ledger
+from server.ledger_address import ledger_of_run
 from server.live_loop import LiveLoop
 from server.logs import log_to_flower
 from server.outages import run_through_outages
 from server.preparations import Preparations
+from server.restore_steps import refuse_half_restored
 from server.scripted_requests import parse_requests
 from server.state import FederationState
+from server.state_files import CHECKPOINTS, KEPT, SETTINGS_FILE, erase_unfinished, private_state
 from strategies.fedavg import FedAvg
 from strategies.roster import Roster
 from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
-from unlearning.durable_files import write_atomically
+from unlearning.durable_files import keep_private, write_atomically
 from unlearning.errors import ConfigurationError, Fenced
 from unlearning.methods import Federation
 from unlearning.parameters import content_hash, flatten
@@ -47,6 +50,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation of `context.run_config` until it is done or stopped."""
+    keep_private()
     log_to_flower()
     try:
         settings = RunSettings.from_run_config(context.run_config)
@@ -99,16 +103,20 @@ def _check_same_model(driver: Driver, state: FederationState) -> None:
 def open_driver(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterator[Driver]:
     """The server's hands, with the fencing token that makes this process the only writer."""
     state_dir = state_directory(settings, run_id)
+    refuse_half_restored(state_dir)
+    private_state(state_dir)
     values = settings.model_dump(mode="json", by_alias=True)
     write_atomically(state_dir / SETTINGS_FILE, json.dumps(values, indent=1).encode())
-    ledger = Ledger.open(settings.ledger or ledger_url(state_dir))
+    ledger = Ledger.open(ledger_of_run(settings.ledger, state_dir))
     try:
-        preparations = Preparations(state_dir / "kept", settings.preparations())
+        preparations = Preparations(state_dir / KEPT, settings.preparations())
         fedavg = FedAvg(settings, Roster(timeout_s=settings.round_timeout_s))
         fedavg.combine = preparations.combine
         fedavg.takes_part = preparations.takes_part
         fedavg.check_arrays = preparations.check
         fedavg.keeps_models = bool(preparations.prepared)
+        token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
+        erase_unfinished(state_dir)
         task, test_set = make_task(settings.task()), load_server_test(settings.task())
         yield Driver(
             grid=grid,
@@ -123,10 +131,10 @@ def open_driver(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterator[D
             ),
             fedavg=fedavg,
             ledger=ledger,
-            checkpoints=CheckpointStore(state_dir / "checkpoints", keep=settings.checkpoints_kept),
+            checkpoints=CheckpointStore(state_dir / CHECKPOINTS, keep=settings.checkpoints_kept),
             preparations=preparations,
             state_dir=state_dir,
-            token=ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now()),
+            token=token,
             now=_now,
             endpoint=Endpoint.from_settings(settings),
         )
@@ -140,11 +148,6 @@ def state_directory(settings: RunSettings, run_id: int) -> Path:
         return Path(settings.state_dir).expanduser().absolute()
     home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     return home / "flower-unlearning" / f"run-{run_id}"
-
-
-def ledger_url(state_dir: Path) -> str:
-    """The default ledger: SQLite in the state directory."""
-    return f"sqlite:///{state_dir / 'ledger.db'}"
 
 
 def _flops(task: Task, examples: Examples | None) -> float:

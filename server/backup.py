@@ -8,7 +8,6 @@ hold what it has forgotten. So it is refused where the present ledger has gone o
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,20 +17,19 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from server.backup_database import dump_postgresql, dump_sqlite, restore_postgresql
-from server.backup_manifest import Manifest, event_at, position, sha256_of, verified
+from server.backup_database import dump_postgresql, dump_sqlite
+from server.backup_manifest import DUMPS, NOT_COPIED, STATE, Manifest, event_at, position, sha256_of, verified
 from server.checkpoints import CheckpointStore
 from server.ledger import Ledger, LedgerUnavailable
-from unlearning.durable_files import sync_directory, write_atomically
+from server.restore_steps import JOURNAL, Swap, begin, begun, end, finish, refuse_half_restored, stage
+from server.state_files import CHECKPOINTS, REPLACED, REPLAY, SHADOWS, UNDONE_FILE
+from unlearning.durable_files import copy_private, make_private, write_atomically
 from unlearning.errors import BackupError
 from unlearning.requests import Status
 
 _log = getLogger(__name__)
 
-STATE, CHECKPOINTS, LEDGER_FILE, REPLAY, SHADOWS = "state", "checkpoints", "ledger.db", "replay", "shadows"
-REPLACED = "replaced-"
 _ATTEMPTS = 20
-_DUMPS = {"sqlite": "ledger.db", "postgresql": "ledger.dump"}
 
 
 def back_up(directory: Path, *, state_dir: Path, ledger_url: str, now: datetime) -> Manifest:
@@ -41,14 +39,14 @@ def back_up(directory: Path, *, state_dir: Path, ledger_url: str, now: datetime)
         BackupError: the directory is not empty, there is nothing to back up, or a program is missing.
         LedgerUnavailable: the ledger cannot be read.
     """
-    _refuse_inside(directory, state_dir)
+    directory, state_dir, url = _resolved(directory, state_dir, ledger_url)
+    refuse_half_restored(state_dir)
     if directory.exists() and any(directory.iterdir()):
         raise BackupError(f"{directory} is not empty. Give each backup a directory of its own.")
-    url = sa.make_url(ledger_url)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
         raise BackupError(f"There is no ledger {url.database}; check --state-dir and --ledger.")
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    ledger = Ledger.open(ledger_url)
+    make_private(directory)
+    ledger = _opened(url)
     try:
         sequence, last_event = _copied(directory, state_dir, url, ledger)
     finally:
@@ -69,15 +67,19 @@ def back_up(directory: Path, *, state_dir: Path, ledger_url: str, now: datetime)
 class Restored:
     """What a restore did.
 
+    made_at, event_sequence: of the backup that was put in place.
     undone: the deletions, and the requests, that the federation no longer knows of, one sentence each.
     replaced: where what was there before lies now; None where there was nothing.
     compared: whether there was a ledger to compare with.
+    was_broken_off: this was an earlier restore, which is finished now; the backup that was named is not in place.
     """
 
-    manifest: Manifest
+    made_at: str
+    event_sequence: int
     undone: tuple[str, ...]
     replaced: Path | None
     compared: bool
+    was_broken_off: bool
 
 
 def restore(
@@ -85,68 +87,120 @@ def restore(
 ) -> Restored:
     """Put the backup in `directory` in the place of the federation in `state_dir`; all services are stopped.
 
-    What was there is moved aside, not erased. A ServerApp that still runs is fenced off.
+    What was there is moved aside, not erased. A ServerApp that still runs is fenced off. A restore that was broken
+    off is finished instead.
 
     Raises:
         BackupError: the backup is damaged, of another kind of database, or going back would undo something
             and `force` is not given.
         LedgerUnavailable: the present ledger cannot be read, and `force` is not given.
     """
-    _refuse_inside(directory, state_dir)
+    directory, state_dir, url = _resolved(directory, state_dir, ledger_url)
+    broken_off = begun(state_dir)
+    if broken_off is not None:
+        return _finished(state_dir, url, broken_off, now=now, was_broken_off=True)
     manifest = verified(directory)
-    url = sa.make_url(ledger_url)
-    if url.get_backend_name() != manifest.ledger:
-        raise BackupError(
-            f"The backup holds a {manifest.ledger} ledger, --ledger is {url.get_backend_name()}."
-        )
-    undone, token, compared = _compared(url, ledger_url, manifest, now=now, force=force)
+    _refuse_other_kind(url, manifest.ledger)
+    undone, token, compared = _compared(url, manifest, now=now, force=force)
     if undone and not force:
         raise BackupError(
             f"Restoring this backup of {manifest.made_at} would undo what happened since:\n"
             + "\n".join(f"  - {line}" for line in undone)
             + "\nUse a newer backup. If there is none, give --force and file these deletions again at once."
         )
-    replaced = _moved_aside(state_dir, url, now)
     try:
-        _put_in_place(directory, state_dir, url)
+        stage(directory, state_dir, manifest)
+    except OSError as exc:
+        raise BackupError(f"The backup could not be copied: {exc}. What is there was not touched.") from exc
+    swap = Swap(
+        made_at=manifest.made_at,
+        ledger=manifest.ledger,
+        event_sequence=manifest.event_sequence,
+        aside=_free_name(state_dir, f"{REPLACED}{now:%Y%m%dT%H%M%S%f}"),
+        token=token,
+        undone=undone,
+        compared=compared,
+    )
+    begin(state_dir, swap)
+    return _finished(state_dir, url, swap, now=now, was_broken_off=False)
+
+
+def _finished(state_dir: Path, url: sa.URL, swap: Swap, *, now: datetime, was_broken_off: bool) -> Restored:
+    """Carry out what the journal says; every step of it can be done again."""
+    _refuse_other_kind(url, swap.ledger)
+    try:
+        replaced = finish(state_dir, url, swap)
+        ledger = _opened(url)
+        try:
+            # Tokens that were handed out after the backup must stay worthless.
+            while ledger.acquire_fence("restore", now=now) <= swap.token:
+                pass
+        finally:
+            ledger.close()
+        if swap.undone:
+            text = json.dumps({"restored_at": now.isoformat(), "undone": swap.undone}, indent=1)
+            write_atomically(state_dir / UNDONE_FILE, text.encode())
+        end(state_dir)
     except OSError as exc:
         raise BackupError(
-            f"The backup could not be put in place: {exc}. What was there before is in {replaced}. "
-            "Mend the cause and restore again; or erase what is there now and move that back."
+            f"The restore was broken off: {exc}. Mend the cause and give the same command again, which goes on; "
+            f"until then nothing starts on {state_dir} ({JOURNAL}). What was there before is in {swap.aside}."
         ) from exc
-    ledger = Ledger.open(ledger_url)
-    try:
-        # Tokens that were handed out after the backup must stay worthless.
-        while ledger.acquire_fence("restore", now=now) <= token:
-            pass
-    finally:
-        ledger.close()
-    if undone:
-        text = json.dumps({"restored_at": now.isoformat(), "undone": undone}, indent=1)
-        write_atomically(state_dir / "undone-by-restore.json", text.encode())
-    return Restored(manifest=manifest, undone=undone, replaced=replaced, compared=compared)
+    return Restored(
+        made_at=swap.made_at,
+        event_sequence=swap.event_sequence,
+        undone=swap.undone,
+        replaced=replaced,
+        compared=swap.compared,
+        was_broken_off=was_broken_off,
+    )
 
 
-def _refuse_inside(directory: Path, state_dir: Path) -> None:
-    if directory.resolve().is_relative_to(state_dir.resolve()):
+def _resolved(directory: Path, state_dir: Path, ledger_url: str) -> tuple[Path, Path, sa.URL]:
+    """The two directories and the ledger as absolute places, wherever this process goes.
+
+    Raises:
+        BackupError: the backup would lie inside of what it saves.
+    """
+    directory, state_dir = directory.expanduser().resolve(), state_dir.expanduser().resolve()
+    if directory.is_relative_to(state_dir):
         raise BackupError(
             f"{directory} lies inside of the state directory {state_dir}, and would be lost with it. "
             "Use a directory elsewhere, best on another disk."
         )
+    url = sa.make_url(ledger_url)
+    if url.get_backend_name() == "sqlite":
+        database = Path(url.database or "").expanduser()
+        url = url.set(database=str(database.parent.resolve() / database.name))
+    return directory, state_dir, url
+
+
+def _free_name(state_dir: Path, name: str) -> str:
+    """`name`, or a longer one where an earlier restore took it: clocks are put back."""
+    return _free_name(state_dir, f"{name}-again") if (state_dir / name).exists() else name
+
+
+def _opened(url: sa.URL) -> Ledger:
+    return Ledger.open(url.render_as_string(hide_password=False))
+
+
+def _refuse_other_kind(url: sa.URL, ledger: str) -> None:
+    if url.get_backend_name() != ledger:
+        raise BackupError(f"The backup holds a {ledger} ledger, --ledger is {url.get_backend_name()}.")
 
 
 def _copied(directory: Path, state_dir: Path, url: sa.URL, ledger: Ledger) -> tuple[int, dict[str, object]]:
     """Copy everything at a moment at which the newest checkpoint and the ledger belong together."""
     store = CheckpointStore(state_dir / CHECKPOINTS)
-    dump = directory / _DUMPS[url.get_backend_name()]
+    dump = directory / DUMPS[url.get_backend_name()]
     for _ in range(_ATTEMPTS):
         shutil.rmtree(directory / STATE, ignore_errors=True)
         before, newest = position(ledger), store.newest_file()
         try:
             for path in _state_files(state_dir):
-                _copy(path, directory / STATE / path.relative_to(state_dir))
+                copy_private(path, directory / STATE / path.relative_to(state_dir))
             if newest is not None:
-                _copy(newest, directory / STATE / CHECKPOINTS / newest.name)
+                copy_private(newest, directory / STATE / CHECKPOINTS / newest.name)
         except FileNotFoundError:  # a round has ended meanwhile
             continue
         if url.get_backend_name() == "sqlite":
@@ -161,13 +215,13 @@ def _copied(directory: Path, state_dir: Path, url: sa.URL, ledger: Ledger) -> tu
 
 
 def _compared(
-    url: sa.URL, ledger_url: str, manifest: Manifest, *, now: datetime, force: bool
+    url: sa.URL, manifest: Manifest, *, now: datetime, force: bool
 ) -> tuple[tuple[str, ...], int, bool]:
     """What a restore would undo, the newest fencing token, and whether there was a ledger to ask."""
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
         return (), 0, False
     try:
-        ledger = Ledger.open(ledger_url)
+        ledger = _opened(url)
     except LedgerUnavailable:
         if force:
             return ("everything since then: the present ledger cannot be read",), 0, False
@@ -195,57 +249,16 @@ def _since(ledger: Ledger, manifest: Manifest) -> Iterator[str]:
             yield f"the request {event.request_id} to delete {target}, filed at {event.at.isoformat()}"
 
 
-def _moved_aside(state_dir: Path, url: sa.URL, now: datetime) -> Path | None:
-    aside = state_dir / f"{REPLACED}{now:%Y%m%dT%H%M%S%f}"
-    aside.mkdir(parents=True, mode=0o700)
-    found = [path for path in state_dir.iterdir() if not path.name.startswith(REPLACED)]
-    if url.get_backend_name() == "sqlite":
-        database = Path(url.database or "")
-        found += [path for path in database.parent.glob(f"{database.name}*") if path.parent != state_dir]
-    else:
-        dump_postgresql(url, aside / _DUMPS["postgresql"])
-    for path in found:
-        shutil.move(path, aside / path.name)
-    sync_directory(state_dir)
-    if any(aside.iterdir()):
-        return aside
-    aside.rmdir()
-    return None
-
-
-def _put_in_place(directory: Path, state_dir: Path, url: sa.URL) -> None:
-    """The ledger last: without it nothing starts from a state that is there in part only."""
-    source = directory / STATE
-    for path in sorted(path for path in source.rglob("*") if path.is_file()):
-        _copy(path, state_dir / path.relative_to(source))
-    dump = directory / _DUMPS[url.get_backend_name()]
-    if url.get_backend_name() == "sqlite":
-        _copy(dump, Path(url.database or ""))
-    else:
-        restore_postgresql(url, dump)
-
-
 def _state_files(state_dir: Path) -> Iterator[Path]:
-    """All files but the ledger's, checkpoints, inputs of replays and shadow models (they carry what was forgotten, or
-    will be), unfinished ones and what an earlier restore moved aside.
+    """All plain files but the ledger's, checkpoints, inputs of replays and shadow models (they carry what was
+    forgotten, or will be), unfinished ones and what earlier restores left.
     """
     for path in sorted(state_dir.rglob("*")):
         first = path.relative_to(state_dir).parts[0]
-        skipped = first in (CHECKPOINTS, REPLAY, SHADOWS) or first.startswith((LEDGER_FILE, REPLACED))
-        if path.is_file() and not skipped and not path.name.startswith("."):
+        skipped = first in (CHECKPOINTS, REPLAY, SHADOWS) or first.startswith(NOT_COPIED)
+        if skipped or path.name.startswith("."):
+            continue
+        if path.is_symlink():
+            _log.warning("%s is a link: it is not in the backup.", path)
+        elif path.is_file():
             yield path
-
-
-def _copy(source: Path, destination: Path) -> None:
-    """Copy durably; readable by the owner only, because it may hold models and names."""
-    destination.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = destination.with_name(f".{destination.name}.{os.getpid()}")
-    try:
-        shutil.copyfile(source, partial)
-        partial.chmod(0o600)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(destination)
-    finally:
-        partial.unlink(missing_ok=True)
-    sync_directory(destination.parent)

@@ -22,6 +22,7 @@ def dump_sqlite(url: sa.URL, destination: Path) -> None:
     """
     destination.unlink(missing_ok=True)
     try:
+        destination.touch(mode=0o600)
         with (
             closing(sqlite3.connect(url.database or "")) as source,
             closing(sqlite3.connect(destination)) as copy,
@@ -39,6 +40,8 @@ def dump_postgresql(url: sa.URL, destination: Path) -> None:
     Raises:
         BackupError: pg_dump is missing or fails.
     """
+    destination.unlink(missing_ok=True)
+    destination.touch(mode=0o600)
     _run("pg_dump", url, "--format=custom", "--no-owner", f"--file={destination}")
     destination.chmod(0o600)
 

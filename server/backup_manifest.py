@@ -4,15 +4,21 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from server.ledger import Event, Ledger
+from server.ledger_address import LEDGER_FILE
+from server.state_files import REPLACED, RESTORING
 from unlearning.durable_files import write_atomically
 from unlearning.errors import BackupError
 
 FILE = "manifest.json"
 FORMAT = 1
+STATE = "state"
+DUMPS = {"sqlite": "ledger.db", "postgresql": "ledger.dump"}
+NOT_COPIED = (LEDGER_FILE, REPLACED, RESTORING)
+"""How names in a state directory begin that are not copied as files: the ledger's own, and what restores left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,17 +61,53 @@ def verified(directory: Path) -> Manifest:
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise BackupError(f"{directory / FILE} is damaged: {exc}. Use another backup.") from exc
+    _check_values(manifest, directory)
     for name, digest in manifest.sha256.items():
-        path = directory / name
-        if not path.resolve().is_relative_to(directory.resolve()):
-            raise BackupError(
-                f"{FILE} names {name!r}, which lies outside of the backup; it was tampered with."
-            )
-        if not path.is_file() or sha256_of(path) != digest:
-            raise BackupError(
-                f"{path} is missing or not what it was when the backup was made. Use another one."
-            )
+        check_file(directory, name, digest)
     return manifest
+
+
+def check_file(directory: Path, name: str, digest: str) -> None:
+    """Refuse a file that is not a plain one below `directory`, reached without links, of this SHA-256.
+
+    Raises:
+        BackupError: says which file.
+    """
+    path = directory / name
+    steps = [
+        path,
+        *(parent for parent in path.parents if parent.is_relative_to(directory) and parent != directory),
+    ]
+    if any(step.is_symlink() for step in steps):
+        raise BackupError(f"{path} is, or lies behind, a link; a backup has none. It was tampered with.")
+    if not path.is_file() or sha256_of(path) != digest:
+        raise BackupError(f"{path} is missing or not what it was when the backup was made. Use another one.")
+
+
+def _check_values(manifest: Manifest, directory: Path) -> None:
+    """Refuse what `back_up` never writes, before any of it is believed."""
+    wrong = ""
+    if manifest.ledger not in DUMPS:
+        wrong = f"the ledger is {manifest.ledger!r}"
+    elif not isinstance(manifest.event_sequence, int) or not isinstance(manifest.last_event, Mapping):
+        wrong = "where the ledger stood is no number and event"
+    elif not isinstance(manifest.sha256, Mapping) or DUMPS[manifest.ledger] not in manifest.sha256:
+        wrong = "it does not name the ledger, without which there is no federation"
+    elif strange := [name for name in manifest.sha256 if not _is_ours(name, DUMPS[manifest.ledger])]:
+        wrong = (
+            f"it names {strange[0]!r}, which lies outside of the backup or is no file of a state directory"
+        )
+    if wrong:
+        raise BackupError(f"{directory / FILE} was damaged or tampered with: {wrong}. Use another backup.")
+
+
+def _is_ours(name: str, dump: str) -> bool:
+    """Whether a name is the ledger's, or `state/...` as a path inside of a state directory."""
+    path = PurePosixPath(name)
+    if name != path.as_posix() or path.is_absolute() or ".." in path.parts or "\0" in name or "\\" in name:
+        return False
+    inside = path.parts[0] == STATE and len(path.parts) > 1 and not path.parts[1].startswith(NOT_COPIED)
+    return name == dump or inside
 
 
 def position(ledger: Ledger) -> tuple[int, dict[str, Any]]:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from unlearning.durable_files import sync_directory
+from unlearning.durable_files import make_private, sync_directory
 from unlearning.errors import CertificateError, ConfigurationError
 
 SIGNING_KEY, PUBLIC_KEY = "certificate-signing.key", "certificate-signing.pub"
@@ -33,7 +33,7 @@ def make_key_pair(directory: Path) -> tuple[Path, Path, str]:
         ConfigurationError: there is a key already; it is never overwritten.
         OSError: the directory cannot be written to.
     """
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(directory)
     private, public = directory / SIGNING_KEY, directory / PUBLIC_KEY
     for path in (private, public):
         if path.exists():

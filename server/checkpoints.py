@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.state import Batch, Cost, FederationState, Phase
-from unlearning.durable_files import sync_directory, write_atomically
+from unlearning.durable_files import make_private, sync_directory, write_atomically
 from unlearning.errors import CheckpointError, DataError
 from unlearning.methods import UnlearningState
 from unlearning.requests import Exclusions, Target
@@ -30,8 +30,6 @@ from unlearning.verification.shadow_models import ShadowFits
 _log = getLogger(__name__)
 _NAME = re.compile(r"(\d{10})-(\d{6})-([0-9a-f]{16})\.npz")
 VERSION = 1
-SETTINGS_FILE = "settings.json"
-"""Beside the checkpoints: the run's settings, which say what model the vector belongs to."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,7 +46,7 @@ class CheckpointStore:
     def __init__(self, directory: Path, *, keep: int = 3) -> None:
         self._directory = directory
         self._keep = keep
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(directory)
 
     def save(self, state: FederationState, *, token: int) -> Path:
         """Write `state`; when this returns it survives a crash."""

@@ -22,6 +22,7 @@ from server.cli_peer import PASSED_ON, peer
 from server.cli_plan import plan_command
 from server.demo import demo_command
 from server.supervisor import supervise_command
+from unlearning.durable_files import keep_private
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, RequestError
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ app.command("peer", context_settings=PASSED_ON)(peer)
 
 def main() -> None:
     """The entry point: run the command of the arguments, and explain what went wrong."""
+    keep_private()
     try:
         app()
     except Exception as exc:

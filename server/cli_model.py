@@ -16,7 +16,8 @@ def model_command(
     """Write the newest model: torch.load(...) gives what load_state_dict takes."""
     import torch
 
-    from server.checkpoints import SETTINGS_FILE, CheckpointStore
+    from server.checkpoints import CheckpointStore
+    from server.state_files import SETTINGS_FILE
     from strategies.run_config import RunSettings
     from unlearning.parameters import content_hash, load
     from unlearning.tasks import make_task
@@ -30,7 +31,9 @@ def model_command(
                 f"--state-dir: {state_dir} holds no federation. Name the directory that the run's state-dir names."
             ]
         )
-    settings = RunSettings.from_run_config(json.loads(path.read_text(encoding="utf-8")))
+    values = json.loads(path.read_text(encoding="utf-8"))
+    values.pop("ledger", None)  # earlier versions wrote its password down, which is refused now
+    settings = RunSettings.from_run_config(values)
     model = build(make_task(settings.task()), settings.seed)
     load(model, state.parameters)
     torch.save(model.state_dict(), output)

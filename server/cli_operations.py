@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from server.ledger_address import VARIABLE, asked_ledger, ledger_of_environment
+
 StateDir = Annotated[Path, typer.Option(help="The server's state directory.")]
 LedgerUrl = Annotated[
     str,
     typer.Option(
-        envvar="FLOWER_UNLEARNING_LEDGER",
+        envvar=VARIABLE,
         help="URL of the ledger; default: SQLite in the state directory.",
         show_default=False,
     ),
@@ -34,7 +36,10 @@ def check(
     from server.checklist import Installation, Level, inspect_from_outside, inspect_installation
 
     installation = Installation(
-        config_dir=config_dir, state_dir=state_dir, ledger_url=ledger, is_server=not client
+        config_dir=config_dir,
+        state_dir=state_dir,
+        ledger_url=ledger or ledger_of_environment(),
+        is_server=not client,
     )
     found = list(
         inspect_from_outside(from_outside)
@@ -60,7 +65,9 @@ def backup(
     # Imported here because checkpoints know the methods and so need PyTorch; other commands do not.
     from server.backup import back_up
 
-    made = back_up(directory, state_dir=state_dir, ledger_url=_url(ledger, state_dir), now=datetime.now(UTC))
+    made = back_up(
+        directory, state_dir=state_dir, ledger_url=asked_ledger(ledger, state_dir), now=datetime.now(UTC)
+    )
     typer.echo(f"{directory}: {len(made.sha256)} files, ledger up to event {made.event_sequence}.")
     typer.echo("It holds what is forgotten after this moment: erase it when a later deletion is completed.")
 
@@ -77,9 +84,17 @@ def restore(
     from server.backup import restore as put_back
 
     done = put_back(
-        directory, state_dir=state_dir, ledger_url=_url(ledger, state_dir), now=datetime.now(UTC), force=force
+        directory,
+        state_dir=state_dir,
+        ledger_url=asked_ledger(ledger, state_dir),
+        now=datetime.now(UTC),
+        force=force,
     )
-    typer.echo(f"Restored the backup of {done.manifest.made_at}, event {done.manifest.event_sequence}.")
+    if done.was_broken_off:
+        typer.echo(
+            "An earlier restore was broken off; it is finished now. Give the command again for another backup."
+        )
+    typer.echo(f"Restored the backup of {done.made_at}, event {done.event_sequence}.")
     if done.replaced is not None:
         typer.echo(f"What was there before is in {done.replaced}; erase it when all is well.")
     if not done.compared:
@@ -91,7 +106,3 @@ def restore(
         typer.echo(f"UNDONE: {line}")
     if done.undone:
         typer.echo("The model may again hold this data. File these deletions again now.")
-
-
-def _url(ledger: str, state_dir: Path) -> str:
-    return ledger or f"sqlite:///{state_dir.absolute() / 'ledger.db'}"

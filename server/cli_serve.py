@@ -10,10 +10,10 @@ import typer
 from server.api.limits import Limits
 from server.api.tls import TlsFiles
 from server.cli_connection import DEFAULT_SERVER
+from server.ledger_address import VARIABLE, asked_ledger
 from server.logs import log_to_stderr
+from server.state_files import REPORTS, private_state
 
-REPORTS = "reports"
-LEDGER_FILE = "ledger.db"
 _DEFAULT = Limits()
 
 
@@ -24,7 +24,7 @@ def serve(
     ledger: Annotated[
         str,
         typer.Option(
-            envvar="FLOWER_UNLEARNING_LEDGER",
+            envvar=VARIABLE,
             help="URL of the ledger; default: SQLite in the state directory. A password belongs into the "
             "variable, because everybody on the machine can read the command.",
             show_default=False,
@@ -59,6 +59,7 @@ def serve(
     from server.api.server import serve as start
     from server.ledger import Ledger
     from server.metrics_http import serve_metrics
+    from server.restore_steps import refuse_half_restored
 
     limits = Limits(
         max_message_mib=max_message_mib,
@@ -69,7 +70,9 @@ def serve(
         max_watchers_per_caller=max_watchers_per_caller,
     )
     log_to_stderr()
-    store = Ledger.open(ledger or f"sqlite:///{state_dir.absolute() / LEDGER_FILE}")
+    refuse_half_restored(state_dir)
+    private_state(state_dir)
+    store = Ledger.open(asked_ledger(ledger, state_dir))
     try:
         any_tls = tls_ca or tls_cert or tls_key
         tls = TlsFiles(tls_ca, tls_cert, tls_key) if any_tls else None

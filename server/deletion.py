@@ -27,6 +27,7 @@ from server.giving_up import finish_giving_up, give_up
 from server.report import write_report
 from server.reporting import report_of
 from server.state import Batch, FederationState, Phase
+from server.state_files import REPORTS
 from server.transport import carry_out, session_for
 from strategies.sessions.server_half import Session
 from strategies.unlearning_strategy import UnlearningStrategy
@@ -182,7 +183,7 @@ def verify(driver: Driver, state: FederationState) -> FederationState:
             continue  # before a crash: the ledger names the certificate that was written then
         driver.ledger.check_fence(driver.token)  # an older process must not write over what is certified
         report = report_of(driver, state, request_id)
-        directory = driver.state_dir / "reports" / request_id
+        directory = driver.state_dir / REPORTS / request_id
         write_report(directory, report)
         certificate_sha256 = write_certificate(driver, state, report, directory)
         driver.ledger.move(
@@ -192,7 +193,7 @@ def verify(driver: Driver, state: FederationState) -> FederationState:
             now=driver.now(),
             detail={"certificate_sha256": certificate_sha256},
             result={
-                "report": str(Path("reports") / request_id / "report.html"),
+                "report": str(Path(REPORTS) / request_id / "report.html"),
                 "certificate_sha256": certificate_sha256,
                 "model_hash_before": batch.hash_before,
                 "model_hash_unlearned": batch.hash_unlearned,

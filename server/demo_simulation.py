@@ -41,7 +41,7 @@ class LocalSimulation(LocalDeployment):
         )
         server = self.layout.server_dir
         self._add(SUPERLINK, [*self.layout.superlink_command(), "--simulation"], server)
-        self.run_config |= {"ledger": self.layout.ledger_url, "state-dir": str(self.layout.state_dir)}
+        self.run_config |= {"state-dir": str(self.layout.state_dir)}
         # One worker process for all clients: importing PyTorch in each costs more than a demo's training.
         federation: dict[str, ConfigValue] = {
             "num-supernodes": num_clients,

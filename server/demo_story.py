@@ -20,6 +20,7 @@ from server.demo_simulation import LocalSimulation
 from server.demo_view import Narrator, introduce, outcome_table, reading
 from server.ledger import Event, Ledger, RoundRecord
 from server.local_deployment import LocalDeployment
+from unlearning.durable_files import make_private
 from unlearning.errors import ConfigurationError, DeploymentError, FlowerUnlearningError
 from unlearning.requests import OPEN_STATUSES, Status
 
@@ -84,7 +85,7 @@ def _new_directory(directory: Path | None) -> Path:
         directory = Path("runs") / f"demo-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}"
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigurationError([f"--directory {directory} holds something already; name a new one."])
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private(directory)
     return directory
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.flower_control import ConfigValue, config_argument, program
+from server.ledger_address import ledger_url
+from unlearning.durable_files import make_private
 from unlearning.errors import DeploymentError
 
 FEDERATION = "federation"
@@ -64,8 +66,8 @@ class Layout:
 
     @property
     def ledger_url(self) -> str:
-        """The ledger's database."""
-        return f"sqlite:///{self.state_dir / 'ledger.db'}"
+        """The ledger's database, if the deployment is given no other."""
+        return ledger_url(self.state_dir)
 
     @property
     def certificates_dir(self) -> Path:
@@ -96,8 +98,8 @@ class Layout:
             DeploymentError: a key or a certificate could not be made.
         """
         for site in (self.server_dir, *map(self.client_dir, range(self.num_clients))):
-            (site / "flower").mkdir(parents=True, exist_ok=True)
-            (site / "state").mkdir(exist_ok=True)
+            make_private(site / "flower")
+            make_private(site / "state")
         if not self._secret.exists():
             self._secret.touch(mode=0o600)
             self._secret.write_bytes(secrets.token_bytes(32))
@@ -171,7 +173,7 @@ class Layout:
 
     def deletion_service_command(self) -> list[str]:
         """How the deletion service is called."""
-        command = [program("flower-unlearn"), "serve", "--ledger", self.ledger_url]
+        command = [program("flower-unlearn"), "serve"]
         command += ["--state-dir", str(self.state_dir), "--address", self.deletion_address]
         if not self.secure:
             return command

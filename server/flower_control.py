@@ -15,7 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from unlearning.errors import DeploymentError
+from server.ledger_address import FILE_VARIABLE, VARIABLE
+from strategies.secret_settings import secrets_in
+from unlearning.errors import ConfigurationError, DeploymentError
 
 ConfigValue = bool | int | float | str
 """What a Flower run or node configuration can hold."""
@@ -121,10 +123,12 @@ def program(name: str) -> str:
 def flower_environment(home: Path | None = None) -> dict[str, str]:
     """Give this process's environment with Flower's settings; `home` becomes Flower's own directory.
 
-    Flower starts its helpers (`flower-superexec`, `flwr-serverapp`) by name, so the directory of
-    this Python's programs leads the PATH.
+    The ledger's address is not in it. Flower starts its helpers (`flower-superexec`, `flwr-serverapp`) by name, so the
+    directory of this Python's programs leads the PATH.
     """
     environment = {**os.environ, **FLOWER_ENVIRONMENT}
+    for secret in (VARIABLE, FILE_VARIABLE):  # for the programs that open the ledger, not for all
+        environment.pop(secret, None)
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
     if home is not None:
         environment["FLWR_HOME"] = str(home)
@@ -156,12 +160,24 @@ class FlowerControl:
         """Submit the app with these overrides of its configuration; give the new run's id.
 
         Raises:
+            ConfigurationError: they hold a secret, which the SuperLink would store and send to every client.
             DeploymentError: the SuperLink did not take it. It may have, if it was lost while
                 answering: look at `runs()` before submitting again.
         """
+        self.refuse_secrets(run_config)
         options = ["--run-config", config_argument(run_config)] if run_config else []
         answer = self._ask(["run", str(self.app_dir), self.federation, *options])
         return int(answer["run-id"])
+
+    def refuse_secrets(self, run_config: Mapping[str, ConfigValue]) -> None:
+        """Refuse settings, the app's own among them, that nobody but the server may know.
+
+        Raises:
+            ConfigurationError: names each setting and the place for it.
+        """
+        wrong = secrets_in({**_app_settings(self.app_dir), **run_config})
+        if wrong:
+            raise ConfigurationError(wrong)
 
     def runs(self, *, limit: int = 50) -> list[Run]:
         """List this app's runs among the SuperLink's newest `limit`, newest first.
@@ -244,6 +260,12 @@ def _app_name(app_dir: Path) -> str:
             f"{path} is not a Flower app's: it must give [project] name and [tool.flwr.app] publisher "
             f"({exc!r})."
         ) from exc
+
+
+def _app_settings(app_dir: Path) -> dict[str, Any]:
+    text = (app_dir / "pyproject.toml").read_text(encoding="utf-8")
+    settings: dict[str, Any] = tomllib.loads(text)["tool"]["flwr"]["app"].get("config", {})
+    return settings
 
 
 def _first_json_object(text: str) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from typing import Self
 
 from server.deployment_layout import FEDERATION, new_layout
 from server.flower_control import ConfigValue, FlowerControl, flower_environment
+from server.ledger_address import VARIABLE
 from server.process_group import ProcessGroup
 from unlearning.errors import DeploymentError
 
@@ -35,8 +36,9 @@ class LocalDeployment:
     its own and everything but loopback HTTP inside a client's site is encrypted. `layout` holds the
     addresses and the places of all files. A directory that was used before goes on where it was.
 
-    The deletion service and the app share a ledger, so with it the run configuration's `ledger` and
-    `state-dir` are set; with sessions, `session-address` is. `node_config` adds settings to every
+    The deletion service and the app share a ledger, so with it the run configuration's `state-dir` is set.
+    `ledger_url` names another ledger than SQLite there; only the two learn it, by their environment.
+    With sessions, `session-address` is set. `node_config` adds settings to every
     SuperNode's configuration; `environment` adds environment variables to every program.
     """
 
@@ -50,6 +52,7 @@ class LocalDeployment:
         secure: bool = False,
         with_deletion_service: bool = False,
         with_sessions: bool = False,
+        ledger_url: str = "",
         node_config: Mapping[str, ConfigValue] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -58,6 +61,7 @@ class LocalDeployment:
             directory, num_clients=num_clients, secure=secure, node_config=node_config or {}
         )
         self._added_environment = {"OMP_NUM_THREADS": "1", **(environment or {})}
+        self._ledger_environment = {VARIABLE: ledger_url} if ledger_url else {}
         self._groups: dict[str, ProcessGroup] = {}
         self._expected: set[str] = set()
         self._add(SUPERLINK, layout.superlink_command(), layout.server_dir)
@@ -66,7 +70,7 @@ class LocalDeployment:
             self._add(supernode(client), layout.supernode_command(client), layout.client_dir(client))
         if with_deletion_service:
             self._add(DELETION_SERVICE, layout.deletion_service_command(), layout.server_dir)
-            self.run_config |= {"ledger": layout.ledger_url, "state-dir": str(layout.state_dir)}
+            self.run_config |= {"state-dir": str(layout.state_dir)}
         if with_sessions:
             self.run_config |= layout.session_settings()
         self.control = FlowerControl(app_dir, FEDERATION, environment=self._environment_of(layout.server_dir))
@@ -303,9 +307,10 @@ class LocalDeployment:
         return self._groups[name]
 
     def _add(self, name: str, command: Sequence[str], directory: Path) -> None:
-        self._groups[name] = ProcessGroup(
-            name, command, environment=self._environment_of(directory), directory=directory
-        )
+        environment = self._environment_of(directory)
+        if name in (SUPEREXEC, DELETION_SERVICE):
+            environment |= self._ledger_environment
+        self._groups[name] = ProcessGroup(name, command, environment=environment, directory=directory)
 
     def _environment_of(self, directory: Path) -> dict[str, str]:
         return {**flower_environment(directory / "flower"), **self._added_environment}

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unlearning.durable_files import OTHERS, make_private, open_private
 from unlearning.errors import DeploymentError
 
 _POLL_S = 0.05
@@ -29,7 +30,10 @@ class Process:
 
 
 class ProcessGroup:
-    """One program and all that it starts. Output goes to `log_path`, which grows over restarts."""
+    """One program and all that it starts. Output goes to `log_path`, which grows over restarts.
+
+    What it writes is its owner's alone, as with the units' `UMask=0077`.
+    """
 
     def __init__(
         self, name: str, command: Sequence[str], *, environment: Mapping[str, str], directory: Path
@@ -83,8 +87,8 @@ class ProcessGroup:
         if living := self.members():
             pids = [process.pid for process in living]
             raise DeploymentError(f"{self.name} still has living processes {pids}; kill it first.")
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("ab") as log:
+        make_private(self._directory)
+        with open_private(self.log_path, append=True) as log:
             self._leader = subprocess.Popen(
                 self.command,
                 env=self._environment,
@@ -93,6 +97,7 @@ class ProcessGroup:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=OTHERS,
             )
         self._has_gone = False
 

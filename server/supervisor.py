@@ -102,6 +102,9 @@ class Supervisor:
 
     A SuperLink that does not answer is not a failure of the run: the supervisor waits for it.
     `now` gives the time in UTC; it must agree with the SuperLink's to a few seconds.
+
+    Raises:
+        ConfigurationError: the settings hold a secret.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class Supervisor:
     ) -> None:
         self._control = control
         self._run_config = dict(run_config or {})
+        control.refuse_secrets(self._run_config)
         self._backoff = backoff if backoff is not None else Backoff()
         self._poll_s = poll_s
         self._now = now

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from strategies.secret_settings import secrets_in
 from strategies.updates import CountLimits
 from unlearning.errors import ConfigurationError
 from unlearning.methods import Prepared, preparations
@@ -106,7 +107,9 @@ class RunSettings(BaseModel):
         Raises:
             ConfigurationError: lists every wrong setting with what is allowed.
         """
-        wrong: list[str] = []
+        wrong = secrets_in(values)
+        if wrong:  # alone: the other sentences repeat what was given
+            raise ConfigurationError(wrong)
         settings = None
         try:
             settings = cls.model_validate(dict(values))

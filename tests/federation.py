@@ -7,9 +7,10 @@ from typing import Any
 
 from client.app import app as client_app
 from server.admission import admit
-from server.app import ledger_url, run_federation
+from server.app import run_federation
 from server.checkpoints import CheckpointStore
 from server.ledger import Ledger
+from server.ledger_address import ledger_url
 from server.state import FederationState
 from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings

@@ -1,7 +1,22 @@
-"""Files that survive a crash: after one they are the old ones or the new ones, never half of it."""
+"""Files that survive a crash and that nobody else reads.
+
+After a crash they are the old ones or the new ones, never half of it. Whatever the umask says, files are made
+with mode 600 and directories with mode 700: they hold models, names and what was forgotten.
+"""
 
 import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from logging import getLogger
 from pathlib import Path
+from typing import IO
+
+_log = getLogger(__name__)
+
+OTHERS = 0o077
+"""The bits of a mode that give others anything."""
+_PARTIAL = re.compile(r"\..+\.\d+")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -10,10 +25,10 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         OSError: the directory cannot be written to.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    make_private(path.parent)
+    partial = partial_of(path)
     try:
-        with partial.open("wb") as file:
+        with open_private(partial) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -22,6 +37,109 @@ def write_atomically(path: Path, content: bytes) -> None:
         partial.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def copy_private(source: Path, destination: Path) -> None:
+    """Copy a file durably; while it is not all there, `destination` is not there.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    make_private(destination.parent)
+    partial = partial_of(destination)
+    try:
+        with source.open("rb") as content, open_private(partial) as file:
+            shutil.copyfileobj(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(destination)
+    finally:
+        partial.unlink(missing_ok=True)
+    sync_directory(destination.parent)
+
+
+def partial_of(path: Path) -> Path:
+    """Where the content of `path` is while this process has not written all of it."""
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def erase_partials(directory: Path) -> list[Path]:
+    """Overwrite and erase what processes that died left half-written at and below `directory`.
+
+    Only where no other process writes.
+    """
+    found = [path for path in directory.rglob(".*") if _PARTIAL.fullmatch(path.name) and _is_plain(path)]
+    for path in found:
+        overwrite(path)
+        path.unlink()
+    return found
+
+
+def make_private(directory: Path) -> None:
+    """Make `directory` and what is missing above it, for the owner only; what is there stays as it is.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if not directory.is_dir():
+        make_private(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def open_private(path: Path, *, append: bool = False) -> IO[bytes]:
+    """Open a file for writing that only its owner can read, also if it was there before.
+
+    Raises:
+        OSError: it cannot be opened, or is a symbolic link.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else os.O_TRUNC)
+    descriptor = os.open(path, flags, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "ab" if append else "wb")
+
+
+def keep_private() -> None:
+    """From now on this process makes files that its owner alone can read; for the start of a program."""
+    os.umask(OTHERS)
+
+
+def open_to_others(paths: Iterable[Path]) -> Iterator[Path]:
+    """What others can read, write or enter, of `paths` and of all below them. Links are not followed."""
+    for path in paths:
+        below = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
+        for found in (path, *below):
+            if not found.is_symlink() and found.exists() and found.stat().st_mode & OTHERS:
+                yield found
+
+
+def close_to_others(paths: Iterable[Path]) -> list[Path]:
+    """Take from others what they can do with `paths` and all below; gives what was open.
+
+    Raises:
+        OSError: a file belongs to somebody else.
+    """
+    found = list(open_to_others(paths))
+    for path in found:
+        path.chmod(path.stat().st_mode & 0o700)
+    return found
+
+
+def close_state(directory: Path, patterns: Iterable[str]) -> None:
+    """Close to others what is ours by name in a state directory, and say what was open.
+
+    By name: a state directory that is also somebody's home keeps its other files as they are.
+
+    Raises:
+        OSError: a file belongs to another user.
+    """
+    opened = close_to_others(path for pattern in patterns for path in sorted(directory.glob(pattern)))
+    if opened:
+        _log.warning(
+            "%d file(s) and directories in %s could be read by others (%s first); from now on by their owner alone.",
+            len(opened),
+            directory,
+            opened[0],
+        )
 
 
 def overwrite(path: Path) -> None:
@@ -45,3 +163,7 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()

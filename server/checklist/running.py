@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from server.checklist.finding import Finding, Installation, ok, problem, warning
 from server.ledger import Ledger, LedgerUnavailable
 from server.ledger.database import Database
+from server.ledger_address import ledger_url
 
 PRIVATE_PORTS = {8000: "control and runtime of the SuperLink", 9094: "runtime of a SuperNode"}
 PUBLIC_PORTS = {9092: "fleet", 9100: "deletion service"}
@@ -112,7 +113,7 @@ def check_versions(package: str = "flower-unlearning") -> Iterator[Finding]:
 
 def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Finding]:
     """The ledger can be read, its events are whole, and none is from the future."""
-    url = installation.ledger_url or f"sqlite:///{installation.state_dir.absolute() / 'ledger.db'}"
+    url = installation.ledger_url or ledger_url(installation.state_dir)
     if not installation.ledger_url and not (installation.state_dir / "ledger.db").exists():
         yield problem(
             f"There is no ledger in {installation.state_dir}.",

@@ -6,9 +6,11 @@ transaction has read is still true when it writes, and events become visible in 
 sequence numbers.
 """
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,10 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
+from unlearning.durable_files import close_to_others, make_private
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, IllegalMove
+
+_log = getLogger(__name__)
 
 # How long a writer waits for the others; each holds the lock for a few milliseconds.
 BUSY_TIMEOUT_S = 20
@@ -109,6 +114,8 @@ def _checked_url(text: str) -> sa.URL:
         url = url.set(drivername="postgresql+psycopg")
     if url.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
         raise ConfigurationError([f"ledger: {url.drivername!r} is not supported. {_EXAMPLES}"])
+    if any("password" in name for name in url.query):  # a message hides the one before the host only
+        raise ConfigurationError(["ledger: give the password as USER:PASSWORD@HOST, not as a parameter."])
     if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
         raise ConfigurationError([f"ledger: it must outlive this process, so it needs a file. {_EXAMPLES}"])
     return url
@@ -120,7 +127,7 @@ _EXAMPLES = "Use sqlite:////path/to/ledger.db or postgresql+psycopg://user@host/
 def _create_engine(url: sa.URL) -> sa.Engine:
     if url.get_backend_name() == "sqlite":
         assert url.database is not None
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        _make_private_file(Path(url.database).resolve())
         engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
@@ -131,6 +138,23 @@ def _create_engine(url: sa.URL) -> sa.Engine:
         raise ConfigurationError(
             ["ledger: PostgreSQL needs a driver; pip install 'flower-unlearning[postgresql]'."]
         ) from exc
+
+
+def _make_private_file(path: Path) -> None:
+    """Only the owner reads a ledger: SQLite gives its -wal and -shm the mode of the database."""
+    try:
+        make_private(path.parent)
+        # Only a new file is opened: closing one that this process has open already would end SQLite's locks on it.
+        if not path.exists():
+            with contextlib.suppress(FileExistsError):
+                path.touch(mode=0o600, exist_ok=False)
+        opened = close_to_others(path.with_name(f"{path.name}{end}") for end in ("", "-wal", "-shm"))
+    except OSError as exc:
+        raise LedgerUnavailable(
+            f"The ledger {path} cannot be opened for its owner alone: {exc}. Run this as its owner."
+        ) from exc
+    if opened:
+        _log.warning("The ledger %s could be read by others; from now on by its owner alone.", path)
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

@@ -159,13 +159,86 @@ def test_a_damaged_manifest_is_refused(backup, tmp_path, text):
         brought_back(backup, tmp_path / "new")
 
 
-def test_a_manifest_cannot_reach_outside_of_the_backup(backup, tmp_path):
-    """A restore as root must not read or write elsewhere."""
-    values = json.loads((backup / FILE).read_text())
-    values["sha256"]["../../etc/passwd"] = "0"
-    (backup / FILE).write_text(json.dumps(values))
+STRANGE_NAMES = [
+    "../../etc/passwd",
+    "/etc/passwd",
+    "state/../../elsewhere",
+    "state//settings.json",
+    "state/",
+    "state",
+    "",
+    "elsewhere.txt",
+    "state\\..\\elsewhere",
+    "state/a\0b",
+    "state/ledger.db",
+    "state/ledger.db-wal",
+    "state/restoring.json",
+    "state/replaced-1/x",
+]
+
+
+@pytest.mark.parametrize("name", STRANGE_NAMES)
+def test_a_manifest_cannot_reach_outside_of_the_backup(backup, tmp_path, name):
+    """A restore as root must not read or write elsewhere, nor over its own steps."""
+    change_hashes(backup, lambda hashes: {**hashes, name: "0"})
     with pytest.raises(BackupError, match="outside of the backup"):
         brought_back(backup, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("left", [(), ("state/settings.json",)])
+def test_a_manifest_that_does_not_name_the_ledger_is_refused(backup, tmp_path, left):
+    """An empty list of hashes holds for every file."""
+    change_hashes(backup, lambda hashes: {name: hashes[name] for name in left})
+    with pytest.raises(BackupError, match="does not name the ledger"):
+        brought_back(backup, tmp_path / "new")
+
+
+def test_what_the_manifest_does_not_name_is_not_restored(backup, tmp_path):
+    """A file that was put there, and a link to one elsewhere."""
+    (tmp_path / "elsewhere").write_text("somebody else's")
+    (backup / "state" / "added.json").write_text("{}")
+    (backup / "state" / "link.json").symlink_to(tmp_path / "elsewhere")
+    brought_back(backup, tmp_path / "new")
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["ledger.db", "settings.json"]
+
+
+@pytest.mark.parametrize("name", ["state", "state/settings.json"])
+def test_a_link_in_a_backup_is_refused(backup, tmp_path, name):
+    """Also one to a file with the right content, at which another could be tomorrow."""
+    shutil.move(backup / name, tmp_path / "elsewhere")
+    (backup / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BackupError, match="a link; a backup has none"):
+        brought_back(backup, tmp_path / "new")
+
+
+def change_hashes(backup: Path, change) -> None:
+    values = json.loads((backup / FILE).read_text())
+    values["sha256"] = change(values["sha256"])
+    (backup / FILE).write_text(json.dumps(values))
+
+
+def test_a_restore_by_relative_paths_is_the_same(backup, tmp_path, monkeypatch):
+    """State directory, ledger and backup are found from where the command is given."""
+    monkeypatch.chdir(tmp_path)
+    done = restore(Path("backup"), state_dir=Path("saved"), ledger_url="sqlite:///saved/ledger.db", now=NOW)
+    assert done.compared
+    assert done.replaced == tmp_path / "saved" / f"replaced-{NOW:%Y%m%dT%H%M%S%f}"
+    assert {"ledger.db", "settings.json"} <= {path.name for path in done.replaced.iterdir()}
+    assert (tmp_path / "saved" / "settings.json").read_text() == "{}"
+    Ledger.open(ledger_url(tmp_path / "saved")).close()
+
+
+def test_a_secret_of_mode_600_is_in_a_backup_and_comes_back_so(federation, tmp_path):
+    """Whatever lies in the state directory under a plain name is carried; never readable by others."""
+    one = federation(name="saved", **SMALL)
+    one.ledger.acquire_fence("loop", now=NOW)
+    (one.directory / "noise-secret").write_bytes(b"1" * 32)
+    backup = saved(one, tmp_path / "backup")
+    brought_back(backup, tmp_path / "new")
+    for path in (backup / "state" / "noise-secret", tmp_path / "new" / "noise-secret"):
+        assert path.read_bytes() == b"1" * 32
+        assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_backup_that_broke_off_is_none(backup, tmp_path):
@@ -186,8 +259,8 @@ def test_a_backup_lies_outside_of_what_it_saves(backup, tmp_path):
     assert (state_dir / "ledger.db").is_file()
 
 
-def test_a_restore_that_breaks_off_says_where_everything_is(federation, tmp_path, monkeypatch):
-    """The disk is full in the middle; once there is room, the same restore works."""
+def test_a_restore_without_room_for_the_copies_touches_nothing(federation, tmp_path, monkeypatch):
+    """Everything is copied before anything is moved; once there is room, the same restore works."""
     one = federation(**SMALL)
     one.run()
     saved(one, tmp_path / "backup")
@@ -198,11 +271,12 @@ def test_a_restore_that_breaks_off_says_where_everything_is(federation, tmp_path
         def full(*_: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        patch.setattr("server.backup.shutil.copyfile", full)
-        with pytest.raises(BackupError, match=r"No space left.*replaced-"):
+        patch.setattr("unlearning.durable_files.shutil.copyfileobj", full)
+        with pytest.raises(BackupError, match=r"No space left.*not touched"):
             brought_back(tmp_path / "backup", one.directory)
+    assert content_hash(one.checkpoint().parameters) == expected
     again = brought_back(tmp_path / "backup", one.directory, now=NOW + timedelta(minutes=1))
-    assert not again.compared  # the ledger is among what was moved aside
+    assert again.compared
     assert content_hash(one.checkpoint().parameters) == expected
 
 

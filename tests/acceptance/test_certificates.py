@@ -12,7 +12,6 @@ import torch
 from typer.testing import CliRunner, Result
 
 from server.api.server import serve
-from server.app import ledger_url
 from server.certificate import canonical, decode, encode
 from server.certificate_checks import Outcome, check_replay
 from server.certificate_inputs import list_kept
@@ -20,6 +19,7 @@ from server.certificate_keys import PUBLIC_KEY, SIGNING_KEY, load_signing_key, m
 from server.checkpoints import CheckpointStore
 from server.cli import app
 from server.ledger import Ledger
+from server.ledger_address import ledger_url
 from server.state import FederationState
 from strategies.run_config import RunSettings
 from tests.certificates import Authority

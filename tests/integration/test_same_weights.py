@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.app import ledger_url
 from server.checkpoints import CheckpointStore
 from server.deployment_layout import free_ports
 from server.flower_control import ConfigValue, config_argument, flower_environment, program
 from server.ledger import Ledger
+from server.ledger_address import ledger_url
 from server.local_deployment import LocalDeployment
 from server.process_group import living_processes
 from server.shadow_store import ShadowStore

@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from unlearning.certified.unit_vectors import UnitVectors
-from unlearning.durable_files import overwrite, sync_directory, write_atomically
+from unlearning.durable_files import make_private, overwrite, sync_directory, write_atomically
 from unlearning.errors import CheckpointError, ConfigurationError, DataError
 from unlearning.parameters import Vector
 
@@ -35,7 +35,7 @@ def create_key(path: Path) -> bytes:
     Raises:
         ConfigurationError: there is a file already; vectors written under it would be lost.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(path.parent)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as exc:

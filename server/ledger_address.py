@@ -1,0 +1,73 @@
+"""Which database is the ledger: what was asked for, what the environment names, or SQLite in the state directory.
+
+A URL with a password is a secret. It comes by the environment of the programs that open the ledger, and nowhere
+else: FLOWER_UNLEARNING_LEDGER holds the URL, FLOWER_UNLEARNING_LEDGER_FILE names a file of mode 600 that does.
+"""
+
+import os
+from pathlib import Path
+
+from unlearning.durable_files import OTHERS
+from unlearning.errors import ConfigurationError
+
+VARIABLE, FILE_VARIABLE = "FLOWER_UNLEARNING_LEDGER", "FLOWER_UNLEARNING_LEDGER_FILE"
+LEDGER_FILE = "ledger.db"
+
+
+def ledger_url(state_dir: Path) -> str:
+    """The default ledger: SQLite in the state directory."""
+    return f"sqlite:///{state_dir.absolute() / LEDGER_FILE}"
+
+
+def asked_ledger(option: str, state_dir: Path) -> str:
+    """The ledger of a command: its option, else what the environment names, else the default.
+
+    Raises:
+        ConfigurationError: what the environment says cannot be used.
+    """
+    return option or ledger_of_environment() or ledger_url(state_dir)
+
+
+def ledger_of_run(setting: str, state_dir: Path) -> str:
+    """The ledger of a run: what the environment names, or the run's setting, else the default.
+
+    Raises:
+        ConfigurationError: both are given and differ, or what the environment says cannot be used.
+    """
+    named = ledger_of_environment()
+    if named and setting and named != setting:
+        raise ConfigurationError(
+            [
+                f"ledger: the run names one and {VARIABLE} or {FILE_VARIABLE} another. Leave out one of the two."
+            ]
+        )
+    return named or setting or ledger_url(state_dir)
+
+
+def ledger_of_environment() -> str:
+    """The URL that the environment gives; empty where it gives none.
+
+    Raises:
+        ConfigurationError: both variables are set, or the file cannot be read, is empty, or open to others.
+    """
+    url, file = os.environ.get(VARIABLE, ""), os.environ.get(FILE_VARIABLE, "")
+    if not file:
+        return url
+    if url:
+        raise ConfigurationError(
+            [f"ledger: {VARIABLE} and {FILE_VARIABLE} are both set. Unset one of the two."]
+        )
+    path = Path(file)
+    try:
+        mode, url = path.stat().st_mode, path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigurationError(
+            [f"ledger: {FILE_VARIABLE} names {path}, which cannot be read: {exc}."]
+        ) from exc
+    if mode & OTHERS:
+        raise ConfigurationError(
+            [f"ledger: others on this machine can read {path}. chmod 600 it, and change the password in it."]
+        )
+    if not url:
+        raise ConfigurationError([f"ledger: {path} is empty; it shall hold the ledger's URL."])
+    return url

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from server.ledger_address import VARIABLE, asked_ledger, ledger_of_environment
+from server.state_files import SUPERLINK_DATABASE
 
 StateDir = Annotated[Path, typer.Option(help="The server's state directory.")]
 LedgerUrl = Annotated[
@@ -27,6 +28,9 @@ def check(
         "/var/lib/flower-unlearning/state"
     ),
     ledger: LedgerUrl = "",
+    superlink_database: Annotated[
+        Path, typer.Option(help="The SuperLink's database, on a server host.")
+    ] = SUPERLINK_DATABASE,
     client: Annotated[bool, typer.Option("--client", help="This is a client's host.")] = False,
     from_outside: Annotated[
         str, typer.Option(help="Check instead, from another host, what of this server host can be reached.")
@@ -39,6 +43,7 @@ def check(
         config_dir=config_dir,
         state_dir=state_dir,
         ledger_url=ledger or ledger_of_environment(),
+        superlink_database=superlink_database,
         is_server=not client,
     )
     found = list(
@@ -54,6 +59,23 @@ def check(
     typer.echo(f"{len(found)} findings, {problems} of them problems.")
     if problems:
         raise typer.Exit(1)
+
+
+def erase_residue(
+    state_dir: StateDir,
+    superlink_database: Annotated[Path, typer.Option(help="The SuperLink's database.")] = SUPERLINK_DATABASE,
+    ledger: LedgerUrl = "",
+) -> None:
+    """Erase what the SuperLink keeps of messages of completed deletions; the supervisor does it by itself."""
+    from server.ledger import Ledger
+    from server.superlink_residue import ResidueEraser
+
+    opened = Ledger.open(asked_ledger(ledger, state_dir))
+    try:
+        done = ResidueEraser(database=superlink_database, state_dir=state_dir, ledger=opened).step()
+    finally:
+        opened.close()
+    typer.echo("Erased." if done else "No deletion was completed since it was last erased.")
 
 
 def backup(

@@ -15,6 +15,7 @@ from server.deployment_layout import FEDERATION, new_layout
 from server.flower_control import ConfigValue, FlowerControl, flower_environment
 from server.ledger_address import VARIABLE
 from server.process_group import ProcessGroup
+from server.superlink_residue import erase_residue
 from unlearning.errors import DeploymentError
 
 SUPERLINK = "flower-superlink"
@@ -201,6 +202,16 @@ class LocalDeployment:
             raise DeploymentError("No ServerApp runs; submit a run and wait for its server_app_pid().")
         os.kill(pid, signal.SIGKILL)
         self.wait_until(lambda: self.server_app_pid() != pid, _STOP_GRACE_S, "the ServerApp is dead")
+
+    # --- residue
+
+    def erase_residue(self) -> None:
+        """Erase what the SuperLink keeps of messages that are over, as a supervisor does after a deletion.
+
+        Raises:
+            DeploymentError: its database is in use the whole time; try again.
+        """
+        erase_residue(self.layout.superlink_database)
 
     # --- runs
 

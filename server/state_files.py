@@ -11,10 +11,20 @@ _log = getLogger(__name__)
 CHECKPOINTS, KEPT, REPORTS, REPLAY, SHADOWS = "checkpoints", "kept", "reports", "replay", "shadows"
 SETTINGS_FILE = "settings.json"
 """The run's settings, which say what model a checkpoint's vector belongs to."""
-UNDONE_FILE = "undone-by-restore.json"
+UNDONE_FILE, RESIDUE_FILE = "undone-by-restore.json", "residue-erased.json"
 REPLACED, RESTORING = "replaced-", "restoring"
+SUPERLINK_DATABASE = Path("/var/lib/flower-unlearning/superlink.db")
+"""Flower's own, beside the state directory, where deploy/ puts it."""
 FOLDERS = (CHECKPOINTS, KEPT, REPORTS, REPLAY, SHADOWS)
-_OURS = (*FOLDERS, SETTINGS_FILE, UNDONE_FILE, f"{LEDGER_FILE}*", f"{REPLACED}*", f"{RESTORING}*")
+_OURS = (
+    *FOLDERS,
+    SETTINGS_FILE,
+    UNDONE_FILE,
+    RESIDUE_FILE,
+    f"{LEDGER_FILE}*",
+    f"{REPLACED}*",
+    f"{RESTORING}*",
+)
 
 
 def private_state(state_dir: Path) -> None:

@@ -25,8 +25,11 @@ from server.flower_control import (
     Run,
     parse_config_arguments,
 )
+from server.ledger import Ledger, LedgerUnavailable
+from server.ledger_address import asked_ledger
 from server.logs import log_to_stderr
-from unlearning.errors import DeploymentError
+from server.superlink_residue import ResidueEraser
+from unlearning.errors import ConfigurationError, DeploymentError
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +104,7 @@ class Supervisor:
     """Watches the runs of one app on one SuperLink; see `decide`.
 
     A SuperLink that does not answer is not a failure of the run: the supervisor waits for it.
+    `residue` erases what the SuperLink keeps of messages when a deletion is completed.
     `now` gives the time in UTC; it must agree with the SuperLink's to a few seconds.
 
     Raises:
@@ -114,6 +118,7 @@ class Supervisor:
         run_config: Mapping[str, ConfigValue] | None = None,
         backoff: Backoff | None = None,
         poll_s: float = 5.0,
+        residue: ResidueEraser | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._control = control
@@ -121,6 +126,7 @@ class Supervisor:
         control.refuse_secrets(self._run_config)
         self._backoff = backoff if backoff is not None else Backoff()
         self._poll_s = poll_s
+        self._residue = residue
         self._now = now
         self._said = ""
 
@@ -150,12 +156,21 @@ class Supervisor:
         """Go on until `stop` is set. Nothing that a look meets ends this loop."""
         while not stop.is_set():
             try:
+                self._erase_residue()
                 wait_s = self.step()
             except Exception:  # noqa: BLE001 - see below
                 # Whoever watches over others must not end by a surprise, such as a new Flower's JSON.
                 _log.exception("A look at the runs failed; looking again in %g s.", self._poll_s)
                 wait_s = self._poll_s
             stop.wait(wait_s)
+
+    def _erase_residue(self) -> None:
+        """What cannot be erased now is erased at a later look, and `flower-unlearn check` names it until then."""
+        try:
+            if self._residue is not None:
+                self._residue.step()
+        except (DeploymentError, LedgerUnavailable) as exc:
+            _log.warning("What the SuperLink keeps of a completed deletion is not erased yet: %s", exc)
 
     def _say(self, level: int, text: str) -> None:
         """Log what is new; a state that lasts is said once."""
@@ -174,16 +189,30 @@ def supervise_command(
     delay_s: Annotated[float, typer.Option(min=0, help="Wait after a first failure, seconds.")] = 5.0,
     longest_delay_s: Annotated[float, typer.Option(min=0, help="The longest wait, seconds.")] = 300.0,
     poll_s: Annotated[float, typer.Option(min=0.1, help="Time between looks, seconds.")] = 5.0,
+    superlink_database: Annotated[
+        Path | None,
+        typer.Option(help="The SuperLink's database: erase what it keeps of messages after each deletion."),
+    ] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="The server's state directory; needed with --superlink-database.")
+    ] = None,
 ) -> None:
     """Submit the federation's run again whenever it ends in failure; runs until SIGTERM or Ctrl-C."""
     log_to_stderr()
+    if (superlink_database is None) != (state_dir is None):
+        raise ConfigurationError(["--superlink-database, --state-dir: give both or none."])
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    residue = None
+    if superlink_database is not None and state_dir is not None:
+        ledger = Ledger.open(asked_ledger("", state_dir))
+        residue = ResidueEraser(database=superlink_database, state_dir=state_dir, ledger=ledger)
     supervisor = Supervisor(
         FlowerControl(app_dir, federation),
         run_config=parse_config_arguments(run_config or []),
         backoff=Backoff(first_s=delay_s, longest_s=longest_delay_s),
         poll_s=poll_s,
+        residue=residue,
     )
     supervisor.run(stop)

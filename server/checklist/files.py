@@ -1,5 +1,6 @@
 """Keys, certificates, state directories and disks."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -10,6 +11,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from server.checklist.finding import Finding, Installation, ok, problem, warning
+from server.state_files import SETTINGS_FILE
+from strategies.secret_settings import secrets_in
+from unlearning.durable_files import open_to_others
 
 RENEW_BEFORE = timedelta(days=30)
 LITTLE_SPACE_BYTES = 2 * 1024**3
@@ -65,11 +69,8 @@ def check_state(
             f"There is no state directory {directory}.", "Make it for the user `flower`, or give --state-dir."
         )
         return
-    mode = directory.stat().st_mode
-    if mode & 0o077:
-        yield problem(f"{directory} is open to others (mode {mode & 0o777:o}).", f"chmod 700 {directory}")
-    else:
-        yield ok(f"{directory} is its owner's only.")
+    yield from _check_modes(directory)
+    yield from _check_settings(directory / SETTINGS_FILE)
     kind = _file_system(directory, mounts)
     if kind in _NETWORK_FILE_SYSTEMS:
         yield problem(
@@ -81,6 +82,34 @@ def check_state(
         yield warning(
             f"{directory} has {free / 1024**3:.1f} GiB left.",
             "Make room: without any, the federation waits. Lower checkpoints-kept, erase replaced-* directories.",
+        )
+
+
+def _check_modes(directory: Path) -> Iterator[Finding]:
+    """Nobody but its owner reads the directory, or anything in it."""
+    opened = sorted(open_to_others([directory]))
+    if directory in opened:
+        mode = directory.stat().st_mode
+        yield problem(f"{directory} is open to others (mode {mode & 0o777:o}).", f"chmod 700 {directory}")
+    inside = [path for path in opened if path != directory]
+    if inside:
+        yield problem(
+            f"{len(inside)} file(s) and directories in {directory} can be read by others, {inside[0]} first.",
+            f"chmod -R go= {directory}; the programs do the same to their own files at each start.",
+        )
+    if not opened:
+        yield ok(f"{directory} and all in it are their owner's only.")
+
+
+def _check_settings(path: Path) -> Iterator[Finding]:
+    """The settings that the last run wrote down hold no secret, as those of an earlier version could."""
+    try:
+        found = secrets_in(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else []
+    except (OSError, ValueError, AttributeError):
+        found = []  # `model` says what is wrong with it
+    for sentence in found:
+        yield problem(
+            f"{path}: {sentence}", "Change it, and erase backups of that time: clients have received it."
         )
 
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from server.state_files import SUPERLINK_DATABASE
+
 
 class Level(StrEnum):
     """How bad it is: `problem` is to be mended, `warning` to be known."""
@@ -42,10 +44,11 @@ class Installation:
     """Where an installation keeps things on this host.
 
     config_dir: certificates, keys, secrets. ledger_url: empty for SQLite in the state directory; on a client
-        host there is none.
+        host there is none. superlink_database: Flower's own, on a server host.
     """
 
     config_dir: Path = Path("/etc/flower-unlearning")
     state_dir: Path = Path("/var/lib/flower-unlearning/state")
     ledger_url: str = ""
+    superlink_database: Path = SUPERLINK_DATABASE
     is_server: bool = True

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from server.checklist.files import check_certificates, check_secrets, check_state
 from server.checklist.finding import Finding, Installation
+from server.checklist.residue import check_superlink_database
 from server.checklist.running import (
     check_from_outside,
     check_ledger,
@@ -26,6 +27,7 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
     yield from check_ports((_text("/proc/net/tcp"), _text("/proc/net/tcp6")), installation)
     yield from check_versions()
     if installation.is_server:
+        yield from check_superlink_database(installation)
         yield from check_ledger(installation, now=now)
 
 

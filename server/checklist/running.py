@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from packaging.requirements import Requirement
 
 from server.checklist.finding import Finding, Installation, ok, problem, warning
+from server.checklist.residue import check_residue
 from server.ledger import Ledger, LedgerUnavailable
 from server.ledger.database import Database
 from server.ledger_address import ledger_url
@@ -123,6 +124,7 @@ def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Findi
     ledger = Ledger(Database(url))  # not `open`, which would migrate it
     try:
         yield from _check_open_ledger(ledger, url.partition(":")[0].partition("+")[0], now)
+        yield from check_residue(installation, ledger)
     except LedgerUnavailable as exc:
         yield problem(
             str(exc), "The federation waits until it is back. After an upgrade, start the services once."

@@ -84,6 +84,8 @@ class Database:
         Raises:
             LedgerUnavailable: the database cannot be written.
         """
+        if self._url.get_backend_name() == "sqlite":
+            _make_private_file(Path(self._url.database or "").resolve())
         config = Config()
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         with self.writing() as connection:
@@ -127,7 +129,6 @@ _EXAMPLES = "Use sqlite:////path/to/ledger.db or postgresql+psycopg://user@host/
 def _create_engine(url: sa.URL) -> sa.Engine:
     if url.get_backend_name() == "sqlite":
         assert url.database is not None
-        _make_private_file(Path(url.database).resolve())
         engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)

@@ -1,0 +1,63 @@
+"""A ledger's password is in no file and in no message of a federation that uses it."""
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from flwr.common.serde import message_to_proto
+
+from server.backup import back_up
+from server.ledger import Ledger
+from server.ledger_address import VARIABLE
+from server.metrics import LedgerCollector
+from tests.contract.test_ledger_contract import NOW, postgresql_server  # noqa: F401 - a fixture
+from tests.residue import files_with
+from unlearning.requests import Status
+
+CANARY = "canary-hunter2-4711"
+
+
+@pytest.fixture
+def url_with_password(postgresql_server: str) -> str:  # noqa: F811 - the fixture
+    """A ledger whose server takes any password."""
+    name = "ledger_with_a_password"
+    admin = sa.create_engine(postgresql_server, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    admin.dispose()
+    url = sa.make_url(postgresql_server).set(database=name, password=CANARY)
+    return url.render_as_string(hide_password=False)
+
+
+def test_no_file_and_no_message_has_the_ledgers_password(
+    federation, url_with_password, monkeypatch, tmp_path, caplog
+):
+    """Settings, checkpoints, report, certificate, a backup, log, metrics, and all that clients receive."""
+    caplog.set_level("DEBUG")
+    monkeypatch.setenv(VARIABLE, url_with_password)
+    one = federation(
+        num_clients=3, max_examples=200, rounds=2, requests="at=1 client=2", recovery_max_rounds=1
+    )
+    one.run()
+    back_up(tmp_path / "backup", state_dir=one.directory, ledger_url=url_with_password, now=NOW)
+    ledger = Ledger.open(url_with_password)
+    (request,) = ledger.list_requests()
+    assert request.status is Status.COMPLETED
+    said = [caplog.text, repr(ledger.events()), repr(request), repr(list(LedgerCollector(ledger).collect()))]
+    ledger.close()
+    received = [message_to_proto(message).SerializeToString() for message in one.grid.sent]
+    received += [repr(context).encode() for context in one.grid.contexts.values()]
+    assert len(received) > 10
+    assert [text for text in said if CANARY in text] == []
+    assert [message for message in received if CANARY.encode() in message] == []
+    assert files_with(tmp_path, CANARY) == []
+    assert (one.directory / "settings.json").is_file()
+
+
+def test_a_password_that_an_earlier_version_wrote_down_is_gone_after_a_start(federation):
+    """The settings are written anew; nobody reads the old ones, and `flower-unlearn model` still opens them."""
+    one = federation(num_clients=2, max_examples=100, rounds=1)
+    (one.directory / "settings.json").write_text(f'{{"ledger": "postgresql://ada:{CANARY}@db/x"}}')
+    one.run()
+    assert files_with(Path(one.directory), CANARY) == []

@@ -1,0 +1,153 @@
+"""A secret in a run's configuration is refused at each door, with the place where it belongs, and never repeated."""
+
+from pathlib import Path
+
+import pytest
+
+from server.flower_control import FlowerControl, flower_environment
+from server.ledger_address import FILE_VARIABLE, VARIABLE, ledger_of_run, ledger_url
+from server.supervisor import Supervisor
+from strategies.run_config import RunSettings
+from strategies.secret_settings import secrets_in
+from unlearning.errors import ConfigurationError
+
+CANARY = "canary-4711"
+SECRETS = [
+    {"ledger": f"postgresql+psycopg://ada:{CANARY}@db.example.org/ledger"},
+    {"ledger": f"postgresql://ada:{CANARY}/with/slash@db/ledger"},
+    {"ledger": f"postgresql://:{CANARY}@db/ledger"},
+    {"ledger": f"postgresql:ada:{CANARY}@db/ledger"},
+    {"ledger": f"postgresql://ada@db/ledger?password={CANARY}"},
+    {"ledger": f"postgresql://ada@db/ledger?sslpassword={CANARY}"},
+    {"certificate-key": f"-----BEGIN PRIVATE KEY-----\n{CANARY}"},
+    {"session-tls-key": f"-----BEGIN EC PRIVATE KEY-----\n{CANARY}"},
+    {"pretrained": f"https://ada:{CANARY}@models.example.org/mit-b0"},
+    {"data-dir": f"https://data.example.org/?token={CANARY}"},
+]
+HARMLESS = [
+    {"ledger": "postgresql+psycopg://ada@db.example.org:5432/ledger"},
+    {"ledger": "postgresql+psycopg:///ledger?host=/run/postgresql"},
+    {"ledger": "sqlite:////var/lib/flower-unlearning/state/ledger.db"},
+    {"session-address": "federation.example.org:9101"},
+    {"certificate-key": "/etc/flower-unlearning/certificate-key/certificate-signing.key"},
+    {"requests": "at=3 client=2; at=5 client=1 samples=17,21 method=puf-regular"},
+    {"prepare": "federaser every=2; pga"},
+]
+
+
+@pytest.mark.parametrize("values", SECRETS)
+def test_a_secret_among_a_runs_settings_is_refused_and_not_repeated(values):
+    """The server's door; the message says which setting it is."""
+    with pytest.raises(ConfigurationError) as caught:
+        RunSettings.from_run_config(values)
+    (name,) = values
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{name}: it holds ")
+    assert "mode 600" in problem
+    assert CANARY not in str(caught.value)
+
+
+def test_a_ledgers_password_is_shown_its_place():
+    """The two variables, and whose environment."""
+    (problem,) = secrets_in({"ledger": f"postgresql://ada:{CANARY}@db/ledger"})
+    for word in (VARIABLE, FILE_VARIABLE, "flower-superexec", "change it"):
+        assert word in problem
+
+
+@pytest.mark.parametrize("values", HARMLESS)
+def test_what_is_no_secret_passes(values):
+    """Addresses without a password, paths, requests."""
+    assert secrets_in(values) == []
+
+
+def test_no_default_is_taken_for_a_secret():
+    """All settings as they come."""
+    assert secrets_in(RunSettings().model_dump(mode="json", by_alias=True)) == []
+
+
+def app_with(directory: Path, config: str) -> Path:
+    (directory / "pyproject.toml").write_text(
+        f'[project]\nname = "app"\n[tool.flwr.app]\npublisher = "us"\n[tool.flwr.app.config]\n{config}\n'
+    )
+    return directory
+
+
+def never(command):
+    raise AssertionError(f"sent: {command}")
+
+
+def test_a_secret_is_not_submitted(tmp_path):
+    """Nothing is sent to the SuperLink, which would store it."""
+    control = FlowerControl(app_with(tmp_path, ""), "federation", run_command=never)
+    for values in SECRETS:
+        with pytest.raises(ConfigurationError, match="it holds a"):
+            control.submit_run(values)
+
+
+def test_a_secret_in_the_apps_own_settings_is_not_submitted(tmp_path):
+    """They travel in the bundle."""
+    app = app_with(tmp_path, f'ledger = "postgresql://ada:{CANARY}@db/ledger"')
+    with pytest.raises(ConfigurationError, match="ledger: it holds a password"):
+        FlowerControl(app, "federation", run_command=never).submit_run({})
+
+
+def test_a_supervisor_does_not_begin_with_a_secret(tmp_path):
+    """It would try again for ever."""
+    control = FlowerControl(app_with(tmp_path, ""), "federation", run_command=never)
+    with pytest.raises(ConfigurationError, match="ledger: it holds a password"):
+        Supervisor(control, run_config=SECRETS[0])
+
+
+@pytest.fixture
+def no_ledger_named(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(FILE_VARIABLE, raising=False)
+    return monkeypatch
+
+
+def test_a_run_takes_its_ledger_from_the_environment(no_ledger_named, tmp_path):
+    """The variable goes before the default; the setting may say the same."""
+    assert ledger_of_run("", tmp_path) == ledger_url(tmp_path)
+    no_ledger_named.setenv(VARIABLE, "sqlite:////elsewhere.db")
+    assert ledger_of_run("", tmp_path) == ledger_of_run("sqlite:////elsewhere.db", tmp_path)
+    with pytest.raises(ConfigurationError, match="Leave out one of the two"):
+        ledger_of_run("sqlite:////other.db", tmp_path)
+
+
+def test_a_ledgers_url_can_be_in_a_file_of_its_owner(no_ledger_named, tmp_path):
+    """One line; a file that others can read is refused."""
+    file = tmp_path / "ledger"
+    file.write_text("postgresql://ada:secret@db/ledger\n")
+    file.chmod(0o600)
+    no_ledger_named.setenv(FILE_VARIABLE, str(file))
+    assert ledger_of_run("", tmp_path) == "postgresql://ada:secret@db/ledger"
+    file.chmod(0o640)
+    with pytest.raises(ConfigurationError, match="chmod 600 it"):
+        ledger_of_run("", tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, "", "\n", "\udcff"])
+def test_a_ledgers_file_that_says_nothing_is_refused(no_ledger_named, tmp_path, content):
+    """Missing, empty, or no text: never the default ledger instead of the one that was meant."""
+    file = tmp_path / "ledger"
+    if content is not None:
+        file.write_bytes(content.encode(errors="surrogateescape"))
+        file.chmod(0o600)
+    no_ledger_named.setenv(FILE_VARIABLE, str(file))
+    with pytest.raises(ConfigurationError, match="ledger: "):
+        ledger_of_run("", tmp_path)
+
+
+def test_two_variables_at_once_are_refused(no_ledger_named, tmp_path):
+    """Nobody guesses which one was meant."""
+    no_ledger_named.setenv(VARIABLE, "sqlite:////a.db")
+    no_ledger_named.setenv(FILE_VARIABLE, str(tmp_path))
+    with pytest.raises(ConfigurationError, match="both set"):
+        ledger_of_run("", tmp_path)
+
+
+def test_flowers_programs_do_not_learn_the_ledger(no_ledger_named):
+    """SuperNodes and `flwr` commands that this program starts have no use for it."""
+    no_ledger_named.setenv(VARIABLE, "sqlite:////a.db")
+    no_ledger_named.setenv(FILE_VARIABLE, "/file")
+    assert {VARIABLE, FILE_VARIABLE} & set(flower_environment()) == set()

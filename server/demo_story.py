@@ -122,6 +122,8 @@ def _play_on_processes(narrator: Narrator, scenario: Scenario, directory: Path, 
             )
             story.wait_until(lambda: story.is_over, "the deletion is over")
             story.check_completed()
+            deployment.erase_residue()
+            narrator.say("erased what the SuperLink kept of the messages")
             report = service.report(filed.id)
         story.wait_until(story.has_gone_on, "training has gone on")
         narrator.now("stopping everything")

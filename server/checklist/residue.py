@@ -45,7 +45,7 @@ def check_residue(installation: Installation, ledger: Ledger) -> Iterator[Findin
     if newest:
         yield problem(
             f"A deletion was completed (event {newest}), and what the SuperLink kept of its messages is not erased.",
-            "Give `flower-unlearn supervise` --superlink-database and --state-dir; now: `flower-unlearn erase-residue`.",
+            "Give `flower-unlearn supervise` --superlink-database and --state-dir, or now: `erase-residue`.",
         )
     else:
         yield ok("What the SuperLink kept of messages was erased after the last deletion.")

@@ -1,5 +1,6 @@
 """`flower-unlearn serve`: run the deletion service until it is told to stop."""
 
+import resource
 import signal
 import socket
 from pathlib import Path
@@ -47,12 +48,27 @@ def serve(
     max_open_requests: Annotated[
         int, typer.Option(help="Open requests that one caller may have.")
     ] = _DEFAULT.max_open_requests,
+    max_calls: Annotated[
+        int, typer.Option(help="Unanswered calls of all clients and officers; operators have as many apart.")
+    ] = _DEFAULT.max_calls,
+    max_calls_per_caller: Annotated[
+        int, typer.Option(help="Unanswered calls of each client and officer.")
+    ] = _DEFAULT.max_calls_per_caller,
+    body_timeout_s: Annotated[
+        float, typer.Option(help="How long to wait for a call's message.")
+    ] = _DEFAULT.body_timeout_s,
     max_watchers: Annotated[
-        int, typer.Option(help="`watch` streams of all callers; each holds a thread.")
+        int, typer.Option(help="`watch` streams of all clients and officers; operators have as many apart.")
     ] = _DEFAULT.max_watchers,
     max_watchers_per_caller: Annotated[
         int, typer.Option(help="`watch` streams of each client and officer.")
     ] = _DEFAULT.max_watchers_per_caller,
+    max_uploads: Annotated[
+        int, typer.Option(help="Long lists of samples on their way, of all clients; operators likewise.")
+    ] = _DEFAULT.max_uploads,
+    sample_ids_per_day: Annotated[
+        int, typer.Option(help="Sample ids in long lists that each client may send.")
+    ] = _DEFAULT.sample_ids_per_day,
 ) -> None:
     """Run the deletion service until SIGTERM or Ctrl-C; what it has answered is durable."""
     # Imported here because the service knows the methods and so needs PyTorch; other commands do not.
@@ -66,10 +82,16 @@ def serve(
         calls_per_s=calls_per_s,
         operator_calls_per_s=operator_calls_per_s,
         max_open_requests=max_open_requests,
+        max_calls=max_calls,
+        max_calls_per_caller=max_calls_per_caller,
+        body_timeout_s=body_timeout_s,
         max_watchers=max_watchers,
         max_watchers_per_caller=max_watchers_per_caller,
+        max_uploads=max_uploads,
+        sample_ids_per_day=sample_ids_per_day,
     )
     log_to_stderr()
+    _allow_many_files()
     refuse_half_restored(state_dir)
     private_state(state_dir)
     store = Ledger.open(asked_ledger(ledger, state_dir))
@@ -89,6 +111,12 @@ def serve(
         typer.echo("The deletion service has stopped.")
     finally:
         store.close()
+
+
+def _allow_many_files() -> None:
+    """Raise the limit of open files to what the system allows this process: each connection is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _signalled() -> socket.socket:

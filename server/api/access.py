@@ -11,7 +11,7 @@ on this machine is then an operator under the name that they give.
 | client   | file, follow and cancel requests about the client whose id is its common name    |
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -46,6 +46,7 @@ _OPERATORS = frozenset({Role.OPERATOR})
 # Who may call what. A call that is not named here is refused to everybody.
 ALLOWED: Mapping[str, frozenset[Role]] = {
     "SubmitRequest": frozenset({Role.OPERATOR, Role.CLIENT}),
+    "SubmitSamples": frozenset({Role.OPERATOR, Role.CLIENT}),
     "GetRequest": _EVERYBODY,
     "ListRequests": _EVERYBODY,
     "WatchRequest": _EVERYBODY,
@@ -91,11 +92,9 @@ class Caller:
         return name
 
 
-def caller_of(context: grpc.ServicerContext, *, certificates_required: bool) -> Caller:
+def caller_of(context: "grpc.aio.ServicerContext[bytes, bytes]", *, certificates_required: bool) -> Caller:
     """Who calls; never raises: what is wrong with a certificate is the caller's `problem`."""
-    # A mapping from names to lists of bytes, whatever the stubs say.
-    identity: Mapping[str, Iterable[bytes]] = context.auth_context()  # type: ignore[assignment]
-    certificates = list(identity.get("x509_pem_cert", ()))
+    certificates = list(context.auth_context().get("x509_pem_cert", ()))
     if certificates:
         return certified(certificates[0])
     if certificates_required:

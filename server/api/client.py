@@ -19,6 +19,10 @@ from server.plans import Plan
 from unlearning.requests import DeletionRequest, Status, Target
 
 DEFAULT_TIMEOUT_S = 30.0
+# Of sample ids in one message: half of the service's default limit.
+_PART_BYTES = 512 * 1024
+# For a list of samples that goes in parts.
+UPLOAD_TIMEOUT_S = 330.0
 # How long a broken watch waits for the service to come back; a supervisor restarts it sooner.
 RECONNECT_S = 60.0
 # The service says what it takes; this bounds what the command line is ready to receive.
@@ -96,15 +100,29 @@ class DeletionClient:
         submitted_by: str = "",
         idempotency_key: str = "",
     ) -> DeletionRequest:
-        """File a request; it is durable when this returns."""
+        """File a request; it is durable when this returns. A long list of samples goes in parts."""
         message = pb.SubmitRequestRequest(
-            target=convert.target_message(target),
+            target=convert.target_message(target, without_ids=True),
             method=method,
             parameters_json=json.dumps(dict(parameters or {})),
             idempotency_key=idempotency_key,
             submitted_by=submitted_by,
         )
-        return convert.request_of(self._call("SubmitRequest", message))
+        ids = sorted(target.sample_ids)
+        longest = max(map(len, ids), default=1)
+        each = _PART_BYTES // (4 * longest + 4)  # four bytes a letter at most, and as many around each id
+        parts = [ids[start : start + each] for start in range(0, len(ids), each)]
+        message.target.sample_ids.extend(parts[0] if parts else ())
+        if len(parts) < 2:
+            return convert.request_of(self._call("SubmitRequest", message))
+        sent = iter(
+            [
+                pb.SubmitSamplesRequest(request=message),
+                *(pb.SubmitSamplesRequest(more=pb.SampleIds(sample_ids=part)) for part in parts[1:]),
+            ]
+        )
+        answer = self._call("SubmitSamples", sent, timeout_s=max(self._timeout_s, UPLOAD_TIMEOUT_S))
+        return convert.request_of(answer, target)
 
     def get(self, request_id: str) -> DeletionRequest:
         """One request as it stands."""
@@ -185,9 +203,9 @@ class DeletionClient:
         first_broken = answer.first_broken if answer.HasField("first_broken") else None
         return LedgerCheck(first_broken, answer.head_sequence, answer.head_hash, answer.hash)
 
-    def _call(self, name: str, message: Any) -> Any:
+    def _call(self, name: str, message: Any, *, timeout_s: float = 0.0) -> Any:
         try:
-            return getattr(self._stub, name)(message, timeout=self._timeout_s)
+            return getattr(self._stub, name)(message, timeout=timeout_s or self._timeout_s)
         except grpc.RpcError as exc:
             raise error_of(exc, self._address) from exc
 

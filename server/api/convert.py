@@ -1,7 +1,7 @@
 """Between the project's types and the messages of deletion.proto, both ways."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -43,18 +43,18 @@ class MethodDescription:
     measured: Mapping[str, Any] = field(default_factory=dict)
 
 
-def target_message(target: Target) -> pb.Target:
+def target_message(target: Target, *, without_ids: bool = False) -> pb.Target:
     """To the wire."""
     return pb.Target(
         granularity=str(target.granularity),
         client_id=target.client_id or "",
-        sample_ids=sorted(target.sample_ids),
+        sample_ids=() if without_ids else sorted(target.sample_ids),
         class_label=target.class_label,
     )
 
 
-def target_of(message: pb.Target) -> Target:
-    """From the wire, checked.
+def target_of(message: pb.Target, sample_ids: Sequence[str] | None = None) -> Target:
+    """From the wire, checked. sample_ids: instead of the message's, where the list came in parts.
 
     Raises:
         InvalidRequest: it is not a target, or names a sample twice.
@@ -66,14 +66,15 @@ def target_of(message: pb.Target) -> Target:
         raise InvalidRequest(
             f"Unknown granularity {message.granularity[:40]!r}; it is one of: {allowed}."
         ) from None
-    sample_ids = frozenset(message.sample_ids)
-    if len(sample_ids) != len(message.sample_ids):
-        repeated = len(message.sample_ids) - len(sample_ids)
+    named = list(sample_ids) if sample_ids is not None else list(message.sample_ids)
+    distinct = frozenset(named)
+    if len(distinct) != len(named):
+        repeated = len(named) - len(distinct)
         raise InvalidRequest(f"The list of sample ids has {repeated:,} repetition(s); name each once.")
     return Target(
         granularity=granularity,
         client_id=message.client_id or None,
-        sample_ids=sample_ids,
+        sample_ids=distinct,
         class_label=message.class_label if message.HasField("class_label") else None,
     )
 
@@ -93,12 +94,12 @@ def parameters_of(text: str) -> Mapping[str, Any]:
     return value
 
 
-def request_message(request: DeletionRequest) -> pb.DeletionRequest:
-    """To the wire."""
+def request_message(request: DeletionRequest, *, without_ids: bool = False) -> pb.DeletionRequest:
+    """To the wire. without_ids: for who has just sent a long list of samples and knows it."""
     return pb.DeletionRequest(
         id=request.id,
         idempotency_key=request.idempotency_key,
-        target=target_message(request.target),
+        target=target_message(request.target, without_ids=without_ids),
         method=request.method,
         parameters_json=json.dumps(dict(request.parameters)),
         submitted_by=request.submitted_by,
@@ -113,12 +114,12 @@ def request_message(request: DeletionRequest) -> pb.DeletionRequest:
     )
 
 
-def request_of(message: pb.DeletionRequest) -> DeletionRequest:
-    """From the wire."""
+def request_of(message: pb.DeletionRequest, target: Target | None = None) -> DeletionRequest:
+    """From the wire. target: what was asked for, where the message leaves it out."""
     return DeletionRequest(
         id=message.id,
         idempotency_key=message.idempotency_key,
-        target=target_of(message.target),
+        target=target or target_of(message.target),
         method=message.method,
         parameters=json.loads(message.parameters_json),
         submitted_by=message.submitted_by,

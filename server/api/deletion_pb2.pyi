@@ -67,6 +67,20 @@ class SubmitRequestRequest(_message.Message):
     submitted_by: str
     def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., method: _Optional[str] = ..., parameters_json: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., submitted_by: _Optional[str] = ...) -> None: ...
 
+class SubmitSamplesRequest(_message.Message):
+    __slots__ = ("request", "more")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    request: SubmitRequestRequest
+    more: SampleIds
+    def __init__(self, request: _Optional[_Union[SubmitRequestRequest, _Mapping]] = ..., more: _Optional[_Union[SampleIds, _Mapping]] = ...) -> None: ...
+
+class SampleIds(_message.Message):
+    __slots__ = ("sample_ids",)
+    SAMPLE_IDS_FIELD_NUMBER: _ClassVar[int]
+    sample_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, sample_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class GetRequestRequest(_message.Message):
     __slots__ = ("id",)
     ID_FIELD_NUMBER: _ClassVar[int]

@@ -39,6 +39,11 @@ class DeletionServiceStub:
                 request_serializer=server_dot_api_dot_deletion__pb2.SubmitRequestRequest.SerializeToString,
                 response_deserializer=server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
                 _registered_method=True)
+        self.SubmitSamples = channel.stream_unary(
+                '/flower_unlearning.deletion.v1.DeletionService/SubmitSamples',
+                request_serializer=server_dot_api_dot_deletion__pb2.SubmitSamplesRequest.SerializeToString,
+                response_deserializer=server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
+                _registered_method=True)
         self.GetRequest = channel.unary_unary(
                 '/flower_unlearning.deletion.v1.DeletionService/GetRequest',
                 request_serializer=server_dot_api_dot_deletion__pb2.GetRequestRequest.SerializeToString,
@@ -101,6 +106,14 @@ class DeletionServiceServicer:
 
     def SubmitRequest(self, request, context):
         """Answers once the request is durable. The same request with the same idempotency key is one request.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SubmitSamples(self, request_iterator, context):
+        """The same for a list of samples that is too long for one message: the first message has `request`, with the first
+        ids; every further one `more`. The answer leaves the ids out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -182,6 +195,11 @@ def add_DeletionServiceServicer_to_server(servicer, server):
             'SubmitRequest': grpc.unary_unary_rpc_method_handler(
                     servicer.SubmitRequest,
                     request_deserializer=server_dot_api_dot_deletion__pb2.SubmitRequestRequest.FromString,
+                    response_serializer=server_dot_api_dot_deletion__pb2.DeletionRequest.SerializeToString,
+            ),
+            'SubmitSamples': grpc.stream_unary_rpc_method_handler(
+                    servicer.SubmitSamples,
+                    request_deserializer=server_dot_api_dot_deletion__pb2.SubmitSamplesRequest.FromString,
                     response_serializer=server_dot_api_dot_deletion__pb2.DeletionRequest.SerializeToString,
             ),
             'GetRequest': grpc.unary_unary_rpc_method_handler(
@@ -266,6 +284,33 @@ class DeletionService:
             target,
             '/flower_unlearning.deletion.v1.DeletionService/SubmitRequest',
             server_dot_api_dot_deletion__pb2.SubmitRequestRequest.SerializeToString,
+            server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitSamples(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/flower_unlearning.deletion.v1.DeletionService/SubmitSamples',
+            server_dot_api_dot_deletion__pb2.SubmitSamplesRequest.SerializeToString,
             server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
             options,
             channel_credentials,

@@ -5,8 +5,7 @@ an error on the server ──► status code + message + trailing metadata with 
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from uuid import uuid4
 
 import grpc
@@ -67,32 +66,25 @@ def status_of(error: FlowerUnlearningError) -> grpc.StatusCode:
     return next(STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF)
 
 
-@contextmanager
-def answering(context: grpc.ServicerContext, refused: Callable[[RequestError], None]) -> Iterator[None]:
-    """Turn an error of the block into the status of the call; ours by the table, others as INTERNAL.
+async def refuse(context: "grpc.aio.ServicerContext[bytes, bytes]", error: FlowerUnlearningError) -> None:
+    """End a call with the status of one of our errors, its name and its message; does not return."""
+    context.set_trailing_metadata(((ERROR_NAME, _name_on_the_wire(error)),))
+    await context.abort(status_of(error), _shortened(str(error)))
 
-    `refused` is told of each refusal before its caller is. The caller sees no stack trace but a
-    reference that the log has too.
+
+async def fail(context: "grpc.aio.ServicerContext[bytes, bytes]", error: Exception) -> None:
+    """End a call that has met anything but a refusal; does not return.
+
+    Errors of the table go by it. Of others the caller sees no stack trace but a reference that the log has too.
     """
-    if not context.is_active():
-        # The deadline passed while the call waited for a thread; its caller no longer counts on it.
-        context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "The deadline had passed; nothing was done.")
-    try:
-        try:
-            yield
-        except RequestError as exc:
-            refused(exc)
-            raise
-    except tuple(STATUS_OF) as exc:
-        context.set_trailing_metadata(((ERROR_NAME, _name_on_the_wire(exc)),))
-        context.abort(status_of(exc), _shortened(str(exc)))
-    except Exception:
-        reference = uuid4().hex[:12]
-        log.exception("Unexpected error in the deletion service (reference %s)", reference)
-        context.abort(
-            grpc.StatusCode.INTERNAL,
-            f"The deletion service failed; its log has the cause under reference {reference}.",
-        )
+    if isinstance(error, FlowerUnlearningError) and isinstance(error, tuple(STATUS_OF)):
+        await refuse(context, error)
+    reference = uuid4().hex[:12]
+    log.error("Unexpected error in the deletion service (reference %s)", reference, exc_info=error)
+    await context.abort(
+        grpc.StatusCode.INTERNAL,
+        f"The deletion service failed; its log has the cause under reference {reference}.",
+    )
 
 
 def error_of(call: grpc.RpcError, address: str) -> FlowerUnlearningError:

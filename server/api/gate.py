@@ -1,82 +1,148 @@
-"""What every call passes before the service sees it: identity, limits, role, a well-formed message.
+"""What every call passes before the service sees it: identity, rate, role, a place, a well-formed message in time.
+
+All but the last is judged by the certificate and the call's name alone, before anything of the message is read:
+on the wire a call with one message is a stream of one message, and is served as one here. A call without its
+message takes a place of its caller's and no thread.
 
 A refusal here or in the service is written down and becomes a gRPC status with a sentence; anything
 unexpected becomes a reference into the log, never a stack trace.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
-from server.api.access import authorise, caller_of
-from server.api.errors import answering
-from server.api.limits import Limits, Rates
+from server.api.access import Caller, authorise, caller_of
+from server.api.errors import fail, refuse
+from server.api.limits import Limits, Places, Rates
 from server.api.refusal_log import RefusalLog
-from unlearning.errors import InvalidRequest
+from server.api.workers import Workers
+from server.ledger import LimitExceeded
+from unlearning.errors import InvalidRequest, RequestError
 
 # Messages up to this many times the limit are refused by us, with a sentence and a record; larger
-# ones by gRPC, before they are read.
+# ones by gRPC, as soon as it sees their length.
 HARD_LIMIT_FACTOR = 2
+# A caller over its rate waits so long for its refusal: a connection has few calls at once, so it cannot make more
+# of them than these few in this time.
+PENALTY_S = 0.5
+
+_Parsed = TypeVar("_Parsed")
 
 
-class Gate(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in its stubs only
-    """Wraps the calls of one service; other services (health) pass untouched."""
+# Bytes both ways: messages are parsed here, so that what is malformed is answered and recorded like every refusal.
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+
+
+class Exchange:
+    """One call that has passed the gate: its caller, its messages, and threads for what blocks."""
+
+    def __init__(self, call: str, caller: Caller, context: Context, limits: Limits, workers: Workers) -> None:
+        self.caller = caller
+        self._call = call
+        self._context = context
+        self._limits = limits
+        self._workers = workers
+
+    async def read(self, parse: Callable[[bytes], _Parsed]) -> _Parsed:
+        """The caller's one message.
+
+        Raises:
+            LimitExceeded: it is too large, or does not come in time.
+            InvalidRequest: there is none, or it cannot be read.
+        """
+        message = await self.read_next(parse)
+        if message is None:
+            raise InvalidRequest(f"{self._call} came without its message.")
+        return message
+
+    async def read_next(self, parse: Callable[[bytes], _Parsed]) -> _Parsed | None:
+        """The caller's next message, None after the last one; raises as `read`."""
+        timeout_s = self._limits.body_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                raw = await self._context.read()
+        except TimeoutError:
+            raise LimitExceeded(
+                f"The message of {self._call} did not come within {timeout_s:g} s. Send less at once."
+            ) from None
+        if not isinstance(raw, bytes):  # the mark of the end
+            return None
+        self._limits.check_size(len(raw))
+        try:
+            return parse(raw)
+        except DecodeError as exc:
+            raise InvalidRequest(
+                f"The message of {self._call} cannot be read: it is not what deletion.proto says. "
+                "Use a client of this version."
+            ) from exc
+
+    async def run(self, step: Callable[[], _Parsed]) -> _Parsed:
+        """What a step that blocks gives, from one of the caller's threads."""
+        return await self._workers.run(self.caller, step)
+
+    async def write(self, message: Message) -> None:
+        """Answer; returns when the caller has taken it, so a caller that does not read keeps its own place."""
+        await self._context.write(message.SerializeToString())
+
+
+Serve = Callable[[Exchange], Awaitable[None]]
+
+
+class Gate:
+    """Stands before every call of one server."""
 
     def __init__(
         self,
-        service_name: str,
         *,
         limits: Limits,
         refusals: RefusalLog,
+        workers: Workers,
         monotonic: Callable[[], float],
         certificates_required: bool,
     ) -> None:
-        self._prefix = f"/{service_name}/"
         self._limits = limits
         self._rates = Rates(limits)
         self._refusals = refusals
+        self._workers = workers
         self._monotonic = monotonic
         self._certificates_required = certificates_required
 
-    def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        """The handler of a call, behind the gate."""
-        handler = continuation(handler_call_details)
-        if handler is None or not handler_call_details.method.startswith(self._prefix):
-            return handler
-        call = handler_call_details.method.removeprefix(self._prefix)
-        parse = handler.request_deserializer
+    def handler(
+        self, call: str, serve: Serve, places: Places, *, for_all: bool = False
+    ) -> "grpc.RpcMethodHandler[Any, Any]":
+        """What gRPC runs for a call: `serve`, behind the gate, in one of these places.
 
-        # The message arrives as bytes and is parsed here, so that what is malformed is answered and
-        # recorded like every refusal.
-        def unary(raw: bytes, context: grpc.ServicerContext) -> Any:
-            with self._passed(call, raw, context, parse) as request:
-                return handler.unary_unary(request, context)
+        for_all: it needs no role (health).
+        """
 
-        def stream(raw: bytes, context: grpc.ServicerContext) -> Iterator[Any]:
-            with self._passed(call, raw, context, parse) as request:
-                yield from handler.unary_stream(request, context)
-
-        if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(stream, None, handler.response_serializer)
-        return grpc.unary_unary_rpc_method_handler(unary, None, handler.response_serializer)
-
-    @contextmanager
-    def _passed(
-        self, call: str, raw: bytes, context: grpc.ServicerContext, parse: Callable[[bytes], Any]
-    ) -> Iterator[Any]:
-        caller = caller_of(context, certificates_required=self._certificates_required)
-        with answering(context, lambda error: self._refusals.record(caller, call, error)):
-            self._rates.take(caller, self._monotonic())
-            authorise(caller, call)
-            self._limits.check_size(len(raw))
+        async def passed(_: object, context: Context) -> None:
+            caller = caller_of(context, certificates_required=self._certificates_required)
             try:
-                request = parse(raw)
-            except DecodeError as exc:
-                raise InvalidRequest(
-                    f"The message of {call} cannot be read: it is not what deletion.proto says. "
-                    "Use a client of this version."
-                ) from exc
-            yield request
+                await self._take(caller)
+                if not for_all:
+                    authorise(caller, call)
+                with places.place(caller):
+                    await serve(Exchange(call, caller, context, self._limits, self._workers))
+            except RequestError as exc:
+                await self._write_down(caller, call, exc)
+                await refuse(context, exc)
+            except Exception as exc:  # noqa: BLE001  whatever it is, it is logged and the caller gets the reference
+                await fail(context, exc)
+
+        return grpc.stream_stream_rpc_method_handler(passed)
+
+    async def _take(self, caller: Caller) -> None:
+        try:
+            self._rates.take(caller, self._monotonic())
+        except LimitExceeded:
+            await asyncio.sleep(PENALTY_S)
+            raise
+
+    async def _write_down(self, caller: Caller, call: str, error: RequestError) -> None:
+        rows = self._refusals.take(caller, call, error)
+        if rows:
+            await self._workers.run(caller, lambda: self._refusals.write(rows))

@@ -1,51 +1,61 @@
-"""How much of the deletion service one caller may take: message size, calls a second, streams."""
+"""How much of the deletion service one caller may take: message size, calls a second, calls at once, sample ids.
 
-import threading
+All counts are kept by the one thread of the service's event loop.
+"""
+
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from server.api.access import Caller, Role
 from server.ledger import LimitExceeded
 from unlearning.errors import ConfigurationError
+from unlearning.requests import MAX_SAMPLE_IDS
 
 MEBIBYTE = 1024 * 1024
+DAY_S = 86_400.0
+LARGEST_MESSAGE_MIB = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The service's limits; each caller has its own count unless said otherwise.
 
-    max_message_mib: a list of a million sample ids of ordinary length fits into the default.
+    max_message_mib: of one message; a list of 30,000 sample ids fits into the default, longer ones come in parts.
     calls_per_s: of clients and officers, with twice as many at once; operator_calls_per_s likewise.
+    max_calls: not yet answered, of clients and officers together, each max_calls_per_caller. Operators
+        together have as many places of their own; the same holds for watchers and uploads.
+    body_timeout_s: how long the service waits for a message.
     max_open_requests: filed by one caller and not over.
-    max_watchers: of all callers together; each holds a thread. Clients and officers have
-        max_watchers_per_caller each.
+    max_watchers: `watch` streams of clients and officers together, each max_watchers_per_caller.
+    max_uploads: lists of samples on their way in parts, one of each client.
+    sample_ids_per_day: in such lists, of each client, with a day's worth at once; counted since the service started.
     """
 
-    max_message_mib: float = 64.0
+    max_message_mib: float = 1.0
     calls_per_s: float = 20.0
     operator_calls_per_s: float = 500.0
+    max_calls: int = 64
+    max_calls_per_caller: int = 8
+    body_timeout_s: float = 10.0
     max_open_requests: int = 1000
-    max_watchers: int = 16
+    max_watchers: int = 32
     max_watchers_per_caller: int = 4
+    max_uploads: int = 2
+    sample_ids_per_day: int = 2 * MAX_SAMPLE_IDS
 
     def __post_init__(self) -> None:
-        names = (
-            "max_message_mib",
-            "calls_per_s",
-            "operator_calls_per_s",
-            "max_open_requests",
-            "max_watchers",
-        )
         problems = [
-            f"{name.replace('_', '-')}: it must be above 0, got {getattr(self, name)}."
-            for name in (*names, "max_watchers_per_caller")
-            if not 0 < getattr(self, name) < float("inf")
+            f"{item.name.replace('_', '-')}: it must be above 0, got {getattr(self, item.name)}."
+            for item in fields(self)
+            if not 0 < getattr(self, item.name) < float("inf")
         ]
-        if not problems and self.max_message_mib > 512:
-            problems.append(f"max-message-mib: at most 512, got {self.max_message_mib}.")
+        if not problems and self.max_message_mib > LARGEST_MESSAGE_MIB:
+            problems.append(
+                f"max-message-mib: at most {LARGEST_MESSAGE_MIB}, got {self.max_message_mib}; "
+                "longer lists of samples come in parts by themselves."
+            )
         if problems:
             raise ConfigurationError(problems)
 
@@ -63,7 +73,7 @@ class Limits:
         if size_bytes > self.max_message_bytes:
             raise LimitExceeded(
                 f"The message has {size_bytes:,} bytes; at most {self.max_message_bytes:,} are allowed. "
-                "Split the list of samples into several requests."
+                "Split the list of samples into several requests, or send it in parts (SubmitSamples)."
             )
 
 
@@ -79,14 +89,14 @@ class TokenBucket:
     def __post_init__(self) -> None:
         self._tokens = self.capacity
 
-    def take(self, now: float) -> float:
-        """Take one token: 0 where there was one, else the seconds until there is."""
+    def take(self, now: float, count: int = 1) -> float:
+        """Take tokens: 0 where there were as many, else the seconds until there are."""
         if self._at is not None:
             self._tokens = min(self.capacity, self._tokens + max(0.0, now - self._at) * self.rate_per_s)
         self._at = now
-        if self._tokens < 1:
-            return (1 - self._tokens) / self.rate_per_s
-        self._tokens -= 1
+        if self._tokens < count:
+            return (count - self._tokens) / self.rate_per_s
+        self._tokens -= count
         return 0.0
 
 
@@ -96,7 +106,6 @@ class Rates:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._buckets: dict[tuple[str, Role | None], TokenBucket] = {}
-        self._lock = threading.Lock()
 
     def take(self, caller: Caller, now: float) -> None:
         """Count a call at `now` (seconds).
@@ -104,14 +113,10 @@ class Rates:
         Raises:
             LimitExceeded: the caller has made too many; says when to try again.
         """
-        operator = caller.role is Role.OPERATOR
-        rate = self._limits.operator_calls_per_s if operator else self._limits.calls_per_s
-        with self._lock:
-            # As many as there are certificates of the authority.
-            bucket = self._buckets.setdefault(
-                (caller.name, caller.role), TokenBucket(rate, max(1.0, 2 * rate))
-            )
-            wait_s = bucket.take(now)
+        rate = self._limits.operator_calls_per_s if caller.is_operator else self._limits.calls_per_s
+        # As many as there are certificates of the authority.
+        bucket = self._buckets.setdefault((caller.name, caller.role), TokenBucket(rate, max(1.0, 2 * rate)))
+        wait_s = bucket.take(now)
         if wait_s:
             raise LimitExceeded(
                 f"Too many calls: {caller.name!r} may make {rate:g} a second. "
@@ -119,37 +124,67 @@ class Rates:
             )
 
 
-class Watchers:
-    """The streams that are open."""
+class SampleQuota:
+    """Sample ids a day that each client sends in parts."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._open: Counter[tuple[str, Role | None]] = Counter()
-        self._lock = threading.Lock()
+        self._per_day = limits.sample_ids_per_day
+        self._buckets: dict[str, TokenBucket] = {}
+
+    def take(self, caller: Caller, count: int, now: float) -> None:
+        """Count ids that have come at `now` (seconds); operators have no quota.
+
+        Raises:
+            LimitExceeded: the client has sent too many; says when to try again.
+        """
+        if caller.is_operator:
+            return
+        bucket = self._buckets.setdefault(caller.name, TokenBucket(self._per_day / DAY_S, self._per_day))
+        wait_s = bucket.take(now, count)
+        if wait_s:
+            raise LimitExceeded(
+                f"{caller.name!r} may send {self._per_day:,} sample ids a day in long lists. "
+                f"Send a shorter list, or try again in {wait_s / 3600:.1f} h."
+            )
+
+
+class Places:
+    """What may be open at once: `total` for clients and officers, `each` for one, and `total` for operators.
+
+    Nobody else takes an operator's place.
+    """
+
+    def __init__(self, total: int, each: int, doing: str, advice: str) -> None:
+        self._total = total
+        self._each = each
+        self._doing = doing
+        self._advice = advice
+        self._taken: Counter[tuple[str, Role | None]] = Counter()
 
     @contextmanager
     def place(self, caller: Caller) -> Iterator[None]:
-        """A place for one stream, for as long as the block runs.
+        """A place for as long as the block runs.
 
         Raises:
             LimitExceeded: all places are taken, or all of this caller.
         """
         key = (caller.name, caller.role)
-        with self._lock:
-            if self._open.total() >= self._limits.max_watchers:
-                raise LimitExceeded(
-                    f"{self._limits.max_watchers} callers are watching already. Ask for the status instead."
-                )
-            if caller.role is not Role.OPERATOR and self._open[key] >= self._limits.max_watchers_per_caller:
-                raise LimitExceeded(
-                    f"{caller.name!r} is watching {self._open[key]} times already. "
-                    "End one of these, or ask for the status instead."
-                )
-            self._open[key] += 1
+        taken = sum(
+            count for (_, role), count in self._taken.items() if (role is Role.OPERATOR) == caller.is_operator
+        )
+        if not caller.is_operator and self._taken[key] >= self._each:
+            raise LimitExceeded(
+                f"{caller.name!r} is {self._doing} {self._taken[key]} times already. "
+                f"End one of these, or {self._advice}."
+            )
+        if taken >= self._total:
+            raise LimitExceeded(
+                f"All {self._total} places for {self._doing} are taken. Try again later, or {self._advice}."
+            )
+        self._taken[key] += 1
         try:
             yield
         finally:
-            with self._lock:
-                self._open[key] -= 1
-                if not self._open[key]:
-                    del self._open[key]
+            self._taken[key] -= 1
+            if not self._taken[key]:
+                del self._taken[key]

@@ -32,8 +32,8 @@ class RefusalLog:
         self._counted: dict[tuple[str, str, str], Refusal] = {}
         self._lock = threading.Lock()
 
-    def record(self, caller: Caller, call: str, error: RequestError) -> None:
-        """Write a refusal down. A ledger that cannot be written is logged; the refusal stands."""
+    def take(self, caller: Caller, call: str, error: RequestError) -> list[Refusal]:
+        """Count a refusal, and give what is to be written of it now: often nothing."""
         # What a caller may not know is the cause of what it is told (access.check_may_see).
         reason = error.__cause__ if isinstance(error.__cause__, AccessDenied) else error
         refusal = Refusal(
@@ -48,16 +48,15 @@ class RefusalLog:
             bucket = self._rows.setdefault(caller.name, TokenBucket(ROWS_PER_S, ROWS_AT_ONCE))
             if bucket.take(self._monotonic()):
                 self._count(refusal)
-                return
-            rows = [*self._counted_of(caller.name), refusal]
-        self._write(rows)
+                return []
+            return [*self._counted_of(caller.name), refusal]
 
     def close(self) -> None:
         """Write down what was only counted."""
         with self._lock:
             rows = list(self._counted.values())
             self._counted.clear()
-        self._write(rows)
+        self.write(rows)
 
     def _count(self, refusal: Refusal) -> None:
         key = (refusal.caller, refusal.call, str(refusal.detail["error"]))
@@ -69,7 +68,8 @@ class RefusalLog:
         keys = [key for key in self._counted if key[0] == caller]
         return [self._counted.pop(key) for key in keys]
 
-    def _write(self, rows: list[Refusal]) -> None:
+    def write(self, rows: list[Refusal]) -> None:
+        """Write refusals down. A ledger that cannot be written is logged; the refusals stand."""
         try:
             self._ledger.record_refusals(rows)
         except LedgerUnavailable as exc:

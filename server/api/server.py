@@ -1,35 +1,53 @@
-"""Listening: where the deletion service can be reached, and by whom."""
+"""Listening: where the deletion service can be reached, by whom, and with how many connections."""
 
+import asyncio
+import resource
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from server.api.deletion_pb2 import DESCRIPTOR
-from server.api.deletion_pb2_grpc import add_DeletionServiceServicer_to_server
-from server.api.gate import HARD_LIMIT_FACTOR, Gate
-from server.api.limits import Limits
+from server.api import deletion_pb2 as pb
+from server.api.gate import HARD_LIMIT_FACTOR, Exchange, Gate
+from server.api.health import SERVICE_NAME as HEALTH_NAME
+from server.api.health import Health
+from server.api.limits import Limits, Places, SampleQuota
 from server.api.refusal_log import RefusalLog
 from server.api.service import DeletionService, utc_now
 from server.api.tls import TlsFiles, is_loopback
+from server.api.uploads import Uploads
+from server.api.watching import Watching
+from server.api.workers import Workers, event_loop
 from server.ledger import Ledger
 from unlearning.errors import ConfigurationError
 
-MAX_CONCURRENT_CALLS = 500
+_SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
 # What `server.api.client` is ready to receive.
 MAX_ANSWER_BYTES = 1024 * 1024 * 1024
-_SERVICE_NAME = DESCRIPTOR.services_by_name["DeletionService"].full_name
+# Files that the process needs besides connections: ledger, reports, logs, metrics.
+RESERVED_FILES = 200
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_ANSWER_BYTES),
     # Otherwise a second service could listen on the same port and take half of the calls.
     ("grpc.so_reuseport", 0),
-    # Watchers find out within a minute that the line is dead (server/api/client.py sends the pings).
+    # What a connection may have sent unasked: so many calls, and so much of each body that nobody reads yet.
+    ("grpc.max_concurrent_streams", 32),
+    ("grpc.http2.lookahead_bytes", 256 * 1024),
+    ("grpc.http2.bdp_probe", 0),
+    # Who does not say TLS and HTTP/2 in time, or makes no call, is hung up on. So is, at last, who takes no answer.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 60_000),
+    ("grpc.max_connection_age_ms", 1_800_000),
+    ("grpc.max_connection_age_grace_ms", 60_000),
+    # Both sides find out within two minutes that the line is dead (server/api/client.py pings likewise).
+    ("grpc.keepalive_time_ms", 60_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 20_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 20_000),
 )
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +55,16 @@ class RunningServer:
     """A deletion service that listens at `address` (host:port)."""
 
     address: str
-    grpc_server: grpc.Server
-    health_servicer: health.HealthServicer
+    grpc_server: grpc.aio.Server
+    health: Health
     refusals: RefusalLog
+    workers: Workers
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Take no new calls, give running ones `grace_s` seconds, and return when all are over."""
-        self.health_servicer.enter_graceful_shutdown()
-        self.grpc_server.stop(grace_s).wait()
+        self.health.is_serving = False
+        _on_the_loop(self.grpc_server.stop(grace_s))
+        self.workers.close()
         self.refusals.close()
 
 
@@ -75,46 +95,94 @@ def serve(
             ]
         )
     limits = limits or Limits()
-    certificates_required = tls is not None and tls.ca is not None
+    credentials = None if tls is None else tls.server_credentials()
+    workers = Workers()
     refusals = RefusalLog(ledger, clock=utc_now, monotonic=time.monotonic)
     gate = Gate(
-        _SERVICE_NAME,
         limits=limits,
         refusals=refusals,
+        workers=workers,
         monotonic=time.monotonic,
-        certificates_required=certificates_required,
+        certificates_required=tls is not None and tls.ca is not None,
     )
-    # A watcher holds a thread; 16 more answer everything else.
-    workers = ThreadPoolExecutor(limits.max_watchers + 16, thread_name_prefix="deletion-service")
-    hard_limit = ("grpc.max_receive_message_length", HARD_LIMIT_FACTOR * limits.max_message_bytes)
-    server = grpc.server(
-        workers,
-        interceptors=[gate],
-        options=(*_OPTIONS, hard_limit),
-        maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS,
-    )
-    service = DeletionService(ledger, reports_dir, limits=limits, certificates_required=certificates_required)
-    add_DeletionServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]  # generated
-    health_servicer = health.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    port = _bind(server, address, tls)
-    server.start()
-    for name in ("", _SERVICE_NAME):
-        health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-    return RunningServer(f"{host}:{port}", server, health_servicer, refusals)
+    health = Health(("", _SERVICE.full_name))
+    service = DeletionService(ledger, reports_dir, limits=limits)
+    served = _handlers(gate, service, ledger, limits, health)
+
+    async def start() -> tuple[grpc.aio.Server, int]:
+        options = (
+            *_OPTIONS,
+            ("grpc.max_allowed_incoming_connections", _max_connections()),
+            ("grpc.max_receive_message_length", HARD_LIMIT_FACTOR * limits.max_message_bytes),
+        )
+        server = grpc.aio.server(handlers=served, options=options)
+        port = _bind(server, address, credentials)
+        await server.start()
+        return server, port
+
+    server, port = _on_the_loop(start())
+    return RunningServer(f"{host}:{port}", server, health, refusals, workers)
 
 
-def _bind(server: grpc.Server, address: str, tls: TlsFiles | None) -> int:
+def _handlers(
+    gate: Gate, service: DeletionService, ledger: Ledger, limits: Limits, health: Health
+) -> list["grpc.GenericRpcHandler[Any, Any]"]:
+    """What gRPC runs for each call of the protocol, and for the health check."""
+    calls = Places(limits.max_calls, limits.max_calls_per_caller, "calling", "wait for the answers")
+    streams: dict[str, tuple[Callable[[Exchange], Coroutine[Any, Any, None]], Places]] = {
+        "WatchRequest": (
+            Watching(ledger, service).serve,
+            Places(
+                limits.max_watchers, limits.max_watchers_per_caller, "watching", "ask for the status instead"
+            ),
+        ),
+        "SubmitSamples": (
+            Uploads(service, SampleQuota(limits), time.monotonic).serve,
+            Places(limits.max_uploads, 1, "sending samples", "wait until the list is filed"),
+        ),
+    }
+    handlers = {}
+    for method in _SERVICE.methods:
+        answer, places = streams.get(method.name) or (_one_answer(service, method.name), calls)
+        handlers[method.name] = gate.handler(method.name, answer, places)
+    check = gate.handler("Check", health.serve, calls, for_all=True)
+    return [
+        grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers),
+        grpc.method_handlers_generic_handler(HEALTH_NAME, {"Check": check}),
+    ]
+
+
+def _one_answer(service: DeletionService, call: str) -> Callable[[Exchange], Coroutine[Any, Any, None]]:
+    """A call with one message and one answer, which a thread makes."""
+    parse = getattr(pb, _SERVICE.methods_by_name[call].input_type.name).FromString
+    step = getattr(service, call)
+
+    async def answer(exchange: Exchange) -> None:
+        request = await exchange.read(parse)
+        await exchange.write(await exchange.run(lambda: step(request, exchange.caller)))
+
+    return answer
+
+
+def _on_the_loop(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+    return asyncio.run_coroutine_threadsafe(coroutine, event_loop()).result()
+
+
+def _max_connections() -> int:
+    """As many connections as leave files for the rest of the process; further ones are closed at once."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(allowed - RESERVED_FILES, allowed // 2)
+
+
+def _bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
+    cause: Exception | None = None
     try:
-        if tls is None:
+        if credentials is None:
             port = server.add_insecure_port(address)
         else:
-            port = server.add_secure_port(address, tls.server_credentials())
+            port = server.add_secure_port(address, credentials)
     except RuntimeError as exc:
-        port = 0
-        cause: Exception | None = exc
-    else:
-        cause = None
+        port, cause = 0, exc
     if port == 0:
         raise ConfigurationError(
             [f"address: cannot listen at {address}. Is another service running there, or a TLS file damaged?"]

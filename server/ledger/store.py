@@ -245,6 +245,14 @@ class Ledger:
             targets = [Target.from_json(value) for value in connection.scalars(query)]
         return Exclusions().including(targets)
 
+    def newest(self) -> tuple[int, int]:
+        """The sequence numbers of the newest event and the newest round, 0 where there is none: cheap to ask often."""
+        events = sa.select(sa.func.max(schema.events.c.sequence)).scalar_subquery()
+        rounds = sa.select(sa.func.max(schema.rounds.c.sequence)).scalar_subquery()
+        with self._database.reading() as connection:
+            event, round_ = connection.execute(sa.select(events, rounds)).one()
+        return event or 0, round_ or 0
+
     def event_head(self) -> tuple[int, str]:
         """Sequence number and hash of the newest event; 0 and 64 zeros where there is none.
 

@@ -230,6 +230,13 @@ def test_what_the_scripts_make_is_private_but_for_certificates(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["flower-superlink", "flower-unlearning"])
+def test_who_listens_to_other_machines_may_open_many_files(name: str) -> None:
+    """With systemd's usual 1,024, as many idle connections shut everybody out."""
+    [unit] = [unit for unit in UNITS if unit.stem == name]
+    assert "LimitNOFILE=65536" in unit.read_text().splitlines()
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_a_units_options_are_the_programs(unit):
     """Each option of the unit's command exists in the installed version of its program."""

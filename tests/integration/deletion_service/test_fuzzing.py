@@ -72,6 +72,10 @@ messages: dict[str, st.SearchStrategy[Any]] = {
         idempotency_key=texts,
         submitted_by=texts,
     ),
+    "SubmitSamples": st.builds(
+        pb.SubmitSamplesRequest,
+        request=st.none() | st.builds(pb.SubmitRequestRequest, target=targets, method=texts),
+    ),
     "GetRequest": st.builds(pb.GetRequestRequest, id=texts),
     "ListRequests": st.builds(
         pb.ListRequestsRequest,

@@ -3,7 +3,7 @@
 import pytest
 
 from server.api.access import Caller, Role
-from server.api.limits import Limits, Rates, TokenBucket, Watchers
+from server.api.limits import DAY_S, Limits, Places, Rates, SampleQuota, TokenBucket
 from server.ledger import LimitExceeded
 from unlearning.errors import ConfigurationError
 
@@ -63,31 +63,53 @@ def test_one_caller_takes_nothing_from_another() -> None:
         rates.take(OPERATOR, 0.0)
 
 
-def test_watchers_of_one_caller_are_limited_before_all_places_are_taken() -> None:
+def places(total: int, each: int) -> Places:
+    return Places(total, each, "watching", "ask for the status instead")
+
+
+def test_places_of_one_caller_are_limited_before_all_are_taken() -> None:
     """Its third stream is refused; somebody else's is not."""
-    watchers = Watchers(Limits(max_watchers=4, max_watchers_per_caller=2))
-    with watchers.place(BOB), watchers.place(BOB):
-        with pytest.raises(LimitExceeded, match="'bob' is watching 2 times"), watchers.place(BOB):
+    watching = places(4, 2)
+    with watching.place(BOB), watching.place(BOB):
+        with pytest.raises(LimitExceeded, match="'bob' is watching 2 times"), watching.place(BOB):
             pass
-        with watchers.place(ADA):
-            pass
-
-
-def test_watchers_of_all_callers_are_limited() -> None:
-    """Operators have no limit of their own, but the places end for them too."""
-    watchers = Watchers(Limits(max_watchers=3, max_watchers_per_caller=1))
-    with watchers.place(OPERATOR), watchers.place(OPERATOR), watchers.place(BOB):  # noqa: SIM117
-        with pytest.raises(LimitExceeded, match="3 callers are watching already"), watchers.place(OPERATOR):
+        with watching.place(ADA):
             pass
 
 
-def test_a_place_is_free_again_when_its_stream_ends_with_an_error() -> None:
+def test_nobody_else_takes_an_operators_place() -> None:
+    """When clients and officers have all of theirs, an operator still has all of its own, and no more."""
+    watching = places(2, 1)
+    with watching.place(BOB), watching.place(ADA):
+        with (
+            pytest.raises(LimitExceeded, match="All 2 places for watching"),
+            watching.place(Caller("c", Role.CLIENT)),
+        ):
+            pass
+        with watching.place(OPERATOR), watching.place(OPERATOR):  # noqa: SIM117
+            with pytest.raises(LimitExceeded, match="All 2 places for watching"), watching.place(OPERATOR):
+                pass
+
+
+def test_a_place_is_free_again_when_its_call_ends_with_an_error() -> None:
     """Otherwise broken lines would use the places up."""
-    watchers = Watchers(Limits(max_watchers=1))
-    with pytest.raises(ZeroDivisionError), watchers.place(BOB):
+    watching = places(1, 1)
+    with pytest.raises(ZeroDivisionError), watching.place(BOB):
         raise ZeroDivisionError
-    with watchers.place(BOB):
+    with watching.place(BOB):
         pass
+
+
+def test_sample_ids_of_a_client_are_counted_by_the_day() -> None:
+    """At ten a day: ten at once, one more after a tenth of a day, and another client has its own; an operator any."""
+    quota = SampleQuota(Limits(sample_ids_per_day=10))
+    quota.take(BOB, 7, 0.0)
+    quota.take(BOB, 3, 0.0)
+    with pytest.raises(LimitExceeded, match=r"'bob' may send 10 sample ids a day.*again in 2\.4 h"):
+        quota.take(BOB, 1, 0.0)
+    quota.take(BOB, 1, DAY_S / 10)
+    quota.take(Caller("carl", Role.CLIENT), 10, 0.0)
+    quota.take(OPERATOR, 1_000_000, 0.0)
 
 
 def test_a_message_of_exactly_the_limit_passes() -> None:

@@ -10,7 +10,7 @@ from server.api.access import Caller, Role
 from server.api.errors import AccessDenied
 from server.api.refusal_log import ROWS_AT_ONCE, RefusalLog
 from server.ledger import Ledger, LedgerUnavailable, LimitExceeded, Refusal
-from unlearning.errors import RequestNotFound
+from unlearning.errors import RequestError, RequestNotFound
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 EVE = Caller("eve", Role.CLIENT)
@@ -38,6 +38,11 @@ def clock() -> Clock:
     return Clock()
 
 
+def record(refusals: RefusalLog, caller: Caller, call: str, error: RequestError) -> None:
+    """What the gate does with a refusal."""
+    refusals.write(refusals.take(caller, call, error))
+
+
 @pytest.fixture
 def refusals(ledger: Ledger, clock: Clock) -> RefusalLog:
     return RefusalLog(ledger, clock=lambda: NOW, monotonic=clock)
@@ -45,7 +50,7 @@ def refusals(ledger: Ledger, clock: Clock) -> RefusalLog:
 
 def test_a_refusal_is_in_the_ledger_at_once(refusals: RefusalLog, ledger: Ledger) -> None:
     """Who, as what, which call, why, and how the answer was."""
-    refusals.record(EVE, "GetRequest", AccessDenied("not yours"))
+    record(refusals, EVE, "GetRequest", AccessDenied("not yours"))
     assert ledger.refusals() == [
         Refusal(
             sequence=1,
@@ -63,18 +68,18 @@ def test_what_the_caller_may_not_know_is_recorded(refusals: RefusalLog, ledger: 
     """The reason behind a discreet answer."""
     error = RequestNotFound("No deletion request.")
     error.__cause__ = AccessDenied("asked for r-000001, which is not about itself")
-    refusals.record(EVE, "GetRequest", error)
+    record(refusals, EVE, "GetRequest", error)
     assert ledger.refusals()[0].reason == "asked for r-000001, which is not about itself"
 
 
 def test_a_flood_is_counted_and_loses_nobody(refusals: RefusalLog, ledger: Ledger, clock: Clock) -> None:
     """A thousand refusals at once make few rows, whose counts add up; another caller has rows of its own."""
     for _ in range(1000):
-        refusals.record(EVE, "GetRequest", LimitExceeded("too many"))
-    refusals.record(Caller("bob", Role.CLIENT), "GetRequest", AccessDenied("no"))
+        record(refusals, EVE, "GetRequest", LimitExceeded("too many"))
+    record(refusals, Caller("bob", Role.CLIENT), "GetRequest", AccessDenied("no"))
     assert len(ledger.refusals()) == ROWS_AT_ONCE + 1
     clock.seconds = 10.0
-    refusals.record(EVE, "GetRequest", LimitExceeded("too many"))
+    record(refusals, EVE, "GetRequest", LimitExceeded("too many"))
     rows = ledger.refusals(caller="eve")
     assert len(rows) == ROWS_AT_ONCE + 2
     assert sum(row.detail["times"] for row in rows) == 1001
@@ -83,7 +88,7 @@ def test_a_flood_is_counted_and_loses_nobody(refusals: RefusalLog, ledger: Ledge
 def test_what_was_only_counted_is_written_at_the_end(refusals: RefusalLog, ledger: Ledger) -> None:
     """A service that stops loses no count."""
     for _ in range(150):
-        refusals.record(EVE, "GetRequest", LimitExceeded("too many"))
+        record(refusals, EVE, "GetRequest", LimitExceeded("too many"))
     refusals.close()
     assert sum(row.detail["times"] for row in ledger.refusals()) == 150
 
@@ -97,6 +102,6 @@ def test_a_ledger_that_cannot_be_written_is_logged(
         raise LedgerUnavailable("disk full")
 
     monkeypatch.setattr(Ledger, "record_refusals", broken)
-    refusals.record(EVE, "GetRequest", AccessDenied("no"))
+    record(refusals, EVE, "GetRequest", AccessDenied("no"))
     assert "disk full" in caplog.text
     assert "eve GetRequest" in caplog.text

@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
-from client.memory import ClientMemory, memory_of
+from client.memory import ClientMemory, memory_of, travelling
 from strategies.messages import (
     CLIENT_ID,
     PEAK_MEMORY,
@@ -22,7 +22,7 @@ from strategies.messages import (
     named_for_preparations,
     reply_content,
     round_of,
-    values_of,
+    told_values,
     vector_of,
     with_values,
 )
@@ -91,7 +91,7 @@ def handled(handler: Callable[[Message, Local], RecordDict]) -> Handler:
 
 def _opened(message: Message, context: Context, memory: ClientMemory) -> Local:
     """The site, and in `memory` what the message says about the past."""
-    values = values_of(message.content)
+    values = told_values(message.content)
     memory.confirm(values.get("answers", {}))
     memory.bury(Forget.from_json(values.get("excluded", {})))
     settings = RunSettings.from_run_config(context.run_config)
@@ -113,8 +113,8 @@ def _opened(message: Message, context: Context, memory: ClientMemory) -> Local:
 
 
 def with_site_requests(content: RecordDict, memory: ClientMemory) -> RecordDict:
-    """The answer with the requests that were filed at this site, if there are any."""
-    filed = memory.outbox()
+    """The answer with requests that were filed at this site, if there are any; those that wait longest first."""
+    filed = travelling(memory)
     return with_values(content, {"site-requests": filed}) if filed else content
 
 

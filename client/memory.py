@@ -24,8 +24,9 @@ from uuid import uuid4
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 
+from strategies.messages import SITE_REQUEST_BYTES, SITE_REQUESTS
 from unlearning.durable_files import close_state, write_atomically
-from unlearning.errors import CheckpointError
+from unlearning.errors import CheckpointError, InvalidRequest
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.stores import Arrays, DirectoryStore, Store
 
@@ -90,7 +91,11 @@ class DirectoryMemory:
         return DirectoryStore(self._directory / "kept" / method)
 
     def file_request(self, target: Target, method: str, parameters: Mapping[str, Any]) -> str:
-        """Put a request into the outbox; it travels with the client's next answer. Returns its key."""
+        """Put a request into the outbox; it travels with one of the client's next answers. Returns its key.
+
+        Raises:
+            InvalidRequest: it is too large to travel.
+        """
         key = uuid4().hex
         count = len(list((self._directory / "outbox").glob("*.json"))) + len(
             list((self._directory / "sent").glob("*.json"))
@@ -102,6 +107,8 @@ class DirectoryMemory:
             "method": method,
             "parameters": dict(parameters),
         }
+        if _size(request) > SITE_REQUEST_BYTES:
+            raise InvalidRequest(_TOO_LARGE)
         _write(self._directory / "outbox" / f"{key}.json", request)
         return key
 
@@ -226,6 +233,39 @@ def memory_of(context: Context) -> ClientMemory:
     """The state directory where the node names one, else the run's context."""
     directory = str(context.node_config.get("state-dir", ""))
     return DirectoryMemory(Path(directory)) if directory else ContextMemory(context)
+
+
+def travelling(memory: ClientMemory) -> list[dict[str, Any]]:
+    """The requests that travel with the next answer: the oldest, as many as the server looks at and one message holds.
+
+    One that is too large to travel at all, as an earlier version let in, is answered here.
+    """
+    waiting = memory.outbox()
+    sizes = {filed["key"]: _size(filed) for filed in waiting}
+    memory.confirm(
+        {key: f"refused: {_TOO_LARGE}" for key, size in sizes.items() if size > SITE_REQUEST_BYTES}
+    )
+    room = SITE_REQUEST_BYTES
+    chosen: list[dict[str, Any]] = []
+    for filed in waiting:
+        size = sizes[filed["key"]]
+        if size > SITE_REQUEST_BYTES:
+            continue
+        room -= size
+        if room < 0 or len(chosen) == SITE_REQUESTS:
+            break
+        chosen.append(filed)
+    return chosen
+
+
+_TOO_LARGE = (
+    f"The request is larger than {SITE_REQUEST_BYTES:,} bytes, the most that travels with an answer. Split the list of "
+    "sample ids."
+)
+
+
+def _size(request: Mapping[str, Any]) -> int:
+    return len(json.dumps(request))
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:

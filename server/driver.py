@@ -12,29 +12,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from server.accounting import announce
-from server.admission import FEDERATION, SITE, admit
+from server.admission import FEDERATION
 from server.checkpoints import CheckpointStore
-from server.ledger import ClientRecord, Ledger, Refusal, RoundRecord
+from server.ledger import ClientRecord, Ledger, RoundRecord
 from server.preparations import Preparations
+from server.site_requests import SiteRequests
 from server.state import FederationState
 from strategies.exchange import Exchange, exchange
 from strategies.fedavg import FedAvg
-from strategies.measuring import merged
-from strategies.messages import model_record, values_of, vector_of
+from strategies.measuring import measured
+from strategies.messages import model_record, vector_of
 from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
-from strategies.sessions.parcels import ACCOUNT
-from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
+from strategies.sessions.parcels import ACCOUNT, Account
 from unlearning.methods import Federation
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
 from unlearning.peak_memory import MemoryWatch, PeakMemory
-from unlearning.requests import Exclusions, Forget, Granularity, Status, Target
+from unlearning.requests import Exclusions, Forget, Status
 from unlearning.tasks.task import Examples, Task
+from unlearning.untrusted import as_line
 from unlearning.verification.observations import Observations, observe_model
 
 _log = getLogger(__name__)
@@ -62,7 +63,8 @@ class Driver:
     """The server's hands.
 
     token: the fencing token that this process acquired.
-    answers: what became of the requests that clients filed at their sites, by client and key.
+    site_requests: what became of the requests that clients filed at their sites.
+    refused: answers refused since the last round was recorded, and why, by client or `node N`.
     notes: the last thing noted of a request that waits, so that it is noted once.
     federation, announced: what this federation is, and what the ledger knows of that.
     last_observed: the model that was measured last on the test set, and what was observed.
@@ -82,7 +84,8 @@ class Driver:
     state_dir: Path
     token: int
     now: Callable[[], datetime]
-    answers: dict[str, dict[str, str]] = field(default_factory=dict)
+    site_requests: SiteRequests = field(default_factory=SiteRequests)
+    refused: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     federation: Federation
     announced: Federation | None = None
@@ -115,18 +118,21 @@ class Driver:
         self.fedavg.exclusions = state.exclusions
         self.fedavg.num_examples = state.num_examples
         self.fedavg.withheld = Exclusions().including(waiting)
-        self.fedavg.answers = self.answers
+        self.fedavg.answers = self.site_requests.answers
 
     def exchange(self, messages: Mapping[str, Message]) -> Exchange:
         """Send, wait, and take in what clients filed at their own sites."""
         done = exchange(self.grid, messages, timeout_s=self.settings.round_timeout_s)
+        self.refused |= done.refused
         self.take_site_requests(done)
         return done
 
     def take_site_requests(self, done: Exchange) -> None:
         """Take in what clients filed at their own sites and sent with their replies."""
-        for client, content in done.replies.items():
-            self._take_site_requests(client, content)
+        for client, values in done.values.items():
+            wrong = self.site_requests.take(self.ledger, client, values, now=self.now())
+            if wrong:
+                self.refused[client] = wrong
 
     def peak_memory(self, done: Exchange) -> PeakMemory:
         """The most memory of any client in an exchange, and of this process in the step so far."""
@@ -190,11 +196,13 @@ class Driver:
             "bytes_received": done.bytes_received,
             "peak_memory": asdict(self.peak_memory(done)),
             "failed": {client: str(failure) for client, failure in sorted(done.failures.items())},
-            "refused": {**done.refused, **outcome.refused},
+            "refused": {**self.fedavg.roster.impostors, **self.refused, **done.refused, **outcome.refused},
         }
-        accounts = {client: values_of(content).get(ACCOUNT) for client, content in done.replies.items()}
-        if any(accounts.values()):
-            metrics["session"] = accounts
+        self.refused = {}
+        accounts = {client: Account.from_json(values.get(ACCOUNT)) for client, values in done.values.items()}
+        said = {client: one.to_json() for client, one in accounts.items() if one is not None}
+        if said:
+            metrics["session"] = said
         every = self.settings.evaluate_every
         if every and (kind != "training" or state.round % every == 0):
             test = self.observe_test(state.parameters)
@@ -255,17 +263,19 @@ class Driver:
         missing = {client: str(failure) for client, failure in done.failures.items()}
         missing |= {client: "it is not online" for client in forgets if client not in asked}
         own_test = self.observe_test(parameters)
-        forgotten = {
-            client: observations
-            for client in forgets
-            if client in done.replies
-            and (observations := merged({client: done.replies[client]}, "forgotten", self.fedavg.check_count))
-            is not None
-        }
+        check = self.fedavg.check_count
+        sets = {name: measured(done.replies, name, check) for name in ("retained", "forgotten", "test")}
+        for name, one in sets.items():
+            for client, reason in one.refused.items():
+                missing[client] = self.refused[client] = as_line(
+                    f"Its measurement ({name}) is refused: {reason}"
+                )
         return Observed(
-            test=own_test if own_test is not None else merged(done.replies, "test", self.fedavg.check_count),
-            retained=merged(done.replies, "retained", self.fedavg.check_count),
-            forgotten=forgotten,
+            test=own_test if own_test is not None else sets["test"].merged,
+            retained=sets["retained"].merged,
+            forgotten={
+                client: one for client, one in sets["forgotten"].by_client.items() if client in forgets
+            },
             missing=missing,
             exchange=done,
         )
@@ -279,47 +289,9 @@ class Driver:
             self.ledger.set_facts({FEDERATION: federation.to_json()}, token=self.token, now=self.now())
             self.announced = federation
 
-    def _take_site_requests(self, client: str, content: RecordDict) -> None:
-        """Admit what a client filed at its own site; it can only speak for itself."""
-        filed_requests = values_of(content).get("site-requests", [])
-        for filed in filed_requests if isinstance(filed_requests, list) else []:
-            key = str(filed.get("key", "")) if isinstance(filed, Mapping) else ""
-            if not key or key in self.answers.get(client, {}):
-                continue
-            try:
-                target = _own_target(client, filed)
-                request = admit(
-                    self.ledger,
-                    target,
-                    method=str(filed.get("method", "")),
-                    parameters=dict(filed.get("parameters", {})),
-                    submitted_by=f"site of client {client}",
-                    submitted_role=SITE,
-                    idempotency_key=f"site/{client}/{key}",
-                    now=self.now(),
-                )
-                answer = f"accepted as {request.id}"
-            except ConfigurationError:
-                raise
-            except (FlowerUnlearningError, KeyError, TypeError, ValueError, AttributeError) as exc:
-                answer = f"refused: {exc}"
-                refusal = Refusal(
-                    at=self.now(), caller=client, role="client", call="request at a site", reason=str(exc)
-                )
-                self.ledger.record_refusals([refusal])
-            _log.info("Site request %s of client %s: %s", key, client, answer)
-            self.answers.setdefault(client, {})[key] = answer
-
 
 def _is_fresh(record: ClientRecord | None, now: datetime) -> bool:
     """Whether the ledger knows that a client is online; thousands of rows need no rewriting each round."""
     if record is None or not record.online or record.last_seen is None:
         return False
     return now - record.last_seen < FRESH
-
-
-def _own_target(client: str, filed: Mapping[str, Any]) -> Target:
-    asked = Target.from_json(filed["target"])
-    if asked.granularity is Granularity.CLASS:
-        raise InvalidRequest("A client may ask to forget itself or its own samples, not a class.")
-    return replace(asked, client_id=client)

@@ -24,13 +24,13 @@ from server.driver import Driver
 from server.shadow_store import ShadowState, ShadowStore
 from server.state import FederationState
 from strategies.exchange import Exchange
-from strategies.shadows import averaged, fit_messages, fits_of, train_messages
+from strategies.shadows import averaged, fit_messages, joined, train_messages
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
 from unlearning.tasks.task import forgotten_mask
 from unlearning.training import initial_parameters
 from unlearning.verification.shadow_membership import shadow_seed
-from unlearning.verification.shadow_models import ShadowFits, fit_models, joined_fits, train_models
+from unlearning.verification.shadow_models import ShadowFits, fit_models, train_models
 
 _log = getLogger(__name__)
 
@@ -93,7 +93,8 @@ def train_round(driver: Driver, state: FederationState) -> None:
         return
     done = driver.exchange(messages)
     own = _trained_here(driver, before.models, number)
-    models, participants = averaged(before.models, done.replies, own, driver.fedavg)
+    models, participants, refused = averaged(before.models, done.replies, own, driver.fedavg)
+    driver.refused |= refused
     if not participants:
         return
     following = replace(
@@ -159,9 +160,12 @@ def ask(driver: Driver, state: FederationState, forgets: Mapping[str, Forget]) -
         )
     )
     notes |= {client: str(failure) for client, failure in done.failures.items()}
-    fits = _joined(done, "forgotten", set(forgets)) | (
-        _joined(done, "test", asked) if uses_held_out else {"test": _fitted_here(driver, shadows.models)}
-    )
+    fits: dict[str, ShadowFits] = {} if uses_held_out else {"test": _fitted_here(driver, shadows.models)}
+    for name, clients in {"forgotten": set(forgets), **({"test": asked} if uses_held_out else {})}.items():
+        found, refused = joined(done.replies, name, clients)
+        fits |= {name: found} if found is not None else {}
+        driver.refused |= refused
+        notes |= {client: f"its answer is refused: {why}" for client, why in refused.items()}
     return ShadowFindings(fits=fits, notes=notes, training=shadows, exchange=done)
 
 
@@ -229,12 +233,3 @@ def _fitted_here(driver: Driver, models: tuple[Vector, ...]) -> ShadowFits:
         max_samples=driver.settings.attack_samples,
         generator=np.random.default_rng(driver.settings.seed),
     )
-
-
-def _joined(done: Exchange, name: str, clients: set[str]) -> dict[str, ShadowFits]:
-    found = [
-        fits
-        for client, content in sorted(done.replies.items())
-        if client in clients and (fits := fits_of(content, name)) is not None
-    ]
-    return {name: joined_fits(found)} if found else {}

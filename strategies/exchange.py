@@ -1,29 +1,51 @@
-"""One exchange with clients: send, wait with a deadline, and say who answered, who failed and why."""
+"""One exchange with clients: send, wait with a deadline, and say who answered, who failed and why.
 
+What clients send is read in one place, `each_read`: whatever goes wrong there is a refusal of that client, by name.
+"""
+
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from logging import getLogger
-from typing import Any
+from typing import Any, TypeVar
 
+import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from strategies.messages import PEAK_MEMORY, count_bytes, values_of
+from strategies.messages import PEAK_MEMORY, Json, count_bytes, values_of
 from unlearning.errors import UpdateRefused
 from unlearning.peak_memory import Memory
+from unlearning.untrusted import as_line, reason_of
 
 _log = getLogger(__name__)
 
 PAUSE_SHARE, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.01, 0.5
+MAX_PULLS = 64
+"""Of one look for answers. Up to so many clients are each asked for alone, so that what one sent, even if Flower itself
+cannot read it, takes no other's answer with it."""
+
+_LINK_ERRORS = (OSError, httpx.HTTPError)
+"""What the way to the SuperLink may raise, in contrast to what was fetched."""
+
+_Sent = TypeVar("_Sent")
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a client gave no usable answer; `is_final` if asking again cannot help."""
+    """Why a client gave no usable answer; the reason becomes one printable line, for it may be the client's words.
+
+    is_final: asking again cannot help. is_refusal: there was an answer, and it was thrown away.
+    """
 
     reason: str
     is_final: bool = False
+    is_refusal: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", as_line(self.reason))
 
     def __str__(self) -> str:
         return self.reason
@@ -33,10 +55,12 @@ class Failure:
 class Exchange:
     """What came of an exchange. Bytes are payloads: records as Flower counts them.
 
-    refused: answers that were thrown away unread, and why, by client, or by node where it was nobody's turn.
+    values: the JSON of each answer, by client.
+    refused: answers that were thrown away, and why, by client, or by node where it was nobody's turn.
     """
 
     messages: Mapping[str, Message] = field(default_factory=dict)
+    values: Mapping[str, Json] = field(default_factory=dict)
     failures: Mapping[str, Failure] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     bytes_sent: int = 0
@@ -47,6 +71,7 @@ class Exchange:
         """Both together."""
         return Exchange(
             messages={**self.messages, **other.messages},
+            values={**self.values, **other.values},
             failures={**self.failures, **other.failures},
             refused={**self.refused, **other.refused},
             bytes_sent=self.bytes_sent + other.bytes_sent,
@@ -62,10 +87,65 @@ class Exchange:
     @property
     def client_memory(self) -> Mapping[str, Memory]:
         """The most memory that each client says its work took, by client id."""
-        return {
-            client: Memory.from_json(values_of(content).get(PEAK_MEMORY))
-            for client, content in self.replies.items()
-        }
+        return {client: Memory.from_json(values.get(PEAK_MEMORY)) for client, values in self.values.items()}
+
+
+def each_read(
+    answers: Mapping[str, _Sent], read: Callable[[str, _Sent], _Read]
+) -> tuple[dict[str, _Read], dict[str, str]]:
+    """What `read` makes of each client's answer, and why answers are refused, both by client, sorted.
+
+    Whatever `read` raises is a refusal of that one answer, so let it do nothing else than read.
+    """
+    found: dict[str, _Read] = {}
+    refused: dict[str, str] = {}
+    for client, answer in sorted(answers.items()):
+        try:
+            found[client] = read(client, answer)
+        except Exception as exc:  # noqa: BLE001 - the bytes are the client's, and so is what they lead to
+            refused[client] = reason_of(exc)
+    return found, refused
+
+
+@dataclass(slots=True)
+class _Collected:
+    """What has come of an exchange so far, by client.
+
+    waiting: the client by the id of the message that it has not answered.
+    """
+
+    messages: Mapping[str, Message]
+    waiting: dict[str, str] = field(default_factory=dict)
+    answered: dict[str, Message] = field(default_factory=dict)
+    values: dict[str, Json] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    received: int = 0
+
+    def take(self, asked: str, reply: Message | str) -> None:
+        """Take in what was fetched for the message with the id `asked`: an answer, or why it cannot be read."""
+        if isinstance(reply, str):
+            client = self.waiting.pop(asked, None)
+            if client is not None:
+                self._fail(client, Failure(reply, is_refusal=True))
+            return
+        client = self.waiting.pop(reply.metadata.reply_to_message_id, None)
+        if client is None:
+            self.refused[f"node {reply.metadata.src_node_id}"] = "It answers no open message."
+            return
+        found, problems = each_read({client: reply}, lambda who, one: _taken(one, self.messages[who]))
+        taken = found.get(client) or Failure(problems[client], is_refusal=True)
+        if isinstance(taken, Failure):
+            self._fail(client, taken)
+            return
+        self.answered[client] = reply
+        self.values[client], size = taken
+        self.received += size
+
+    def _fail(self, client: str, failure: Failure) -> None:
+        self.failures[client] = failure
+        if failure.is_refusal:
+            self.refused[client] = failure.reason
 
 
 def exchange(
@@ -78,60 +158,37 @@ def exchange(
 
     An error reply's source node may be the SuperLink itself (the SuperNode was killed), so replies
     are matched by the message they answer. An answer to no open message (replayed), from another node than
-    the one asked, or of another round is refused. Pauses between two looks are a twentieth of the time waited
-    so far, so they cost a round at most about 5 %.
+    the one asked, of another round or that cannot be read is refused. Pauses between two looks are a twentieth of
+    the time waited so far, so they cost a round at most about 5 %.
     """
     started = time.monotonic()
-    clients = list(messages)
     sent = sum(count_bytes(message.content) for message in messages.values())
-    ids = list(grid.push_messages([messages[client] for client in clients]))
-    waiting: dict[str, str] = {}
-    failures: dict[str, Failure] = {}
-    for client, message_id in zip(clients, ids, strict=False):
-        if message_id:
-            waiting[message_id] = client
-    handed = set(waiting.values())
-    for client in clients:
+    ids = list(grid.push_messages(list(messages.values())))
+    found = _Collected(messages, {key: client for client, key in zip(messages, ids, strict=False) if key})
+    handed = set(found.waiting.values())
+    for client in messages:
         if client not in handed:
-            failures[client] = Failure("the message could not be handed to the SuperLink")
-    answered: dict[str, Message] = {}
-    refused: dict[str, str] = {}
-    received = 0
-    while waiting:
-        for reply in grid.pull_messages(list(waiting)):
-            answering = waiting.pop(reply.metadata.reply_to_message_id, None)
-            if answering is None:
-                refused[f"node {reply.metadata.src_node_id}"] = "It answers no open message."
-                continue
-            if reply.has_error():
-                failures[answering] = Failure(reply.error.reason or f"error code {reply.error.code}")
-                continue
-            received += count_bytes(reply.content)
-            if mismatch := _mismatch(reply, messages[answering]):
-                refused[answering] = mismatch
-                failures[answering] = Failure(mismatch)
-                continue
-            problem = _failure_in(reply.content)
-            if problem:
-                failures[answering] = problem
-            else:
-                answered[answering] = reply
-        if not waiting or time.monotonic() - started >= timeout_s:
+            found.failures[client] = Failure("the message could not be handed to the SuperLink")
+    while found.waiting:
+        for asked, reply in pulled(grid, list(found.waiting)):
+            found.take(asked, reply)
+        if not found.waiting or time.monotonic() - started >= timeout_s:
             break
         waited = time.monotonic() - started
         time.sleep(min(max(waited * PAUSE_SHARE, SHORTEST_PAUSE_S), LONGEST_PAUSE_S, timeout_s))
-    for client in waiting.values():
-        failures[client] = Failure(f"no answer within {timeout_s:g} s")
-    for client, reason in sorted(failures.items()):
+    for client in found.waiting.values():
+        found.failures[client] = Failure(f"no answer within {timeout_s:g} s")
+    for client, reason in sorted(found.failures.items()):
         _log.warning("Client %s did not take part: %s", client, reason)
-    for who, why in sorted(refused.items()):
-        _log.warning("An answer is refused (%s): %s", who, why)
+    for who in sorted(set(found.refused) - set(found.failures)):
+        _log.warning("An answer is refused (%s): %s", who, found.refused[who])
     return Exchange(
-        messages=dict(sorted(answered.items())),
-        failures=failures,
-        refused=refused,
+        messages=dict(sorted(found.answered.items())),
+        values=found.values,
+        failures=found.failures,
+        refused=found.refused,
         bytes_sent=sent,
-        bytes_received=received,
+        bytes_received=found.received,
         seconds=time.monotonic() - started,
     )
 
@@ -140,7 +197,40 @@ def reported_failure(values: Mapping[str, Any]) -> Failure | None:
     """Why a client says that it could not do its work, if that is what it answers."""
     if "error" not in values:
         return None
-    return Failure(str(values["error"]), is_final=bool(values.get("is-final", False)))
+    return Failure(as_line(values["error"]), is_final=values.get("is-final") is True)
+
+
+def pulled(grid: Grid, message_ids: list[str]) -> Iterator[tuple[str, Message | str]]:
+    """The answers that have come to these messages; or why there is none to be read, with the message's id."""
+    step = math.ceil(len(message_ids) / MAX_PULLS)
+    for start in range(0, len(message_ids), step):
+        group = message_ids[start : start + step]
+        try:
+            replies = list(grid.pull_messages(group))
+        except _LINK_ERRORS:
+            raise
+        except Exception as exc:  # noqa: BLE001 - Flower could not put together what a node has sent
+            # What came with it is lost, and Flower says so when it is asked again.
+            if len(group) > 1:
+                _log.warning("One of %d answers cannot be read: %s", len(group), reason_of(exc))
+                continue
+            yield group[0], reason_of(exc)
+        else:
+            yield from ((group[0], reply) for reply in replies)
+
+
+def _taken(reply: Message, asked: Message) -> tuple[Json, int] | Failure:
+    """An answer's JSON and its size in bytes; or why it is no answer.
+
+    Raises:
+        UpdateRefused: it cannot be the answer to `asked`, or its JSON is malformed.
+    """
+    if reply.has_error():
+        return Failure(reply.error.reason or f"error code {reply.error.code}")
+    if mismatch := _mismatch(reply, asked):
+        raise UpdateRefused(mismatch)
+    values = values_of(reply.content)
+    return reported_failure(values) or (values, count_bytes(reply.content))
 
 
 def _mismatch(reply: Message, asked: Message) -> str:
@@ -150,10 +240,3 @@ def _mismatch(reply: Message, asked: Message) -> str:
     if reply.metadata.group_id != asked.metadata.group_id:
         return f"It belongs to round {reply.metadata.group_id}, not {asked.metadata.group_id}."
     return ""
-
-
-def _failure_in(content: RecordDict) -> Failure | None:
-    try:
-        return reported_failure(values_of(content))
-    except UpdateRefused as exc:
-        return Failure(str(exc))

@@ -40,6 +40,7 @@ from unlearning.methods.method import Reply
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import NOTHING, Exclusions, Forget
 from unlearning.stores import Arrays
+from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)
 
@@ -221,8 +222,8 @@ class FedAvg(Strategy):
                 client, reply = self._accepted(message, server_round)
                 if client in accepted:
                     raise UpdateRefused("It has answered this round already; the first answer counts.")
-            except UpdateRefused as exc:
-                refused[who] = str(exc)
+            except Exception as exc:  # noqa: BLE001 - the answer is the client's, and so is what it leads to
+                refused[who] = reason_of(exc)
             else:
                 accepted[client] = reply
         declared = {client: reply.num_examples for client, reply in accepted.items()}
@@ -263,7 +264,7 @@ class FedAvg(Strategy):
             known = self.roster.client_of(message.metadata.src_node_id)
             speaks = "nobody that is known" if known is None else f"client {known}"
             raise UpdateRefused(f"It was not asked in this round; it speaks for {speaks}.")
-        reply = checked(reply_of(message.content), like=self._global)
+        reply = checked(reply_of(message.content, max_size=self._global.size), like=self._global)
         check_norm(reply.vector - self._global, self.settings.max_update_norm)
         self.check_arrays(self._sent, reply.arrays)
         return client, reply

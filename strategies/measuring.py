@@ -5,40 +5,86 @@ ids: what the attacks need and no more. docs/verification.md lists everything th
 """
 
 from collections.abc import Callable, Mapping
-from logging import getLogger
+from dataclasses import dataclass, field, fields
+from functools import partial
 
+import numpy as np
 from flwr.app import RecordDict
 
-from strategies.messages import named_arrays
-from unlearning.errors import DataError, UpdateRefused
+from strategies.exchange import each_read
+from strategies.messages import MAX_EXAMPLES, named_arrays
+from unlearning.errors import UpdateRefused
 from unlearning.verification.observations import Observations, merge
 
-_log = getLogger(__name__)
+CheckCount = Callable[[str, int], None]
+"""Raises `UpdateRefused` for a client that counts more examples than it may, which would outweigh others."""
+
+_LARGEST_SUM = 1e100
+"""The sums of all clients can be added up and squared below it; no loss of 32 bits gets near."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What clients observed on one set: by client, merged (None if nobody did), and whose answer was refused."""
+
+    by_client: Mapping[str, Observations] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def merged(self) -> Observations | None:
+        """All clients' as one, in the order of client ids."""
+        return merge(self.by_client.values()) if self.by_client else None
+
+
+def _any_count(_client: str, _count: int) -> None:
+    pass
+
+
+def measured(contents: Mapping[str, RecordDict], name: str, check_count: CheckCount = _any_count) -> Measured:
+    """What every client observed on the set `name`, and who is refused.
+
+    A client whose figures are no numbers is refused too, unless all are like that: then the model is.
+    """
+    read, refused = each_read(contents, partial(_observations, name, check_count))
+    present = {client: one for client, one in read.items() if one is not None}
+    sound = {client: one for client, one in present.items() if _is_finite(one)}
+    if sound:
+        refused |= dict.fromkeys(set(present) - set(sound), "Its figures are not numbers.")
+        present = sound
+    return Measured(by_client=present, refused=dict(sorted(refused.items())))
 
 
 def merged(
-    contents: Mapping[str, RecordDict],
-    name: str,
-    check_count: Callable[[str, int], None] = lambda _client, _count: None,
+    contents: Mapping[str, RecordDict], name: str, check_count: CheckCount = _any_count
 ) -> Observations | None:
-    """What all clients observed on the set `name`, in the order of client ids; None if nobody did.
+    """What all clients observed on the set `name`, without those that are refused; None if nobody did."""
+    return measured(contents, name, check_count).merged
 
-    check_count: raises `UpdateRefused` for a client that counts more examples than it may, which would outweigh others.
+
+def _observations(
+    name: str, check_count: CheckCount, client: str, content: RecordDict
+) -> Observations | None:
+    """A client's observations on the set `name`; None where it has none.
+
+    Raises:
+        UpdateRefused: sums or counts are beyond what anybody has.
+        DataError: arrays that do not belong together.
     """
-    found: list[Observations] = []
-    for client in sorted(contents):
-        try:
-            arrays = named_arrays(contents[client])
-            own = {
-                key.removeprefix(f"{name}."): value
-                for key, value in arrays.items()
-                if key.startswith(f"{name}.")
-            }
-            if own:
-                observations = Observations.from_arrays(own)
-                check_count(client, observations.num_examples)
-                merge([*found, observations])  # what does not go with the others is found out here
-                found.append(observations)
-        except (DataError, UpdateRefused, KeyError, ValueError, TypeError) as exc:
-            _log.warning("The measurement of client %s is malformed and left out: %s", client, exc)
-    return merge(found) if found else None
+    arrays = named_arrays(content)
+    own = {key.removeprefix(f"{name}."): value for key, value in arrays.items() if key.startswith(f"{name}.")}
+    if not own:
+        return None
+    found = Observations.from_arrays(own)
+    largest = max(abs(found.loss_sum), abs(found.score_sum))
+    if found.num_examples > MAX_EXAMPLES or _LARGEST_SUM < largest < np.inf:
+        raise UpdateRefused(f"It counts {found.num_examples:.3g} examples and sums of {largest:.3g}.")
+    check_count(client, found.num_examples)
+    merge([found])
+    return found
+
+
+def _is_finite(one: Observations) -> bool:
+    columns = [np.array([one.loss_sum, one.score_sum]), one.losses, one.confidences]
+    for group in (one.details, one.outputs):
+        columns += [getattr(group, item.name) for item in fields(group)] if group is not None else []
+    return all(np.isfinite(column).all() for column in columns)

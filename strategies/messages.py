@@ -16,10 +16,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.constant import SType
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError, FlowerUnlearningError, UpdateRefused
@@ -28,6 +28,7 @@ from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget
 from unlearning.stores import Arrays
 from unlearning.training import TrainingSettings
+from unlearning.untrusted import MAX_ARRAYS, as_line, json_object, npy_array
 
 TRAIN, UNLEARN, MEASURE, WHOAMI = "train", "train.unlearn", "evaluate", "query.whoami"
 SESSION = "train.session"
@@ -38,6 +39,14 @@ NUM_EXAMPLES = "num-examples"
 ROUND = "server-round"
 CLIENT_ID = "client-id"
 """The id by which the server knows the client that it asks to train, which is not always what a node declares."""
+
+MAX_EXAMPLES = 10**12
+"""No client has as many examples; counts below can be added up and multiplied without losing one."""
+
+SITE_REQUESTS = 20
+"""So many requests filed at a site travel with one answer at most; the others with the next ones."""
+SITE_REQUEST_BYTES = 14 * 2**20
+"""So much JSON they take at most; what is around them fits into the rest of `untrusted.MAX_JSON_BYTES`."""
 
 PEAK_MEMORY = "peak-memory"
 """Under this key of its JSON a client's answer says what memory its work took at most."""
@@ -58,8 +67,9 @@ def beside_the_model(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
     """The other arrays of a record.
 
     Raises:
-        UpdateRefused: one cannot be read.
+        UpdateRefused: one cannot be read, or they are too many.
     """
+    _check_number(arrays)
     return {name: _numpy(name, array) for name, array in arrays.items() if name != VECTOR}
 
 
@@ -83,15 +93,17 @@ def by_preparation(arrays: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, ND
     return found
 
 
-def vector_of(arrays: ArrayRecord) -> Vector:
+def vector_of(arrays: ArrayRecord, *, max_size: int | None = None) -> Vector:
     """The one flat array of a record.
+
+    max_size: how many numbers it may hold, where that is known.
 
     Raises:
         UpdateRefused: there is none, or it cannot be read.
     """
     if VECTOR not in arrays:
-        raise UpdateRefused(f"The reply has no array {VECTOR!r}, it has {sorted(arrays)[:5]}.")
-    vector: Vector = _numpy(VECTOR, arrays[VECTOR])
+        raise UpdateRefused(f"The reply has no array {VECTOR!r}, it has {as_line(sorted(arrays)[:5], 100)}.")
+    vector: Vector = _numpy(VECTOR, arrays[VECTOR], max_size)
     return vector
 
 
@@ -144,7 +156,7 @@ def instruction_record(instruction: Instruction) -> ArrayRecord:
 def instruction_of(message: Message) -> tuple[str, Instruction]:
     """The method's name and the instruction in a message of type `train.unlearn`."""
     model, own = _arrays_of(message.content)
-    return instruction_from(values_of(message.content), model, own)
+    return instruction_from(told_values(message.content), model, own)
 
 
 def instruction_from(
@@ -173,13 +185,15 @@ def reply_content(reply: Reply, values: Mapping[str, Any]) -> RecordDict:
     )
 
 
-def reply_of(content: RecordDict) -> Reply:
+def reply_of(content: RecordDict, *, max_size: int | None = None) -> Reply:
     """The method's reply in a client's answer.
+
+    max_size: how many numbers its vector may hold, where that is known.
 
     Raises:
         UpdateRefused: a record or a value is missing or of the wrong type.
     """
-    vector, own = _arrays_of(content)
+    vector, own = _arrays_of(content, max_size)
     return checked_reply(vector, _metrics_of(content), own, values_of(content).get("values", {}))
 
 
@@ -192,11 +206,13 @@ def checked_reply(
     """A method's reply from its parts; the number of examples comes as one of the `metrics`.
 
     Raises:
-        UpdateRefused: the number of examples makes no sense.
+        UpdateRefused: the number of examples makes no sense, or the values are not by name.
     """
     count = metrics.get(NUM_EXAMPLES, 0.0)
-    if not np.isfinite(count) or count < 0:
-        raise UpdateRefused(f"The reply counts {count} examples.")
+    if not 0 <= count <= MAX_EXAMPLES or count != int(count):  # NaN is in no interval
+        raise UpdateRefused(f"The reply counts {count:g} examples.")
+    if not isinstance(values, Mapping):
+        raise UpdateRefused("The reply's values are not by name.")
     measures = {name: value for name, value in metrics.items() if name != NUM_EXAMPLES}
     return Reply(vector=vector, num_examples=int(count), metrics=measures, arrays=arrays, values=values)
 
@@ -216,7 +232,7 @@ def arrays_content(arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]
 
 def with_values(content: RecordDict, values: Mapping[str, Any]) -> RecordDict:
     """The same answer with `values` among its JSON."""
-    config = ConfigRecord({"json": json.dumps({**values_of(content), **values})})
+    config = ConfigRecord({"json": json.dumps({**told_values(content), **values})})
     return RecordDict({**content, CONFIG: config})
 
 
@@ -228,22 +244,32 @@ def named_arrays(content: RecordDict) -> dict[str, NDArray[Any]]:
     """
     if ARRAYS not in content.array_records:
         return {}
-    return {name: _numpy(name, array) for name, array in content.array_records[ARRAYS].items()}
+    record = content.array_records[ARRAYS]
+    _check_number(record)
+    return {name: _numpy(name, array) for name, array in record.items()}
 
 
 def values_of(content: RecordDict) -> Json:
-    """The JSON of a message; empty where there is none (a stock strategy sends none)."""
+    """The JSON of a client's answer; empty where there is none.
+
+    Raises:
+        UpdateRefused: it is not what `unlearning.untrusted.json_object` reads.
+    """
+    text = _text_of(content)
+    return json_object(text) if text else {}
+
+
+def told_values(content: RecordDict) -> Json:
+    """The JSON of what the server tells, of any length; empty where there is none (a stock strategy sends none)."""
+    text = _text_of(content)
+    values: Json = json.loads(text) if text else {}
+    return values
+
+
+def _text_of(content: RecordDict) -> str:
     record = content.config_records.get(CONFIG)
     text = record.get("json", "") if record is not None else ""
-    if not isinstance(text, str) or not text:
-        return {}
-    try:
-        values = json.loads(text)
-    except ValueError as exc:
-        raise UpdateRefused(f"The message carries malformed JSON: {exc}.") from exc
-    if not isinstance(values, dict):
-        raise UpdateRefused("The message's JSON is not an object.")
-    return values
+    return text if isinstance(text, str) else ""
 
 
 def round_of(message: Message) -> int:
@@ -259,22 +285,28 @@ def count_bytes(content: RecordDict) -> int:
     return sum(record.count_bytes() for group in records for record in group.values())
 
 
-def _arrays_of(content: RecordDict) -> tuple[Vector, dict[str, NDArray[Any]]]:
+def _arrays_of(content: RecordDict, max_size: int | None = None) -> tuple[Vector, dict[str, NDArray[Any]]]:
     if ARRAYS not in content.array_records:
         raise UpdateRefused("The message carries no arrays.")
     record = content.array_records[ARRAYS]
-    return vector_of(record), beside_the_model(record)
+    return vector_of(record, max_size=max_size), beside_the_model(record)
 
 
-def _numpy(name: str, array: Array) -> NDArray[Any]:
+def _check_number(record: ArrayRecord) -> None:
+    if len(record) > MAX_ARRAYS:
+        raise UpdateRefused(f"It carries {len(record):,} arrays; at most {MAX_ARRAYS:,} are read.")
+
+
+def _numpy(name: str, array: Array, max_size: int | None = None) -> NDArray[Any]:
     """The numbers of an array whose bytes are the sender's, so they may be anything."""
+    if array.stype != SType.NUMPY:
+        raise UpdateRefused(
+            f"The array {as_line(name, 60)!r} is not one of numpy's but {as_line(array.stype, 60)!r}."
+        )
     try:
-        found = array.numpy()
-    except (ValueError, TypeError, OSError, EOFError, BadZipFile) as exc:
-        raise UpdateRefused(f"The array {name!r} cannot be read: {type(exc).__name__}.") from exc
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiub":
-        raise UpdateRefused(f"The array {name!r} does not hold numbers.")
-    return found
+        return npy_array(array.data, max_size=max_size)
+    except UpdateRefused as exc:
+        raise UpdateRefused(f"The array {as_line(name, 60)!r} cannot be read: {exc}") from exc
 
 
 def _metrics_of(content: RecordDict) -> dict[str, float]:

@@ -14,8 +14,11 @@ from logging import getLogger
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from strategies.exchange import exchange
-from strategies.messages import WHOAMI, compose, values_of
+from strategies.exchange import each_read, exchange
+from strategies.messages import WHOAMI, Json, compose
+from unlearning.errors import UpdateRefused
+from unlearning.requests import MAX_ID_LENGTH
+from unlearning.untrusted import as_line
 
 _log = getLogger(__name__)
 
@@ -41,10 +44,14 @@ class Roster:
         self._members: dict[int, Member] = {}
         self._silent: dict[int, int] = {}
         self._impostors: Mapping[str, str] = {}
+        self._unreadable: dict[int, str] = {}
 
     @property
     def impostors(self) -> Mapping[str, str]:
-        """Nodes, as `node N`, that claimed a client's id when it was last looked, and were not believed."""
+        """Nodes, as `node N`, that were online when it was last looked and speak for nobody, and why.
+
+        They claimed another client's id, or did not say theirs in a way that can be read.
+        """
         return dict(self._impostors)
 
     def online(self, grid: Grid) -> Mapping[str, Member]:
@@ -52,7 +59,9 @@ class Roster:
         nodes = {node.node_id: node for node in grid.get_nodes()}
         self._identify(grid, {key: node for key, node in nodes.items() if key not in self._members})
         found: dict[str, Member] = {}
-        impostors: dict[str, str] = {}
+        impostors = {
+            f"node {node_id}": why for node_id, why in sorted(self._unreadable.items()) if node_id in nodes
+        }
         for node_id in sorted(nodes, key=lambda key: nodes[key].last_activated_at):
             member = self._members.get(node_id)
             if member is None:
@@ -91,9 +100,26 @@ class Roster:
             return
         asked = {key: compose(node_id, WHOAMI, 0, {}) for key, node_id in unnamed.items()}
         answers = exchange(grid, asked, timeout_s=self._timeout_s)
-        for key, content in answers.replies.items():
-            client_id = str(values_of(content).get("client-id", ""))
-            if client_id:
-                self._members[unnamed[key]] = Member(client_id, unnamed[key])
-        for key in answers.failures:
+        ids, refused = each_read(answers.values, _declared_id)
+        for key, client_id in ids.items():
+            self._members[unnamed[key]] = Member(client_id, unnamed[key])
+            self._unreadable.pop(unnamed[key], None)
+        for key, why in {**answers.refused, **refused}.items():
+            if key in unnamed:
+                self._unreadable[unnamed[key]] = f"It does not say which client it is: {why}"
+        for key in {*answers.failures, *refused}:
             self._silent[unnamed[key]] = self._silent.get(unnamed[key], 0) + 1
+
+
+def _declared_id(_node: str, values: Json) -> str:
+    """The client's id in an answer.
+
+    Raises:
+        UpdateRefused: there is none, or none that could be logged and filed under.
+    """
+    client_id = values.get("client-id")
+    if not isinstance(client_id, str) or client_id != as_line(client_id, MAX_ID_LENGTH) or not client_id:
+        raise UpdateRefused(
+            f"{as_line(client_id, 60)!r} is no id: 1 to {MAX_ID_LENGTH} printable characters."
+        )
+    return client_id

@@ -8,8 +8,8 @@ list of members travels. Round, sampling, learning rate and withheld data are th
     back           the same, each trained; `counts`, the number of examples behind each, 0 where there was none
 """
 
-from collections.abc import Mapping, Sequence
-from logging import getLogger
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,15 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from strategies.exchange import each_read
 from strategies.fedavg import FedAvg
-from strategies.messages import named_arrays
+from strategies.messages import MAX_EXAMPLES, named_arrays
 from strategies.roster import Member
 from strategies.updates import check_norm, check_vector, over_the_median
-from unlearning.errors import DataError, UpdateRefused
+from unlearning.errors import UpdateRefused
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Forget
-from unlearning.verification.shadow_models import ShadowFits
-
-_log = getLogger(__name__)
+from unlearning.verification.shadow_models import ShadowFits, joined_fits
 
 TRAIN_SHADOWS, FIT_SHADOWS = "train.shadows", "evaluate.shadows"
 COUNTS = "counts"
@@ -100,18 +99,13 @@ def averaged(
     replies: Mapping[str, RecordDict],
     own: Sequence[Local],
     fedavg: FedAvg,
-) -> tuple[list[Vector], list[str]]:
-    """The shadow models after a round, and the clients that took part in it, sorted.
+) -> tuple[list[Vector], list[str], dict[str, str]]:
+    """The shadow models after a round; the clients that took part in it, sorted; and who was refused and why.
 
     own: what the server trained on its test examples, each of which counts as one more client. An answer that may not
-    enter is left out whole, with a warning; a shadow model that nobody trained stays as it is.
+    enter is left out whole; a shadow model that nobody trained stays as it is.
     """
-    accepted: dict[str, Local] = {}
-    for client, content in replies.items():
-        try:
-            accepted[client] = _checked(client, content, before, fedavg)
-        except UpdateRefused as exc:
-            _log.warning("The shadow models of client %s are refused: %s", client, exc)
+    accepted, refused = each_read(replies, lambda client, content: _checked(client, content, before, fedavg))
     models: list[Vector] = []
     for number, start in enumerate(before):
         mine = {client: local[number] for client, local in accepted.items() if number in local}
@@ -122,20 +116,29 @@ def averaged(
             if number in local:
                 entering[f" {part}"] = local[number]  # no client's id begins with a blank
         models.append(weighted_mean(entering) if entering else start)
-    return models, sorted(accepted)
+    return models, sorted(accepted), refused
 
 
-def fits_of(content: RecordDict, name: str) -> ShadowFits | None:
-    """What a client's shadow models say of its set `name`; None where it has none, or it is malformed."""
-    try:
-        arrays = named_arrays(content)
-        own = {
-            key.removeprefix(f"{name}."): value for key, value in arrays.items() if key.startswith(f"{name}.")
-        }
-        return ShadowFits.from_arrays(own) if own else None
-    except (DataError, UpdateRefused, ValueError, TypeError) as exc:
-        _log.warning("An answer about shadow models is malformed and left out: %s", exc)
-        return None
+def joined(
+    replies: Mapping[str, RecordDict], name: str, clients: Iterable[str]
+) -> tuple[ShadowFits | None, dict[str, str]]:
+    """What the clients' shadow models say of their sets `name`, one after another, and who was refused and why."""
+    among = set(clients)
+    asked = {client: content for client, content in replies.items() if client in among}
+    found, refused = each_read(asked, partial(_fits, name))
+    fits = [one for one in found.values() if one is not None]
+    return joined_fits(fits) if fits else None, refused
+
+
+def _fits(name: str, _client: str, content: RecordDict) -> ShadowFits | None:
+    """What a client's shadow models say of its set `name`; None where it has none.
+
+    Raises:
+        DataError, UpdateRefused: it is malformed.
+    """
+    arrays = named_arrays(content)
+    own = {key.removeprefix(f"{name}."): value for key, value in arrays.items() if key.startswith(f"{name}.")}
+    return ShadowFits.from_arrays(own) if own else None
 
 
 def _checked(client: str, content: RecordDict, before: Sequence[Vector], fedavg: FedAvg) -> Local:
@@ -146,7 +149,12 @@ def _checked(client: str, content: RecordDict, before: Sequence[Vector], fedavg:
     """
     arrays = named_arrays(content)
     counts = arrays.pop(COUNTS, np.zeros(0))
-    if counts.shape != (len(before),) or not np.isfinite(counts).all() or (counts < 0).any():
+    if (
+        counts.shape != (len(before),)
+        or not np.isfinite(counts).all()
+        or (counts < 0).any()
+        or (counts > MAX_EXAMPLES).any()
+    ):
         raise UpdateRefused(f"It counts the examples of {counts.shape} models, asked were {len(before)}.")
     found: dict[int, tuple[int, Vector]] = {}
     for number in np.flatnonzero(counts >= 1).tolist():

@@ -5,6 +5,7 @@ are recovery. The live loop drives the same four functions and keeps `state` in 
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from logging import getLogger
 from typing import Any
 
@@ -12,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from strategies.exchange import each_read
 from strategies.fedavg import FedAvg, RoundOutcome
 from strategies.messages import (
     SESSION,
@@ -26,7 +28,7 @@ from strategies.messages import (
 )
 from strategies.roster import Member
 from strategies.updates import check_norm, check_vector
-from unlearning.errors import MethodFailed, UpdateRefused
+from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
 from unlearning.methods.method import (
     NUM_RETAINED,
     RETAINED_UPDATE,
@@ -41,6 +43,7 @@ from unlearning.methods.method import (
 )
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.tasks import make_task
+from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)
 
@@ -96,6 +99,10 @@ class UnlearningStrategy(Strategy):
             for client, forget in sorted(forgets.items())
             if not self.fedavg.exclusions.is_forgotten(client)
         }
+
+    def concerns(self, client: str) -> bool:
+        """Whether the client has something to forget."""
+        return any(target.client_id in (None, client) for target in self.targets)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -175,16 +182,17 @@ class UnlearningStrategy(Strategy):
         """
         if self.is_finished and self._problem is None:
             return self.fedavg.aggregate_train(server_round, replies)
-        accepted: dict[str, Reply] = {}
-        refused: dict[str, str] = {}
+        answers: dict[str, Message] = {}
         for message in replies:
             client = self.fedavg.roster.client_of(message.metadata.src_node_id)
-            if message.has_error() or client is None:
-                continue
-            try:
-                accepted[client] = reply_of(message.content)
-            except UpdateRefused as exc:
-                refused[client] = str(exc)
+            if not message.has_error() and client is not None:
+                answers[client] = message
+        most = (
+            None
+            if self.method.info.replies_have_any_length or self.state is None
+            else self.state.parameters.size
+        )
+        accepted, refused = each_read(answers, lambda _, message: reply_of(message.content, max_size=most))
         state = self.aggregate(accepted, refused)
         return model_record(state.parameters), None
 
@@ -203,30 +211,66 @@ class UnlearningStrategy(Strategy):
             self.fedavg.outcome = RoundOutcome()
             return self._committed(self.state)
         assert self._problem is not None, "instructions come first"
-        reasons = dict(refused or {})
-        accepted: dict[str, Reply] = {}
-        for client, reply in sorted(replies.items()):
-            try:
-                self._check(client, reply, self.state)
-            except UpdateRefused as exc:
-                reasons[client] = str(exc)
-            else:
-                accepted[client] = reply
-        for client, reason in sorted(reasons.items()):
-            _log.warning("The answer of client %s is refused: %s", client, reason)
-        self.fedavg.outcome = RoundOutcome(
-            participants={client: reply.num_examples for client, reply in accepted.items()},
-            refused=reasons,
-        )
-        try:
-            self.state = self.method.aggregate(self._problem, self.state, accepted)
-        except UpdateRefused as exc:  # of a method that checks its vectors itself
-            raise MethodFailed(f"An answer cannot be used: {exc}", retryable=True) from exc
+        state = self.state
+        accepted, reasons = each_read(replies, lambda client, reply: self._checked(client, reply, state))
+        reasons |= refused or {}
+        self.state = self._aggregated(self._problem, state, accepted, reasons)
         if not self.state.finished:
             return self.state
         kept = {name: num_retained(item) for name, item in accepted.items() if NUM_RETAINED in item.values}
         self.fedavg.num_examples = {**self.fedavg.num_examples, **kept}
         return self._committed(self.state)
+
+    def _aggregated(
+        self, problem: Problem, state: UnlearningState, accepted: dict[str, Reply], reasons: dict[str, str]
+    ) -> UnlearningState:
+        """The method's next state, if need be without the one client whose answer it cannot make use of.
+
+        Answers that passed every check may still carry what only the method looks at.
+
+        Raises:
+            MethodFailed: the replies do not suffice, or leaving out any one of them does not help.
+        """
+        try:
+            following = self.method.aggregate(problem, state, accepted)
+        except (MethodFailed, UpdateRefused) as exc:
+            self._record(accepted, reasons)
+            if isinstance(exc, MethodFailed):
+                raise
+            raise MethodFailed(f"An answer cannot be used: {exc}", retryable=True) from exc
+        except Exception as exc:
+            if isinstance(exc, FlowerUnlearningError | OSError):
+                raise
+            _log.exception("%s cannot make use of the answers.", self.method.info.title)
+            following, culprit = self._without_one(problem, state, accepted, exc)
+            reasons[culprit] = f"The method cannot make use of it: {reason_of(exc)}"
+            del accepted[culprit]
+        self._record(accepted, reasons)
+        return following
+
+    def _without_one(
+        self, problem: Problem, state: UnlearningState, accepted: Mapping[str, Reply], error: Exception
+    ) -> tuple[UnlearningState, str]:
+        """The next state without the answer of one client, the first without which there is one; and who it is.
+
+        Raises:
+            MethodFailed: there is none.
+        """
+        for client in accepted:
+            others = {other: reply for other, reply in accepted.items() if other != client}
+            with suppress(Exception):
+                return self.method.aggregate(problem, state, others), client
+        raise MethodFailed(
+            f"{self.method.info.title} cannot make use of the answers: {reason_of(error)}", retryable=True
+        ) from error
+
+    def _record(self, accepted: Mapping[str, Reply], reasons: Mapping[str, str]) -> None:
+        for client, reason in sorted(reasons.items()):
+            _log.warning("The answer of client %s is refused: %s", client, reason)
+        self.fedavg.outcome = RoundOutcome(
+            participants={client: reply.num_examples for client, reply in accepted.items()},
+            refused=dict(sorted(reasons.items())),
+        )
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -250,7 +294,7 @@ class UnlearningStrategy(Strategy):
         content = {**values, **self.fedavg.site_values(client)}
         return compose(self._asked[client].node_id, kind, server_round, content, arrays)
 
-    def _check(self, client: str, reply: Reply, state: UnlearningState) -> None:
+    def _checked(self, client: str, reply: Reply, state: UnlearningState) -> Reply:
         if client not in self._asked:
             raise UpdateRefused("It was not asked.")
         like = reply.vector if self.method.info.replies_have_any_length else state.parameters
@@ -262,6 +306,7 @@ class UnlearningStrategy(Strategy):
         if self.method.info.replies_are_updates:
             for update in (reply.vector, *([] if beside is None else [beside])):
                 check_norm(update, self.fedavg.settings.max_update_norm)
+        return reply
 
     def _committed(self, state: UnlearningState) -> UnlearningState:
         self.fedavg.exclusions = self.fedavg.exclusions.including(self.targets)

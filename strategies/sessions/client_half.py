@@ -10,17 +10,17 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from logging import getLogger
 from typing import Any
 
 import grpc
 
-from strategies.messages import Json, failure_values
+from strategies.messages import failure_values
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.endpoint import Tls, open_channel
 from strategies.sessions.framing import Assembler, Parcel, frames
-from strategies.sessions.parcels import Invitation, failure_parcel, instruction_of, reply_parcel
+from strategies.sessions.parcels import Account, Invitation, failure_parcel, instruction_of, reply_parcel
 from strategies.sessions.session_pb2_grpc import SessionServiceStub
 from unlearning.errors import FlowerUnlearningError, SessionError
 from unlearning.methods.method import Instruction, Reply
@@ -44,22 +44,6 @@ _FINAL = frozenset(
 
 Answering = Callable[[str, int, Instruction], Reply]
 """The reply to an instruction of the method of that name in that round of the server."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """What a client did in a session. Bytes are of frames, seconds of wall time."""
-
-    instructions: int = 0
-    seconds_computing: float = 0.0
-    seconds: float = 0.0
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    connections: int = 0
-
-    def to_json(self) -> Json:
-        """As the client's Flower reply carries it."""
-        return asdict(self)
 
 
 def attend(

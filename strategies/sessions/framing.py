@@ -1,11 +1,10 @@
 """Frames: a parcel (JSON and arrays) in bounded pieces, and back.
 
-What arrives is checked before room is made for it: sizes, types, order. The JSON and each array have a
-buffer of their own, so an array is used where it was received.
+What arrives is checked before room is made for it: sizes, types, order; and room is made for what has arrived, not
+for what is announced. The JSON and each array have a buffer of their own, so an array is used where it was received.
 """
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.sessions import session_pb2 as pb
-from unlearning.errors import SessionError
+from unlearning.errors import SessionError, UpdateRefused
 from unlearning.parameters import content_hash
+from unlearning.untrusted import (
+    MAX_ARRAYS,
+    MAX_JSON_BYTES,
+    array_of,
+    as_line,
+    checked_dtype,
+    checked_size,
+    json_object,
+)
 
 CHUNK_BYTES = 2**20
 MAX_FRAME_BYTES = 2 * CHUNK_BYTES
@@ -69,8 +77,8 @@ class Assembler:
         self._limit = limit_bytes
         self._kept: dict[str, NDArray[Any]] = {}
         self._header: pb.Header | None = None
+        self._sizes: list[int] = []
         self._sections: list[bytearray] = []
-        self._filled = self._section = 0
 
     def add(self, frame: pb.Frame) -> Parcel | None:
         """The parcel that `frame` completes, if it does.
@@ -79,47 +87,57 @@ class Assembler:
             SessionError: the frame is out of order, malformed or above a limit.
         """
         kind = frame.WhichOneof("kind")
-        if kind == "header" and self._header is None:
-            self._begin(frame.header)
-        elif kind == "chunk" and self._header is not None:
-            self._fill(frame.chunk.data)
-        else:
-            raise SessionError(f"A frame of kind {kind!r} came out of order.")
-        assert self._header is not None
-        if self._section < len(self._sections):
-            return None
-        header, self._header = self._header, None
-        return self._parcel(header)
+        try:
+            if kind == "header" and self._header is None:
+                self._begin(frame.header)
+            elif kind == "chunk" and self._header is not None:
+                self._fill(frame.chunk.data)
+            else:
+                raise SessionError(f"A frame of kind {kind!r} came out of order.")
+            if len(self._sections) < len(self._sizes) or len(self._sections[-1]) < self._sizes[-1]:
+                return None
+            assert self._header is not None
+            header, self._header = self._header, None
+            return self._parcel(header)
+        except UpdateRefused as exc:
+            raise SessionError(str(exc)) from exc
 
     def _begin(self, header: pb.Header) -> None:
         sizes = [header.json_bytes]
+        names = {array.name for array in header.arrays}
+        if len(names) < len(header.arrays) or len(names) > MAX_ARRAYS or header.json_bytes > MAX_JSON_BYTES:
+            raise SessionError(
+                f"A parcel of {header.json_bytes:,} bytes of JSON and {len(header.arrays):,} arrays of {len(names):,} "
+                f"names is announced; {MAX_JSON_BYTES:,} bytes and {MAX_ARRAYS:,} arrays are the limit."
+            )
         for array in header.arrays:
             if array.is_known:
                 if array.content_hash not in self._kept:
-                    raise SessionError(f"Array {array.name!r} is said to be known here and is not.")
+                    raise SessionError(
+                        f"Array {as_line(array.name, 40)!r} is said to be known here and is not."
+                    )
             else:
-                sizes.append(math.prod(array.shape) * _dtype(array).itemsize)
+                sizes.append(checked_size(array.shape, checked_dtype(array.dtype)))
         if sum(sizes) > self._limit:
             raise SessionError(
                 f"A parcel of {sum(sizes):,} bytes is announced; the limit is {self._limit:,} bytes."
             )
         self._header = header
-        self._sections = [bytearray(size) for size in sizes]
-        self._section = self._filled = 0
+        self._sizes, self._sections = sizes, [bytearray()]
         self._skip_full()
 
     def _fill(self, data: bytes) -> None:
-        section = self._sections[self._section]
-        expected = min(CHUNK_BYTES, len(section) - self._filled)
+        section, size = self._sections[-1], self._sizes[len(self._sections) - 1]
+        expected = min(CHUNK_BYTES, size - len(section))
         if len(data) != expected:
             raise SessionError(f"A chunk of {len(data):,} bytes came where {expected:,} were expected.")
-        section[self._filled : self._filled + expected] = data
-        self._filled += expected
+        section += data
         self._skip_full()
 
     def _skip_full(self) -> None:
-        while self._section < len(self._sections) and self._filled == len(self._sections[self._section]):
-            self._section, self._filled = self._section + 1, 0
+        sizes, sections = self._sizes, self._sections
+        while len(sections) < len(sizes) and len(sections[-1]) == sizes[len(sections) - 1]:
+            sections.append(bytearray())
 
     def _parcel(self, header: pb.Header) -> Parcel:
         text, *buffers = self._sections
@@ -129,11 +147,10 @@ class Assembler:
             if array.is_known:
                 arrays[array.name] = self._kept[array.content_hash]
                 continue
-            raw = np.frombuffer(buffers.pop(0), dtype=_dtype(array)).reshape(tuple(array.shape))
-            arrays[array.name] = raw.astype(raw.dtype.newbyteorder("="), copy=False)
+            arrays[array.name] = array_of(buffers.pop(0), checked_dtype(array.dtype), array.shape)
             if array.content_hash:
                 self._keep(array.name, array.content_hash, arrays[array.name])
-        return Parcel(exchange=header.exchange, values=_object(bytes(text)), arrays=arrays)
+        return Parcel(exchange=header.exchange, values=json_object(bytes(text)), arrays=arrays)
 
     def _keep(self, name: str, digest: str, array: NDArray[Any]) -> None:
         if content_hash(array) != digest:
@@ -148,23 +165,3 @@ def _chunks(data: memoryview) -> Iterator[pb.Frame]:
 
 def _little_endian(array: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(array.shape)
-
-
-def _dtype(array: pb.ArrayHeader) -> np.dtype[Any]:
-    try:
-        dtype = np.dtype(array.dtype)
-    except TypeError as exc:
-        raise SessionError(f"Array {array.name!r} has no dtype that is known here: {array.dtype!r}.") from exc
-    if dtype.kind not in "fiub" or dtype.str.startswith(">"):
-        raise SessionError(f"Array {array.name!r} may not be of dtype {array.dtype!r}.")
-    return dtype
-
-
-def _object(text: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as exc:
-        raise SessionError(f"A parcel carries malformed JSON: {exc}.") from exc
-    if not isinstance(value, dict):
-        raise SessionError("A parcel's JSON is not an object.")
-    return value

@@ -18,8 +18,8 @@ from strategies.exchange import Failure
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.framing import Assembler, Parcel, frames
 from strategies.sessions.parcels import reply_of
-from unlearning.errors import SessionError
 from unlearning.methods.method import Reply
+from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)
 
@@ -45,7 +45,8 @@ class Line:
     """One client's part in the session. Times are of the monotonic clock.
 
     connection: the number of its newest stream; instruction: what it has not answered yet.
-    lost: why it is not waited for any more; has_returned: whether its Flower message was answered.
+    lost: why it is not waited for any more; is_refused: because of what it sent.
+    has_returned: whether its Flower message was answered.
     """
 
     client: str
@@ -60,6 +61,7 @@ class Line:
     answer: Reply | Failure | None = None
     lost: str = ""
     has_returned: bool = False
+    is_refused: bool = False
 
 
 class Lines:
@@ -158,20 +160,22 @@ class Lines:
                     self.bytes_received += frame.ByteSize()
                     if parcel is not None and line.stream is stream:
                         self._take(line, parcel)
-        except SessionError as exc:
-            _log.warning("The stream of client %s is refused: %s", line.client, exc)
-            with self.changed:
-                stream.refusal = str(exc)
-                line.lost = line.lost or f"it was refused: {exc}"
-                self.changed.notify_all()
         except grpc.RpcError:
             pass  # the stream is over; `_detach` is told by gRPC
+        except Exception as exc:  # noqa: BLE001 - the frames are the client's, and so is what they lead to
+            reason = reason_of(exc)
+            _log.warning("The stream of client %s is refused: %s", line.client, reason)
+            with self.changed:
+                stream.refusal = reason
+                line.lost = line.lost or f"it was refused: {reason}"
+                line.is_refused = True
+                self.changed.notify_all()
 
     def _take(self, line: Line, parcel: Parcel) -> None:
         if parcel.exchange != self.number or line.answer is not None:
             _log.info("A late or repeated reply of client %s is ignored.", line.client)
             return
-        line.answer = reply_of(parcel)
+        line.answer = reply_of(line.client, parcel)
         line.instruction = None
         self.changed.notify_all()
 

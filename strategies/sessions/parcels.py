@@ -1,10 +1,10 @@
 """What travels in a session: invitations, instructions and replies, as parcels and back."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from strategies.exchange import Failure, reported_failure
+from strategies.exchange import Failure, each_read, reported_failure
 from strategies.messages import (
     NUM_EXAMPLES,
     ROUND,
@@ -17,6 +17,7 @@ from strategies.messages import (
 from strategies.sessions.framing import Parcel
 from unlearning.errors import SessionError, UpdateRefused
 from unlearning.methods.method import Instruction, Reply
+from unlearning.untrusted import as_line
 
 INVITATION, ACCOUNT = "session", "account"
 """Under these keys a Flower message carries the invitation, and its reply the account."""
@@ -46,6 +47,35 @@ class Invitation:
             return cls(**value)
         except TypeError as exc:
             raise SessionError(f"The message carries no invitation to a session: {exc}.") from exc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What a client says it did in a session. Bytes are of frames, seconds of wall time."""
+
+    instructions: int = 0
+    seconds_computing: float = 0.0
+    seconds: float = 0.0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    connections: int = 0
+
+    def to_json(self) -> Json:
+        """As the client's Flower reply carries it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Account | None":
+        """The inverse of `to_json`; None where it is anything else, for a client may send that. More is passed over."""
+        if not isinstance(value, Mapping):
+            return None
+        found: dict[str, Any] = {item.name: value.get(item.name) for item in fields(cls)}
+        if not all(type(one) in (int, float) and 0 <= one < _MOST for one in found.values()):
+            return None
+        return cls(**found)
+
+
+_MOST = 2**63
 
 
 def instruction_parcel(
@@ -90,19 +120,24 @@ def failure_parcel(exchange: int, values: Json) -> Parcel:
     return Parcel(exchange=exchange, values=values, arrays={})
 
 
-def reply_of(parcel: Parcel) -> Reply | Failure:
-    """The reply, or why there is none."""
+def reply_of(client: str, parcel: Parcel) -> Reply | Failure:
+    """The reply, or why there is none; whatever is in the parcel."""
+    read, refused = each_read({client: parcel}, _reply)
+    return read[client] if client in read else Failure(refused[client], is_refusal=True)
+
+
+def _reply(_client: str, parcel: Parcel) -> Reply | Failure:
+    """The reply, or why the client has none.
+
+    Raises:
+        UpdateRefused: the reply is malformed.
+    """
     failure = reported_failure(parcel.values)
     if failure is not None:
         return failure
     arrays = dict(parcel.arrays)
-    try:
-        if VECTOR not in arrays:
-            raise UpdateRefused(f"The reply has no array {VECTOR!r}, it has {sorted(arrays)[:5]}.")
-        metrics = {str(name): float(value) for name, value in parcel.values["metrics"].items()}
-        metrics[NUM_EXAMPLES] = float(parcel.values[NUM_EXAMPLES])
-        return checked_reply(arrays.pop(VECTOR), metrics, arrays, dict(parcel.values["values"]))
-    except UpdateRefused as exc:
-        return Failure(str(exc))
-    except (KeyError, TypeError, ValueError, AttributeError) as exc:
-        return Failure(f"Its reply is malformed: {type(exc).__name__}: {exc}")
+    if VECTOR not in arrays:
+        raise UpdateRefused(f"The reply has no array {VECTOR!r}, it has {as_line(sorted(arrays)[:5], 100)}.")
+    metrics = {str(name): float(value) for name, value in parcel.values["metrics"].items()}
+    metrics[NUM_EXAMPLES] = float(parcel.values[NUM_EXAMPLES])
+    return checked_reply(arrays.pop(VECTOR), metrics, arrays, dict(parcel.values["values"]))

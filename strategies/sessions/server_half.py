@@ -14,13 +14,12 @@ import grpc
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from strategies.exchange import Exchange, Failure, reported_failure
+from strategies.exchange import Exchange, Failure, each_read, pulled, reported_failure
 from strategies.messages import Json, count_bytes, values_of
 from strategies.sessions.endpoint import Endpoint
 from strategies.sessions.lines import Line, Lines
-from strategies.sessions.parcels import ACCOUNT, INVITATION, Invitation, instruction_parcel
+from strategies.sessions.parcels import ACCOUNT, INVITATION, Account, Invitation, instruction_parcel
 from strategies.sessions.session_pb2_grpc import add_SessionServiceServicer_to_server
-from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Instruction, Reply
 from unlearning.parameters import Vector, content_hash
 
@@ -59,6 +58,7 @@ class Session:
         self._model: tuple[Vector, str] | None = None
         self._polled_at = 0.0
         self._accounts: dict[str, Message] = {}
+        self._values: dict[str, Json] = {}
         self._server: grpc.Server | None = None
 
     def __enter__(self) -> Self:
@@ -119,10 +119,11 @@ class Session:
             time.sleep(0.1)
         if self._server is not None:
             self._server.stop(1.0).wait()
-        for client, message in self._accounts.items():
-            _log.info("Session of client %s: %s", client, values_of(message.content).get(ACCOUNT))
+        for client, values in self._values.items():
+            _log.info("Session of client %s: %s", client, Account.from_json(values.get(ACCOUNT)))
         return Exchange(
             messages=dict(self._accounts),
+            values=dict(self._values),
             bytes_sent=lines.bytes_sent - before[0],
             bytes_received=lines.bytes_received - before[1],
             seconds=time.monotonic() - started,
@@ -163,7 +164,7 @@ class Session:
             if not line.lost and is_broken and now - line.detached_at > self._reconnect_s:
                 line.lost = f"its stream broke off and did not come back within {self._reconnect_s:g} s"
             if line.lost:
-                line.answer = Failure(line.lost)
+                line.answer = Failure(line.lost, is_refusal=line.is_refused)
             elif line.attached_at is not None and now - max(started, line.attached_at) > timeout_s:
                 line.answer = Failure(f"no answer within {timeout_s:g} s")
             return line.answer is None
@@ -179,6 +180,7 @@ class Session:
             replies=replies,
             exchange=Exchange(
                 failures=failures,
+                refused={client: one.reason for client, one in failures.items() if one.is_refusal},
                 bytes_sent=sent,
                 bytes_received=received,
                 seconds=time.monotonic() - started,
@@ -195,29 +197,34 @@ class Session:
         if not waiting or time.monotonic() - self._polled_at < _POLL_S:
             return
         self._polled_at = time.monotonic()
-        for reply in self._grid.pull_messages(list(waiting)):
-            line = waiting.get(reply.metadata.reply_to_message_id)
+        for asked, reply in pulled(self._grid, list(waiting)):
+            line = waiting.get(asked if isinstance(reply, str) else reply.metadata.reply_to_message_id)
             if line is not None:
                 with self._lines.changed:
                     self._returned(line, reply)
 
-    def _returned(self, line: Line, reply: Message) -> None:
+    def _returned(self, line: Line, reply: Message | str) -> None:
         line.has_returned = True
-        if reply.has_error():
-            line.lost = reply.error.reason or f"error code {reply.error.code}"
+        if isinstance(reply, str):
+            line.lost, line.is_refused = reply, True
             return
+        if reply.has_error():
+            line.lost = Failure(reply.error.reason or f"error code {reply.error.code}").reason
+            return
+        read, refused = each_read({line.client: reply}, lambda _, one: values_of(one.content))
+        if line.client in refused:
+            line.lost, line.is_refused = refused[line.client], True
+            return
+        values = read[line.client]
         self._lines.bytes_received += count_bytes(reply.content)
-        try:
-            failure = reported_failure(values_of(reply.content))
-            self._accounts[line.client] = reply
-        except UpdateRefused as exc:
-            failure = Failure(str(exc))
-        if failure is not None:
-            line.lost = str(failure)
-            if failure.is_final and line.answer is None:
-                line.answer = failure
-        else:
+        self._accounts[line.client], self._values[line.client] = reply, values
+        failure = reported_failure(values)
+        if failure is None:
             line.lost = line.lost or "it left the session"
+            return
+        line.lost = str(failure)
+        if failure.is_final and line.answer is None:
+            line.answer = failure
 
     def _hash(self, model: Vector) -> str:
         if self._model is None or self._model[0] is not model:

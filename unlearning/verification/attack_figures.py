@@ -7,6 +7,7 @@ having been trained on. What an attack learns, it learns from retained (members)
 """
 
 from collections.abc import Callable, Mapping
+from logging import getLogger
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from unlearning.verification.thresholds import (
     correctness_attack,
     threshold_attack,
 )
+
+_log = getLogger(__name__)
 
 YEOM, CONFIDENCE = "yeom", "confidence"
 MIA_U = "mia-u-euclidean"
@@ -69,6 +72,9 @@ def attack_figures(
             figures |= run()
         except DataError as exc:
             notes.append(f"{title}: {exc}")
+        except Exception as exc:  # noqa: BLE001 - the figures are the clients', and a deletion does not wait for an attack
+            _log.exception("%s cannot be computed", title)
+            notes.append(f"{title}: it cannot be computed of what was observed ({type(exc).__name__})")
     return figures, notes
 
 

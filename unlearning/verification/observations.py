@@ -127,6 +127,8 @@ class Observations:
                 f"Losses and confidences are one value each of at most {sums[0]:g} examples, got arrays of shapes "
                 f"{losses.shape} and {confidences.shape}."
             )
+        if any(not np.isfinite(arrays[name]).all() for name in ("labels", "correct") if name in arrays):
+            raise DataError("Labels of observations are numbers.")
         return cls(
             num_examples=int(sums[0]),
             loss_sum=float(sums[1]),

@@ -1,7 +1,9 @@
 """How much of (ε, δ) the deletions served so far have used up, and which next one would be too much.
 
-HF-online's releases are those of completed requests: each request's result in the ledger holds its own, so the
-account is the same after a crash, a restart and from a backup. It is computed in three places:
+A release is noted in the ledger, as an event of its request, before its model leaves this process. It counts from then
+on, whatever becomes of the attempt: the model may have been seen. The same deletion done again (the same request,
+model and noise) is the same release. So the account is the same after a crash, a restart and from a backup. It is
+computed in three places:
 
     accounted       when the method has finished, before anything is committed: refuses what exceeds the budget
     announce        after every round: what each next deletion would cost, for the door
@@ -11,21 +13,26 @@ What the noise rests on: `unlearning.certified.account`; what Δ is: `unlearning
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from server.ledger import Ledger
 from server.preparations import FIRST
 from server.state import Batch, FederationState, Phase
+from server.state_files import UNDONE_FILE
 from strategies.run_config import RunSettings
 from unlearning.certified import Account, AccountedRelease, Sensitivity
 from unlearning.certified.noise import largest_ratio
 from unlearning.errors import MethodFailed, UnsupportedRequest
-from unlearning.methods.carried_lengths import KeptLengths
+from unlearning.methods import UnlearningState
+from unlearning.methods.carried_lengths import KeptRounds
 from unlearning.methods.carried_vector_options import CarriedVectorOptions
-from unlearning.methods.carried_vectors import kept_lengths
-from unlearning.methods.deletion_sensitivity import deletion_sensitivity
-from unlearning.requests import Status, Target
-from unlearning.stores import DirectoryStore
+from unlearning.methods.carried_vectors import kept_rounds
+from unlearning.methods.deletion_sensitivity import Deletion, deletion_sensitivity
+from unlearning.parameters import content_hash
+from unlearning.requests import Target
+from unlearning.stores import DirectoryStore, Store
+from unlearning.training import initial_parameters
 
 if TYPE_CHECKING:
     from server.driver import Driver
@@ -36,13 +43,28 @@ FACT = "privacy"
 FINDING = "privacy account"
 """The finding of the report, and the key in a request's result, that hold the account."""
 
+RELEASED = "noise-released"
+"""The kind of the event of a release: its detail is the release, in plain values."""
+
 _RELEASE = "privacy_release"
 _ROUNDING = 1e-9  # a deletion that is planned to use up all of the budget must not fail by its last digit
 _USUAL_DELTA = 1e-5  # at which a deletion without noise or budget is spoken of
+_OLDER = "It was counted by an earlier version of this program, whose bounds did not hold in all cases."
+_UNDONE = f"A restore has undone deletions ({UNDONE_FILE}); releases that went with them are not known here any more."
 _WHAT_TO_DO = (
     "Choose retrain, which needs no noise; or give more noise (sigma) or a larger budget in prepare and restart the "
     "run. Noise that is larger from now on takes nothing back of what is used up."
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Records:
+    """What is kept of the rounds, and the hashes of the models that the next deletion and training began with."""
+
+    store: Store
+    kept: KeptRounds
+    model: str
+    start: str
 
 
 def budget_of(settings: RunSettings) -> CarriedVectorOptions | None:
@@ -57,46 +79,62 @@ def may_serve_together(settings: RunSettings, method: str) -> bool:
     return method != METHOD or budget_of(settings) is None
 
 
-def earlier_releases(ledger: Ledger) -> tuple[tuple[AccountedRelease, ...], frozenset[str]]:
-    """HF-online's releases so far, in their order, and the clients that they have forgotten."""
-    releases: dict[str, AccountedRelease] = {}
-    forgotten = set()
-    for request in ledger.list_requests(statuses=(Status.COMPLETED,)):
-        if request.method != METHOD or _RELEASE not in request.result:
+def earlier_releases(ledger: Ledger) -> tuple[AccountedRelease, ...]:
+    """HF-online's releases so far, in their order: all that were noted, also of attempts that failed since.
+
+    Of earlier versions, which noted none, those of completed requests; what they proved is not taken over.
+    """
+    releases: dict[tuple[str, str], AccountedRelease] = {}
+    for request in ledger.list_requests():
+        if request.method != METHOD:
             continue
-        release = AccountedRelease.restored(request.result[_RELEASE])
-        releases[release.name] = release  # requests that were served together share one
-        if request.target.client_id is not None:
-            forgotten.add(request.target.client_id)
-    return tuple(sorted(releases.values(), key=lambda one: one.number)), frozenset(forgotten)
+        if _RELEASE in request.result and not request.result[_RELEASE].get("after"):
+            release = AccountedRelease.restored(request.result[_RELEASE])
+            releases[release.name, ""] = replace(release, unmet=(*release.unmet, _OLDER))
+        for event in ledger.all_events(request.id):
+            if event.kind == RELEASED:
+                release = AccountedRelease.restored(event.detail)
+                releases[release.name, release.after] = release
+    return tuple(sorted(releases.values(), key=lambda one: one.number))
 
 
 def accounted(
-    driver: "Driver", state: FederationState, batch: Batch, findings: Mapping[str, Any]
+    driver: "Driver", state: FederationState, batch: Batch, found: UnlearningState
 ) -> dict[str, Any]:
-    """`findings` of a method that has finished, with the account where it is HF-online.
+    """The findings of a method that has finished, with the account where it is HF-online.
+
+    The release is in the ledger when this returns, before anything of it is committed or sent.
 
     Raises:
         MethodFailed: the deletion would use more than the budget; nothing of it may be committed.
     """
+    findings = dict(found.findings)
     if batch.method != METHOD:
-        return dict(findings)
+        return findings
     options = budget_of(driver.settings)
     own = batch.parameters
-    sigma = float(findings.get("σ", 0.0))
+    after = content_hash(found.parameters)
+    earlier = tuple(
+        release
+        for release in earlier_releases(driver.ledger)
+        if (release.name, release.after) != (batch.request_ids[0], after)
+    )
+    targets = frozenset(target.client_id for target in batch.targets if target.client_id is not None)
     declared = own.get("sensitivity") if options is None else options.sensitivity
-    earlier, forgotten = earlier_releases(driver.ledger)
-    forgotten |= {target.client_id for target in batch.targets if target.client_id is not None}
-    sensitivity, unmet = _sensitivity(driver, _lengths(driver, state), forgotten, earlier, declared)
+    sensitivity, unmet = _sensitivity(driver, state, targets, earlier, declared)
     release = AccountedRelease(
         name=batch.request_ids[0],
         number=state.round + 1,
-        sigma=sigma,
+        sigma=float(findings.get("σ", 0.0)),
         sensitivity=sensitivity,
         unmet=unmet,
+        clients=tuple(sorted(targets)),
+        before=content_hash(state.parameters),
+        after=after,
     )
     if options is not None:
         _refuse_if_spent(options, earlier, release)
+    driver.ledger.note(release.name, RELEASED, token=driver.token, now=driver.now(), detail=release.values())
     delta = own.get("delta") if options is None else options.delta
     account = Account(
         releases=(*earlier, release),
@@ -121,13 +159,15 @@ def announce(driver: "Driver", state: FederationState) -> None:
     options = budget_of(driver.settings)
     if options is None or state.phase is not Phase.TRAINING or METHOD not in state.prepared_since:
         return
-    earlier, forgotten = earlier_releases(driver.ledger)
-    kept = _lengths(driver, state)
+    earlier = earlier_releases(driver.ledger)
+    known = _records(driver, state)
     sensitivities = {}
     for record in driver.ledger.clients():
         client = record.client_id
         if options.has(client) and not state.exclusions.is_forgotten(client):
-            found, unmet = _sensitivity(driver, kept, forgotten | {client}, earlier, options.sensitivity)
+            found, unmet = _sensitivity(
+                driver, state, frozenset({client}), earlier, options.sensitivity, known
+            )
             sensitivities[client] = [None if found is None else found.value, list(unmet)]
     fact = {
         "epsilon": options.epsilon,
@@ -202,25 +242,38 @@ def _options(driver: "Driver") -> CarriedVectorOptions:
     return options
 
 
-def _lengths(driver: "Driver", state: FederationState) -> KeptLengths:
-    """The lengths of all rounds that the vectors were carried through."""
-    generation = state.generations.get(METHOD, FIRST)
-    return kept_lengths(_options(driver), DirectoryStore(driver.preparations.directory / METHOD / generation))
+def _records(driver: "Driver", state: FederationState) -> _Records:
+    store = DirectoryStore(driver.preparations.directory / METHOD / state.generations.get(METHOD, FIRST))
+    kept = kept_rounds(_options(driver), store)
+    is_whole = bool(kept.rounds) and kept.rounds[0].lengths.number == 1
+    return _Records(
+        store=store,
+        kept=kept,
+        model=content_hash(state.parameters),
+        start=kept.rounds[0].before if is_whole else _start(driver),
+    )
+
+
+def _start(driver: "Driver") -> str:
+    """The hash of the model that the present settings begin with: in the first rounds, nobody may have trained."""
+    return content_hash(initial_parameters(driver.task, driver.settings.seed))
 
 
 def _sensitivity(
     driver: "Driver",
-    kept: KeptLengths,
-    forgotten: frozenset[str],
+    state: FederationState,
+    targets: frozenset[str],
     earlier: Sequence[AccountedRelease],
     declared: float | None,
+    known: _Records | None = None,
 ) -> tuple[Sensitivity | None, tuple[str, ...]]:
-    return deletion_sensitivity(
-        driver.task,
-        _options(driver),
-        kept,
-        weight_decay=driver.settings.weight_decay,
-        forgotten=forgotten,
-        earlier=earlier,
-        declared=declared,
+    known = known or _records(driver, state)
+    kept_at = {client: known.store.rounds(client) for client in targets}
+    deletion = Deletion(
+        targets=targets,
+        model=known.model,
+        start=known.start,
+        kept_at={client: rounds[-1] if rounds else None for client, rounds in kept_at.items()},
+        unmet=(_UNDONE,) if (driver.state_dir / UNDONE_FILE).exists() else (),
     )
+    return deletion_sensitivity(known.kept, deletion, earlier, declared=declared)

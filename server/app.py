@@ -23,6 +23,7 @@ from server.ledger import Ledger
 from server.ledger_address import ledger_of_run
 from server.live_loop import LiveLoop
 from server.logs import log_to_flower
+from server.noise_secret import make_noise_secret
 from server.outages import run_through_outages
 from server.preparations import Preparations
 from server.restore_steps import refuse_half_restored
@@ -107,6 +108,7 @@ def open_driver(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterator[D
     private_state(state_dir)
     values = settings.model_dump(mode="json", by_alias=True)
     write_atomically(state_dir / SETTINGS_FILE, json.dumps(values, indent=1).encode())
+    make_noise_secret(state_dir)
     ledger = Ledger.open(ledger_of_run(settings.ledger, state_dir))
     try:
         preparations = Preparations(state_dir / KEPT, settings.preparations())

@@ -182,11 +182,21 @@ def check_replay(certificate: Certificate, directory: Path | None) -> Check:
         return _skipped(of, f"{note[:1].upper()}{note[1:]}." if note else "Give --replay DIRECTORY.")
     # Imported here because methods need PyTorch; the other checks do not.
     from server.certificate_replay import check_inputs, replay
+    from server.noise_secret import noise_key_for_replay
+    from server.state_files import NOISE_SECRET
 
+    asked = certificate.request
     try:
         check_inputs(directory, certificate)
-        done = replay(directory)
-    except CertificateError as exc:
+        key = noise_key_for_replay(directory, [asked.id, *asked.served_with])
+        if key is None and certificate.privacy is not None and certificate.privacy.sigma:
+            return _refused(
+                of,
+                f"The model's noise is derived from the server's secret, and there is no {NOISE_SECRET} beside these "
+                "inputs. Replay on the server, or with a copy of the secret in their directory.",
+            )
+        done = replay(directory, key)
+    except (CertificateError, ConfigurationError) as exc:
         return _refused(of, str(exc))
     if done.hash_before != certificate.model.before:
         return _refused(of, "The model that was kept is not the one that is certified as the model before.")

@@ -5,7 +5,7 @@ nothing else. It cannot show that the clients computed their replies as they sho
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,10 @@ def check_inputs(directory: Path, certificate: Certificate) -> None:
             raise CertificateError(f"{name} in {directory} is not the file that the certificate names.")
 
 
-def replay(directory: Path) -> Replayed:
+def replay(directory: Path, noise_key: bytes | None = None) -> Replayed:
     """Execute the method's server half with the kept replies, exchange for exchange.
+
+    noise_key: what the method's noise was derived from, if it adds any.
 
     Raises:
         CertificateError: the inputs cannot be read, or do not lead to an unlearned model.
@@ -61,7 +63,8 @@ def replay(directory: Path) -> Replayed:
     number = 0
     try:
         method, kept = method_named(begun.method), read_kept(directory, begun)
-        state = method.begin(_problem(begun, method, begun.problem, kept), begun.parameters)
+        first = _problem(begun, method, begun.problem, kept)
+        state = method.begin(replace(first, noise_key=noise_key), begun.parameters)
         for exchanged in read_exchanges(directory):
             number += 1
             if state.finished:

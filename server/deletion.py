@@ -18,12 +18,13 @@ from logging import getLogger
 from pathlib import Path
 
 from server import shadows
-from server.accounting import accounted, may_serve_together, result_of
+from server.accounting import METHOD, accounted, may_serve_together, result_of
 from server.admission import check_admissible
 from server.certificate_inputs import directory_of, discard
 from server.certificate_writing import recording, warn_of_kept_inputs, write_certificate
 from server.driver import Driver, Observed
 from server.giving_up import finish_giving_up, give_up
+from server.noise_secret import noise_key
 from server.report import write_report
 from server.reporting import report_of
 from server.state import Batch, FederationState, Phase
@@ -238,6 +239,7 @@ def _exchange(driver: Driver, state: FederationState, session: Session | None) -
         state=batch.method_state,
         rounds_trained=state.training_rounds,
         kept=driver.preparations.kept(state, batch),
+        noise_key=noise_key(driver.state_dir, batch.request_ids) if batch.method == METHOD else None,
     )
     number = state.round + 1
     done = carry_out(driver, session, strategy, number, state.parameters)
@@ -261,7 +263,7 @@ def _exchange(driver: Driver, state: FederationState, session: Session | None) -
         batch=replace(
             batch,
             method_state=None,
-            findings=accounted(driver, state, batch, method_state.findings),
+            findings=accounted(driver, state, batch, method_state),
             hash_unlearned=content_hash(method_state.parameters),
         ),
     )

@@ -157,6 +157,9 @@ class Driver:
                 models=models,
                 arrays=arrays_returned,
                 forgotten=state.exclusions,
+                refused=frozenset(self.fedavg.outcome.refused),
+                task=self.task,
+                training=self.settings.training(number),
             )
             following = self.preparations.after_round(following, accepted)
         return following, done

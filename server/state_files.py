@@ -12,6 +12,8 @@ CHECKPOINTS, KEPT, REPORTS, REPLAY, SHADOWS = "checkpoints", "kept", "reports", 
 SETTINGS_FILE = "settings.json"
 """The run's settings, which say what model a checkpoint's vector belongs to."""
 UNDONE_FILE, RESIDUE_FILE = "undone-by-restore.json", "residue-erased.json"
+NOISE_SECRET = "noise-secret"
+"""What the noise of released models is derived from (`server.noise_secret`)."""
 REPLACED, RESTORING = "replaced-", "restoring"
 SUPERLINK_DATABASE = Path("/var/lib/flower-unlearning/superlink.db")
 """Flower's own, beside the state directory, where deploy/ puts it."""
@@ -20,6 +22,7 @@ _OURS = (
     *FOLDERS,
     SETTINGS_FILE,
     UNDONE_FILE,
+    NOISE_SECRET,
     RESIDUE_FILE,
     f"{LEDGER_FILE}*",
     f"{REPLACED}*",

@@ -53,6 +53,7 @@ class UnlearningStrategy(Strategy):
 
     state: where the method stands; None before its first exchange. Give one to go on from it.
     kept: what the server kept in training rounds for a method that was prepared for.
+    noise_key: what a method derives its noise from; None for the system's entropy.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class UnlearningStrategy(Strategy):
         state: UnlearningState | None = None,
         rounds_trained: int = 0,
         kept: Kept | None = None,
+        noise_key: bytes | None = None,
     ) -> None:
         self.method = method
         self.targets = tuple(targets)
@@ -73,6 +75,7 @@ class UnlearningStrategy(Strategy):
         self.state = state
         self._rounds_trained = rounds_trained
         self._kept = kept
+        self._noise_key = noise_key
         self._problem: Problem | None = None
         self._asked: Mapping[str, Member] = {}
 
@@ -158,6 +161,7 @@ class UnlearningStrategy(Strategy):
             parameters=self.parameters,
             round=server_round,
             kept=self._kept,
+            noise_key=self._noise_key,
         )
         if self.state is None:
             self.state = self.method.begin(self._problem, vector_of(arrays))

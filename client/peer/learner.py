@@ -14,6 +14,7 @@ from unlearning.certified import (
     logistic_constants,
     minimiser_norm,
     unmet_assumptions,
+    unmet_convexity,
 )
 from unlearning.decentralised import (
     APPROXIMATE_CURVATURE,
@@ -189,7 +190,7 @@ class SiteLearner:
 
     def _constants(self) -> Constants | None:
         """Those of logistic regression, from the own features; None where the task is not strongly convex."""
-        if unmet_assumptions(self.task, self.corrections.l2):
+        if unmet_convexity(self.task, self.corrections.l2):
             return None
         return logistic_constants(
             feature_norm=feature_norm(self.examples),

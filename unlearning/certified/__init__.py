@@ -14,15 +14,15 @@ Import from here:
 
 from unlearning.certified.account import Account, AccountedRelease, Basis, account_of
 from unlearning.certified.accountant import Accountant, Release, deletion_capacity
-from unlearning.certified.certificate import Certificate, certificate, unmet_assumptions
-from unlearning.certified.federated import vector_after_round
-from unlearning.certified.federated_bound import (
-    EarlierRelease,
-    LocalWork,
-    RoundLengths,
-    declared_logistic_constants,
-    federated_bound,
+from unlearning.certified.certificate import (
+    Certificate,
+    certificate,
+    linear_layer,
+    unmet_assumptions,
+    unmet_convexity,
 )
+from unlearning.certified.federated import vector_after_round
+from unlearning.certified.federated_bound import federated_bound
 from unlearning.certified.newton_step import (
     InfluenceSettings,
     PrecomputedJackknife,
@@ -32,6 +32,7 @@ from unlearning.certified.newton_step import (
 )
 from unlearning.certified.noise import (
     Mechanism,
+    Normal,
     analytic_sigma,
     classical_sigma,
     gaussian_delta,
@@ -47,6 +48,15 @@ from unlearning.certified.online import (
     retrained_on_batches,
     train_online,
 )
+from unlearning.certified.round_lengths import (
+    EarlierRelease,
+    Ground,
+    LocalWork,
+    RoundLengths,
+    declared_logistic_constants,
+)
+from unlearning.certified.rounding import Arithmetic
+from unlearning.certified.secret_noise import KeyedNormal, derived_key, noise_secret
 from unlearning.certified.sensitivity import (
     Constants,
     Inexactness,
@@ -70,16 +80,20 @@ __all__ = [
     "Account",
     "Accountant",
     "AccountedRelease",
+    "Arithmetic",
     "Basis",
     "BatchStep",
     "BlockProducts",
     "Certificate",
     "Constants",
     "EarlierRelease",
+    "Ground",
     "Inexactness",
     "InfluenceSettings",
+    "KeyedNormal",
     "LocalWork",
     "Mechanism",
+    "Normal",
     "OnlineSettings",
     "OnlineTrained",
     "PrecomputedJackknife",
@@ -99,6 +113,7 @@ __all__ = [
     "create_key",
     "declared_logistic_constants",
     "deletion_capacity",
+    "derived_key",
     "feature_norm",
     "federated_bound",
     "fixed_batches",
@@ -107,11 +122,13 @@ __all__ = [
     "gaussian_epsilon",
     "infinitesimal_jackknife",
     "jackknife_bound",
+    "linear_layer",
     "logistic_constants",
     "measured_sensitivity",
     "minimiser_norm",
     "newton_step",
     "newton_step_bound",
+    "noise_secret",
     "online_bound",
     "read_key",
     "released",
@@ -121,6 +138,7 @@ __all__ = [
     "train_with_tangents",
     "trajectory_norm",
     "unmet_assumptions",
+    "unmet_convexity",
     "vector_after_round",
     "vector_bytes",
 ]

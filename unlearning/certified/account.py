@@ -31,6 +31,8 @@ class AccountedRelease:
     sigma: standard deviation of the noise on every entry, 0 for none.
     sensitivity: the Δ of everything deleted so far; None where nothing is known of it.
     unmet: the assumptions that do not hold, a sentence each.
+    clients: who were forgotten by it. before, after: hashes of the model before it and of the released one; empty
+        where that is not known, as in releases of earlier versions.
     """
 
     name: str
@@ -38,6 +40,9 @@ class AccountedRelease:
     sigma: float
     sensitivity: Sensitivity | None
     unmet: tuple[str, ...] = ()
+    clients: tuple[str, ...] = ()
+    before: str = ""
+    after: str = ""
 
     @property
     def ratio(self) -> float:
@@ -68,7 +73,14 @@ class AccountedRelease:
             found = Sensitivity(
                 **{**found, "constants": None if constants is None else Constants(**constants)}
             )
-        return cls(**{**values, "sensitivity": found, "unmet": tuple(values["unmet"])})
+        return cls(
+            **{
+                **values,
+                "sensitivity": found,
+                "unmet": tuple(values["unmet"]),
+                "clients": tuple(values.get("clients", ())),
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from unlearning.certified.noise import Mechanism, calibrated_sigma
@@ -86,18 +87,25 @@ def certificate(
 
 
 def unmet_assumptions(task: Task, l2: float) -> tuple[str, ...]:
+    """What `task` trained with weight decay `l2` lacks for a bound, a sentence each; empty: nothing."""
+    unmet = unmet_convexity(task, l2)
+    if task.dtype == torch.float64:
+        return unmet
+    name = str(task.dtype).removeprefix("torch.")
+    return (
+        *unmet,
+        f'Training is in {name}, whose rounding can exceed the bound: train in float64 (dtype = "float64").',
+    )
+
+
+def unmet_convexity(task: Task, l2: float) -> tuple[str, ...]:
     """What `task` trained with weight decay `l2` lacks of strong convexity, a sentence each; empty: nothing.
 
     Known to be strongly convex is multinomial logistic regression alone: one linear layer, cross entropy
     and an L2 term. Everything else is taken not to be.
     """
     unmet: list[str] = []
-    layers = [
-        module
-        for module in build(task, seed=0).modules()
-        if not isinstance(module, (nn.Sequential, nn.Flatten, nn.Identity))
-    ]
-    if len(layers) != 1 or not isinstance(layers[0], nn.Linear):
+    if linear_layer(task) is None:
         unmet.append(
             f"The model of {task.name} is not one linear layer, so its loss is not known to be convex."
         )
@@ -106,3 +114,18 @@ def unmet_assumptions(task: Task, l2: float) -> tuple[str, ...]:
     if l2 <= 0:
         unmet.append("There is no L2 term (weight decay), so the loss is not strongly convex.")
     return tuple(unmet)
+
+
+def linear_layer(task: Task) -> nn.Linear | None:
+    """The layer of a model that is one linear layer and nothing else (no subclass, no hook, nothing frozen)."""
+    layers = [
+        module
+        for module in build(task, seed=0).modules()
+        if type(module) not in (nn.Sequential, nn.Flatten, nn.Identity)
+    ]
+    if len(layers) != 1 or type(layers[0]) is not nn.Linear:
+        return None
+    parameters = dict(layers[0].named_parameters())
+    is_plain = parameters.keys() <= {"weight", "bias"} and "weight" in parameters
+    trains = all(parameter.requires_grad for parameter in parameters.values())
+    return layers[0] if is_plain and trains else None

@@ -18,8 +18,15 @@ fixed          e ← (Σ_{i∉U} w_i ρ^K_i + w_U) e + Σ_{i∉U} w_i κ_i x²/2
 with x ≥ ‖z‖ the smaller of e + Σ_{u∈U} |a_u| and what the same steps give for z itself,
 x ← Σ_{i∉U} v_i ρ^K_i x + ‖D_U‖ (the second keeps long trainings from growing without bound). For one client
 the last two sums of the first line are nothing; g bounds ‖J_i − J_j‖ and h_u bounds ‖I − J_u‖. The lengths and the
-D_u are those of this run, known to the server, so the bound needs no bound on gradients or weights and holds
-whatever noise was added before. A momentum would break the first sentence. Rounding is left out of account.
+D_u are those of this run, known to the server, so the bound needs no bound on gradients and holds whatever noise was
+added before. A momentum would break the first sentence. All of it is per round: the constants, the learning rate
+and the numbers of steps are those that the round was trained with, and may differ from round to round.
+
+Rounding (`unlearning.certified.rounding`): local models are off by up to r, what they carry by up to t of its
+length, and means by m, in both trainings. To e and x come 2r + 4m (1 + |U|)/(1−w_U) + (t + 2m/W (1 + ρ^K)) Σ |a_u|
+each round, and 2u (|U|+2)(W + Σ |a_u|) for the addition itself. Recorded lengths are taken to be longer by 10⁻⁸.
+
+Until one of U first trains both trainings are the same to the bit, so nothing needs to be known of those rounds.
 
 Earlier releases: the model that release j gave away is the same in both worlds to whoever has seen it, so their noise
 differs by up to Δ_j, and from there on the clean models do. Hence e ← e + Δ_j after release j. With that the Δ of
@@ -29,113 +36,97 @@ Derived here; the recursion that it bounds is that of `unlearning.certified.fede
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
+from unlearning.certified.local_steps import LocalSteps
+from unlearning.certified.round_lengths import EarlierRelease, Ground, RoundLengths
+from unlearning.certified.rounding import UNIT, largest_norm, local_rounding, mean_rounding
 from unlearning.certified.sensitivity import Constants, Sensitivity, Weighting
 from unlearning.errors import NumericalError
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalWork:
-    """One client's part in a round: n_i, K_i, and ‖θ⁺ − φ_i(θ)‖."""
-
-    num_examples: int
-    num_steps: int
-    distance: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundLengths:
-    """What the bound must know of a round; lengths only, no vector.
-
-    number: of the round, among all that move the model.
-    learning_rate: η of its local steps. weight_decay: their μ.
-    clients: who took part. moved: ‖θ⁺ − θ‖.
-    vectors: |a_u| before the round, of the forgettable clients that had a vector.
-    """
-
-    number: int
-    learning_rate: float
-    weight_decay: float
-    clients: Mapping[str, LocalWork]
-    moved: float
-    vectors: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EarlierRelease:
-    """A model that was released before: its number among all that moved the model, and its Δ."""
-
-    number: int
-    sensitivity: float
-
-
-def declared_logistic_constants(*, feature_norm: float, l2: float) -> Constants:
-    """The constants that this bound needs of logistic regression, for ‖(x, 1)‖ ≤ R that every client has checked.
-
-    As `logistic_constants`, but that the gradient's bound leaves the L2 term out: it is not used here.
-
-    Raises:
-        ConfigurationError: there is no L2 term, or a value is out of range.
-    """
-    return Constants(
-        gradient_bound=math.sqrt(2) * feature_norm,
-        smoothness=feature_norm**2 / 2 + l2,
-        strong_convexity=l2,
-        hessian_lipschitz=math.sqrt(2) * feature_norm**3 / (3 * math.sqrt(3)),
-        source=(
-            f"multinomial logistic regression with weight decay {l2:g}, feature norm at most {feature_norm:g} "
-            "(declared, and checked by every client)"
-        ),
-    )
+_SLACK = 1 + 1e-8  # for the rounding of the lengths and of this very computation
 
 
 def federated_bound(
-    constants: Constants,
-    rounds: Iterable[RoundLengths],
+    rounds: Sequence[RoundLengths],
     forgotten: frozenset[str],
     weighting: Weighting,
     *,
     earlier: Sequence[EarlierRelease] = (),
 ) -> Sensitivity:
-    """Δ of forgetting the clients `forgotten` by addition of their vectors after `rounds`.
+    """Δ of forgetting the clients `forgotten` by addition of their vectors after `rounds`, which are all there were.
 
     forgotten: all that are forgotten by then, those of earlier releases too.
     The reference is the federation that never had them: same start, batches, participants, and noise of
     earlier releases.
 
     Raises:
-        NumericalError: the bound is no finite number; the learning rate is too large for these constants.
+        NumericalError: a round that counts has nothing to prove it by, or the length of a vector is missing; or the
+            bound is no finite number, the learning rate being too large for these constants.
     """
     error, distance = 0.0, 0.0
     waiting = sorted(earlier, key=lambda one: one.number)
+    trained: set[str] = set()
+    used: list[Constants] = []
     for one in rounds:
-        lengths = {unit: one.vectors.get(unit, 0.0) for unit in forgotten}
         while waiting and waiting[0].number < one.number:
-            error += waiting.pop(0).sensitivity
+            error += waiting[0].sensitivity
             distance = math.inf  # the model has been moved: only its error is known now
+            trained -= waiting.pop(0).clients
+        lengths = _lengths_of(one, forgotten, trained)
         distance = min(distance, error + sum(lengths.values()))
+        trained |= forgotten & one.clients.keys()
+        if error == distance == 0 and not trained:
+            continue
+        ground = _ground_of(one)
+        used += [ground.constants] if ground.constants not in used else []
         try:
-            error, distance = _after_round(constants, one, forgotten, lengths, weighting, error, distance)
-        except OverflowError:
+            error, distance = _after_round(ground, one, forgotten, lengths, weighting, error, distance)
+        except (OverflowError, ZeroDivisionError):
             error = math.inf
         if not math.isfinite(error):
             raise NumericalError(
                 f"In round {one.number} the bound is no finite number any more: with a smoothness of "
-                f"{constants.smoothness:.4g} a learning rate of {one.learning_rate:g} is too large. Scale the "
+                f"{ground.constants.smoothness:.4g} a learning rate of {one.learning_rate:g} is too large. Scale the "
                 "features, or train with smaller steps."
             )
+    piecewise = f", over {len(used)} sets of constants" if len(used) > 1 else ""
     return Sensitivity(
-        value=error + sum(one.sensitivity for one in waiting),
+        value=(error + _added(rounds, forgotten, trained)) * _SLACK + sum(one.sensitivity for one in waiting),
         is_bound=True,
-        source=f"bound of deletion by vector addition along FedAvg's rounds, {weighting} weights",
-        constants=constants,
+        source=(
+            f"bound of deletion by vector addition along FedAvg's rounds, {weighting} weights, rounding "
+            f"included{piecewise}"
+        ),
+        constants=used[-1] if len(used) == 1 else None,
     )
 
 
+def _lengths_of(one: RoundLengths, forgotten: frozenset[str], trained: set[str]) -> dict[str, float]:
+    """|a_u| of the forgotten that have trained and are still in the model; no length is taken for granted."""
+    missing = sorted(trained - one.vectors.keys())
+    if missing:
+        raise NumericalError(
+            f"No length is kept of the vector of client(s) {', '.join(missing)} before round {one.number}, "
+            "although they had trained."
+        )
+    unknown = sorted(unit for unit in forgotten - trained if one.vectors.get(unit))
+    if unknown:
+        raise NumericalError(
+            f"Client(s) {', '.join(unknown)} have vectors before round {one.number}, and no round is kept in which "
+            "they trained."
+        )
+    return {unit: one.vectors.get(unit, 0.0) * _SLACK for unit in forgotten}
+
+
+def _ground_of(one: RoundLengths) -> Ground:
+    if one.ground is None:
+        raise NumericalError(" ".join([f"Of round {one.number} nothing is proven.", *one.unmet]))
+    return one.ground
+
+
 def _after_round(
-    constants: Constants,
+    ground: Ground,
     one: RoundLengths,
     forgotten: frozenset[str],
     lengths: Mapping[str, float],
@@ -143,19 +134,38 @@ def _after_round(
     error: float,
     distance: float,
 ) -> tuple[float, float]:
-    """E and x after the round."""
-    total = sum(work.num_examples for work in one.clients.values())
-    weights = {client: work.num_examples / total for client, work in one.clients.items() if work.num_examples}
+    """E and x after the round, rounding included."""
+    rounded = _rounded(ground, one, forgotten, lengths, distance)
+    moved = one.moved * _SLACK
+    error, distance = _exactly_after_round(
+        ground.constants, one, forgotten, lengths, weighting, error, distance, moved
+    )
+    return error + rounded, distance + rounded
+
+
+def _exactly_after_round(
+    constants: Constants,
+    one: RoundLengths,
+    forgotten: frozenset[str],
+    lengths: Mapping[str, float],
+    weighting: Weighting,
+    error: float,
+    distance: float,
+    whole_move: float,
+) -> tuple[float, float]:
+    weights = _weights_of(one)
     counts = {client: one.clients[client].num_steps for client in weights}
-    steps = _Steps.of(constants, one.learning_rate)
+    distances = {client: one.clients[client].distance * _SLACK for client in weights}
+    steps = LocalSteps.of(constants, one.learning_rate)
     all_lengths = sum(lengths.values())
     gone, stayed = sorted(weights.keys() & forgotten), sorted(weights.keys() - forgotten)
     out = sum(weights[client] for client in gone)
     share = 1.0
     if weighting is Weighting.RENORMALISED:
         if not stayed:
-            return error + _left_out(one, weights, lengths, steps), distance + one.moved
-        share = 1 - out
+            left_out = _left_out(weights, counts, distances, lengths, steps, whole_move)
+            return error + left_out, distance + whole_move
+        share = sum(weights[client] for client in stayed)  # 1 − w_U, and above 0 however small
     carried = moved = 0.0
     for client in stayed:
         contraction = weights[client] / share * steps.contraction(counts[client])
@@ -164,73 +174,88 @@ def _after_round(
         moved += contraction * distance
     if weighting is Weighting.FIXED:
         stale = sum(weights[unit] * steps.from_identity(counts[unit]) for unit in gone)
-        sent_back = sum(weights[unit] * (one.moved + one.clients[unit].distance) for unit in gone)
+        sent_back = sum(weights[unit] * (whole_move + distances[unit]) for unit in gone)
         return carried + out * error + stale * all_lengths, moved + out * distance + sent_back
     apart = steps.apart(min(counts.values()), max(counts.values()))
     for unit, length in lengths.items():
-        carried += (out - weights.get(unit, 0.0)) / (1 - weights.get(unit, 0.0)) * apart * length
-    for unit in gone:
-        own, added = weights[unit], weights[unit] * one.clients[unit].distance
-        carried += (out - own) / (1 - out) * added / (1 - own)
-        moved += added / (1 - out)
+        others = sum(weights[client] for client in gone if client != unit)
+        carried += others / (others + share) * apart * length
+        if unit in gone:
+            added = weights[unit] * distances[unit]
+            carried += others / share * added / (others + share)
+            moved += added / share
     return carried, moved
 
 
 def _left_out(
-    one: RoundLengths, weights: Mapping[str, float], lengths: Mapping[str, float], steps: "_Steps"
+    weights: Mapping[str, float],
+    counts: Mapping[str, int],
+    distances: Mapping[str, float],
+    lengths: Mapping[str, float],
+    steps: LocalSteps,
+    whole_move: float,
 ) -> float:
     """What a round of the forgotten alone adds to e: retraining leaves the model as it was, z ← z + θ − θ⁺.
 
     The vector of one that was alone does the same, exactly. Every other's moves by its own length at most (1 + ρ^K)
     times, and where several took part by what it adds.
     """
-    most = max(steps.contraction(one.clients[unit].num_steps) for unit in weights)
+    most = max(steps.contraction(counts[unit]) for unit in weights)
     if len(weights) == 1:
         return (1 + most) * sum(length for unit, length in lengths.items() if unit not in weights)
-    added = sum(own / (1 - own) * one.clients[unit].distance for unit, own in weights.items())
-    return one.moved + added + (1 + most) * sum(lengths.values())
+    added = sum(
+        own * distances[unit] / sum(weights[other] for other in weights if other != unit)
+        for unit, own in weights.items()
+    )
+    return whole_move + added + (1 + most) * sum(lengths.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _Steps:
-    """Bounds on K steps of SGD: ρ, η, and the constants."""
+def _weights_of(one: RoundLengths) -> dict[str, float]:
+    total = sum(work.num_examples for work in one.clients.values())
+    return {client: work.num_examples / total for client, work in one.clients.items() if work.num_examples}
 
-    rho: float
-    learning_rate: float
-    constants: Constants
 
-    @classmethod
-    def of(cls, constants: Constants, learning_rate: float) -> "_Steps":
-        rho = max(
-            abs(1 - learning_rate * constants.strong_convexity), abs(1 - learning_rate * constants.smoothness)
-        )
-        return cls(rho, learning_rate, constants)
+def _rounded(
+    ground: Ground,
+    one: RoundLengths,
+    forgotten: frozenset[str],
+    lengths: Mapping[str, float],
+    distance: float,
+) -> float:
+    """What rounding adds to e and to x in a round; see the module's docstring."""
+    weights = _weights_of(one)
+    most = max(one.clients[client].num_steps for client in weights)
+    rate, of = one.learning_rate, ground.arithmetic
+    norm = largest_norm(
+        one.norm * _SLACK + distance,
+        learning_rate=rate,
+        l2=ground.constants.strong_convexity,
+        feature_norm=of.feature_norm,
+        count=most,
+    )
+    local = local_rounding(ground.constants, of, weight_norm=norm, learning_rate=rate, count=most)
+    mean = mean_rounding(weight_norm=norm, num_clients=len(weights))
+    stayed = sum(weight for client, weight in weights.items() if client not in forgotten)
+    steps = LocalSteps.of(ground.constants, rate)
+    relative = local.tangent + 2 * mean / norm * (1 + max(1.0, steps.contraction(most)))
+    means = 4 * mean * (1 + len(forgotten)) / (stayed or 1.0)
+    return 2 * local.model + means + relative * sum(lengths.values())
 
-    def contraction(self, count: int) -> float:
-        """ρ^K ≥ ‖J‖."""
-        return float(self.rho**count)
 
-    def curvature(self, count: int) -> float:
-        """κ: what K steps leave beside their derivative is at most κ/2 ‖z‖²."""
-        kappa, power = 0.0, 1.0
-        for _ in range(count):
-            kappa = self.rho * kappa + self.learning_rate * self.constants.hessian_lipschitz * power**2
-            power *= self.rho
-        return kappa
+def _added(rounds: Sequence[RoundLengths], forgotten: frozenset[str], trained: set[str]) -> float:
+    """What rounding adds when the vectors that are left are added to the model."""
+    if not trained:
+        return 0.0
+    last = rounds[-1]
+    after = last.norm + last.moved
+    weights = _weights_of(last)
+    steps = LocalSteps.of(_ground_of(last).constants, last.learning_rate)
+    most = max(1.0, max(steps.contraction(work.num_steps) for work in last.clients.values()))
+    longest = most * sum(last.vectors.get(unit, 0.0) for unit in trained)
+    own = (weights.get(unit, 0.0) for unit in trained)
+    longest += sum(weight / (1 - weight) if weight < 1 else 1.0 for weight in own) * _farthest(last)
+    return 2 * UNIT * (len(forgotten) + 2) * (after + longest) * _SLACK
 
-    def from_identity(self, count: int) -> float:
-        """Bound on ‖I − J‖ of K steps, each of them ηS at most from I."""
-        length, power = 0.0, 1.0
-        for _ in range(count):
-            length += power
-            power *= self.rho
-        return min(1 + power, self.learning_rate * self.constants.smoothness * length)
 
-    def apart(self, fewest: int, most: int) -> float:
-        """Bound on ‖J_i − J_j‖ of trainings of `fewest` to `most` steps: step for step, or by their lengths."""
-        if self.rho > 1:
-            return 2 * self.contraction(most)
-        differ = self.learning_rate * (self.constants.smoothness - self.constants.strong_convexity)
-        telescoped = fewest * self.contraction(fewest - 1) * differ
-        telescoped += self.contraction(fewest) * self.from_identity(most - fewest)
-        return min(2 * self.contraction(fewest), telescoped)
+def _farthest(one: RoundLengths) -> float:
+    return one.moved + max(work.distance for work in one.clients.values())

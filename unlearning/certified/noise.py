@@ -10,9 +10,11 @@ Privacy (Appendix A) for the classical one, whose proof needs ε < 1.
 
 import math
 from enum import StrEnum
+from typing import Protocol
 
 import numpy as np
 import scipy  # its parts are imported at their first use
+from numpy.typing import NDArray
 
 from unlearning.errors import ConfigurationError
 from unlearning.parameters import Vector
@@ -119,11 +121,18 @@ def calibrated_sigma(mechanism: Mechanism, *, epsilon: float, delta: float, sens
     return calibrate(epsilon=epsilon, delta=delta, sensitivity=sensitivity)
 
 
-def released(parameters: Vector, sigma: float, generator: np.random.Generator) -> Vector:
+class Normal(Protocol):
+    """Where standard normal numbers come from: numpy's generators, or `secret_noise.KeyedNormal`."""
+
+    def standard_normal(self, size: int) -> NDArray[np.float64]:
+        """The next `size` numbers (size,)."""
+
+
+def released(parameters: Vector, sigma: float, generator: Normal) -> Vector:
     """`parameters` (d,) plus N(0, σ²) on every entry, in their dtype; drawn in float64.
 
-    Whoever knows the generator's seed can subtract the noise: seed it from the system's entropy and keep no
-    copy where the model is to be given away.
+    Whoever knows what the generator was seeded with can subtract the noise: use a secret (`secret_noise`), or the
+    system's entropy and keep no copy where the model is to be given away.
 
     Raises:
         ConfigurationError: σ is negative or not finite.

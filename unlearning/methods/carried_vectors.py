@@ -34,7 +34,15 @@ from unlearning.errors import (
     StoreFull,
     UpdateRefused,
 )
-from unlearning.methods.carried_lengths import LENGTHS_KEY, WORK, KeptLengths, extended, lengths_of, work_of
+from unlearning.methods.carried_lengths import (
+    LENGTHS_KEY,
+    WORK,
+    KeptRounds,
+    extended,
+    has_trained,
+    rounds_of,
+    work_of,
+)
 from unlearning.methods.carried_vector_options import GIB, CarriedVectorOptions
 from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation, PreparationOptions
 from unlearning.parameters import Vector
@@ -82,7 +90,7 @@ class CarryVectors(Preparation):
         assert isinstance(options, CarriedVectorOptions)
         if options.feature_norm:
             _check_features(work, options.feature_norm)
-            work.returns[WORK] = work_of(work.examples, work.training)
+        work.returns[WORK] = work_of(work.examples, work.training, options.feature_norm)
         vectors = work.arrays.get(VECTORS)
         if vectors is None:
             return ordinary()
@@ -116,12 +124,16 @@ class CarryVectors(Preparation):
         """
         assert isinstance(options, CarriedVectorOptions)
         key = options.key()
+        earlier = _records(store, key, before=done.number)
+        had_trained = has_trained(earlier, done.number)
         for client in sorted({*_clients(store), *done.models}):
-            if not options.has(client):
+            is_lost = client in had_trained and newest(store, client, before=done.number) is None
+            if is_lost or not options.has(client):
                 _mark_lost(store, client, done.number)
         known = _known(options, done.number, store, done.forgotten)
-        if options.feature_norm:
-            _keep_lengths(done, known, store, key)
+        text = extended(earlier, done, known, options)
+        content = np.frombuffer(text.encode(), dtype=np.uint8)
+        keep_newest(store, LENGTHS_KEY, done.number, _entry(cast(Vector, content), LENGTHS_KEY, key))
         new = [c for c in sorted(done.models) if newest(store, c, before=done.number + 1) is None]
         needed = (len(known) + len(new)) * done.before.nbytes
         if needed > options.max_gib * GIB:
@@ -213,32 +225,20 @@ def kept_vector(options: CarriedVectorOptions, store: Store, client: str) -> Vec
     return _opened(found[1], client, options.key())
 
 
-def kept_lengths(options: CarriedVectorOptions, store: Store) -> KeptLengths:
-    """The lengths of all rounds so far.
+def kept_rounds(options: CarriedVectorOptions, store: Store) -> KeptRounds:
+    """The records of all rounds so far.
 
     Raises:
         CheckpointError: they cannot be read, or not with this key.
         ConfigurationError: the key file cannot be used.
     """
-    found = newest(store, LENGTHS_KEY)
-    return lengths_of(
-        "" if found is None else _opened(found[1], LENGTHS_KEY, options.key()).tobytes().decode()
-    )
+    return rounds_of(_records(store, options.key()))
 
 
-def _keep_lengths(done: FederatedRound, known: Mapping[str, Vector], store: Store, key: bytes | None) -> None:
-    found = newest(store, LENGTHS_KEY, before=done.number)
-    text = extended(
-        "" if found is None else _opened(found[1], LENGTHS_KEY, key).tobytes().decode(),
-        done.number,
-        done.before,
-        done.after,
-        done.models,
-        {client: done.arrays.get(client, {}).get(WORK) for client in done.models},
-        known,
-    )
-    content = np.frombuffer(text.encode(), dtype=np.uint8)
-    keep_newest(store, LENGTHS_KEY, done.number, _entry(cast(Vector, content), LENGTHS_KEY, key))
+def _records(store: Store, key: bytes | None, *, before: int | None = None) -> str:
+    """The text of all rounds' records (before a round); empty where there is none."""
+    found = newest(store, LENGTHS_KEY, before=before)
+    return "" if found is None else _opened(found[1], LENGTHS_KEY, key).tobytes().decode()
 
 
 def _check_features(work: LocalRound, limit: float) -> None:

@@ -12,8 +12,6 @@ carries them through its local steps and returns J_i a, and the server makes the
 each forgettable client; `docs/preparing.md` says who that is.
 """
 
-import hashlib
-import hmac
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -21,8 +19,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from unlearning.certified import (
+    KeyedNormal,
+    Normal,
     UnitVectors,
     certificate,
+    derived_key,
     forgotten_by_addition,
     measured_sensitivity,
     released,
@@ -116,7 +117,7 @@ class HfOnline(AsksNobody):
             "relative change of the model ‖Δθ‖/‖θ‖": relative_change(parameters, moved),
         }
         if options.sigma is not None:
-            moved = released(moved, options.sigma, _noise_generator(problem, parameters))
+            moved = released(moved, options.sigma, _noise_of(problem, moved, options.sigma))
             findings |= {"noise": "Gaussian, of the σ that is set in prepare", "σ": options.sigma}
         elif own.epsilon is None or own.delta is None or own.sensitivity is None:
             findings["noise"] = "none, and no (ε, δ) is claimed"
@@ -127,23 +128,21 @@ class HfOnline(AsksNobody):
                 sensitivity=measured_sensitivity(own.sensitivity, "given with the request"),
                 unmet=unmet_assumptions(problem.task, problem.training.weight_decay),
             )
-            moved = released(moved, made.sigma, _noise_generator(problem, parameters))
+            moved = released(moved, made.sigma, _noise_of(problem, moved, made.sigma))
             findings |= {"noise": made.statement, "σ": made.sigma, "ε": own.epsilon, "δ": own.delta}
         return replace(UnlearningState(parameters=moved, finished=True), findings=findings)
 
 
-def _noise_generator(problem: Problem, parameters: Vector) -> np.random.Generator:
-    """What the noise is drawn from; the run's seed is known to every client, who could subtract it.
+def _noise_of(problem: Problem, clean: Vector, sigma: float) -> Normal:
+    """What the noise on `clean` is drawn from; the run's seed is known to every client, who could subtract it.
 
-    With a key file its key decides, together with all that the deletion starts from: the same deletion done again
-    after a crash, or replayed, has the same noise, and no two others have. Without one it is the system's entropy.
+    The request's key, the model before noise and σ decide: the same release done again after a crash, after a restore
+    or in a replay is the same, and no two others share their noise (of one model with two σ the difference would
+    tell the model).
     """
-    key = _options(problem).key()
-    if key is None:
+    if problem.noise_key is None:
         return np.random.default_rng()
-    what = [content_hash(parameters), str(problem.round), *sorted(problem.targets)]
-    digest = hmac.new(key, "\n".join(["noise of hf-online", *what]).encode(), hashlib.sha256).digest()
-    return np.random.default_rng(int.from_bytes(digest, "big"))
+    return KeyedNormal(derived_key(problem.noise_key, "hf-online", content_hash(clean), float(sigma).hex()))
 
 
 def _options(problem: Problem) -> CarriedVectorOptions:

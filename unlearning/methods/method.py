@@ -114,6 +114,8 @@ class Problem:
     parameters: the method's own parameters, an instance of its `Parameters`.
     round: the number of this exchange among all exchanges that move the model.
     kept: what the server kept for the method in training rounds; None where it was not prepared for.
+    noise_key: what a method derives its noise from, a secret that belongs to this request alone; None where there is
+        none, and then noise is drawn from the system's entropy.
     """
 
     task: Task
@@ -127,6 +129,7 @@ class Problem:
     parameters: MethodParameters
     round: int = 0
     kept: Kept | None = None
+    noise_key: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,6 +87,8 @@ class FederatedRound:
     models: by client, the number of examples and the local model θ_i (d,).
     arrays: by client, what it returned for the method beside its model.
     forgotten: what had been forgotten when the round began.
+    refused: whose models were not accepted.
+    task, training: what was learnt, and how the server had set it for this round; None where that is not known.
     """
 
     number: int
@@ -95,6 +97,9 @@ class FederatedRound:
     models: Mapping[str, tuple[int, Vector]]
     arrays: Mapping[str, Arrays] = field(default_factory=dict)
     forgotten: Exclusions = field(default_factory=Exclusions)
+    refused: frozenset[str] = frozenset()
+    task: Task | None = None
+    training: TrainingSettings | None = None
 
 
 class Preparation:

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from torch import nn
 
 from tests.unit.certified.problems import LOGISTIC, QUADRATIC
 from unlearning.certified import (
@@ -12,8 +13,10 @@ from unlearning.certified import (
     Sensitivity,
     analytic_sigma,
     certificate,
+    linear_layer,
     measured_sensitivity,
     unmet_assumptions,
+    unmet_convexity,
 )
 from unlearning.errors import ConfigurationError
 from unlearning.tasks import TaskSettings, make_task
@@ -76,7 +79,31 @@ def test_logistic_regression_with_decay_meets_the_assumptions() -> None:
 
 def test_a_network_and_another_loss_do_not() -> None:
     """Each lacks what the constants were derived for."""
-    network = make_task(TaskSettings(dataset="digits", model="mlp"))
+    network = make_task(TaskSettings(dataset="digits", model="mlp", dtype="float64"))
     assert ["one linear layer" in one for one in unmet_assumptions(network, 0.1)] == [True]
     assert ["cross entropy" in one for one in unmet_assumptions(QUADRATIC, 0.1)] == [True]
     assert len(unmet_assumptions(replace(network, loss=QUADRATIC.loss), 0.0)) == 3
+
+
+def test_float32_is_not_certified() -> None:
+    """Its rounding can be thousands of times the bound; the sentence says what to do."""
+    single = make_task(TaskSettings(dataset="digits"))
+    assert ["train in float64" in one for one in unmet_assumptions(single, 0.1)] == [True]
+    assert unmet_convexity(single, 0.1) == ()
+
+
+class Doubled(nn.Linear):
+    """A layer that calls itself linear."""
+
+    def forward(self, inputs):
+        return super().forward(inputs).pow(2)
+
+
+def test_a_layer_that_is_only_derived_from_a_linear_one_is_not_taken_for_one() -> None:
+    """Nor is a frozen one, or one with a norm of its own: the constants are not theirs."""
+    frozen = nn.Linear(4, 3)
+    frozen.bias.requires_grad_(False)
+    for layer in (Doubled(4, 3), frozen, nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))):
+        task = replace(LOGISTIC, build_model=lambda layer=layer: nn.Sequential(layer))
+        assert linear_layer(task) is None
+    assert linear_layer(LOGISTIC) is not None

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from tests.unit.certified.problems import LOGISTIC, blobs
 from unlearning.certified import (
+    Arithmetic,
     Constants,
     EarlierRelease,
+    Ground,
     LocalWork,
     RoundLengths,
     Weighting,
@@ -21,6 +23,7 @@ from unlearning.certified import (
     train_with_tangents,
     vector_after_round,
 )
+from unlearning.certified.local_steps import LocalSteps
 from unlearning.errors import NumericalError
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.tasks.task import Examples
@@ -37,15 +40,22 @@ class Federation:
     weighting: Weighting
 
     @property
-    def constants(self) -> Constants:
+    def ground(self) -> Ground:
         radius = max(feature_norm(examples) for examples in self.data.values())
-        return declared_logistic_constants(feature_norm=radius, l2=self.training.weight_decay)
+        return ground_of(radius, self.training.weight_decay, self.training.batch_size)
 
     def local(self, client: str, number: int) -> TrainingSettings:
         return replace(self.training, seed=local_seed(0, client, number))
 
     def num_steps(self, client: str) -> int:
         return self.training.epochs * -(-len(self.data[client]) // self.training.batch_size)
+
+
+def ground_of(radius: float, l2: float, batch_size: int = 5) -> Ground:
+    """Logistic regression of four numbers and three classes."""
+    arithmetic = Arithmetic(num_inputs=5, num_classes=3, feature_norm=radius, batch_size=batch_size)
+    constants = declared_logistic_constants(feature_norm=radius, l2=l2)
+    return Ground(constants=constants, arithmetic=arithmetic)
 
 
 @dataclass
@@ -84,7 +94,6 @@ class Run:
             RoundLengths(
                 number=self.number,
                 learning_rate=of.training.learning_rate,
-                weight_decay=of.training.weight_decay,
                 clients={
                     name: LocalWork(
                         num_examples=count,
@@ -94,6 +103,8 @@ class Run:
                     for name, (count, local) in models.items()
                 },
                 moved=float(np.linalg.norm(self.model - before)),
+                norm=float(np.linalg.norm(before)),
+                ground=of.ground,
                 vectors={unit: float(np.linalg.norm(self.vectors[unit])) for unit in units},
             )
         )
@@ -174,7 +185,7 @@ def test_the_error_never_exceeds_the_bound(
     gone = frozenset(sorted(run.vectors)[:num_forgotten])
     exact = retrained(of, gone)
     error = np.linalg.norm(run.model + sum(run.vectors[name] for name in gone) - exact)
-    assert error <= federated_bound(of.constants, run.lengths, gone, weighting).value + 1e-12
+    assert error <= federated_bound(run.lengths, gone, weighting).value + 1e-12
 
 
 @pytest.mark.parametrize("weighting", list(Weighting))
@@ -185,7 +196,7 @@ def test_of_one_client_the_bound_is_of_second_order(weighting) -> None:
     run = Run.begun(of)
     run.train(6)
     length = float(np.linalg.norm(run.vectors["c0"]))
-    bound = federated_bound(of.constants, run.lengths, frozenset({"c0"}), weighting).value
+    bound = federated_bound(run.lengths, frozenset({"c0"}), weighting).value
     assert 0 < bound < 0.5 * length
 
 
@@ -201,7 +212,8 @@ def test_the_bound_holds_for_a_second_deletion_with_noise_at_the_first() -> None
     unlearned = run.model + run.vectors["c1"]
     both = first | second
     exact = retrained(of, both, gone_after=3, gone=first, noise=noise)
-    bound = federated_bound(of.constants, run.lengths, both, Weighting.RENORMALISED).value
+    released = EarlierRelease(number=3, sensitivity=0.0, clients=first)  # the same noise in both
+    bound = federated_bound(run.lengths, both, Weighting.RENORMALISED, earlier=[released]).value
     assert np.linalg.norm(unlearned - exact) <= bound
 
 
@@ -213,7 +225,7 @@ def test_an_earlier_release_adds_its_sensitivity_which_training_contracts() -> N
 
     def bound(*earlier: EarlierRelease) -> float:
         gone = frozenset({"c0"})
-        return federated_bound(of.constants, run.lengths, gone, Weighting.RENORMALISED, earlier=earlier).value
+        return federated_bound(run.lengths, gone, Weighting.RENORMALISED, earlier=earlier).value
 
     plain = bound()
     late = bound(EarlierRelease(number=6, sensitivity=0.01))
@@ -228,7 +240,7 @@ def test_two_clients_need_more_than_the_bounds_of_each() -> None:
     run = Run.begun(of)
     run.train(6)
     one, other, both = (
-        federated_bound(of.constants, run.lengths, frozenset(names), Weighting.RENORMALISED).value
+        federated_bound(run.lengths, frozenset(names), Weighting.RENORMALISED).value
         for names in ({"c0"}, {"c1"}, {"c0", "c1"})
     )
     assert both > one + other
@@ -249,26 +261,84 @@ def test_what_two_weights_miss_of_each_other_is_covered(rounds) -> None:
     run.train(len(rounds))
     gone = frozenset({"c0", "c1"})
     error = np.linalg.norm(run.model + run.vectors["c0"] + run.vectors["c1"] - retrained(of, gone))
-    bound = federated_bound(of.constants, run.lengths, gone, Weighting.RENORMALISED).value
+    bound = federated_bound(run.lengths, gone, Weighting.RENORMALISED).value
     assert 1e-3 < error <= bound
 
 
-def test_a_round_of_the_forgotten_alone_costs_nothing() -> None:
+def one_round(number: int = 1, **given) -> RoundLengths:
+    values = {
+        "learning_rate": 0.1,
+        "clients": {"v": LocalWork(num_examples=5, num_steps=3, distance=1.0)},
+        "moved": 1.0,
+        "norm": 1.0,
+        "vectors": {"u": 1.0},
+        "ground": ground_of(2.0, 0.1),
+    }
+    return RoundLengths(number=number, **{**values, **given})
+
+
+U = frozenset("u")
+FIRST = one_round(clients={"u": LocalWork(num_examples=1, num_steps=3, distance=1.0)}, vectors={})
+
+
+def test_a_round_of_the_forgotten_alone_costs_rounding_only() -> None:
     """Its vector takes all of it back, exactly."""
-    work = LocalWork(num_examples=5, num_steps=3, distance=0.0)
-    alone = RoundLengths(
-        number=1, learning_rate=0.1, weight_decay=0.1, clients={"u": work}, moved=2.0, vectors={"u": 3.0}
-    )
-    constants = declared_logistic_constants(feature_norm=2.0, l2=0.1)
-    assert federated_bound(constants, [alone], frozenset("u"), Weighting.RENORMALISED).value == 0
+    alone = [replace(FIRST, vectors={}), replace(FIRST, number=2, vectors={"u": 3.0})]
+    assert 0 < federated_bound(alone, U, Weighting.RENORMALISED).value < 1e-10
 
 
 def test_steps_too_large_for_the_constants_have_no_bound() -> None:
     """The message says what to change; no number is made up."""
-    work = LocalWork(num_examples=5, num_steps=400, distance=1.0)
-    one = RoundLengths(
-        number=1, learning_rate=5.0, weight_decay=0.1, clients={"v": work}, moved=1.0, vectors={"u": 1.0}
-    )
-    constants = declared_logistic_constants(feature_norm=10.0, l2=0.1)
+    work = {"v": LocalWork(num_examples=5, num_steps=400, distance=1.0)}
+    steep = one_round(learning_rate=5.0, clients=work, ground=ground_of(10.0, 0.1))
     with pytest.raises(NumericalError, match="Scale the features"):
-        federated_bound(constants, [one] * 3, frozenset("u"), Weighting.RENORMALISED)
+        federated_bound([FIRST, *[steep] * 3], U, Weighting.RENORMALISED)
+
+
+def test_a_vector_without_a_length_has_no_bound() -> None:
+    """A length that is not there is not taken for 0."""
+    with pytest.raises(
+        NumericalError, match=r"No length is kept of the vector of client\(s\) u before round 2"
+    ):
+        federated_bound([FIRST, one_round(2, vectors={})], U, Weighting.RENORMALISED)
+
+
+def test_a_vector_of_which_no_training_is_recorded_has_no_bound() -> None:
+    """The rounds before are not known."""
+    with pytest.raises(NumericalError, match="no round is kept in which they trained"):
+        federated_bound([one_round(7)], U, Weighting.RENORMALISED)
+
+
+def test_a_round_of_which_nothing_is_known_has_no_bound_once_the_forgotten_has_trained() -> None:
+    """Before that both trainings are the same, whatever it was."""
+    unknown = one_round(2, ground=None, unmet=("Why.",), vectors={})
+    assert federated_bound([unknown], U, Weighting.RENORMALISED).value == 0
+    with pytest.raises(NumericalError, match=r"Of round 2 nothing is proven\. Why\."):
+        federated_bound([FIRST, replace(unknown, vectors={"u": 1.0})], U, Weighting.RENORMALISED)
+
+
+def test_each_round_is_bounded_by_its_own_constants() -> None:
+    """Nearly no decay in the middle: at least as large as with the decay of the others, and said to be piecewise."""
+    decays = [0.3, 1e-3, 0.3]
+    rounds = [FIRST, *(one_round(2 + at, ground=ground_of(2.0, l2)) for at, l2 in enumerate(decays))]
+    mixed = federated_bound(rounds, U, Weighting.RENORMALISED)
+    same = [FIRST, *(one_round(2 + at, ground=ground_of(2.0, 0.3)) for at in range(3))]
+    assert mixed.value > federated_bound(same, U, Weighting.RENORMALISED).value
+    assert "over 3 sets of constants" in mixed.source
+    assert mixed.constants is None
+
+
+def test_trainings_of_different_lengths_are_as_far_apart_as_the_farthest_pair() -> None:
+    """Of 1 to 60 steps those of 9 and 43 differ more than those of 1 and 60, each bounded step for step."""
+    steps = LocalSteps.of(
+        Constants(
+            gradient_bound=1.0,
+            smoothness=0.08529438292143462,
+            strong_convexity=0.02960540904000958,
+            hessian_lipschitz=1.0,
+            source="",
+        ),
+        1.0,
+    )
+    pairs = [(few, most) for few in range(1, 61) for most in range(few, 61)]
+    assert all(steps.apart(few, most) <= steps.apart(1, 60) for few, most in pairs)

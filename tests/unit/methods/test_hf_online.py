@@ -1,5 +1,6 @@
 """HF-online in a federation against exact federated retraining with the same seeds, batches and participants."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -19,11 +20,12 @@ from unlearning.errors import (
     UpdateRefused,
 )
 from unlearning.methods import METHODS, Problem, check_supports, validated_parameters
+from unlearning.methods.carried_lengths import LENGTHS_KEY, NOT_DECLARED, WORK
 from unlearning.methods.carried_vector_options import CarriedVectorOptions
-from unlearning.methods.carried_vectors import VECTORS, CarryVectors, kept_lengths, kept_vector
+from unlearning.methods.carried_vectors import VECTORS, CarryVectors, kept_rounds, kept_vector
 from unlearning.methods.method import Kept
 from unlearning.methods.preparation import FederatedRound, LocalRound
-from unlearning.parameters import Vector, weighted_mean
+from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.requests import Exclusions, Forget, Granularity, Target
 from unlearning.stores import DirectoryStore, MemoryStore, Store
 from unlearning.tasks import TaskSettings
@@ -84,7 +86,14 @@ def federation(
             models[client], arrays[client] = (counts[client], trained.parameters), work.returns
         after = weighted_mean(models)
         done = FederatedRound(
-            number=number, before=model, after=after, models=models, arrays=arrays, forgotten=forgotten
+            number=number,
+            before=model,
+            after=after,
+            models=models,
+            arrays=arrays,
+            forgotten=forgotten,
+            task=LOGISTIC,
+            training=TRAINING,
         )
         PREPARATION.keep(options, done, store)
         model = after
@@ -370,19 +379,18 @@ def test_noise_has_the_calibrated_size_and_is_not_called_certified():
     assert states[0].findings["noise"].startswith("Calibrated noise, not certified")
 
 
-def test_with_a_key_the_noise_is_that_of_the_deletion(tmp_path):
-    """Done again it is the same; of another model, round or client it is another, and without the key a new one."""
-    create_key(tmp_path / "kept.key")
-    sealed = CarriedVectorOptions(key_file=str(tmp_path / "kept.key"), sigma=1.0, epsilon=1.0, delta=1e-5)
+def test_with_a_key_the_noise_is_that_of_the_release():
+    """Done again it is the same; of another model, σ or key it is another, and without a key a new one."""
+    options = CarriedVectorOptions(sigma=1.0, epsilon=1.0, delta=1e-5)
+    wider = CarriedVectorOptions(sigma=1.5, epsilon=1.0, delta=1e-5)
     model, other = np.zeros(50), np.full(50, 1e-9)
 
-    def noise(options=sealed, start=model, client="z", number=7):
-        asked = replace(problem(MemoryStore(), options, clients=(client,)), round=number)
+    def noise(options=options, start=model, key: bytes | None = b"k" * 32):
+        asked = replace(problem(MemoryStore(), options, clients=("z",)), noise_key=key)
         return METHOD.begin(asked, start).parameters - start
 
     np.testing.assert_array_equal(noise(), noise())
-    plain = sealed.model_copy(update={"key_file": ""})
-    others = [noise(start=other), noise(client="q"), noise(number=8), noise(plain), noise(plain)]
+    others = [noise(start=other), noise(wider) / 1.5, noise(key=b"q" * 32), noise(key=None), noise(key=None)]
     for one in others:
         assert distance(one, noise()) > 1
     assert distance(others[-1], others[-2]) > 1
@@ -408,31 +416,76 @@ def test_half_a_budget_is_refused_at_the_start(text, words):
         RunSettings.from_run_config({"prepare": f"hf-online {text}"})
 
 
-def test_the_lengths_of_the_rounds_are_those_of_the_run():
+def test_the_records_of_the_rounds_are_those_of_the_run():
     """What the bound is computed from: who, how many steps, how long; a round done again is written once."""
     options, store, counts = CarriedVectorOptions(feature_norm=20), MemoryStore(), dict.fromkeys(DATA, 20)
     before = federation(counts, options, store, rounds=(1, 2))
     for _ in range(2):
-        federation(counts, options, store, model=before, rounds=(3,))
-    kept = kept_lengths(options, store)
-    assert [one.number for one in kept.rounds] == [1, 2, 3]
+        after = federation(counts, options, store, model=before, rounds=(3,))
+    kept = kept_rounds(options, store)
+    assert [one.lengths.number for one in kept.rounds] == [1, 2, 3]
     last = kept.rounds[-1]
-    assert list(last.clients) == ["v", "x", "y"]
-    assert last.clients["v"].num_steps == 8  # two epochs of four batches
-    assert (last.learning_rate, last.weight_decay) == (0.2, 0.05)
-    assert last.vectors.keys() == DATA.keys()
-    assert kept.unmet == (  # this federation trains with momentum
-        "Some rounds were not plain SGD with one learning rate (momentum, augmentation); no bound is known then.",
+    assert (last.before, last.after) == (content_hash(before), content_hash(after))
+    assert list(last.lengths.clients) == ["v", "x", "y"]
+    assert last.lengths.clients["v"].num_steps == 8  # two epochs of four batches
+    assert last.lengths.learning_rate == 0.2
+    assert last.lengths.vectors.keys() == DATA.keys()
+    assert last.lengths.norm == pytest.approx(np.linalg.norm(before))
+    assert last.lengths.unmet == (  # this federation trains with momentum
+        "It was not plain SGD (momentum, augmentation, clipping); no bound is known then.",
     )
 
 
-def test_lengths_that_begin_late_prove_nothing():
-    """The option was set after vectors had begun: what is missing is named."""
+def test_a_client_that_says_it_trained_otherwise_leaves_a_round_that_proves_nothing():
+    """Other steps than the server had set, or nothing at all, as an earlier version says."""
+    for work in (None, np.ones(4), np.ones(7), np.full(7, np.nan), np.array(["x"] * 7)):
+        store, arrays = MemoryStore(), {} if work is None else {WORK: work}
+        done = FederatedRound(
+            number=1,
+            before=START,
+            after=START,
+            models={"u": (20, START)},
+            arrays={"u": arrays},
+            task=LOGISTIC,
+            training=replace(TRAINING, momentum=0.0),
+        )
+        PREPARATION.keep(CarriedVectorOptions(feature_norm=20), done, store)
+        (one,) = kept_rounds(CarriedVectorOptions(), store).rounds
+        assert one.lengths.unmet == (
+            "Its clients did not all say that they trained as the server had set it.",
+        )
+
+
+def test_records_of_an_earlier_version_prove_nothing():
+    """They lack what the bound reads; those that follow them are kept all the same."""
+    options, store = CarriedVectorOptions(feature_norm=20), MemoryStore()
+    text = json.dumps({"whole": True, "rounds": []})
+    store.save(LENGTHS_KEY, 0, {"vector": np.frombuffer(text.encode(), dtype=np.uint8)})
+    assert ["earlier version" in one for one in kept_rounds(options, store).unmet] == [True]
+    federation(dict.fromkeys(DATA, 20), options, store, rounds=(1,))
+    kept = kept_rounds(options, store)
+    assert len(kept.rounds) == 1
+    assert ["earlier version" in one for one in kept.unmet] == [True]
+
+
+def test_a_client_whose_vector_is_gone_has_no_new_one():
+    """It would begin in the middle, and forget a part only."""
+    options, store, counts = CarriedVectorOptions(), MemoryStore(), dict.fromkeys(DATA, 20)
+    model = federation(counts, options, store, rounds=(1, 2))
+    store.erase("u")
+    federation(counts, options, store, model=model, rounds=(4,))
+    assert kept_vector(options, store, "u") is None
+    assert kept_vector(options, store, "v") is not None
+
+
+def test_rounds_without_a_declared_feature_norm_prove_nothing():
+    """The option was set after vectors had begun: of the rounds before it is said what is missing."""
     store, counts = MemoryStore(), dict.fromkeys(DATA, 20)
     model = federation(counts, CarriedVectorOptions(), store, rounds=(1, 2))
     late = CarriedVectorOptions(feature_norm=20)
     federation(counts, late, store, model=model, rounds=(3,))
-    assert kept_lengths(late, store).unmet[0].endswith("feature_norm was set too late.")
+    unmet = [NOT_DECLARED in one.lengths.unmet for one in kept_rounds(late, store).rounds]
+    assert unmet == [True, True, False]
 
 
 def test_a_client_with_larger_features_than_declared_refuses_to_train():

@@ -1,0 +1,78 @@
+"""What a bound on a federated deletion must know of each round: lengths, counts and constants, no vector."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from unlearning.certified.rounding import Arithmetic
+from unlearning.certified.sensitivity import Constants
+
+_FEATURE_SLACK = 1 + 2e-6  # clients check to 10⁻⁶, and inputs are rounded when they are cast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalWork:
+    """One client's part in a round: n_i, K_i, and ‖θ⁺ − φ_i(θ)‖."""
+
+    num_examples: int
+    num_steps: int
+    distance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a round's part of the bound rests on: its constants, and what rounding depends on."""
+
+    constants: Constants
+    arithmetic: Arithmetic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundLengths:
+    """What the bound must know of a round; lengths only, no vector.
+
+    number: of the round, among all that move the model.
+    learning_rate: η of its local steps.
+    clients: who took part. moved: ‖θ⁺ − θ‖. norm: ‖θ‖.
+    vectors: |a_u| before the round, of the forgettable clients that had a vector.
+    ground: None where nothing can be proven of this round, and then `unmet` says why, a sentence each.
+    """
+
+    number: int
+    learning_rate: float
+    clients: Mapping[str, LocalWork]
+    moved: float
+    norm: float
+    vectors: Mapping[str, float]
+    ground: Ground | None
+    unmet: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierRelease:
+    """A model that was released before: its number among all that moved the model, its Δ, and whom it forgot."""
+
+    number: int
+    sensitivity: float
+    clients: frozenset[str] = field(default_factory=frozenset)
+
+
+def declared_logistic_constants(*, feature_norm: float, l2: float) -> Constants:
+    """The constants that this bound needs of logistic regression, for ‖(x, 1)‖ ≤ R that every client has checked.
+
+    As `logistic_constants`, but that the gradient's bound leaves the L2 term out: it is not used here.
+
+    Raises:
+        ConfigurationError: there is no L2 term, or a value is out of range.
+    """
+    largest = feature_norm * _FEATURE_SLACK
+    return Constants(
+        gradient_bound=math.sqrt(2) * largest,
+        smoothness=largest**2 / 2 + l2,
+        strong_convexity=l2,
+        hessian_lipschitz=math.sqrt(2) * largest**3 / (3 * math.sqrt(3)),
+        source=(
+            f"multinomial logistic regression with weight decay {l2:g}, feature norm at most {feature_norm:g} "
+            "(declared, and checked by every client)"
+        ),
+    )

@@ -20,6 +20,7 @@ PARTS = {
     "rounds-simulation": ("benchmarks.speed.rounds", "simulation", "--clients", "10", "--repeats", "5"),
     "curvature-cpu": ("benchmarks.speed.curvature_products", "--model", "cnn", "--repetitions", "3"),
     "deletion-load": ("benchmarks.speed.deletion_load", "--seconds", "10", "--beforehand", "1000"),
+    "certified-chain": ("benchmarks.certified.chain", "--federations", "2000"),
     "certified-federated": ("benchmarks.certified.federated", "--seeds", "1", "--max-examples", "300"),
 }
 SMALLEST = ("rounds-simulation", "certified-federated")

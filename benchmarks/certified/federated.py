@@ -18,10 +18,10 @@ import typer
 from benchmarks.tables import Row, median, provenance, table, write
 from unlearning.certified import analytic_sigma, feature_norm, released
 from unlearning.methods.carried_vector_options import CarriedVectorOptions
-from unlearning.methods.carried_vectors import CarryVectors, kept_lengths, kept_vector
-from unlearning.methods.deletion_sensitivity import deletion_sensitivity
+from unlearning.methods.carried_vectors import CarryVectors, kept_rounds, kept_vector
+from unlearning.methods.deletion_sensitivity import Deletion, deletion_sensitivity
 from unlearning.methods.preparation import FederatedRound, LocalRound
-from unlearning.parameters import Vector, weighted_mean
+from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.requests import Exclusions
 from unlearning.stores import MemoryStore
 from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
@@ -106,14 +106,14 @@ def measured(
     exact = retrained(setup)
     vector = kept_vector(options, store, LEAVES)
     assert vector is not None, "it was named before training"
-    sensitivity, unmet = deletion_sensitivity(
-        setup.task,
-        options,
-        kept_lengths(options, store),
-        weight_decay=l2,
-        forgotten=frozenset({LEAVES}),
-        earlier=(),
+    kept = kept_rounds(options, store)
+    deletion = Deletion(
+        targets=frozenset({LEAVES}),
+        model=content_hash(model),
+        start=kept.rounds[0].before,
+        kept_at={LEAVES: store.rounds(LEAVES)[-1]},
     )
+    sensitivity, unmet = deletion_sensitivity(kept, deletion, earlier=())
     assert sensitivity is not None, unmet
     sigma = analytic_sigma(epsilon=epsilon, delta=delta, sensitivity=sensitivity.value)
     unlearned = model + vector
@@ -162,7 +162,15 @@ def trained(setup: Setup, options: CarriedVectorOptions, store: MemoryStore) -> 
             local = preparation.train(options, work, lambda work=work: _ordinary(work))
             models[client], arrays[client] = (local.num_examples, local.parameters), work.returns
         after = weighted_mean(models)
-        done = FederatedRound(number=number, before=model, after=after, models=models, arrays=arrays)
+        done = FederatedRound(
+            number=number,
+            before=model,
+            after=after,
+            models=models,
+            arrays=arrays,
+            task=setup.task,
+            training=setup.training,
+        )
         preparation.keep(options, done, store)
         model = after
     return model

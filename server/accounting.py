@@ -215,7 +215,8 @@ def _refuse_if_spent(
     if release.sensitivity is None:
         raise MethodFailed(
             "A budget is set, and no sensitivity is known that the noise could be counted by: "
-            f"{' '.join(release.unmet)} Give feature_norm, or a measured sensitivity, in prepare and restart the run.",
+            f"{' '.join(release.unmet)} Choose retrain; or give a measured sensitivity in prepare and restart the run. "
+            "A proven one needs feature_norm from the first round on.",
             retryable=False,
         )
     account = Account(releases=(*earlier, release), delta=options.delta, epsilon=options.epsilon)

@@ -1,23 +1,30 @@
 """What deletions with noise use up of a budget, on a live federation: reports, the ledger, the door, restarts."""
 
 import json
+import shutil
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
 
 import numpy as np
 import pytest
 
 from server.accounting import FINDING, earlier_releases
+from server.backup import UNDONE, back_up
 from server.certificate import decode
 from server.certificate_checks import Outcome, check_replay
 from server.checkpoints import CheckpointStore
 from server.ledger import Ledger
+from server.noise_secret import NOISE_SECRET
+from server.preparations import Preparations
 from tests.federation import InProcessFederation, client
 from tests.kills import Killer
-from unlearning.certified import analytic_sigma, create_key
-from unlearning.errors import UnsupportedRequest
+from unlearning.certified import Basis, analytic_sigma, create_key
+from unlearning.errors import MethodFailed, UnsupportedRequest
 from unlearning.methods.carried_vector_options import CarriedVectorOptions
 from unlearning.methods.carried_vectors import kept_vector
 from unlearning.parameters import content_hash
-from unlearning.requests import Status
+from unlearning.requests import DeletionRequest, Status
 from unlearning.stores import DirectoryStore
 
 SMALL = {
@@ -124,7 +131,7 @@ def test_a_budget_without_any_sensitivity_serves_nobody(federation):
     """Noise that nothing is known of would be spent for nothing."""
     one = federation(prepare="hf-online sigma=2 epsilon=1 delta=1e-5", **SMALL)
     one.run(rounds=1)
-    with pytest.raises(UnsupportedRequest, match="Give feature_norm, or a measured sensitivity"):
+    with pytest.raises(UnsupportedRequest, match="Choose retrain; or give a measured sensitivity"):
         one.file(client("1"), "hf-online")
 
 
@@ -164,7 +171,7 @@ def test_a_kill_around_the_completion_changes_neither_model_nor_account(federati
         one = federation(name=f"killed-{back}", **settings)
         state = killer.survive(one, total - back)
         outcomes.append((content_hash(state.parameters), account(one, "r-000001")))
-        assert len(earlier_releases(one.ledger)[0]) == 1
+        assert len(earlier_releases(one.ledger)) == 1
     assert outcomes[1] == outcomes[0]
     assert outcomes[2] == outcomes[0]
 
@@ -218,3 +225,198 @@ def test_repairing_goes_on_for_as_many_rounds_as_asked(federation):
     one.run(rounds=2)
     assert one.ledger.get(request.id).result["recovery_rounds"] == 3
     assert DirectoryStore(one.directory / "kept" / "hf-online" / "0").rounds("2") == [5, 6]
+
+
+def restarted(one: InProcessFederation, prepare: str, **settings) -> None:
+    """The same state directory, with other settings from now on."""
+    one.run_config |= {name.replace("_", "-"): value for name, value in settings.items()}
+    one.prepare(prepare)
+
+
+def test_rounds_without_a_declared_norm_are_not_certified_by_declaring_one_later(federation):
+    """The advice of the refusal is followed: nothing was recorded that a proof could rest on, so none is stated."""
+    one = federation(prepare=BUDGET.replace("feature_norm=9 ", ""), **SMALL)
+    one.run(rounds=2)
+    restarted(one, BUDGET + " sensitivity=0.01")
+    one.run(rounds=2)
+    found = deleted(one, "1", rounds=2)
+    assert found["basis"] == "empirical"
+    assert "No bound on the features' norm is declared" in found["statement"]
+
+
+def test_a_client_that_never_trained_is_certified_at_zero(federation):
+    """Records cover every round, and it is in none; noise is not needed to hide nothing."""
+    one = federation(prepare="hf-online clients=1,2", **{**SMALL, "dtype": "float32"})
+    one.grid.offline.add(one.node("1"))
+    one.run(rounds=2)
+    one.grid.offline.clear()
+    one.run(rounds=2)
+    found = deleted(one, "1", rounds=2)
+    assert (found["basis"], found["sensitivity"], found["spent_epsilon"]) == ("proven", 0.0, 0.0)
+
+
+def test_with_rounds_that_were_not_recorded_even_zero_is_not_certified(federation):
+    """Vectors were switched off and on again by hand: the model moved, and no record says by whom."""
+    one = federation(prepare=BUDGET + " sensitivity=0.01", **SMALL)
+    one.run(rounds=1)
+    kept, aside = one.directory / "kept", one.directory.parent / "aside"
+    kept.rename(aside)
+    one.run(rounds=2)
+    shutil.rmtree(kept)
+    aside.rename(kept)
+    found = deleted(one, "1", rounds=2)
+    assert found["basis"] == "empirical"
+    assert "something moved it of which there is no record" in found["statement"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "prepare"),
+    [
+        ({"weight_decay": 0.9, "learning_rate": 1e-4}, BUDGET.replace("feature_norm=9", "feature_norm=4000")),
+        pytest.param({"weight_decay": 0.9}, BUDGET, marks=pytest.mark.slow),
+        pytest.param({"learning_rate": 1e-4, "local_epochs": 2}, BUDGET, marks=pytest.mark.slow),
+    ],
+)
+def test_what_is_set_after_training_does_not_change_what_is_proven_of_it(federation, settings, prepare):
+    """Another weight decay, feature norm or learning rate from now on: Δ is that of the rounds as they were."""
+    found = []
+    for changes, text in (({}, BUDGET), (settings, prepare)):
+        one = federation(name=f"server-{len(found)}", prepare=BUDGET, **SMALL)
+        one.run(rounds=2)
+        restarted(one, text, **changes)
+        found.append(deleted(one, "1", rounds=2))
+    assert [one["basis"] for one in found] == ["proven", "proven"]
+    assert found[0]["sensitivity"] == found[1]["sensitivity"] > 0
+
+
+@pytest.mark.slow
+def test_other_weights_in_the_middle_are_not_certified(federation):
+    """There is no one retraining that both stand for."""
+    one = federation(prepare=BUDGET + " sensitivity=0.01", **SMALL)
+    one.run(rounds=1)
+    restarted(one, BUDGET + " sensitivity=0.01 weighting=fixed")
+    one.run(rounds=2)
+    found = deleted(one, "1", rounds=2)
+    assert found["basis"] == "empirical"
+    assert "no one retraining" in found["statement"]
+
+
+def test_float32_is_not_certified(federation):
+    """Its rounding can exceed the bound."""
+    one = federation(prepare=BUDGET + " sensitivity=0.01", **{**SMALL, "dtype": "float32"})
+    one.run(rounds=2)
+    found = deleted(one, "1", rounds=2)
+    assert found["basis"] == "empirical"
+    assert "train in float64" in found["statement"]
+
+
+@pytest.mark.slow
+def test_after_a_release_that_rests_on_a_declared_distance_no_later_one_is_certified(federation):
+    """The later bound contains the earlier one's, which nobody has proven."""
+    one = federation(prepare=BUDGET + " sensitivity=0.01", **{**SMALL, "momentum": 0.5})
+    one.grid.offline.add(one.node("2"))
+    one.run(rounds=1)
+    first = deleted(one, "1", rounds=2)
+    restarted(one, BUDGET + " sensitivity=0.01", momentum=0.0)
+    one.run(rounds=3)
+    second = deleted(one, "2", rounds=4)
+    assert (first["basis"], second["basis_of_this_release"]) == ("empirical", "empirical")
+    assert "The earlier release(s) of r-000001 rest on no proof" in second["statement"]
+
+
+def test_a_deletion_from_a_copied_state_directory_has_the_same_noise(federation, tmp_path):
+    """The same request of the same model is the same release; another client's is another, with other noise."""
+    one = federation(prepare=BUDGET, **SMALL)
+    one.run(rounds=2)
+    one.close()
+    copies = [tmp_path / f"copy-{number}" for number in range(3)]
+    for copy in copies:
+        shutil.copytree(one.directory, copy)
+    models = []
+    for copy, name in zip(copies, "112", strict=True):
+        again = federation(name=copy.name, prepare=BUDGET, **SMALL)
+        deleted(again, name, rounds=2)
+        (release,) = earlier_releases(again.ledger)
+        models.append(release.after)
+    assert models[0] == models[1] != models[2]
+
+
+def test_a_release_counts_though_its_attempt_failed_afterwards(federation, monkeypatch):
+    """The model may have been seen from the moment that its noise was drawn; it is in the ledger before it leaves."""
+    one = federation(prepare=BUDGET, **SMALL)
+    one.run(rounds=2)
+    request = one.file(client("1"), "hf-online")
+    broken = partial(_fails_once, MethodFailed("The model was given up.", retryable=False))
+    monkeypatch.setattr(Preparations, "committed", broken)
+    one.run(rounds=3)
+    monkeypatch.undo()
+    assert one.ledger.get(request.id).status is Status.FAILED
+    (given_up,) = earlier_releases(one.ledger)
+    found = deleted(one, "2", rounds=4)
+    assert (found["num_releases"], found["basis"]) == (2, "proven")
+    assert found["spent_epsilon"] > found["epsilon_of_this_release"]
+    assert given_up.clients == ("1",)
+
+
+def _fails_once(failure: MethodFailed, *_given: object) -> None:
+    raise failure
+
+
+def test_a_release_of_an_earlier_version_counts_and_proves_nothing(federation):
+    """It is in the request's result, without the hashes by which it could be followed."""
+    one = federation(prepare=BUDGET + " sensitivity=0.01", **SMALL)
+    one.run(rounds=2)
+    deleted(one, "1", rounds=2)
+    (release,) = earlier_releases(one.ledger)
+    old = {name: release.values()[name] for name in ("name", "number", "sigma", "sensitivity", "unmet")}
+    request = one.ledger.get("r-000001")
+    found = earlier_releases(
+        OneRequest(replace(request, result={"privacy_release": old}))  # type: ignore[arg-type]
+    )
+    assert [one.basis for one in found] == [Basis.EMPIRICAL]
+    assert "earlier version" in found[0].unmet[0]
+
+
+@dataclass(frozen=True)
+class OneRequest:
+    """A ledger of one request, and no events."""
+
+    request: DeletionRequest
+
+    def list_requests(self) -> list[DeletionRequest]:
+        return [self.request]
+
+    def all_events(self, _request_id: str) -> list[object]:
+        return []
+
+
+@pytest.mark.slow
+def test_after_a_restore_that_undid_deletions_nothing_is_certified(federation):
+    """Their releases were seen, and this ledger does not know them."""
+    one = federation(prepare=BUDGET + " sensitivity=0.01", **SMALL)
+    one.run(rounds=2)
+    (one.directory / UNDONE).write_text("{}")
+    found = deleted(one, "1", rounds=2)
+    assert found["basis"] == "empirical"
+    assert "A restore has undone deletions" in found["statement"]
+
+
+def test_the_noise_secret_is_in_backups_and_nowhere_else(federation, tmp_path):
+    """Mode 600, and none of the files, reports, certificates or rows that tell of deletions has it."""
+    one = federation(prepare=BUDGET, keep_replay_inputs=True, **SMALL)
+    one.run(rounds=2)
+    deleted(one, "1", rounds=2)
+    path = one.directory / NOISE_SECRET
+    secret = path.read_bytes()
+    assert path.stat().st_mode & 0o777 == 0o600
+    back_up(
+        tmp_path / "backup",
+        state_dir=one.directory,
+        ledger_url=f"sqlite:///{one.directory / 'ledger.db'}",
+        now=datetime.now(UTC),
+    )
+    assert (tmp_path / "backup" / "state" / NOISE_SECRET).read_bytes() == secret
+    canaries = (secret, secret.hex().encode(), secret[:12])
+    for file in one.directory.rglob("*"):
+        if file.is_file() and file != path:
+            assert not any(canary in file.read_bytes() for canary in canaries), file

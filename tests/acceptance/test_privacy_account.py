@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from server.accounting import FINDING, earlier_releases
-from server.backup import UNDONE, back_up
+from server.backup import back_up
 from server.certificate import decode
 from server.certificate_checks import Outcome, check_replay
 from server.checkpoints import CheckpointStore
 from server.ledger import Ledger
-from server.noise_secret import NOISE_SECRET
 from server.preparations import Preparations
+from server.state_files import NOISE_SECRET, UNDONE_FILE
 from tests.federation import InProcessFederation, client
 from tests.kills import Killer
 from unlearning.certified import Basis, analytic_sigma, create_key
@@ -395,7 +395,7 @@ def test_after_a_restore_that_undid_deletions_nothing_is_certified(federation):
     """Their releases were seen, and this ledger does not know them."""
     one = federation(prepare=BUDGET + " sensitivity=0.01", **SMALL)
     one.run(rounds=2)
-    (one.directory / UNDONE).write_text("{}")
+    (one.directory / UNDONE_FILE).write_text("{}")
     found = deleted(one, "1", rounds=2)
     assert found["basis"] == "empirical"
     assert "A restore has undone deletions" in found["statement"]

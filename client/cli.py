@@ -8,6 +8,7 @@ import typer
 
 from client.commands import run_command
 from client.memory import DirectoryMemory
+from client.worker.places import WorkerPlaces, default_directory
 from unlearning.requests import Granularity, Target, parse_sample_ids
 
 app = typer.Typer(
@@ -50,6 +51,62 @@ def status(state_dir: StateDir) -> None:
     for filed in memory.sent():
         typer.echo(f"{filed['key']}  {filed['answer']}")
     typer.echo(f"tombstones: {json.dumps(memory.tombstones().to_json())[:200]}")
+
+
+_WORKER_DIR = default_directory()
+WorkerDir = Annotated[
+    Path,
+    typer.Option(envvar="FLOWER_UNLEARNING_WORKER_DIR", help="The directory of the warm worker, mode 700."),
+]
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def node(
+    context: typer.Context,
+    worker_dir: WorkerDir = _WORKER_DIR,
+    no_worker: Annotated[
+        bool, typer.Option("--no-worker", help="Flower's own way: a new Python for each message.")
+    ] = False,
+) -> None:
+    """Run `flower-supernode` with the arguments behind `--` and a warm worker that forks its messages' processes."""
+    from client.worker.node import run_node
+
+    raise typer.Exit(run_node(context.args, None if no_worker else WorkerPlaces(worker_dir)))
+
+
+worker_app = typer.Typer(help="The warm worker that forks a process for each message.")
+app.add_typer(worker_app, name="worker")
+
+
+@worker_app.callback(invoke_without_command=True)
+def worker(context: typer.Context, worker_dir: WorkerDir = _WORKER_DIR) -> None:
+    """Run a worker until SIGTERM; `node` does this by itself."""
+    context.obj = WorkerPlaces(worker_dir)
+    if context.invoked_subcommand is None:
+        from client.worker.server import serve
+
+        serve(context.obj)
+
+
+@worker_app.command("status")
+def worker_status(context: typer.Context) -> None:
+    """Say how many messages were forked, how many started cold, and why; ends with 1 where no worker answers."""
+    from client.worker.server import ask_status
+
+    places: WorkerPlaces = context.obj
+    for reason, count in places.cold_starts().items():
+        typer.echo(f"{count} message(s) started cold: {reason}")
+    try:
+        found = ask_status(places)
+    except OSError as exc:
+        typer.echo(
+            f"No worker answers at {places.socket} ({exc}); messages start cold. `flower-unlearn-site node` starts one."
+        )
+        raise typer.Exit(1) from exc
+    typer.echo(
+        f"Worker {found['pid']}: {found['forked']} message(s) forked, {found['running']} running, "
+        f"{found['resident_bytes']:,} bytes resident at most."
+    )
 
 
 def main() -> None:

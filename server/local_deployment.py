@@ -1,9 +1,11 @@
 """A whole federation of real processes on this machine: for the demo, the tests and the benchmarks."""
 
 import os
+import shutil
 import signal
 import socket
 import ssl
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from server.deployment_layout import FEDERATION, new_layout
-from server.flower_control import ConfigValue, FlowerControl, flower_environment
+from server.flower_control import ConfigValue, FlowerControl, flower_environment, program
 from server.ledger_address import VARIABLE
 from server.process_group import ProcessGroup
 from server.superlink_residue import erase_residue
@@ -21,6 +23,8 @@ from unlearning.errors import DeploymentError
 SUPERLINK = "flower-superlink"
 SUPEREXEC = "flower-superexec"
 DELETION_SERVICE = "deletion-service"
+SUPERNODE = "flower-supernode"
+WORKER = "worker"
 
 _START_TIMEOUT_S = 60.0
 _STOP_GRACE_S = 5.0
@@ -36,6 +40,9 @@ class LocalDeployment:
     Client i is the client of id `str(i)`; if `secure`, it is registered under that name with a key of
     its own and everything but loopback HTTP inside a client's site is encrypted. `layout` holds the
     addresses and the places of all files. A directory that was used before goes on where it was.
+
+    SuperNodes share one warm worker that forks the process of each message, unless `with_worker` is False: then each
+    message starts a Python process, as Flower does by itself.
 
     The deletion service and the app share a ledger, so with it the run configuration's `state-dir` is set.
     `ledger_url` names another ledger than SQLite there; only the two learn it, by their environment.
@@ -54,6 +61,7 @@ class LocalDeployment:
         with_deletion_service: bool = False,
         with_sessions: bool = False,
         ledger_url: str = "",
+        with_worker: bool = True,
         node_config: Mapping[str, ConfigValue] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -64,9 +72,13 @@ class LocalDeployment:
         self._added_environment = {"OMP_NUM_THREADS": "1", **(environment or {})}
         self._ledger_environment = {VARIABLE: ledger_url} if ledger_url else {}
         self._groups: dict[str, ProcessGroup] = {}
+        self._worker_dir = Path(tempfile.mkdtemp(prefix="flower-worker-")) if with_worker else None
         self._expected: set[str] = set()
         self._add(SUPERLINK, layout.superlink_command(), layout.server_dir)
         self._add(SUPEREXEC, layout.superexec_command(), layout.server_dir)
+        if self._worker_dir is not None:  # a directory of its own: a Unix socket's address must be short
+            command = [program("flower-unlearn-site"), "worker", "--worker-dir", str(self._worker_dir)]
+            self._add(WORKER, command, directory / WORKER)
         for client in range(num_clients):
             self._add(supernode(client), layout.supernode_command(client), layout.client_dir(client))
         if with_deletion_service:
@@ -129,6 +141,8 @@ class LocalDeployment:
             for group in groups:
                 if not group.wait_until_gone(max(0.0, deadline - time.monotonic())):
                     group.kill()
+        if self._worker_dir is not None:
+            shutil.rmtree(self._worker_dir, ignore_errors=True)
 
     # --- one program
 
@@ -321,6 +335,8 @@ class LocalDeployment:
         environment = self._environment_of(directory)
         if name in (SUPEREXEC, DELETION_SERVICE):
             environment |= self._ledger_environment
+        if self._worker_dir is not None and name.startswith(SUPERNODE):
+            environment["PATH"] = f"{self._worker_dir / 'bin'}{os.pathsep}{environment['PATH']}"
         self._groups[name] = ProcessGroup(name, command, environment=environment, directory=directory)
 
     def _environment_of(self, directory: Path) -> dict[str, str]:
@@ -329,7 +345,7 @@ class LocalDeployment:
 
 def supernode(client: int) -> str:
     """The name of a client's SuperNode among a deployment's programs."""
-    return f"flower-supernode-{client}"
+    return f"{SUPERNODE}-{client}"
 
 
 def _is_listening(address: str) -> bool:

@@ -6,6 +6,7 @@ import socket
 import ssl
 import subprocess
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -237,21 +238,32 @@ def test_who_listens_to_other_machines_may_open_many_files(name: str) -> None:
     assert "LimitNOFILE=65536" in unit.read_text().splitlines()
 
 
+def programs_of(command: Sequence[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """A program with its subcommand, and its options; what stands behind `--` is the SuperNode's."""
+    (executable, *arguments), behind = list(command), []
+    if "--" in arguments:
+        at = arguments.index("--")
+        arguments, behind = arguments[:at], arguments[at + 1 :]
+    name = Path(executable).name
+    subcommand = arguments[:1] if name in ("flower-unlearn", "flower-unlearn-site") else []
+    yield [name, *subcommand], [word for word in arguments if word.startswith("--")]
+    if behind:
+        yield ["flower-supernode"], [word for word in behind if word.startswith("--")]
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_a_units_options_are_the_programs(unit):
     """Each option of the unit's command exists in the installed version of its program."""
-    executable, *arguments = unit_command(unit)
-    commands = arguments[:1] if Path(executable).name == "flower-unlearn" else []
-    shown = subprocess.run(
-        [program(Path(executable).name), *commands, "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**flower_environment(), "COLUMNS": "200"},
-    )
-    options = [word for word in arguments if word.startswith("--")]
-    assert options
-    assert [option for option in options if option not in shown.stdout] == []
+    for (name, *subcommand), options in programs_of(unit_command(unit)):
+        shown = subprocess.run(
+            [program(name), *subcommand, "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**flower_environment(), "COLUMNS": "200"},
+        )
+        assert options
+        assert [option for option in options if option not in shown.stdout] == []
 
 
 @pytest.mark.slow

@@ -1,0 +1,127 @@
+"""The directory that launcher and worker share: socket, launcher, and the record of cold starts.
+
+DIRECTORY/worker.sock           mode 600
+DIRECTORY/bin/flwr-clientapp    the launcher; DIRECTORY/bin leads the SuperNode's PATH
+DIRECTORY/cold                  a line a cold start: why
+"""
+
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from client.worker import launcher
+from unlearning.durable_files import write_atomically
+from unlearning.errors import ConfigurationError
+
+PROGRAM = "flwr-clientapp"
+_LONGEST_SOCKET_PATH = 100  # of 104 to 108 bytes that a Unix socket's address has
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlaces:
+    """The files under `directory`."""
+
+    directory: Path
+
+    @property
+    def socket(self) -> Path:
+        """Where the worker listens."""
+        return self.directory / "worker.sock"
+
+    @property
+    def launchers(self) -> Path:
+        """The directory to put before all others on PATH."""
+        return self.directory / "bin"
+
+    @property
+    def record(self) -> Path:
+        """What became of messages that the worker did not serve."""
+        return self.directory / "cold"
+
+    def path_with_launcher(self, path: str) -> str:
+        """Return `path` with the launcher before Flower's own program."""
+        return f"{self.launchers}{os.pathsep}{path}"
+
+    def prepare(self, program: str | None = None) -> None:
+        """Make the directory and write the launcher, which stands for Flower's program beside this Python.
+
+        program: what the launcher starts where no worker can serve, instead of Flower's own.
+
+        Raises:
+            ConfigurationError: the directory's name is too long for a socket, or Flower's program is not installed.
+        """
+        if len(os.fsencode(self.socket)) > _LONGEST_SOCKET_PATH:
+            raise ConfigurationError(
+                [f"worker directory: {self.socket} is too long for a Unix socket; choose a shorter one."]
+            )
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = self.directory.stat()
+        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise ConfigurationError(
+                [
+                    f"worker directory: {self.directory} must belong to this user alone (mode 700); choose another."
+                ]
+            )
+        self.launchers.mkdir(exist_ok=True, mode=0o700)
+        source = Path(launcher.__file__).read_text(encoding="utf-8")
+        call = f"main({str(self.socket)!r}, {program or flower_program()!r}, {str(self.record)!r})"
+        target = self.launchers / PROGRAM
+        write_atomically(target, f"#!{sys.executable} -IS\n{source}\n\n{call}\n".encode())
+        target.chmod(0o700)
+        if not os.access(target, os.X_OK) or " " in sys.executable:
+            raise ConfigurationError(
+                [
+                    f"worker directory: {target} cannot be run (a file system mounted noexec, or a blank in the path "
+                    f"of {sys.executable}); choose another directory, or run the node with --no-worker."
+                ]
+            )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the place of the one worker in this directory; a process that ends lets it go.
+
+        Raises:
+            ConfigurationError: another worker has it.
+        """
+        with (self.directory / "lock").open("wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as exc:
+                raise ConfigurationError(
+                    [f"worker directory: {self.directory} has a worker already."]
+                ) from exc
+            yield
+
+    def cold_starts(self) -> dict[str, int]:
+        """Return how many messages started cold, by reason."""
+        try:
+            lines = self.record.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return {}
+        return {reason: lines.count(reason) for reason in dict.fromkeys(lines)}
+
+
+def flower_program() -> str:
+    """Return the path of Flower's own program for a message.
+
+    Raises:
+        ConfigurationError: Flower is not installed beside this Python.
+    """
+    beside = Path(sys.executable).parent / PROGRAM
+    found = str(beside) if beside.exists() else shutil.which(PROGRAM)
+    if found is None:
+        raise ConfigurationError(
+            [f"worker: {PROGRAM} is not installed beside {sys.executable}; install flwr there."]
+        )
+    return found
+
+
+def default_directory() -> Path:
+    """Return the directory of this user's worker on this machine."""
+    return Path(tempfile.gettempdir()) / f"flower-unlearning-worker-{os.geteuid()}"

@@ -1,0 +1,398 @@
+"""The worker: accepts launchers, forks a process for each message, and reports how it ended.
+
+One thread, no gRPC, no CUDA and no computing of its own: what is forked begins as a fresh process does. Its loop never
+waits for one launcher, so a slow one holds up nobody.
+"""
+
+import atexit
+import gc
+import json
+import os
+import random
+import resource
+import selectors
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from logging import getLogger
+from typing import NoReturn
+
+from client.worker import freshness
+from client.worker.places import PROGRAM, WorkerPlaces
+
+_log = getLogger(__name__)
+
+Program = Callable[[], int | None]
+
+_MAX_FRAME_BYTES = 4 * 2**20  # arguments and environment of a process: Linux allows half of this
+_STREAMS = 3
+_CLOSED = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a launcher asks for: a process with this directory, umask, arguments and environment."""
+
+    directory: bytes
+    umask: int
+    arguments: tuple[str, ...]
+    environment: Mapping[bytes, bytes]
+
+    @classmethod
+    def parse(cls, body: bytes) -> "Launch":
+        """Read a launcher's frame.
+
+        Raises:
+            ValueError: it is none.
+        """
+        directory, umask, count, *fields = body.split(b"\0")
+        arguments, variables = fields[: int(count)], fields[int(count) :]
+        pairs = (variable.partition(b"=") for variable in variables)
+        return cls(
+            directory=directory,
+            umask=int(umask),
+            arguments=tuple(map(os.fsdecode, arguments)),
+            environment={name: value for name, _, value in pairs},
+        )
+
+
+@dataclass(slots=True)
+class _Line:
+    """One launcher's connection, and the process that it waits for."""
+
+    socket: socket.socket
+    received: bytearray = field(default_factory=bytearray)
+    streams: list[int] = field(default_factory=list)
+    launch: Launch | None = None
+    child: int | None = None
+
+    def close(self) -> None:
+        """Close the connection and the launcher's streams."""
+        for stream in self.streams:
+            os.close(stream)
+        self.streams.clear()
+        self.socket.close()
+
+
+class Child(BaseException):
+    """Raised in the forked process, out of the worker's loop: it is the message's process from here on."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+
+
+class Worker:
+    """The fork server at `places`.
+
+    max_memory_bytes: a worker that has grown beyond it ends when it has no child; who started it starts it anew.
+    """
+
+    def __init__(self, places: WorkerPlaces, *, max_memory_bytes: int = 4 * 2**30) -> None:
+        self._places = places
+        self._max_memory_bytes = max_memory_bytes
+        self._environment = dict(os.environ)
+        self._code = freshness.installed_code()
+        self._selector = selectors.DefaultSelector()
+        self._lines: dict[int, _Line] = {}
+        self._killed: set[int] = set()
+        self._forked = 0
+        self._refused: Counter[str] = Counter()
+        self._stale = ""
+        self._ends = False
+
+    def run(self) -> None:
+        """Serve until SIGTERM, or until the worker has become stale and idle.
+
+        Raises:
+            Child: in the process of a message.
+        """
+        listener = self._listen()
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_read, False)
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        self._inherited = (listener, wake_read, wake_write)
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(wake_read, selectors.EVENT_READ)
+        gc.collect()
+        gc.freeze()  # what is imported stays shared with the children
+        while not self._ends and not (self._stale and not self._children()):
+            for key, _ in self._selector.select():
+                if key.fileobj is listener:
+                    self._accept(listener)
+                elif key.fileobj == wake_read:
+                    os.read(wake_read, 4096)
+                elif key.data in self._lines:
+                    self._serve(self._lines[key.data])
+            self._collect()
+        self._places.socket.unlink(missing_ok=True)
+        _log.info("The worker ends: %s", self._stale or "it was asked to")
+
+    def _listen(self) -> socket.socket:
+        self._places.socket.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(self._places.socket))
+        finally:
+            os.umask(before)
+        listener.listen(128)
+        listener.setblocking(False)
+        return listener
+
+    def _on_signal(self, number: int, _: object) -> None:
+        self._ends = self._ends or number != signal.SIGCHLD
+
+    def _children(self) -> list[int]:
+        return [line.child for line in self._lines.values() if line.child is not None]
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return  # it has gone again, or there are too many open files: the launcher starts cold
+        connection.setblocking(False)
+        self._lines[connection.fileno()] = _Line(connection)
+        self._selector.register(connection, selectors.EVENT_READ, connection.fileno())
+
+    def _serve(self, line: _Line) -> None:
+        """Take what a launcher sends: its frame, then its word to go; or that it has gone."""
+        try:
+            part, streams, _, _ = socket.recv_fds(line.socket, 65536, _STREAMS)
+        except BlockingIOError:
+            return
+        except OSError:
+            part, streams = _CLOSED, []
+        line.streams += streams
+        if not part:
+            self._drop(line)
+            return
+        line.received += part
+        if line.launch is not None:
+            self._go(line)
+        elif len(line.received) >= 4:
+            size = int.from_bytes(line.received[:4], "big")
+            if size > _MAX_FRAME_BYTES:
+                self._refuse(line, "a launch of more than 4 MiB")
+            elif len(line.received) >= 4 + size:
+                self._answer(line, bytes(line.received[4:]))
+
+    def _answer(self, line: _Line, body: bytes) -> None:
+        if body == b"status":
+            self._send(line, json.dumps(self.status()).encode())
+            self._drop(line)
+            return
+        try:
+            line.launch = Launch.parse(body)
+        except ValueError:
+            self._refuse(line, "a launch that cannot be read")
+            return
+        reason = self._reason_against(line)
+        if reason:
+            self._refuse(line, reason)
+        else:
+            self._send(line, b"A")
+
+    def _reason_against(self, line: _Line) -> str:
+        assert line.launch is not None
+        if len(line.streams) != _STREAMS:
+            return "a launch without its three streams"
+        if not self._stale and freshness.installed_code() != self._code:
+            self._stale = "the installed code has changed"
+        if not self._stale and _resident_bytes() > self._max_memory_bytes:
+            self._stale = f"the worker has grown beyond {self._max_memory_bytes:,} bytes"
+        asked = {os.fsdecode(name): os.fsdecode(value) for name, value in line.launch.environment.items()}
+        return self._stale or freshness.difference(self._environment, asked)
+
+    def _go(self, line: _Line) -> None:
+        if line.child is not None:
+            return
+        assert line.launch is not None
+        assert threading.active_count() == 1, "a fork takes along the thread that forks and no other"
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            child = os.fork()
+        except OSError as exc:
+            self._refuse(line, f"no process could be forked: {exc}")
+            return
+        if child == 0:
+            self._become(line)
+        line.child = child
+        self._forked += 1
+        for stream in line.streams:
+            os.close(stream)
+        line.streams.clear()
+        self._send(line, b"F")
+
+    def _become(self, line: _Line) -> NoReturn:
+        """Turn into the process that the launcher asked for."""
+        launch = line.launch
+        assert launch is not None
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for wanted, stream in enumerate(line.streams):
+            os.dup2(stream, wanted)
+        self._selector.close()
+        for other in self._lines.values():
+            other.close()
+        listener, wake_read, wake_write = self._inherited
+        listener.close()
+        os.close(wake_read)
+        os.close(wake_write)
+        raise Child(launch)
+
+    def _refuse(self, line: _Line, reason: str) -> None:
+        self._refused[reason] += 1
+        self._send(line, b"R" + reason.encode())
+        self._drop(line)
+
+    def _send(self, line: _Line, answer: bytes) -> None:
+        try:
+            line.socket.sendall(answer)
+        except OSError:
+            self._drop(line)
+
+    def _drop(self, line: _Line) -> None:
+        """Forget a launcher; the process of a message goes with its launcher.
+
+        By SIGKILL: of a ClientApp that ends by SIGTERM, Flower's SuperNode waits for the answer for good.
+        """
+        number = next((key for key, known in self._lines.items() if known is line), None)
+        if number is None:
+            return
+        if line.child is not None:
+            os.kill(line.child, signal.SIGKILL)  # not collected yet, so the number is still its own
+            self._killed.add(line.child)
+        self._selector.unregister(line.socket)
+        line.close()
+        del self._lines[number]
+
+    def _collect(self) -> None:
+        """Tell launchers of processes that have ended."""
+        self._killed -= {child for child in self._killed if os.waitpid(child, os.WNOHANG)[0]}
+        for line in list(self._lines.values()):
+            if line.child is None:
+                continue
+            ended, status = os.waitpid(line.child, os.WNOHANG)
+            if ended:
+                line.child = None
+                code = os.waitstatus_to_exitcode(status)
+                self._send(line, b"X" + code.to_bytes(4, "big", signed=True))
+                self._drop(line)
+
+    def status(self) -> dict[str, object]:
+        """Return figures of this worker, for `worker status`."""
+        return {
+            "pid": os.getpid(),
+            "forked": self._forked,
+            "running": len(self._children()),
+            "refused": dict(self._refused),
+            "resident_bytes": _resident_bytes(),
+        }
+
+
+def become(launch: Launch, entry: Program) -> NoReturn:
+    """Run `entry` as the process that `launch` describes; ends the process.
+
+    Random numbers begin as in a fresh process: Python's, NumPy's and PyTorch's from the system's entropy.
+    """
+    os.chdir(launch.directory)
+    os.umask(launch.umask)
+    os.environ.clear()
+    os.environb.update(launch.environment)
+    sys.argv[:] = launch.arguments
+    random.seed()
+    if "numpy" in sys.modules:  # what is not imported yet begins afresh by itself
+        sys.modules["numpy"].random.seed(None)
+    if "torch" in sys.modules:
+        sys.modules["torch"].seed()
+    _end(_exit_status(entry))
+
+
+def _exit_status(entry: Program) -> int:
+    """Run `entry`; returns what the interpreter would end with."""
+    try:
+        code: object = entry()
+    except SystemExit as exc:
+        code = exc.code
+    except BaseException:  # noqa: BLE001 - whatever it is, the process ends with a trace, as any does
+        traceback.print_exc()
+        code = 1
+    if isinstance(code, int | None):
+        return (code or 0) & 0xFF
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _end(status: int) -> NoReturn:
+    """End as the interpreter does, without taking down what was imported: that takes a third of a second."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def preload() -> Program:
+    """Import what a message needs and return Flower's own program for it."""
+    from importlib import import_module
+    from importlib.metadata import entry_points
+
+    for name in ("client.app", "client.handlers", "client.shadows", "sklearn.datasets", "torch.func"):
+        import_module(name)
+    (flower,) = entry_points(group="console_scripts", name=PROGRAM)
+    program: Program = flower.load()
+    return program
+
+
+def serve(places: WorkerPlaces) -> None:
+    """Run a worker at `places`; in a forked child, run the message's process.
+
+    Raises:
+        ConfigurationError: the directory cannot be used, or another worker serves there.
+    """
+    places.prepare()
+    with places.locked():
+        entry = preload()
+        try:
+            Worker(places).run()
+        except Child as child:
+            launch = child.launch
+        else:
+            return
+    become(launch, entry)
+
+
+def ask_status(places: WorkerPlaces, *, timeout_s: float = 5.0) -> dict[str, object]:
+    """Ask the worker at `places` for its figures.
+
+    Raises:
+        OSError: none answers.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        line.settimeout(timeout_s)
+        line.connect(str(places.socket))
+        line.sendall(len(b"status").to_bytes(4, "big") + b"status")
+        parts = []
+        while part := line.recv(4096):
+            parts.append(part)
+    found: dict[str, object] = json.loads(b"".join(parts))
+    return found
+
+
+def _resident_bytes() -> int:
+    """Return the largest resident size that this process has had; it shares most of it with its children."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,342 @@
+"""A worker of its own process, whose messages run small programs in place of Flower's."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from client.worker.places import WorkerPlaces
+from client.worker.server import ask_status
+from unlearning.errors import ConfigurationError
+
+WAIT_S = 20.0
+
+SERVE = """
+import os, sys
+from pathlib import Path
+if "WITH_TORCH" in os.environ:
+    import torch
+from client.worker.places import WorkerPlaces
+from client.worker import freshness, server
+
+code = Path(sys.argv[2])
+freshness.installed_code = lambda: code.read_text()
+def entry():
+    return eval(compile(sys.argv[1], "message", "exec"), {}) or int(os.environ.get("STATUS", "0"))
+if "NO_FORK" in os.environ:
+    def fork(): raise BlockingIOError(11, "Resource temporarily unavailable")
+    os.fork = fork
+try:
+    server.Worker(WorkerPlaces(Path(sys.argv[1]))).run()
+except server.Child as child:
+    launch = child.launch
+else:
+    sys.exit(0)
+server.become(launch, entry)
+"""
+
+
+class Site:
+    """A worker's directory with a launcher, and the worker while it lives."""
+
+    def __init__(self, directory: Path, **environment: str) -> None:
+        self.places = WorkerPlaces(directory)
+        self.cold = directory / "cold-program"
+        self.places.directory.mkdir(mode=0o700, exist_ok=True)
+        self.cold.write_text('#!/bin/sh\necho "cold: $1"\n', encoding="utf-8")
+        self.cold.chmod(0o700)
+        self.places.prepare(program=str(self.cold))
+        self.code = directory / "code"
+        self.code.write_text("1", encoding="utf-8")
+        self.environment = {**os.environ, **environment}
+        self.worker: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start a worker and wait until it listens."""
+        self.worker = subprocess.Popen(
+            [sys.executable, "-c", SERVE, str(self.places.directory), str(self.code)], env=self.environment
+        )
+        wait_until(self.places.socket.exists)
+
+    @contextmanager
+    def launch(self, code: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
+        """Start a message's process by the launcher; it is killed at the end, if it lives."""
+        with subprocess.Popen(
+            [str(self.places.launchers / "flwr-clientapp"), code],
+            env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def run(self, code: str, **environment: str) -> tuple[int, str, str]:
+        """Run a message's process to its end: status, output, errors."""
+        with self.launch(code, **environment) as process:
+            output, errors = process.communicate(timeout=WAIT_S)
+            return process.returncode, output, errors
+
+    def stop(self) -> None:
+        """Kill the worker, if it lives."""
+        if self.worker is not None and self.worker.poll() is None:
+            self.worker.kill()
+            self.worker.wait()
+
+
+def wait_until(predicate, timeout_s: float = WAIT_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not predicate():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A short name: a Unix socket's address has a hundred bytes."""
+    with tempfile.TemporaryDirectory(prefix="worker-") as name:
+        yield Path(name) / "w"
+
+
+@pytest.fixture
+def site(directory: Path) -> Iterator[Site]:
+    """A worker of this test's own."""
+    made = Site(directory)
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Site]:
+    """A worker for tests that leave it as it was: it imports PyTorch for seconds."""
+    with tempfile.TemporaryDirectory(prefix="worker-") as name:
+        made = Site(Path(name) / "w", WITH_TORCH="1")
+        made.start()
+        yield made
+        made.stop()
+
+
+def test_a_message_has_its_launchers_arguments_environment_and_directory(shared, tmp_path):
+    """Nothing of the worker's own."""
+    code = "import os, sys, json; print(json.dumps([sys.argv[1][:6], os.environ['WHO'], os.getcwd(), os.getpid()]))"
+    process = subprocess.run(
+        [str(shared.places.launchers / "flwr-clientapp"), code],
+        env={**shared.environment, "WHO": "hospital"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+    found = json.loads(process.stdout)
+    assert found[:3] == ["import", "hospital", str(tmp_path)]
+    assert shared.worker is not None
+    assert found[3] != shared.worker.pid
+    assert shared.places.cold_starts() == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("pass", 0),
+        ("import sys; sys.exit(7)", 7),
+        ("import sys; sys.exit('a sentence')", 1),
+        ("1/0", 1),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 128 + 9),
+    ],
+)
+def test_the_launcher_ends_as_the_message_did(shared, code, status):
+    """The status that a Python of its own would have ended with."""
+    assert shared.run(code)[0] == status
+
+
+def test_an_exception_is_told_on_the_launchers_stream(shared):
+    """With its trace, as by any Python."""
+    assert "ZeroDivisionError" in shared.run("1/0")[2]
+
+
+def test_random_numbers_begin_as_in_a_fresh_process(shared):
+    """From the system's entropy: no two messages draw the same, unless they set a seed."""
+    code = "import random, numpy, torch; print(torch.rand(1).item(), random.random(), numpy.random.rand())"
+    first, second = (shared.run(code)[1].split() for _ in range(2))
+    assert len(first) == len(second) == 3
+    assert not {*first} & {*second}
+
+
+def test_what_ends_at_exit_is_run(shared):
+    """Functions registered for the end, and threads that are no daemons."""
+    code = (
+        "import atexit, threading, time\natexit.register(print, 'at exit')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()"
+    )
+    assert shared.run(code)[1].split("\n")[:2] == ["thread", "at exit"]
+
+
+def test_without_a_worker_a_message_starts_cold_and_says_so_once(directory):
+    """A silent fallback must not hide a failure; a thousand lines must not either."""
+    site = Site(directory)
+    first, second = site.run("x"), site.run("x")
+    assert first[:2] == second[:2] == (0, "cold: x\n")
+    assert "No warm worker" in first[2]
+    assert second[2] == ""
+    assert list(site.places.cold_starts().values()) == [2]
+
+
+@pytest.mark.parametrize(
+    "name", ["OMP_NUM_THREADS", "PYTHONHASHSEED", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"]
+)
+def test_other_variables_that_are_read_at_import_start_cold(shared, name):
+    """What a library read when the worker imported it cannot be changed by a fork."""
+    status, output, errors = shared.run("x", **{name: "3"})
+    assert (status, output) == (0, "cold: x\n")
+    assert name in errors
+
+
+def test_a_worker_of_older_code_serves_no_more_and_ends(site):
+    """What is installed now is what runs."""
+    site.code.write_text("2", encoding="utf-8")
+    _, output, errors = site.run("x")
+    assert output == "cold: x\n"
+    assert "code has changed" in errors
+    assert site.worker.wait(WAIT_S) == 0
+
+
+def test_a_message_that_runs_keeps_a_stale_worker_until_it_has_ended(site, tmp_path):
+    """Its launcher still waits for the status."""
+    go = tmp_path / "go"
+    code = (
+        f"import os, time\nprint('on', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)"
+    )
+    with site.launch(code) as process:
+        assert process.stdout.readline() == "on\n"
+        site.code.write_text("2", encoding="utf-8")
+        assert site.run("x")[1] == "cold: x\n"
+        go.touch()
+        assert process.wait(WAIT_S) == 0
+    assert site.worker.wait(WAIT_S) == 0
+
+
+def test_a_killed_launcher_takes_its_message_along(shared):
+    """As a kill of Flower's own process would."""
+    with shared.launch("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)") as process:
+        child = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+        wait_until(lambda: not Path(f"/proc/{child}").exists())
+    assert ask_status(shared.places)["running"] == 0
+
+
+def test_a_killed_worker_lets_its_message_finish_and_the_next_starts_cold(site, tmp_path):
+    """A message must not be lost with the worker."""
+    go, done = tmp_path / "go", tmp_path / "done"
+    code = (
+        f"import os, time\nprint('on', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+        f"open({str(done)!r}, 'w').close()"
+    )
+    with site.launch(code) as process:
+        assert process.stdout.readline() == "on\n"
+        site.stop()
+        assert process.wait(WAIT_S) == 1
+        go.touch()
+        wait_until(done.exists)
+    assert site.run("x")[1] == "cold: x\n"
+
+
+def test_a_machine_without_room_for_a_process_starts_cold(directory):
+    """The worker lives on and says why."""
+    site = Site(directory, NO_FORK="1")
+    site.start()
+    try:
+        _, output, errors = site.run("x")
+        assert output == "cold: x\n"
+        assert "Resource temporarily unavailable" in errors
+        assert list(ask_status(site.places)["refused"].values()) == [1]
+    finally:
+        site.stop()
+
+
+def test_a_worker_that_hangs_before_it_accepts_starts_cold_and_never_twice(site):
+    """A launcher that gave up never says go, so the message has one process."""
+    launcher = site.places.launchers / "flwr-clientapp"
+    launcher.write_text(launcher.read_text().replace("ANSWER_TIMEOUT_S = 10.0", "ANSWER_TIMEOUT_S = 0.3"))
+    site.worker.send_signal(signal.SIGSTOP)
+    with site.launch("x") as process:
+        assert process.stdout.readline() == "cold: x\n"
+        site.worker.send_signal(signal.SIGCONT)
+    assert ask_status(site.places)["forked"] == 0
+
+
+def test_messages_run_side_by_side(shared, tmp_path):
+    """Several SuperNodes of a host share a worker."""
+    go = tmp_path / "go"
+    code = (
+        f"import os, time\nprint('on', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)"
+    )
+    with ExitStack() as stack:
+        processes = [stack.enter_context(shared.launch(code)) for _ in range(4)]
+        assert [process.stdout.readline() for process in processes] == ["on\n"] * 4
+        assert ask_status(shared.places)["running"] == 4
+        go.touch()
+        assert [process.wait(WAIT_S) for process in processes] == [0] * 4
+
+
+@pytest.mark.parametrize("sent", [b"\xff\xff\xff\xff", b"\0\0\0\4nope", b"\0\0\0\5a\0b\0c", b"\0"])
+def test_what_no_launcher_sends_harms_nobody(shared, sent):
+    """The worker goes on."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        line.connect(str(shared.places.socket))
+        line.sendall(sent)
+        forked = ask_status(shared.places)["forked"]
+        assert shared.run("pass")[0] == 0
+    assert ask_status(shared.places)["forked"] == forked + 1
+
+
+def test_only_its_user_reaches_the_worker(shared):
+    """Whoever connects runs programs as the worker's user."""
+    assert stat.S_IMODE(shared.places.socket.stat().st_mode) == 0o600
+    assert stat.S_IMODE(shared.places.directory.stat().st_mode) == 0o700
+
+
+def test_a_directory_that_others_may_enter_is_refused(directory):
+    """Somebody else could have laid a launcher there."""
+    directory.mkdir(mode=0o755)
+    with pytest.raises(ConfigurationError, match="mode 700"):
+        WorkerPlaces(directory).prepare()
+
+
+def test_a_second_worker_is_refused(directory):
+    """The first keeps its place until it ends."""
+    places = WorkerPlaces(directory)
+    places.prepare()
+    with places.locked(), pytest.raises(ConfigurationError, match="has a worker already"), places.locked():
+        pass
+
+
+def test_what_a_worker_imports_starts_no_thread_and_no_cuda():
+    """A fork takes along one thread; CUDA does not survive one."""
+    code = """
+import os, torch
+def fail(*_): raise AssertionError("CUDA was initialised before the fork")
+torch.cuda._lazy_init = fail
+from client.worker.server import preload
+assert preload().__name__ == "flwr_clientapp"
+assert not torch.cuda.is_initialized()
+assert len(os.listdir("/proc/self/task")) == 1, os.listdir("/proc/self/task")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -210,9 +210,14 @@ def _batch_from_json(value: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     # a checkpoint of an earlier version knows of no shadow models
     fields |= {name: Cost.from_json(fields.get(name, {})) for name in _COSTS}
     shadowed = fields.get("shadow_fits")
-    fields["shadow_fits"] = (
-        None if shadowed is None else {name: _fits_from_arrays(name, arrays) for name in shadowed}
-    )
+    try:
+        fields["shadow_fits"] = (
+            None if shadowed is None else {name: _fits_from_arrays(name, arrays) for name in shadowed}
+        )
+    except (
+        DataError
+    ) as exc:  # of an earlier version; the deletion goes on without LiRA, and its report says why
+        fields |= {"shadow_fits": None, "shadow_notes": {**fields.get("shadow_notes", {}), "": str(exc)}}
     fields["request_ids"] = tuple(fields["request_ids"])
     fields["participants"] = tuple(fields["participants"])
     fields["targets"] = tuple(Target.from_json(item) for item in fields["targets"])

@@ -140,9 +140,14 @@ def _details(observations: Observations) -> Details:
     return observations.details
 
 
+def _sureness(observations: Observations) -> Values:
+    """The margins, which order examples as their confidences do, but apart from one another where these are all 1."""
+    return observations.confidences if observations.margins is None else observations.margins
+
+
 _SCORES: Mapping[str, Callable[[Observations], Values]] = {
     CORRECTNESS: lambda observations: _details(observations).correct,
-    CONFIDENCE_THRESHOLD: lambda observations: observations.confidences,
+    CONFIDENCE_THRESHOLD: lambda observations: _sureness(observations),
     ENTROPY: lambda observations: -_details(observations).entropies,
     MODIFIED_ENTROPY: lambda observations: -_details(observations).modified_entropies,
 }

@@ -1,6 +1,7 @@
 """The attacks that run where the settings ask for them: LiRA, and MIA-U with classifiers.
 
-LiRA asks whether a confidence is that of shadow models that were trained with the example, or without.
+LiRA asks whether a margin (the log-odds of the true class) is that of shadow models that were trained with the
+example, or without.
 MIA-U's classifiers learn from one half of the forgotten and of the test examples how a deletion changes
 posteriors, and are judged on the other half. In the paper they learn from shadow models of which examples
 were deleted; a live federation would have to unlearn on each of its shadow federations for that. Learning
@@ -114,7 +115,7 @@ def learnt_mia_u(
 def lira_figures(
     present: Mapping[str, Observations], fits: Mapping[str, ShadowFits], seed: int
 ) -> dict[str, AttackFigure]:
-    """LiRA, online and offline, from the confidences of the attacked model and what shadow models say.
+    """LiRA, online and offline, from the margins of the attacked model and what shadow models say.
 
     Raises:
         DataError: a set was not measured by the shadow models too, or shadows are too few.
@@ -125,13 +126,17 @@ def lira_figures(
         observations = present[name]
         if observations.outputs is None or name not in fits:
             raise DataError(f"the shadow models were not asked about the {name} data that was measured")
+        if observations.margins is None:
+            raise DataError(
+                f"no margins of the {name} data were reported; a client that runs an earlier version sends none"
+            )
         _, first, second = np.intersect1d(
             fits[name].handles, observations.outputs.handles, return_indices=True
         )
         if not len(first):
             raise DataError(f"no sampled example of the {name} data was measured by shadow models too")
         found.append(fits[name].select(first))
-        targets.append(observations.confidences[second])
+        targets.append(observations.margins[second])
         labels.append(None if observations.details is None else observations.details.labels[second])
     every, target = joined_fits(found), np.concatenate(targets)
     shadows = every.inside.counts + every.outside.counts

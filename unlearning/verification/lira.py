@@ -1,10 +1,12 @@
 """LiRA, the likelihood-ratio attack: is an example's confidence that of models trained with or without it?
 
-Shadow models are trained on random halves of the examples. For each example, the confidences of the
-shadows that trained on it and of those that did not are fitted by one Gaussian each, in logit space, where
-they look Gaussian; the attacked model's confidence is then judged by these two.
+Shadow models are trained on random halves of the examples. For each example, the margins φ of the
+shadows that trained on it and of those that did not are fitted by one Gaussian each, for they look
+Gaussian; the attacked model's margin is then judged by these two.
 
-Legend: φ = log(p_y / (1 − p_y)), s shadow models, n examples.
+Legend: z outputs, p = softmax(z), y true class, s shadow models, n examples.
+
+    margin      φ = log(p_y / (1 − p_y)) = z_y − log Σ_{j≠y} exp z_j
 
     online      Λ = log N(φ; μ_in, σ_in²) − log N(φ; μ_out, σ_out²)
     offline     Λ = log P[Z < φ],  Z ~ N(μ_out, σ_out²)         no shadow was trained on the example
@@ -25,33 +27,32 @@ Values = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 TrainAndScore = Callable[[NDArray[np.intp]], Values]
-"""Train a model on the examples at these positions; the true-class confidences (n,) of all examples.
+"""Train a model on the examples at these positions; the margins φ (n,) of all examples.
 
 A model may be a whole federation: then this is a shadow federation.
 """
 
-_EDGE = 1e-12
 _SMALLEST_DEVIATION = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Shadows:
-    """Shadow models' true-class confidences (s, n) in [0, 1], and who trained on what, (s, n).
+    """Shadow models' margins φ (s, n), and who trained on what, (s, n).
 
     Raises:
-        DataError: the two do not fit, or a confidence lies outside [0, 1].
+        DataError: the two do not fit, or a margin is not a finite number.
     """
 
-    confidences: Values
+    margins: Values
     trained_on: Mask
 
     def __post_init__(self) -> None:
-        if self.confidences.ndim != 2 or self.confidences.shape != self.trained_on.shape:
+        if self.margins.ndim != 2 or self.margins.shape != self.trained_on.shape:
             raise DataError(
-                "Shadow confidences and who trained on what have the shape (shadows, examples), got "
-                f"{self.confidences.shape} and {self.trained_on.shape}."
+                "Shadow models' margins and who trained on what have the shape (shadows, examples), got "
+                f"{self.margins.shape} and {self.trained_on.shape}."
             )
-        _check_confidences(self.confidences)
+        _check_finite(self.margins)
 
 
 def train_shadows(
@@ -61,7 +62,7 @@ def train_shadows(
 
     Raises:
         DataError: fewer than four shadows or an odd number of them, or the callable gives another number
-            of confidences than examples.
+            of margins than examples.
     """
     if num_shadows < 4 or num_shadows % 2:
         raise DataError(f"LiRA needs an even number of four shadows or more, got {num_shadows}.")
@@ -70,26 +71,13 @@ def train_shadows(
     trained_on = ranks < num_shadows // 2
     rows = []
     for mask in trained_on:
-        confidences = np.asarray(train_and_score(np.flatnonzero(mask)), dtype=np.float64)
-        if confidences.shape != (num_examples,):
+        found = np.asarray(train_and_score(np.flatnonzero(mask)), dtype=np.float64)
+        if found.shape != (num_examples,):
             raise DataError(
-                f"A shadow model gives a confidence for each of {num_examples} examples, got shape "
-                f"{confidences.shape}."
+                f"A shadow model gives a margin for each of {num_examples} examples, got shape {found.shape}."
             )
-        rows.append(confidences)
+        rows.append(found)
     return Shadows(np.stack(rows), trained_on)
-
-
-def logit_confidence(confidences: Values) -> Values:
-    """φ = log(p / (1 − p)), any shape; p is kept 1e-12 away from 0 and 1, where φ would be infinite.
-
-    Raises:
-        DataError: a confidence lies outside [0, 1].
-    """
-    _check_confidences(confidences)
-    inside = np.clip(confidences, _EDGE, 1 - _EDGE)
-    result: Values = np.log(inside) - np.log1p(-inside)
-    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +104,13 @@ def fit(shadows: Shadows) -> tuple[Gaussians, Gaussians]:
 
     A side of an example with fewer than two shadow models has a count of 0 or 1, which the scores refuse.
     """
-    values = logit_confidence(shadows.confidences)
-    return _side(values, shadows.trained_on), _side(values, ~shadows.trained_on)
+    return _side(shadows.margins, shadows.trained_on), _side(shadows.margins, ~shadows.trained_on)
 
 
 def online_scores(
     target: Values, inside: Gaussians, outside: Gaussians, *, global_variance: bool = False
 ) -> Values:
-    """The log likelihood ratio Λ of "trained on" for the attacked model's confidences (n,).
+    """The log likelihood ratio Λ of "trained on" for the attacked model's margins φ (n,).
 
     Raises:
         DataError: the shapes do not fit, or an example lacks two shadows on a side.
@@ -137,7 +124,7 @@ def online_scores(
 
 
 def offline_scores(target: Values, outside: Gaussians, *, global_variance: bool = False) -> Values:
-    """log P[a model without the example is less confident], of confidences (n,).
+    """log P[a model without the example is less confident], of margins φ (n,).
 
     Raises:
         DataError: the shapes do not fit, or an example lacks two shadows that were not trained on it.
@@ -148,7 +135,7 @@ def offline_scores(target: Values, outside: Gaussians, *, global_variance: bool 
 
 
 def lira_online(target: Values, shadows: Shadows, *, global_variance: bool = False) -> Values:
-    """The log likelihood ratio of "trained on" for the attacked model's confidences (n,): higher, more so.
+    """The log likelihood ratio of "trained on" for the attacked model's margins φ (n,): higher, more so.
 
     global_variance: one variance a side for all examples, better where shadows are few. It is that of the
         values about their own example's mean; the authors' code takes it about the mean of all examples,
@@ -161,7 +148,7 @@ def lira_online(target: Values, shadows: Shadows, *, global_variance: bool = Fal
 
 
 def lira_offline(target: Values, shadows: Shadows, *, global_variance: bool = False) -> Values:
-    """log P[a model without the example is less confident], of confidences (n,): near 0, rather a member.
+    """log P[a model without the example is less confident], of margins φ (n,): near 0, rather a member.
 
     Only the shadows that were not trained on an example count for it. The score is Equation 4's one-sided
     test, in logarithms so that very sure answers stay apart.
@@ -184,7 +171,7 @@ def _side(values: Values, mask: Mask) -> Gaussians:
 def _observed(target: Values, fitted: Gaussians, side: str) -> Values:
     if target.shape != fitted.means.shape:
         raise DataError(
-            f"The attacked model needs a confidence for each of {len(fitted.means)} examples, got shape "
+            f"The attacked model needs a margin for each of {len(fitted.means)} examples, got shape "
             f"{target.shape}."
         )
     if np.any(fitted.counts < 2):
@@ -192,9 +179,10 @@ def _observed(target: Values, fitted: Gaussians, side: str) -> Values:
             f"{int(np.sum(fitted.counts < 2)):,} examples have fewer than two shadow models {side} them; "
             "train more shadow models."
         )
-    return logit_confidence(target)
+    _check_finite(target)
+    return target
 
 
-def _check_confidences(confidences: Values) -> None:
-    if not np.all((confidences >= 0) & (confidences <= 1)):
-        raise DataError("A confidence is a probability from 0 to 1.")
+def _check_finite(values: Values) -> None:
+    if not np.isfinite(values).all():
+        raise DataError("A margin is not a finite number; the model's outputs have left the finite numbers.")

@@ -17,6 +17,7 @@ from unlearning.errors import DataError
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, PerExample, Task
 from unlearning.training import evaluate, evaluate_and_predict
+from unlearning.verification.margins import margins
 from unlearning.verification.thresholds import entropy, modified_entropy
 
 MOST_CLASSES = 100
@@ -52,6 +53,7 @@ class Observations:
     """Sums over `num_examples` examples, and the loss and confidence of k ≤ `num_examples` of them.
 
     losses, confidences: shape (k,), float64; entry j of both belongs to the same example.
+    margins: φ (k,) of the same examples (`margins`); None where the task is no classification.
     details: of the same examples in the same order; None where the task is no classification.
     outputs: likewise; None where nobody asked for them.
 
@@ -66,6 +68,7 @@ class Observations:
     confidences: NDArray[np.float64]
     details: Details | None = None
     outputs: Outputs | None = None
+    margins: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         fits = self.losses.ndim == 1 and self.losses.shape == self.confidences.shape
@@ -74,6 +77,10 @@ class Observations:
                 f"Observations of {self.num_examples} examples need as many sampled losses as "
                 f"confidences and no more than examples, got shapes {self.losses.shape} and "
                 f"{self.confidences.shape}."
+            )
+        if self.margins is not None and self.margins.shape != self.losses.shape:
+            raise DataError(
+                f"{len(self.losses)} sampled losses came with margins of shape {self.margins.shape}."
             )
         for group in (self.details, self.outputs):
             for item in fields(group) if group is not None else ():
@@ -104,14 +111,14 @@ class Observations:
         for group in (self.details, self.outputs):
             if group is not None:
                 arrays |= {item.name: getattr(group, item.name) for item in fields(group)}
-        return arrays
+        return arrays if self.margins is None else {**arrays, "margins": self.margins}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "Observations":
-        """The inverse of `to_arrays`. Details and outputs may be missing, each as a whole.
+        """The inverse of `to_arrays`. Details and outputs may be missing, each as a whole, and the margins.
 
         Raises:
-            DataError: an array is missing or the sums are not a count and two numbers.
+            DataError: an array is missing, the sums are not a count and two numbers, or a margin is not finite.
         """
         missing = sorted({"sums", "losses", "confidences"} - set(arrays))
         if missing:
@@ -129,6 +136,9 @@ class Observations:
             )
         if any(not np.isfinite(arrays[name]).all() for name in ("labels", "correct") if name in arrays):
             raise DataError("Labels of observations are numbers.")
+        sent = arrays.get("margins")  # clients of an earlier version send none
+        if sent is not None and not np.isfinite(sent).all():
+            raise DataError("A margin of an observed example is not a finite number.")
         return cls(
             num_examples=int(sums[0]),
             loss_sum=float(sums[1]),
@@ -137,6 +147,7 @@ class Observations:
             confidences=np.asarray(arrays["confidences"], dtype=np.float64),
             details=_group(Details, arrays),
             outputs=_group(Outputs, arrays),
+            margins=None if sent is None else np.asarray(sent, dtype=np.float64),
         )
 
     def _mean(self, total: float) -> float | None:
@@ -206,13 +217,14 @@ def observe_model(
         outputs=Outputs(handles, posteriors.astype(np.float32))
         if with_outputs and logits.shape[1] <= MOST_CLASSES
         else None,
+        margins=margins(logits, labels) if logits.shape[1] > 1 else None,
     )
 
 
 def merge(parts: Iterable[Observations]) -> Observations:
     """Several clients' observations as one, the same bits whatever order they come in.
 
-    The pooled sample is sorted, by loss first. Details and outputs are pooled where every part has them.
+    The pooled sample is sorted, by loss first. Details, outputs and margins are pooled where every part has them.
     Where clients sent a bounded sample, one that holds more than its bound counts less in the pooled
     sample than in the sums.
     """
@@ -221,7 +233,11 @@ def merge(parts: Iterable[Observations]) -> Observations:
     confidences = np.concatenate([np.zeros(0), *(part.confidences for part in every)])
     details = _pooled(Details, [part.details for part in every])
     outputs = _pooled(Outputs, [part.outputs for part in every])
+    pooled = [part.margins for part in every if part.margins is not None]
+    sure = np.concatenate(pooled) if pooled and len(pooled) == len(every) else None
     keys = [confidences, losses]
+    if sure is not None:
+        keys = [sure, *keys]
     if details is not None:
         keys = [details.modified_entropies, details.entropies, details.correct, details.labels, *keys]
     if outputs is not None:
@@ -235,6 +251,7 @@ def merge(parts: Iterable[Observations]) -> Observations:
         confidences=confidences[order],
         details=_ordered(details, order),
         outputs=_ordered(outputs, order),
+        margins=None if sure is None else sure[order],
     )
 
 

@@ -13,13 +13,16 @@ from numpy.typing import NDArray
 from unlearning.errors import DataError
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import TrainingSettings, evaluate, local_seed, train
+from unlearning.training import TrainingSettings, evaluate, local_seed, predict, train
 from unlearning.verification.lira import Gaussians, Shadows, Values, fit
+from unlearning.verification.margins import logit_confidence, margins
 from unlearning.verification.observations import drawn
 from unlearning.verification.shadow_membership import shadow_membership, shadow_seed
 
 ENOUGH_FOR_OWN_VARIANCES = 64
 """With fewer shadow models one variance for all examples attacks better (Carlini et al., §VI)."""
+
+_SIDES = ("with", "without")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class ShadowFits:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """The fits as named arrays, for transport; `from_arrays` is the inverse."""
-        sides = {"inside": self.inside, "outside": self.outside}
+        sides = dict(zip(_SIDES, (self.inside, self.outside), strict=True))
         return {"handles": self.handles} | {
             f"{side}-{item.name}": getattr(gaussians, item.name)
             for side, gaussians in sides.items()
@@ -47,9 +50,15 @@ class ShadowFits:
         """The inverse of `to_arrays`.
 
         Raises:
-            DataError: an array is missing, of another length, or not finite; or a variance is negative.
+            DataError: an array is missing, of another length, or not finite; a variance is negative; or these are fits
+                of an earlier version.
         """
-        names = [f"{side}-{item.name}" for side in ("inside", "outside") for item in fields(Gaussians)]
+        if "inside-means" in arrays:
+            raise DataError(
+                "What shadow models say of examples is that of an earlier version: fitted to confidences in single "
+                "precision, of which the surest are all alike. Bring client and server to the same version."
+            )
+        names = [f"{side}-{item.name}" for side in _SIDES for item in fields(Gaussians)]
         missing = sorted({"handles", *names} - set(arrays))
         if missing:
             raise DataError(f"What shadow models say of examples lacks the array(s) {', '.join(missing)}.")
@@ -60,8 +69,7 @@ class ShadowFits:
             if array.ndim != 1 or array.shape != found["handles"].shape or not is_sound:
                 raise DataError(f"What shadow models say of examples: {name} holds no numbers that fit.")
         inside, outside = (
-            Gaussians(*(found[f"{side}-{item.name}"] for item in fields(Gaussians)))
-            for side in ("inside", "outside")
+            Gaussians(*(found[f"{side}-{item.name}"] for item in fields(Gaussians))) for side in _SIDES
         )
         return cls(found["handles"], inside, outside)
 
@@ -120,12 +128,22 @@ def fit_models(
     A generator in the same state as `observe_model`'s draws the same examples and handles.
 
     Raises:
-        DataError: a model's confidence in an example is not a number.
+        DataError: a model's margin of an example is not a finite number.
     """
     chosen, handles = drawn(len(examples), max_samples, generator)
     sampled = examples.select(chosen)
-    confidences = np.stack([evaluate(task, model, sampled).confidence for model in models])
+    found = np.stack([_margins_of(task, model, sampled) for model in models])
     trained_on = np.stack(
         [shadow_membership(sampled.ids, number, seed=seed) for number in range(len(models))]
     )
-    return ShadowFits(handles, *fit(Shadows(confidences, trained_on)))
+    return ShadowFits(handles, *fit(Shadows(found, trained_on)))
+
+
+def _margins_of(task: Task, model: Vector, examples: Examples) -> Values:
+    if (
+        examples.targets.ndim != 1 or task.num_classes < 2
+    ):  # no classification: nothing is compared with these
+        return logit_confidence(evaluate(task, model, examples).confidence)
+    return margins(
+        predict(task, model, examples).astype(np.float64), examples.targets.numpy().astype(np.int64)
+    )

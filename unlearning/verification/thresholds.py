@@ -95,10 +95,11 @@ def modified_entropy(posteriors: Values, labels: Labels) -> Values:
     if labels.shape != (count,) or np.any((labels < 0) | (labels >= classes)):
         raise DataError(f"{count} posteriors need as many labels from 0 to {classes - 1}.")
     rows = np.arange(count)
-    own = posteriors[rows, labels]
-    others = posteriors * _log(1 - posteriors)
+    others = posteriors.copy()
     others[rows, labels] = 0.0
-    result: Values = -(1 - own) * _log(own) - others.sum(axis=1)
+    rest = others.sum(axis=1)  # 1 − p_y, which the subtraction would round to 0 where the model is sure
+    own = np.where(rest < 0.5, _log_of_rest(rest), _log(posteriors[rows, labels]))
+    result: Values = -rest * own - (others * _log_of_rest(others)).sum(axis=1)
     return result
 
 
@@ -177,6 +178,13 @@ def _called(members: Scored, others: Scored, asked: Scored) -> NDArray[np.bool_]
 
 def _log(values: Values) -> Values:
     result: Values = np.log(np.maximum(values, _FLOOR))
+    return result
+
+
+def _log_of_rest(values: Values) -> Values:
+    """log(1 − values), digits kept where the values are small."""
+    with np.errstate(divide="ignore"):
+        result: Values = np.maximum(np.log1p(-np.minimum(values, 1.0)), np.log(_FLOOR))
     return result
 
 

@@ -1,5 +1,7 @@
 """LiRA and MIA-U's classifiers on what clients observed: what is compared with what."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import expit
@@ -27,8 +29,8 @@ def observed(logits, handles, labels=None, posteriors=None) -> Observations:
     posteriors = np.full((count, 2), 0.5) if posteriors is None else posteriors
     details = Details(labels, np.ones(count), np.zeros(count), np.zeros(count))
     outputs = Outputs(np.asarray(handles, dtype=np.float64), posteriors.astype(np.float32))
-    confidences = expit(np.asarray(logits, dtype=np.float64))
-    return Observations(count, 1.0, 0.0, np.ones(count), confidences, details, outputs)
+    margins = np.asarray(logits, dtype=np.float64)
+    return Observations(count, 1.0, 0.0, np.ones(count), expit(margins), details, outputs, margins)
 
 
 def fitted(handles, means_in, means_out, counts=4.0) -> ShadowFits:
@@ -109,6 +111,20 @@ def test_lira_names_the_set_that_shadow_models_were_not_asked_about():
     notes = [note for note in measurement.not_measured if note.startswith("LiRA: ")]
     assert [note.partition("LiRA: ")[2] for note in notes][1] == "client 1: it is not online"
     assert len(notes) == 2
+
+
+def test_lira_is_not_run_on_confidences_of_a_client_of_an_earlier_version():
+    """It sends no margins, and its confidences have lost what LiRA looks at."""
+    sets = {**SETS, "forgotten": replace(SETS["forgotten"], margins=None)}
+    with pytest.raises(DataError, match=r"no margins of the forgotten data.*earlier version"):
+        lira_figures(sets, FITS, seed=0)
+
+
+def test_lira_tells_sure_examples_apart():
+    """Margins 30 and 45, of examples whose models without them have 30 and 31: the confidences are all 1."""
+    fits = {"forgotten": fitted([1, 2], [45, 45], [30, 30]), "test": fitted([5, 6], [45, 45], [30, 30])}
+    sets = {"forgotten": observed([45.0, 44.0], [1, 2]), "test": observed([30.0, 31.0], [5, 6])}
+    assert lira_figures(sets, fits, seed=0)[LIRA_ONLINE].auc.value == 1.0
 
 
 def test_lira_refuses_a_single_shadow_model_on_a_side():

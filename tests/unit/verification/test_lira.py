@@ -4,7 +4,6 @@ from math import log, sqrt
 
 import numpy as np
 import pytest
-from scipy.special import expit
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
@@ -14,14 +13,14 @@ from unlearning.verification.lira import (
     Shadows,
     lira_offline,
     lira_online,
-    logit_confidence,
     train_shadows,
 )
+from unlearning.verification.margins import logit_confidence, margins
 
 # logits: example 0 is 1, 3 with it and -1, 0 without; example 1 is 2, 4 with it and 2, 5 without
 LOGITS = np.array([[1.0, 2.0], [3.0, 4.0], [-1.0, 2.0], [0.0, 5.0]])
-SHADOWS = Shadows(expit(LOGITS), np.array([[True, True], [True, True], [False, False], [False, False]]))
-TARGET = expit(np.array([2.5, 3.0]))
+SHADOWS = Shadows(LOGITS, np.array([[True, True], [True, True], [False, False], [False, False]]))
+TARGET = np.array([2.5, 3.0])
 
 
 def test_the_logit_of_a_confidence():
@@ -31,6 +30,22 @@ def test_the_logit_of_a_confidence():
     assert np.isfinite([low, high]).all()
     assert low < below
     assert high == pytest.approx(-low, rel=1e-4)
+
+
+def test_the_margin_by_hand():
+    """Class 1 of outputs (1, 5, 1): 5 − log(2e) = 4 − log 2; and it is the logit of the softmax."""
+    outputs = np.array([[1.0, 5.0, 1.0], [0.2, -0.3, 0.5]])
+    found = margins(outputs, np.array([1, 2]))
+    assert found[0] == pytest.approx(4 - log(2))
+    odds = np.exp(outputs[1])
+    assert found[1] == pytest.approx(logit_confidence(np.array([odds[2] / odds.sum()]))[0])
+
+
+def test_margins_of_sure_answers_stay_apart():
+    """Outputs (40, 0) and (60, 0) are 40 and 60; their probabilities are both 1, in double precision too."""
+    outputs = np.array([[40.0, 0.0], [60.0, 0.0]], dtype=np.float32)
+    assert margins(outputs, np.array([0, 0])).tolist() == [40.0, 60.0]
+    assert margins(outputs, np.array([1, 1])).tolist() == [-40.0, -60.0]
 
 
 def test_the_online_ratio_by_hand():
@@ -53,7 +68,7 @@ def test_the_global_variance_is_that_about_each_examples_own_mean():
 
 def test_more_confident_is_rather_a_member():
     """The offline score rises with the confidence; with equal variances the online one does too."""
-    lower, higher = expit(np.array([0.0, 0.0])), expit(np.array([1.0, 1.0]))
+    lower, higher = np.array([0.0, 0.0]), np.array([1.0, 1.0])
     assert np.all(lira_offline(higher, SHADOWS) > lira_offline(lower, SHADOWS))
     assert (
         lira_online(higher, SHADOWS, global_variance=True)[0]
@@ -82,7 +97,7 @@ def test_lira_finds_the_members_of_an_overfitted_model():
 
     def train_and_score(indices):
         model = LogisticRegression(C=0.1, max_iter=500).fit(inputs[indices], labels[indices])
-        return model.predict_proba(inputs)[np.arange(60), labels]
+        return np.where(labels == 1, 1, -1) * model.decision_function(inputs)
 
     shadows = train_shadows(train_and_score, 60, 16, seed=1)
     members = generator.permutation(60)[:30]
@@ -115,7 +130,16 @@ def test_an_example_without_two_shadows_on_a_side_is_refused():
 def test_what_is_no_probability_is_refused(bad):
     """Losses or logits given by mistake are found out."""
     with pytest.raises(DataError):
+        logit_confidence(np.array([0.5, bad]))
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_a_margin_that_is_not_finite_is_refused(bad):
+    """Of a shadow model as of the attacked one."""
+    with pytest.raises(DataError, match="not a finite number"):
         Shadows(np.full((4, 1), bad), np.ones((4, 1), dtype=bool))
+    with pytest.raises(DataError, match="not a finite number"):
+        lira_online(np.array([1.0, bad]), SHADOWS)
 
 
 def test_confidences_that_do_not_fit_the_shadows_are_refused():

@@ -1,5 +1,7 @@
 """What a client tells about a set of its examples."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -164,6 +166,39 @@ def test_the_details_belong_to_the_example_whose_loss_stands_beside():
     np.testing.assert_allclose(details.entropies, -p * np.log(p) - (1 - p) * np.log(1 - p))
     np.testing.assert_allclose(details.modified_entropies, -2 * (1 - p) * np.log(p))
     assert details.labels.tolist() == [0, 0, 0]
+
+
+def test_of_a_single_precision_model_the_surest_examples_stay_apart():
+    """Outputs (60, 0), (45, 0), (30, 0) have margins 60, 45, 30; in single precision each probability is 1."""
+    task, parameters, examples = linear_problem()
+    inputs = torch.tensor([[60.0, 0.0], [45.0, 0.0], [30.0, 0.0]])
+    observations = observe_model(
+        replace(task, dtype=torch.float32),
+        parameters.astype(np.float32),
+        Examples(inputs, examples.targets, examples.ids),
+        max_samples=3,
+        generator=np.random.default_rng(0),
+    )
+    assert observations.margins is not None
+    assert sorted(observations.margins.tolist()) == [30.0, 45.0, 60.0]
+    assert observations.losses.max() == pytest.approx(np.exp(-30), rel=1e-2)
+
+
+def test_margins_are_pooled_where_every_client_sent_them():
+    """One client of an earlier version leaves the pool without: half a sample would be another sample."""
+    own = observed_model()
+    assert own.margins is not None
+    both = merge([own, own])
+    assert both.margins is not None
+    np.testing.assert_array_equal(np.sort(both.margins), np.sort(np.tile(own.margins, 2)))
+    assert merge([own, replace(own, margins=None)]).margins is None
+
+
+@pytest.mark.parametrize("margins", [np.zeros(2), np.full(3, np.inf)], ids=["too-few", "infinite"])
+def test_margins_that_fit_no_sample_are_refused(margins):
+    """They come from another machine."""
+    with pytest.raises(DataError, match="margin"):
+        Observations.from_arrays({**observed_model().to_arrays(), "margins": margins})
 
 
 def test_the_posteriors_belong_to_the_example_whose_loss_stands_beside():

@@ -8,8 +8,9 @@ from torch import nn
 from unlearning.errors import DataError
 from unlearning.tasks.losses import classification_measures, cross_entropy
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import evaluate, initial_parameters
+from unlearning.training import initial_parameters, predict
 from unlearning.verification.lira import Shadows, lira_offline, lira_online, offline_scores, online_scores
+from unlearning.verification.margins import margins
 from unlearning.verification.observations import observe_model
 from unlearning.verification.shadow_membership import shadow_membership
 from unlearning.verification.shadow_models import ShadowFits, fit_models, joined_fits
@@ -46,15 +47,15 @@ def test_scores_from_fits_are_those_from_the_shadow_models():
     order = np.random.default_rng(1).permutation(40)
     sampled = EXAMPLES.select(order)
     shadows = Shadows(
-        np.stack([evaluate(TASK, model, sampled).confidence for model in MODELS]),
+        np.stack([margins(predict(TASK, model, sampled), sampled.targets.numpy()) for model in MODELS]),
         np.stack([shadow_membership(sampled.ids, number, seed=9) for number in range(6)]),
     )
     for is_global in (True, False):
-        online = online_scores(observed.confidences, fits.inside, fits.outside, global_variance=is_global)
-        offline = offline_scores(observed.confidences, fits.outside, global_variance=is_global)
-        expected = lira_online(observed.confidences, shadows, global_variance=is_global)
+        online = online_scores(observed.margins, fits.inside, fits.outside, global_variance=is_global)
+        offline = offline_scores(observed.margins, fits.outside, global_variance=is_global)
+        expected = lira_online(observed.margins, shadows, global_variance=is_global)
         np.testing.assert_allclose(online, expected)
-        expected = lira_offline(observed.confidences, shadows, global_variance=is_global)
+        expected = lira_offline(observed.margins, shadows, global_variance=is_global)
         np.testing.assert_allclose(offline, expected)
 
 
@@ -84,11 +85,11 @@ def test_fits_survive_their_journey():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("inside-means", None),
-        ("outside-variances", np.full(40, -1.0)),
-        ("inside-counts", np.full(40, np.inf)),
+        ("with-means", None),
+        ("without-variances", np.full(40, -1.0)),
+        ("with-counts", np.full(40, np.inf)),
         ("handles", np.zeros(3)),
-        ("inside-variances", np.full((40, 1), 1.0)),
+        ("with-variances", np.full((40, 1), 1.0)),
     ],
     ids=["missing", "negative", "infinite", "too-few", "matrix"],
 )
@@ -97,3 +98,13 @@ def test_what_is_no_fit_is_refused(name, value):
     arrays = fits_of().to_arrays() | {name: value}
     with pytest.raises(DataError):
         ShadowFits.from_arrays({key: array for key, array in arrays.items() if array is not None})
+
+
+def test_fits_of_an_earlier_version_are_refused_with_a_sentence():
+    """They were fitted to confidences that single precision had rounded to 1."""
+    older = {
+        name.replace("without", "outside").replace("with", "inside"): array
+        for name, array in fits_of().to_arrays().items()
+    }
+    with pytest.raises(DataError, match=r"of an earlier version.*to the same version"):
+        ShadowFits.from_arrays(older)

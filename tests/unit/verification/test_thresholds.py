@@ -48,6 +48,13 @@ def test_modified_entropy_by_hand():
     )
 
 
+def test_the_modified_entropy_of_very_sure_answers_stays_apart():
+    """With 1 − p_y = q, far below what 1 − p can hold, M = 2q²: −q·log(1−q) for y and the same for the other class."""
+    rest = np.array([1e-18, 1e-12])
+    found = modified_entropy(np.stack([np.ones(2), rest], axis=1), np.array([0, 0]))
+    np.testing.assert_allclose(found, 2 * rest**2, rtol=1e-6)
+
+
 def test_a_sure_wrong_answer_has_no_entropy_but_much_modified_entropy():
     """What the modification is for; a sure right answer has neither."""
     sure = np.array([[1.0, 0.0], [1.0, 0.0]])

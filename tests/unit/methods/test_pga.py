@@ -94,6 +94,14 @@ def test_the_published_share_counts_clients():
     assert METHOD.configure(given, METHOD.begin(given, THETA))["u"].values["share"] == 0.25
 
 
+@pytest.mark.parametrize(("weighted", "share"), [(False, 0.2), (True, 0.5)])
+def test_the_share_is_among_all_that_have_trained_not_among_a_rounds_sample(weighted, share):
+    """With `fraction` below 1 one of four others is drawn for the round: N is 5 all the same, and n all 20 examples."""
+    counts = {"u": 10, "r": 4, "s": 2, "t": 3, "v": 1}
+    given = problem(retained=("s",), num_examples=counts, weighted=weighted)
+    assert METHOD.configure(given, METHOD.begin(given, THETA))["u"].values["share"] == share
+
+
 def test_without_numbers_of_examples_the_weighted_share_counts_clients():
     """Nobody has trained since the server knows: as published."""
     given = problem(weighted=True)

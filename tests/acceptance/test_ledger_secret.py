@@ -17,7 +17,7 @@ from unlearning.requests import Status
 CANARY = "canary-hunter2-4711"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def url_with_password(postgresql_server: str) -> str:  # noqa: F811 - the fixture
     """A ledger whose server takes any password."""
     name = "ledger_with_a_password"

@@ -19,7 +19,15 @@ PARTS = {
     "rounds-deployment": ("benchmarks.speed.rounds", "deployment", "--repeats", "3"),
     "rounds-simulation": ("benchmarks.speed.rounds", "simulation", "--clients", "10", "--repeats", "5"),
     "curvature-cpu": ("benchmarks.speed.curvature_products", "--model", "cnn", "--repetitions", "3"),
-    "deletion-load": ("benchmarks.speed.deletion_load", "--seconds", "10", "--beforehand", "1000"),
+    "deletion-load": (
+        "benchmarks.speed.deletion_load",
+        "--seconds",
+        "10",
+        "--beforehand",
+        "1000",
+        "--attacked-seconds",
+        "5",
+    ),
     "certified-chain": ("benchmarks.certified.chain", "--federations", "2000"),
     "certified-federated": ("benchmarks.certified.federated", "--seeds", "1", "--max-examples", "300"),
 }

@@ -3,9 +3,10 @@
     python -m benchmarks.speed.deletion_load --output docs/results/deletion-load
 
 Deletion requests are filed at a fixed rate over several connections into a ledger that holds thousands
-already. A request has its time of sending before the run begins, and its latency counts from there: a
-service that falls behind is not spared the requests that wait. Afterwards every request that was answered
-is looked up in the ledger by its key, and the chain of the events is checked.
+already; then again, into SQLite, while the service is attacked (deletion_attacks.py). A request has its time
+of sending before the run begins, and its latency counts from there: a service that falls behind is not spared
+the requests that wait. Afterwards every request that was answered is looked up in the ledger by its key, and
+the chain of the events is checked.
 """
 
 import json
@@ -13,6 +14,7 @@ import os
 import platform
 import pwd
 import re
+import resource
 import shutil
 import statistics
 import subprocess
@@ -22,8 +24,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,6 +35,7 @@ import sqlalchemy as sa
 import typer
 from rich.console import Console
 
+from benchmarks.speed.deletion_attacks import ATTACKERS, ATTACKS, STRANGER
 from server.api import deletion_pb2 as pb
 from server.api.deletion_pb2_grpc import DeletionServiceStub
 from server.api.tls import TlsFiles
@@ -41,6 +44,10 @@ from server.ledger.database import Database
 from unlearning.requests import Granularity, Status, Target
 
 console = Console()
+CALL_TIMEOUT_S = 10.0
+ATTACKED_BEFORE_S = 2.0
+# Kind and name for deploy/make_certificates.sh; a peer's certificate has no role here.
+_ATTACKERS = (*(("client", name) for name in ATTACKERS), ("peer", f"{STRANGER} localhost"))
 ROOT = Path(__file__).parents[2]
 FORGETTING = (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED)
 
@@ -74,6 +81,9 @@ class Outcome:
     p99_ms: float
     max_ms: float
     load_average: float
+    attack: str = ""
+    peak_mib: float = 0.0
+    most_threads: int = 0
 
 
 def main(
@@ -85,8 +95,9 @@ def main(
     postgresql_url: Annotated[
         str, typer.Option(help="An empty PostgreSQL database; default: a private server of this machine.")
     ] = "",
+    attacked_seconds: Annotated[float, typer.Option(help="Of load under each attack.")] = 20.0,
 ) -> None:
-    """Measure both databases one after the other and write the table."""
+    """Measure both databases one after the other, then SQLite under each attack, and write the table."""
     load = Load(rate=rate, seconds=seconds, connections=connections, beforehand=beforehand)
     outcomes = []
     with tempfile.TemporaryDirectory() as directory:
@@ -95,6 +106,11 @@ def main(
         )
         with _postgresql(postgresql_url) as url:
             outcomes.append(_measured("PostgreSQL", url, load, Path(directory) / "postgresql"))
+        under_attack = replace(load, seconds=attacked_seconds, beforehand=min(beforehand, 1000))
+        for name, attack in ATTACKS.items():
+            url = f"sqlite:///{directory}/{name}.db"
+            found = _measured("SQLite", url, under_attack, Path(directory) / name, name)
+            outcomes.append(replace(found, attack=(attack.__doc__ or "").partition(":")[0].rstrip(".")))
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -106,23 +122,26 @@ def main(
     console.print(output.with_suffix(".md").read_text())
 
 
-def _measured(name: str, url: str, load: Load, state_dir: Path) -> Outcome:
+def _measured(name: str, url: str, load: Load, state_dir: Path, attack: str = "") -> Outcome:
     state_dir.mkdir(parents=True)
-    console.print(f"{name}: {load.beforehand:,} requests into the ledger, then {load.seconds:g} s of load")
+    console.print(
+        f"{name} {attack}: {load.beforehand:,} requests into the ledger, then {load.seconds:g} s of load"
+    )
     _fill(url, load)
     certificates = state_dir / "certificates"
     callers = [f"caller-{number}" for number in range(load.connections)]
-    for kind, holder in (("server", "localhost"), *(("operator", name) for name in callers)):
+    for kind, holder in (("server", "localhost"), *(("operator", name) for name in callers), *_ATTACKERS):
         script = str(ROOT / "deploy" / "make_certificates.sh")
-        subprocess.run(["sh", script, str(certificates), kind, holder], check=True)
-    with _service(url, state_dir, certificates) as address:
+        subprocess.run(["sh", script, str(certificates), kind, *holder.split()], check=True)
+    with running_service(url, state_dir, certificates) as service, attacked(attack, service, certificates):
         authority = certificates / "ca.crt"
         tls = [
             TlsFiles(authority, certificates / f"{name}.pem", certificates / f"{name}.key")
             for name in callers
         ]
-        answers = _send(address, tls, load)
-    return _judged(name, url, answers)
+        answers = _send(service.address, tls, load)
+        peak_mib, most_threads = service.peak_mib(), service.num_threads()
+    return replace(_judged(name, url, answers), peak_mib=peak_mib, most_threads=most_threads)
 
 
 def _fill(url: str, load: Load) -> None:
@@ -132,7 +151,7 @@ def _fill(url: str, load: Load) -> None:
     opened = Ledger.open(url)
     token = opened.acquire_fence("benchmark", now=now)
     run = [ClientRecord(f"new-{number}") for number in range(load.num_requests)]
-    opened.register_clients([*map(ClientRecord, names), *run], token=token, now=now)
+    opened.register_clients([*map(ClientRecord, [*names, *ATTACKERS]), *run], token=token, now=now)
     opened.close()
     database = Database(url)
     with database.writing() as connection:
@@ -166,25 +185,73 @@ def _fill(url: str, load: Load) -> None:
     database.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A deletion service in a process of its own, and what the kernel says of it."""
+
+    address: str
+    metrics: str
+    process_id: int
+
+    def peak_mib(self) -> float:
+        """The most memory that it has held."""
+        return self._status("VmHWM") / 1024
+
+    def num_threads(self) -> int:
+        """Its threads now."""
+        return self._status("Threads")
+
+    def _status(self, name: str) -> int:
+        lines = Path(f"/proc/{self.process_id}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def _few_files() -> None:
+    """What systemd gives a service that asks for nothing: 1,024 open files, which it may raise itself."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, most))
+
+
 @contextmanager
-def _service(url: str, state_dir: Path, certificates: Path) -> Iterator[str]:
-    """The address of `flower-unlearn serve` in a process of its own."""
+def attacked(attack: str, service: Service, certificates: Path) -> Iterator[None]:
+    """An attacker in a process of its own, for two seconds before and while the block runs."""
+    if not attack:
+        yield
+        return
+    command = [sys.executable, "-m", "benchmarks.speed.deletion_attacks", attack, service.address]
+    process = subprocess.Popen(
+        [*command, str(certificates), service.metrics], cwd=ROOT, stdin=subprocess.PIPE
+    )
+    try:
+        time.sleep(ATTACKED_BEFORE_S)
+        yield
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+@contextmanager
+def running_service(url: str, state_dir: Path, certificates: Path) -> Iterator[Service]:
+    """`flower-unlearn serve` in a process of its own."""
     command = [sys.executable, "-c", "from server.cli import main; main()", "serve"]
     command += ["--state-dir", str(state_dir), "--address", "127.0.0.1:0"]
+    command += ["--metrics", "127.0.0.1:0"]
     command += ["--tls-ca", str(certificates / "ca.crt"), "--tls-cert", str(certificates / "server.pem")]
     command += ["--tls-key", str(certificates / "server.key")]
     environment = {**os.environ, "FLOWER_UNLEARNING_LEDGER": url, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=_few_files
+    )
     try:
         assert process.stdout is not None
-        line = process.stdout.readline()
-        found = re.search(r"listens at (\S+)\.$", line)
+        said = process.stdout.readline() + process.stdout.readline()
+        found = re.search(r"listens at (\S+)\.\n.* http://(\S+)/metrics", said)
         if found is None:
-            raise RuntimeError(f"The service did not start: {line!r}.")
-        yield found.group(1)
+            raise RuntimeError(f"The service did not start: {said!r}.")
+        yield Service(found.group(1), found.group(2), process.pid)
     finally:
         process.terminate()
-        process.wait(timeout=60)
+        process.communicate(timeout=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +273,8 @@ def _send(address: str, tls: Sequence[TlsFiles], load: Load) -> list[Answer]:
     def connection(which: int) -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]
         with grpc.secure_channel(address, tls[which].channel_credentials(), options) as channel:
-            grpc.channel_ready_future(channel).result(timeout=60)
+            with suppress(grpc.FutureTimeoutError):  # who gets no connection has it written down call by call
+                grpc.channel_ready_future(channel).result(timeout=CALL_TIMEOUT_S)
             stub: Any = DeletionServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
             ready.wait()
             ready.wait()
@@ -220,7 +288,10 @@ def _send(address: str, tls: Sequence[TlsFiles], load: Load) -> list[Answer]:
                     idempotency_key=key,
                 )
                 try:
-                    stub.SubmitRequest(message, timeout=60)
+                    if time.monotonic() > begin[0] + load.seconds + CALL_TIMEOUT_S:
+                        answers[which].append(Answer(key, "NOT SENT", 0.0, load.seconds))
+                        continue
+                    stub.SubmitRequest(message, timeout=CALL_TIMEOUT_S)
                     status = "OK"
                 except grpc.RpcError as exc:
                     failed: Any = exc
@@ -241,7 +312,7 @@ def _send(address: str, tls: Sequence[TlsFiles], load: Load) -> list[Answer]:
 
 def _judged(name: str, url: str, answers: list[Answer]) -> Outcome:
     served = [answer for answer in answers if answer.status == "OK"]
-    latencies = sorted(answer.latency_ms for answer in served)
+    latencies = sorted(answer.latency_ms for answer in served) or [float("nan")]
     ledger = Ledger.open(url)
     outcome = Outcome(
         database=name,
@@ -289,11 +360,16 @@ def _postgresql(given: str) -> Iterator[str]:
         shutil.rmtree(directory)
 
 
+_COLUMNS = "answered | failed | lost | chain holds | median, ms | 99 %, ms | longest, ms | MiB | threads | s | load |"
+_LINE = "|---|---|---|---|---|---|---|---|---|---|---|---|"
+
+
 def _page(load: Load, facts: dict[str, Any], outcomes: list[Outcome]) -> str:
     rows = [
-        f"| {item.database} | {item.answered:,} | {sum(item.failed.values()):,} | {item.lost:,} "
+        f"| {item.attack or item.database} | {item.answered:,} | {sum(item.failed.values()):,} | {item.lost:,} "
         f"| {'yes' if item.chain_holds else 'NO'} | {item.median_ms:.1f} | {item.p99_ms:.1f} "
-        f"| {item.max_ms:.1f} | {item.seconds:.1f} | {item.load_average:.1f} |"
+        f"| {item.max_ms:.1f} | {item.peak_mib:.0f} | {item.most_threads} "
+        f"| {item.seconds:.1f} | {item.load_average:.1f} |"
         for item in outcomes
     ]
     return "\n".join(
@@ -305,13 +381,23 @@ def _page(load: Load, facts: dict[str, Any], outcomes: list[Outcome]) -> str:
             f"{load.beforehand:,} requests in the ledger beforehand; service, database and sender on one machine "
             f"({facts['cores']} cores, {facts['machine']}).",
             "",
-            "| ledger | answered | failed | lost | chain holds | median, ms | 99 %, ms | longest, ms | s | load |",
-            "|---|---|---|---|---|---|---|---|---|---|",
-            *rows,
+            f"| ledger | {_COLUMNS}",
+            _LINE,
+            *rows[:2],
+            "",
+            "## Under attack",
+            "",
+            f"The same {load.rate:g} requests a second of operators into SQLite, while an attacker on the same machine",
+            "does what the first column says. The service starts with 1,024 open files, as systemd has it.",
+            "",
+            f"| attack | {_COLUMNS}",
+            _LINE,
+            *rows[2:],
             "",
             "A latency begins when the request was planned, so waiting in a queue is in it. *lost*: answered, but not",
             "in the ledger afterwards. *load*: the machine's load average at the end; what is above the number of",
-            "cores is waiting, and a good part of it may be work that has nothing to do with this.",
+            "cores is waiting, and a good part of it may be work that has nothing to do with this. *MiB*, *threads*:",
+            "the most memory that the service held (PyTorch alone takes most of it), and its threads at the end.",
             "",
         ]
     )

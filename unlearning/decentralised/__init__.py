@@ -6,7 +6,7 @@ Import from here:
   `check_mixing`;
 - D-PSGD: `local_move`, `mixed`, `example_scale`;
 - deletion: `sample_correction` (also for a class), `client_correction`, `local_curvature`, `mean_curvature`;
-- noise: `NoiseSettings`, `noise_certificate`, `perturbed`; the baseline PDUDT: `influence_after`,
+- noise: `NoiseSettings`, `correction_bound`, `noise_certificate`, `perturbed`; the baseline PDUDT: `influence_after`,
   `without_influence`.
 
 `client/peer` runs it between processes; `docs/decentralised.md` says what is promised. May import
@@ -17,6 +17,7 @@ and what these may; not `unlearning.methods`, whose exchanges need a server.
 from unlearning.decentralised.calibration import (
     APPROXIMATE_CURVATURE,
     NoiseSettings,
+    correction_bound,
     noise_certificate,
     perturbed,
     published_sensitivity,
@@ -48,6 +49,7 @@ __all__ = [
     "check_mixing",
     "client_correction",
     "complete",
+    "correction_bound",
     "erdos_renyi",
     "example_scale",
     "from_edges",

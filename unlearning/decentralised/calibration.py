@@ -26,7 +26,7 @@ from unlearning.certified import (
     released,
 )
 from unlearning.decentralised.deletion import Correction, FederationCounts
-from unlearning.errors import ConfigurationError
+from unlearning.errors import ConfigurationError, NumericalError
 
 NOT_CONVERGED = "No peer knows the whole federation's gradient, so it is not checked that training converged."
 NO_CONSENSUS = "The peers' models differ; the bound is for one model that all share."
@@ -57,6 +57,20 @@ def published_sensitivity(constants: Constants, *, num_examples: int, num_delete
     return Sensitivity(
         value=value, is_bound=True, source="the decentralised paper's Lemma 3", constants=constants
     )
+
+
+def correction_bound(constants: Constants, *, num_examples: int, num_deleted: int) -> float:
+    """10 m L/(λ n): what a correction that takes out m of n examples can move a model by.
+
+    ‖w x^Δ‖ = ‖Ĥ⁻¹ Σ_U ∇ℓ‖/(n−m) ≤ m L/(λ (n−m)) for samples, classes and clients alike. Examples that others delete
+    shrink n; with the 10 the bound holds while a tenth of the n examples is left, and all peers work with one n.
+
+    Raises:
+        NumericalError: there are no examples.
+    """
+    if num_examples < 1:
+        raise NumericalError("There is no bound on a correction where there are no examples.")
+    return 10 * num_deleted * constants.gradient_bound / (constants.strong_convexity * num_examples)
 
 
 def noise_certificate(

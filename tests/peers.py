@@ -1,12 +1,18 @@
 """Peers for tests: with data of their own, or with a learner that only counts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from client.peer.grpc_transport import Handling, Reception
+from client.peer.items import Item, Kind
 from client.peer.journal import Journal, MemoryJournal
 from client.peer.learner import CorrectionAnswer, CorrectionOrder, SiteLearner
-from client.peer.node import Peer, PeerRules
+from client.peer.node import Peer, PeerRules, Place
+from client.peer.refusals import Refusals
+from client.peer.seals import NoSeals, Seals
 from tests.unit.certified.problems import LOGISTIC, blobs
 from unlearning.decentralised import CorrectionSettings, Graph
 from unlearning.parameters import Vector
@@ -49,8 +55,41 @@ def counting_peers(graph: Graph, rules: PeerRules | None = None) -> list[Peer]:
     return [counting_peer(name, graph, MemoryJournal(), rules) for name in graph.nodes]
 
 
-def counting_peer(name: str, graph: Graph, journal: Journal, rules: PeerRules | None = None) -> Peer:
-    return Peer(name, graph, CountingLearner(name), journal, rules or PeerRules(), np.zeros(3))
+def counting_peer(
+    name: str, graph: Graph, journal: Journal, rules: PeerRules | None = None, seals: Seals | None = None
+) -> Peer:
+    place = Place("", seals or NoSeals())
+    return Peer(name, graph, CountingLearner(name), journal, rules or PeerRules(), np.zeros(3), place)
+
+
+def member_item(origin: str, *neighbours: str, num_examples: int = 10) -> Item:
+    """What a peer says of itself."""
+    values = {"address": "", "neighbours": list(neighbours), "num_examples": num_examples}
+    return Item(kind=Kind.MEMBER, origin=origin, values=values)
+
+
+def request_item(origin: str, key: str = "key", **values: object) -> Item:
+    """A request for some of the origin's samples, or with other `values`."""
+    wanted = {"granularity": "sample", "class_label": None, "curvature": False, **values}
+    return Item(kind=Kind.REQUEST, origin=origin, subject=f"{origin}-{key}", values=wanted)
+
+
+def reception(
+    state_dir: Path,
+    handle: Handling,
+    *,
+    admits: Callable[[str], bool] = bool,
+    max_numbers: int = 300_000,
+    timeout_s: float = 10.0,
+) -> Reception:
+    """What a server in a test does with calls."""
+    return Reception(
+        handle=handle,
+        admits=admits,
+        refusals=Refusals(state_dir),
+        max_numbers=max_numbers,
+        timeout_s=timeout_s,
+    )
 
 
 L2 = 0.05

@@ -12,10 +12,11 @@ import typer
 from client.commands import run_command
 from client.memory import DirectoryMemory
 from client.peer.config import PeerConfig, read_config
-from client.peer.items import Kind
+from client.peer.items import RELEASE, Kind
 from client.peer.journal import DirectoryJournal
-from client.peer.privacy import RELEASE, spent
+from client.peer.privacy import spent
 from client.peer.record import Record
+from client.peer.refusals import read_refusals
 from unlearning.errors import InvalidRequest
 from unlearning.requests import Granularity, Target, parse_sample_ids
 
@@ -83,7 +84,8 @@ def described(config: PeerConfig) -> dict[str, Any]:
         CheckpointError: a file is damaged.
     """
     journal = DirectoryJournal(config.state_dir)
-    record = Record(config.make_graph(), {item.id: item for item in journal.items()})
+    items = {item.id: item for item in journal.items()}
+    record = Record(config.make_graph(), items, config.limits.count_factor)
     model = journal.model()
     requests = [
         {
@@ -95,6 +97,7 @@ def described(config: PeerConfig) -> dict[str, Any]:
                 correction.origin: {
                     "deleted": correction.values["deleted"],
                     "in_model": model is not None and correction.id in model.applied,
+                    "moves_model_by": correction.norm,
                     "reason": correction.values.get("reason"),
                     **{
                         name: value
@@ -115,6 +118,7 @@ def described(config: PeerConfig) -> dict[str, Any]:
         "requests": requests,
         "privacy": spent(record, delta=config.deletion.delta, epsilon=config.deletion.epsilon),
         "answers": {filed["key"]: filed["answer"] for filed in DirectoryMemory(config.state_dir).sent()},
+        "refused": read_refusals(config.state_dir),
         "waiting": [filed["key"] for filed in DirectoryMemory(config.state_dir).outbox()],
     }
 

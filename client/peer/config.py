@@ -9,8 +9,11 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from client.peer.admission import Limits
+from client.peer.items import length
 from client.peer.node import PeerRules
 from strategies.sessions.endpoint import Tls
+from unlearning.certified import logistic_constants, trajectory_norm, unmet_assumptions
 from unlearning.decentralised import (
     CorrectionSettings,
     Graph,
@@ -24,9 +27,15 @@ from unlearning.decentralised import (
     ring,
 )
 from unlearning.errors import ConfigurationError, NumericalError
+from unlearning.parameters import Vector
 from unlearning.tasks import TaskSettings, problems
+from unlearning.tasks.task import Task
 from unlearning.tls_files import is_loopback, read_pem
 from unlearning.training import TrainingSettings
+
+
+_CORRECTION_FACTOR = 3.0
+"""Corrections on digits moved models by 0.1 to 0.9 of the untrained one's length, and by 3 where they overshot."""
 
 
 class _Section(BaseModel):
@@ -40,12 +49,16 @@ class _Section(BaseModel):
 
 
 class GraphSection(_Section):
-    """Who is beside whom. edges: for the kind `edges`. probability, seed: for `erdos-renyi`."""
+    """Who is beside whom. edges: for the kind `edges`. probability, seed: for `erdos-renyi`.
+
+    neighbours: of this peer, where it joins a federation; the graph is then that of the other `peers`.
+    """
 
     kind: Literal["ring", "complete", "erdos-renyi", "edges"] = "ring"
     edges: tuple[tuple[str, str], ...] = ()
     probability: float = Field(default=0.5, gt=0, le=1)
     seed: int = Field(default=0, ge=0)
+    neighbours: tuple[str, ...] = ()
 
 
 class TaskSection(_Section):
@@ -90,6 +103,22 @@ class DeletionSection(_Section):
     statistics_timeout_s: float = Field(default=3600.0, gt=0)
 
 
+class LimitsSection(_Section):
+    """What one peer may bring to the others; see `Limits`.
+
+    count_factor: a peer's number of examples counts up to so many times the median. correction_norm: 0 for three
+    times the length of the untrained model, at least 3. feature_norm: no example's inputs, with a 1 for the bias, are longer; 0
+    where that is not known.
+    """
+
+    neighbours: int = Field(default=32, ge=1)
+    requests: int = Field(default=1_000, ge=0)
+    count_factor: float = Field(default=10.0, ge=1)
+    correction_norm: float = Field(default=0.0, ge=0)
+    feature_norm: float = Field(default=0.0, ge=0)
+    class_requests_from: tuple[str, ...] = ()
+
+
 class TlsSection(_Section):
     """PEM files. The certificate's common name is the peer's id."""
 
@@ -103,8 +132,10 @@ class PeerConfig(_Section):
 
     peer: this peer's id. listen: where it listens (host:port); empty: its own address. partition_id: which part of
     the task's data is its own; site_dir: a directory with its own data instead.
-    peers: every peer's address by id, this one's too. round_timeout_s: after which a round goes on without
-    neighbours that are silent.
+    peers: the address by id of every peer that begins the federation, and of this one. members: who may join later.
+    federation: its name, which items are signed with; another one begins anew with the same certificates.
+    round_timeout_s: after which a round goes on without neighbours that are silent. start_timeout_s: after which the
+    first begins without members that have never spoken.
     """
 
     peer: Annotated[str, Field(min_length=1)]
@@ -114,11 +145,15 @@ class PeerConfig(_Section):
     site_dir: Path | None = None
     tls: TlsSection | None = None
     peers: dict[str, str] = Field(min_length=1)
+    members: tuple[str, ...] = ()
+    federation: str = ""
     num_partitions: int = Field(default=0, ge=0)
     graph: GraphSection = GraphSection()
     task: TaskSection = TaskSection()
     training: TrainingSection = TrainingSection()
     deletion: DeletionSection = DeletionSection()
+    limits: LimitsSection = LimitsSection()
+    start_timeout_s: float = Field(default=3600.0, gt=0)
     round_timeout_s: float = Field(default=600.0, gt=0)
     exchange_timeout_s: float = Field(default=60.0, gt=0)
 
@@ -133,16 +168,23 @@ class PeerConfig(_Section):
         Raises:
             ConfigurationError: it cannot be made.
         """
+        neighbours, peers = self.graph.neighbours, set(self.peers)
+        if neighbours:
+            peers.discard(self.peer)
+            return self._graph_of(peers).joined_by(self.peer, neighbours)
+        return self._graph_of(peers)
+
+    def _graph_of(self, peers: set[str]) -> Graph:
         match self.graph.kind:
             case "ring":
-                return ring(self.peers)
+                return ring(peers)
             case "complete":
-                return complete(self.peers)
+                return complete(peers)
             case "erdos-renyi":
                 generator = np.random.default_rng(self.graph.seed)
-                return erdos_renyi(self.peers, self.graph.probability, generator)
+                return erdos_renyi(peers, self.graph.probability, generator)
             case "edges":
-                return from_edges(self.peers, self.graph.edges)
+                return from_edges(peers, self.graph.edges)
 
     def task_settings(self) -> TaskSettings:
         """The task, its data dealt out among `num-partitions`, or as many as there are peers."""
@@ -182,14 +224,37 @@ class PeerConfig(_Section):
             as_published=deletion.as_published,
         )
 
-    def rules(self) -> PeerRules:
-        """What all peers agree on."""
+    def rules(self, task: Task, start: Vector) -> PeerRules:
+        """What all peers agree on. start: the untrained model (d,)."""
         return PeerRules(
             rounds=self.training.rounds,
             fine_tuning_rounds=self.deletion.fine_tuning_rounds,
             shared_curvature=self.deletion.shared_curvature,
             weighs_examples=not self.deletion.as_published,
             mixes_first=self.training.local_steps != 1,
+            limits=self._limits(task, start),
+            count_factor=self.limits.count_factor,
+        )
+
+    def _limits(self, task: Task, start: Vector) -> Limits:
+        limits, l2, constants = self.limits, self.training.weight_decay, None
+        if limits.feature_norm and not unmet_assumptions(task, l2):
+            constants = logistic_constants(
+                feature_norm=limits.feature_norm,
+                weight_norm=trajectory_norm(
+                    start_norm=length(start), feature_norm=limits.feature_norm, l2=l2
+                ),
+                l2=l2,
+                features_from="limits.feature-norm",
+            )
+        return Limits(
+            members=frozenset(self.members),
+            neighbours=limits.neighbours,
+            requests=limits.requests,
+            class_requests_from=frozenset(limits.class_requests_from),
+            correction_norm=limits.correction_norm or _CORRECTION_FACTOR * max(1.0, length(start)),
+            constants=constants,
+            shares_matrices=self.deletion.curvature is not PeerCurvature.FISHER_DIAGONAL,
         )
 
     def tls_files(self) -> Tls | None:
@@ -246,6 +311,16 @@ def checked_config(values: Mapping[str, Any]) -> PeerConfig:
         except ConfigurationError as exc:
             found += exc.problems
     deletion = config.deletion
+    strange = sorted(
+        set(config.graph.neighbours) - set(config.peers) | {config.peer} & set(config.graph.neighbours)
+    )
+    if strange:
+        found.append(f"graph.neighbours: {strange[0]!r} is not another of the peers, with its address.")
+    if deletion.epsilon and not config.limits.correction_norm:
+        found.append(
+            "limits.correction-norm: with noise it must be given, for peers take no larger correction, and how long "
+            "one is depends on the noise: try it on a copy (`moves_model_by` in the status), and leave room."
+        )
     if deletion.as_published and deletion.epsilon >= 1:
         found.append("deletion.epsilon: the published noise is proven for epsilon below 1 only.")
     if found:

@@ -1,31 +1,36 @@
 """Parcels between machines: each peer is a gRPC server, and a client of its neighbours.
 
 Beyond one's own machine there is only mutual TLS, and a peer's certificate names it: its common name is the peer's id,
-so nobody sends in another's name. On loopback (tests, trials) plain text is allowed.
+so nobody sends in another's name, and who is no member is sent away before anything is read. On loopback (tests,
+trials) plain text is allowed, and everybody is believed. Whatever goes wrong with a parcel is a refusal of that
+parcel, recorded, and the process lives.
 """
 
+import resource
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import grpc
-from cryptography import x509
-from cryptography.x509.oid import NameOID
 
 from client.peer import peer_pb2 as pb
+from client.peer.gate import Call, Gate, NotAdmitted, TooManyCalls, certified_name
 from client.peer.items import Greeting, Item, Offer, Parcel, item_from, item_values
 from client.peer.peer_pb2_grpc import (
     PeerServiceServicer,
     PeerServiceStub,
     add_PeerServiceServicer_to_server,
 )
+from client.peer.refusals import Refusals
 from strategies.sessions import framing
 from strategies.sessions.endpoint import Endpoint, Tls, open_channel
 from strategies.sessions.framing import Assembler
-from unlearning.errors import DeploymentError, FlowerUnlearningError, SessionError
+from unlearning.errors import DeploymentError, SessionError
 from unlearning.parameters import Vector
 
-MAX_PARCEL_BYTES = 2**33
+MAX_TEXT_BYTES = 2**20
+"""What a parcel may be beside its array: the ids of some ten thousand corrections."""
 
 Handling = Callable[[str, Parcel], frozenset[str]]
 """Takes a parcel from the peer of that name; the ids that it knows, for a greeting."""
@@ -33,8 +38,18 @@ Handling = Callable[[str, Parcel], frozenset[str]]
 _REFUSED = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED})
 
 
+_SHORT_CONNECTIONS = (
+    ("grpc.server_handshake_timeout_ms", 10_000),  # who says nothing holds no connection
+    ("grpc.max_connection_idle_ms", 300_000),
+)
+
+
 class ParcelRefused(SessionError):
     """The neighbour will not take this parcel, now or later."""
+
+
+class WrongName(SessionError):
+    """A parcel says that it is another's than the certificate's."""
 
 
 def frames_of(parcel: Parcel, sender: str) -> Iterator[Any]:
@@ -74,23 +89,48 @@ def parcel_of(received: framing.Parcel) -> tuple[str, Parcel]:
     raise SessionError(f"There is no parcel of the kind {str(kind)[:40]!r}.")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reception:
+    """What a peer's server does with a call.
+
+    handle: takes a parcel. admits: whether the peer of a name is, or may become, a member; asked where there are
+    certificates. refusals: where what is refused is recorded. max_numbers: in the largest vector that may come.
+    """
+
+    handle: Handling
+    admits: Callable[[str], bool]
+    refusals: Refusals
+    max_numbers: int
+    timeout_s: float
+
+    @property
+    def limit_bytes(self) -> int:
+        """Of one parcel."""
+        return 8 * self.max_numbers + MAX_TEXT_BYTES
+
+
 class PeerServer(PeerServiceServicer):
-    """Listens at `bind` and hands every parcel to `handle`.
+    """Listens at `bind` and hands every parcel on.
 
     Raises:
         DeploymentError: the address is taken, or open to other machines without TLS.
         ConfigurationError: a TLS file cannot be read.
     """
 
-    def __init__(self, bind: str, tls: Tls | None, handle: Handling, timeout_s: float) -> None:
-        self._handle, self._is_certified = handle, tls is not None
+    def __init__(self, bind: str, tls: Tls | None, reception: Reception) -> None:
+        self._reception, self._is_certified = reception, tls is not None
+        raise_file_limit()
+        endpoint = Endpoint(
+            address=bind, bind=bind, timeout_s=reception.timeout_s, tls=tls, options=_SHORT_CONNECTIONS
+        )
         try:
-            self._server = Endpoint(address=bind, bind=bind, timeout_s=timeout_s, tls=tls).listen()
+            self._server = endpoint.listen()
         except SessionError as exc:
             raise DeploymentError(
                 f"Cannot listen at {bind}: the port is taken, or other machines can reach it and there is no "
                 "tls section in the configuration. Choose another port, give certificates, or listen at 127.0.0.1."
             ) from exc
+        self._gate = Gate(reception.admits, call_s=reception.timeout_s)
         add_PeerServiceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
         self._server.start()
 
@@ -98,25 +138,38 @@ class PeerServer(PeerServiceServicer):
         self, request_iterator: Iterator[Any], context: grpc.ServicerContext
     ) -> pb.Receipt:
         """Take one parcel."""
-        assembler, received = Assembler(MAX_PARCEL_BYTES), None
+        name = certified_name(context) if self._is_certified else None
         try:
-            for frame in request_iterator:
-                received = assembler.add(frame)
-            if received is None:
-                raise SessionError("The call ended in the middle of a parcel.")
-            sender, parcel = parcel_of(received)
-            if self._is_certified and certified_name(context) != sender:
-                context.abort(
-                    grpc.StatusCode.UNAUTHENTICATED,
-                    f"The certificate is not that of peer {sender[:40]!r}: its common name must be the peer's id.",
-                )
-            return pb.Receipt(known=sorted(self._handle(sender, parcel)))
-        except FlowerUnlearningError as exc:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
-            raise  # abort has raised already; the type checker does not know
+            with self._gate.call(name, context.cancel) as call:
+                return pb.Receipt(known=sorted(self._taken(request_iterator, call)))
+        except grpc.RpcError:
+            raise  # the caller has gone, or was cut off
+        except Exception as exc:  # noqa: BLE001 - a foreign parcel may cause any, and the process lives
+            refused = exc
+        unknown = "(no certificate)" if name is None else name
+        context.abort(_code(refused), self._reception.refusals.add(unknown, refused))
+        raise AssertionError("abort raises")
+
+    def _taken(self, frames: Iterator[Any], call: Call) -> frozenset[str]:
+        """Read one parcel and hand it on; the ids that are known here, for a greeting."""
+        assembler, received = Assembler(self._reception.limit_bytes), None
+        for frame in frames:
+            call.heard()
+            if received is not None:
+                raise SessionError("A call carries one parcel, and more came.")
+            received = assembler.add(frame)
+        if received is None:
+            raise SessionError("The call ended in the middle of a parcel.")
+        sender, parcel = parcel_of(received)
+        if call.name is not None and call.name != sender:
+            raise WrongName(
+                f"The certificate is not that of peer {sender!r:.60}: its common name must be the peer's id."
+            )
+        return self._reception.handle(sender, parcel)
 
     def stop(self) -> None:
         """Take no more parcels; those at hand are finished."""
+        self._gate.close()
         self._server.stop(grace=2.0).wait()
 
 
@@ -159,12 +212,21 @@ class PeerConnection:
         self._channel.close()
 
 
-def certified_name(context: grpc.ServicerContext) -> str:
-    """The common name of the caller's certificate; empty where it has not exactly one."""
-    (pem,) = context.auth_context().get("x509_pem_cert", [b""])
-    try:
-        subject = x509.load_pem_x509_certificate(bytes(pem)).subject
-    except ValueError:
-        return ""
-    names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(names[0].value) if len(names) == 1 else ""
+def raise_file_limit() -> None:
+    """Let the process have as many connections as the system allows it: idle ones must not shut others out."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _code(error: Exception) -> grpc.StatusCode:
+    """What the caller is told: whether to come again (the first three) or not."""
+    match error:
+        case NotAdmitted():
+            return grpc.StatusCode.PERMISSION_DENIED
+        case TooManyCalls():
+            return grpc.StatusCode.RESOURCE_EXHAUSTED
+        case OSError() | MemoryError():  # this peer's own trouble
+            return grpc.StatusCode.UNAVAILABLE
+        case WrongName():
+            return grpc.StatusCode.UNAUTHENTICATED
+    return grpc.StatusCode.INVALID_ARGUMENT

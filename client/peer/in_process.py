@@ -4,13 +4,14 @@ Every peer takes its turn in the order of names, so a run repeats itself bit by 
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from client.peer.items import Greeting, Item, Offer, Parcel
 from client.peer.node import Peer
 from client.peer.work import carried_out, next_work
-from unlearning.errors import SessionError
+from unlearning.errors import FlowerUnlearningError, SessionError
 
 _MOST_TURNS = 100_000
 
@@ -19,15 +20,17 @@ def handed_over(peer: Peer, sender: str, parcel: Parcel) -> frozenset[str]:
     """Let `peer` take a parcel, as every transport does; the answer to a greeting, else nothing.
 
     Raises:
-        SessionError, UpdateRefused: the parcel cannot be what it says.
+        SessionError, UpdateRefused: the sender is no member, or the parcel cannot be what it says.
     """
+    if not peer.admits(sender):
+        raise SessionError(f"Peer {sender!r:.60} is no member of this federation.")
     match parcel:
         case Greeting():
-            return peer.greeted(parcel)
+            return peer.greeted(replace(parcel, sender=sender))
         case Item():
             peer.receive(parcel, sender)
         case Offer():
-            peer.accept(parcel)
+            peer.accept(replace(parcel, sender=sender))
     return frozenset()
 
 
@@ -35,7 +38,7 @@ class InProcessNetwork:
     """Links between peers.
 
     loss: how probable it is that a parcel, or its confirmation, is lost. down: peers that cannot be reached
-    and do nothing.
+    and do nothing. refusals: what was refused: sender, receiver, reason.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class InProcessNetwork:
     ) -> None:
         self.peers = {peer.name: peer for peer in peers}
         self.down: set[str] = set()
+        self.refusals: list[tuple[str, str, str]] = []
         self.num_parcels = self.num_items = 0
         self._loss = loss
         self._generator = generator or np.random.default_rng(0)
@@ -97,7 +101,11 @@ class InProcessNetwork:
             if self._is_lost():
                 peer.broke(to)
                 continue
-            known = handed_over(self.peers[to], peer.name, parcel)
+            try:
+                known = handed_over(self.peers[to], peer.name, parcel)
+            except FlowerUnlearningError as exc:
+                self.refusals.append((peer.name, to, str(exc)))
+                known = frozenset()  # as between machines: it is not sent again
             self.num_parcels += 1
             self.num_items += isinstance(parcel, Item)
             if self._is_lost():  # it came, and the confirmation did not

@@ -7,9 +7,11 @@ member       a peer, its address, its neighbours and how many examples it has
 request      something is to be forgotten; never says which samples
 statistics   a peer's numbers, and its curvature, that a request needs
 correction   what every peer adds to its model, and the end of the origin's part in the request
+
+`checks` says what an item or a model may be by itself, `admission` whether it fits what is known already, and
+`seals` whether its origin said it.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,10 +20,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from unlearning.errors import SessionError
-from unlearning.parameters import Vector, check_finite, check_length
-from unlearning.requests import MAX_ID_LENGTH, Granularity
+from unlearning.parameters import Vector
 
-_MAX_SUBJECT_LENGTH = 2 * MAX_ID_LENGTH
+RELEASE = "release"
+"""Under this key a correction's account has `AccountedRelease.values()`."""
 
 
 class Kind(StrEnum):
@@ -33,6 +35,18 @@ class Kind(StrEnum):
     CORRECTION = "correction"
 
 
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """By what an item's origin proves that it said this: see `seals`.
+
+    content: hash of the item's vector (`content_hash`), empty where it has none; it outlives the vector.
+    """
+
+    certificate: str
+    signature: str
+    content: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """One thing that every peer must learn. subject: the request's id, empty for a member."""
@@ -42,11 +56,19 @@ class Item:
     subject: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
     vector: Vector | None = None
+    seal: Seal | None = None
 
     @property
     def id(self) -> str:
         """Equal for items that say the same."""
         return f"{self.kind}/{self.origin}/{self.subject}"
+
+    @property
+    def norm(self) -> float:
+        """How far a correction moves a model: its weight times the length of its vector."""
+        if self.vector is None:
+            return 0.0
+        return float(self.values["weight"]) * length(self.vector)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,56 +95,23 @@ class Greeting:
 Parcel: TypeAlias = Item | Offer | Greeting
 
 
-def checked_item(item: Item, dimension: int) -> Item:
-    """The item, if it can be what it says; whatever the network brings goes through here.
-
-    Raises:
-        SessionError: a value is missing or out of range.
-        UpdateRefused: a vector has a wrong length, or is not finite.
-    """
-    if not _is_id(item.origin) or len(item.subject) > _MAX_SUBJECT_LENGTH:
-        raise SessionError(f"An item with the malformed origin {item.origin[:40]!r} came.")
-    try:
-        match item.kind:
-            case Kind.MEMBER:
-                is_right = _is_member(item.values)
-            case Kind.REQUEST:
-                is_right = _is_request(item.values)
-            case Kind.STATISTICS:
-                is_right = _is_count(item.values["num_examples"]) and _is_count(item.values["deleted"])
-            case Kind.CORRECTION:
-                weight = float(item.values["weight"])
-                is_right = math.isfinite(weight) and 0 <= weight <= 1 and _is_count(item.values["deleted"])
-    except (KeyError, TypeError, ValueError):
-        is_right = False
-    if not is_right:
-        raise SessionError(
-            f"The item {item.id!r} came with values that do not fit: {dict(item.values)!s:.200}."
-        )
-    if item.vector is not None:
-        sizes = (dimension, dimension**2) if item.kind is Kind.STATISTICS else (dimension,)
-        check_length(item.vector, item.vector.size if item.vector.size in sizes else dimension)
-        check_finite(item.vector)
-    return item
-
-
-def checked_offer(offer: Offer, dimension: int) -> Offer:
-    """The offer, if its model can be mixed.
-
-    Raises:
-        SessionError: its round is negative.
-        UpdateRefused: the model has another length, or is not finite.
-    """
-    if offer.round < 0:
-        raise SessionError(f"A model of round {offer.round} came from {offer.sender!r}.")
-    check_length(offer.vector, dimension)
-    check_finite(offer.vector)
-    return offer
+def length(vector: Vector) -> float:
+    """Euclidean norm of `vector` (d,) in float64, infinite where that overflows."""
+    with np.errstate(over="ignore"):
+        return float(np.linalg.norm(vector.astype(np.float64)))
 
 
 def item_values(item: Item) -> dict[str, Any]:
     """The item without its vector, for JSON; `item_from` is the inverse."""
-    return {"kind": item.kind, "origin": item.origin, "subject": item.subject, "values": dict(item.values)}
+    values = {"kind": item.kind, "origin": item.origin, "subject": item.subject, "values": dict(item.values)}
+    if item.seal is None:
+        return values
+    seal = {
+        "certificate": item.seal.certificate,
+        "signature": item.seal.signature,
+        "content": item.seal.content,
+    }
+    return {**values, "seal": seal}
 
 
 def item_from(values: Mapping[str, Any], vector: Vector | None) -> Item:
@@ -132,38 +121,17 @@ def item_from(values: Mapping[str, Any], vector: Vector | None) -> Item:
         SessionError: the values are not those of an item.
     """
     try:
-        origin, subject, own = values["origin"], values["subject"], values["values"]
-        item = Item(
-            kind=Kind(values["kind"]), origin=str(origin), subject=str(subject), values=own, vector=vector
+        seal = values.get("seal")
+        return Item(
+            kind=Kind(values["kind"]),
+            origin=str(values["origin"]),
+            subject=str(values["subject"]),
+            values=dict(values["values"]),
+            vector=vector,
+            seal=None if seal is None else Seal(**{name: str(value) for name, value in seal.items()}),
         )
-        dict(own)
-    except (KeyError, TypeError, ValueError) as exc:
-        raise SessionError(f"Malformed item: {exc}.") from exc
-    return item
-
-
-def _is_id(text: str) -> bool:
-    return 0 < len(text) <= MAX_ID_LENGTH and text.isprintable() and text == text.strip()
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_member(values: Mapping[str, Any]) -> bool:
-    ids = values["neighbours"]
-    return (
-        isinstance(values["address"], str)
-        and isinstance(ids, list)
-        and all(isinstance(one, str) and _is_id(one) for one in ids)
-        and _is_count(values["num_examples"])
-    )
-
-
-def _is_request(values: Mapping[str, Any]) -> bool:
-    granularity, label = Granularity(values["granularity"]), values["class_label"]
-    fits = _is_count(label) if granularity is Granularity.CLASS else label is None
-    return fits and isinstance(values["curvature"], bool)
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        raise SessionError(f"Malformed item: {exc!s:.200}.") from exc
 
 
 def same_dtype(vector: Vector, like: Vector) -> Vector:

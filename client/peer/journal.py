@@ -1,6 +1,7 @@
 """What a peer must not forget when it stops: the items it has, its own requests' targets, its model.
 
     state-dir/peer/items/NNNNNN.npz     one item each, in the order of arrival
+    state-dir/peer/quarantine/          items that were in the journal and do not fit, under the names they had
     state-dir/peer/targets.json         what this peer's own requests forget; never leaves it
     state-dir/peer/model.npz            model, round, and the corrections that the model includes: one file, so that
                                         a correction is added exactly once whenever the process dies
@@ -9,8 +10,11 @@ Every change is durable when the call returns.
 """
 
 import io
+import itertools
 import json
+import zipfile
 from dataclasses import dataclass, field
+from logging import getLogger
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,10 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.peer.items import Item, item_from, item_values
-from unlearning.durable_files import write_atomically
-from unlearning.errors import CheckpointError, SessionError
+from unlearning.durable_files import sync_directory, write_atomically
+from unlearning.errors import CheckpointError
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
+
+_log = getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +51,9 @@ class Journal(Protocol):
 
     def put(self, item: Item) -> None:
         """Keep an item, in the place of the one with the same id if there is one."""
+
+    def quarantine(self, item: Item) -> str:
+        """Keep an item no longer, but aside, for whoever wants to look at it; where it is then."""
 
     def targets(self) -> dict[str, Forget]:
         """What this peer's own requests forget, by request id."""
@@ -75,6 +84,11 @@ class MemoryJournal:
         """Keep an item."""
         self._items[item.id] = item
 
+    def quarantine(self, item: Item) -> str:
+        """Drop it."""
+        del self._items[item.id]
+        return "nowhere"
+
     def targets(self) -> dict[str, Forget]:
         """What this peer's own requests forget."""
         return dict(self._targets)
@@ -100,25 +114,39 @@ class DirectoryJournal:
         self._numbers: dict[str, int] = {}
 
     def items(self) -> list[Item]:
-        """All items, in the order of arrival.
-
-        Raises:
-            CheckpointError: a file is damaged.
-        """
+        """All items, in the order of arrival. A file that cannot be read is moved aside: neighbours send it again."""
         found = []
         for path in sorted((self._directory / "items").glob("*.npz")):
-            values, arrays = _read(path)
             try:
-                item = item_from(values, arrays.get("vector"))
-            except SessionError as exc:
-                raise CheckpointError(f"{path} is damaged: {exc}") from exc
-            self._numbers[item.id] = int(path.stem)
+                values, arrays = _read(path)
+                item, number = item_from(values, arrays.get("vector")), int(path.stem)
+            except Exception as exc:  # noqa: BLE001 - anything may be wrong with a file
+                _log.error("%s was moved to %s: %s", path, self._aside(path), exc)
+                continue
+            self._numbers[item.id] = number
             found.append(item)
         return found
 
+    def quarantine(self, item: Item) -> str:
+        """Move the item's file aside."""
+        number = self._numbers.pop(item.id)
+        return str(self._aside(self._directory / "items" / f"{number:06}.npz"))
+
+    def _aside(self, path: Path) -> Path:
+        directory = self._directory / "quarantine"
+        directory.mkdir(mode=0o700, exist_ok=True)
+        kept = directory / path.name
+        attempts = itertools.count(1)
+        while kept.exists():
+            kept = directory / f"{path.stem}-{next(attempts)}{path.suffix}"
+        path.rename(kept)
+        sync_directory(directory)
+        sync_directory(path.parent)
+        return kept
+
     def put(self, item: Item) -> None:
         """Keep an item."""
-        number = self._numbers.get(item.id, len(self._numbers))
+        number = self._numbers.get(item.id, max(self._numbers.values(), default=-1) + 1)
         arrays = {} if item.vector is None else {"vector": item.vector}
         _write(self._directory / "items" / f"{number:06}.npz", item_values(item), arrays)
         self._numbers[item.id] = number
@@ -185,10 +213,10 @@ def _write(path: Path, values: dict[str, Any], arrays: dict[str, Vector]) -> Non
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Vector]]:
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         values = json.loads(arrays.pop("json").tobytes())
-    except (OSError, ValueError, KeyError, EOFError) as exc:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as exc:
         raise CheckpointError(f"{path} cannot be read ({exc}). Restore the state directory.") from exc
     if not isinstance(values, dict):
         raise CheckpointError(f"{path} does not hold what it should. Restore the state directory.")

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from client.peer.privacy import RELEASE
+from client.peer.items import RELEASE
 from unlearning.certified import (
     AccountedRelease,
     Constants,

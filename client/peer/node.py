@@ -9,26 +9,31 @@ A neighbour's model that does not include a correction yet gets it added before 
 corrections that are not known here waits until they are. So the mean of all models moves by exactly the correction.
 """
 
-from collections import deque
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from logging import getLogger
 
 import numpy as np
 
-from client.peer.items import Greeting, Item, Kind, Offer, Parcel, checked_item, checked_offer, same_dtype
+from client.peer.admission import Limits, check_fits, may_speak
+from client.peer.checks import checked_item, checked_offer
+from client.peer.items import Greeting, Item, Kind, Offer, Parcel, length, same_dtype
 from client.peer.journal import Journal, PeerModel
 from client.peer.learner import Learner
-from client.peer.record import Record, forget_at
+from client.peer.links import Link
+from client.peer.offers import Offers, believed_round
+from client.peer.record import Record, forget_at, granularity_of
+from client.peer.seals import NoSeals, Seals, content_of
 from unlearning.decentralised import Graph, check_mixing, example_scale, metropolis_weights, mixed, mixing_row
-from unlearning.errors import AlreadyForgotten
+from unlearning.errors import AlreadyForgotten, SessionError, UpdateRefused
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity, Target
 
 _log = getLogger(__name__)
 
-OFFERS_KEPT = 2
-"""In lockstep a neighbour is one round ahead at most."""
+_MODEL_FACTOR = 10.0
+"""A neighbour's model may be so many times as long as the own one, the start or √d, whichever is longest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,7 @@ class PeerRules:
     shared_curvature: deletions of samples and classes wait for everybody's curvature, too.
     weighs_examples: every example counts the same; else every peer does.
     mixes_first: a round's training begins at the mixture of models, as more than one step needs (`local_move`).
+    limits: what one peer may bring to the others. count_factor: see `Record`.
     """
 
     rounds: int = 0
@@ -46,6 +52,8 @@ class PeerRules:
     shared_curvature: bool = False
     weighs_examples: bool = True
     mixes_first: bool = False
+    limits: Limits = field(default_factory=Limits)
+    count_factor: float = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,28 +66,18 @@ class Round:
     scale: float
 
 
-@dataclass(slots=True)
-class Link:
-    """What is still to be sent to one neighbour.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where others reach a peer, and how it proves what it says."""
 
-    pending: ids of the items that it lacks, in order; None before it has said what it has. has_met: whether it ever
-    has said so to this process.
-    """
-
-    pending: dict[str, None] | None = None
-    has_met: bool = False
-    offers: deque[Offer] = field(default_factory=lambda: deque(maxlen=OFFERS_KEPT))
-
-    def queue(self, offer: Offer) -> None:
-        """Let this model be sent, unless it waits already."""
-        if not any((one.round, one.applied) == (offer.round, offer.applied) for one in self.offers):
-            self.offers.append(offer)
+    address: str = ""
+    seals: Seals = field(default_factory=NoSeals)
 
 
 class Peer:
     """The peer `name`.
 
-    start: the untrained model (d,), the same at every peer. address: where others reach this one.
+    start: the untrained model (d,), the same at every peer.
 
     Raises:
         CheckpointError: the journal is damaged.
@@ -94,31 +92,48 @@ class Peer:
         journal: Journal,
         rules: PeerRules,
         start: Vector,
-        address: str = "",
+        place: Place | None = None,
     ) -> None:
         self.name, self.rules, self.learner = name, rules, learner
-        self._journal = journal
-        self._items = {item.id: item for item in journal.items()}
+        self._journal, self._place = journal, place or Place()
+        self._items: dict[str, Item] = {}
+        self.record = Record(graph, self._items, rules.count_factor)
         self._targets = journal.targets()
-        kept = journal.model()
-        self._model = kept or PeerModel(round=0, vector=start)
-        self._offers: dict[str, list[Offer]] = {}
+        self._model = journal.model() or PeerModel(round=0, vector=start)
+        self._start_length = max(length(start), math.sqrt(start.size))
+        self._offers = Offers()
         self._last_round: Offer | None = None
         self._links: dict[str, Link] = {}
-        self.record = Record(graph, self._items)
-        self._graph = self._contacts = self.record.graph()
+        self._graph = self._contacts = graph
         self._regraph()
+        self._restore()
         self._catch_up()
         member = Item(
             kind=Kind.MEMBER,
             origin=name,
             values={
-                "address": address,
+                "address": self._place.address,
                 "neighbours": list(graph.neighbours(name)),
                 "num_examples": learner.count(Forget(everything=True), outside=NOTHING),
             },
         )
         self.receive(member)
+
+    def _restore(self) -> None:
+        """Take what the journal has. What does not fit is moved aside: nothing that came may keep a peer down."""
+        for item in self._journal.items():
+            try:
+                self._check(item, is_kept=True)
+            except Exception as exc:  # noqa: BLE001 - whatever it is, the peer must start
+                where = self._journal.quarantine(item)
+                stays = " Its correction stays in the model." if item.id in self._model.applied else ""
+                _log.error("%.200s was moved to %s, for it does not fit: %s%s", item.id, where, exc, stays)
+                continue
+            if item.origin == self.name and item.seal is None and self._lacks_seal(item):
+                item = self._place.seals.sealed(item)
+                self._journal.put(item)
+            self._items[item.id] = item
+        self._regraph()
 
     @property
     def model(self) -> PeerModel:
@@ -151,6 +166,10 @@ class Peer:
             if request.subject == before:
                 return total
             total |= forget_at(self.name, request, self._targets)
+        for request_id, target in self._targets.items():
+            # its request may be lost or moved aside; the promise is not
+            if not self.record.has(Kind.REQUEST, self.name, request_id):
+                total |= target
         return total
 
     def file(self, target: Target, key: str) -> str:
@@ -179,23 +198,76 @@ class Peer:
     def receive(self, item: Item, sender: str = "") -> bool:
         """Take an item; whether it is new. A new one is durable, and in the model, when this returns.
 
+        sender: whose connection brought it; empty for what this peer says itself.
+
         Raises:
-            SessionError, UpdateRefused: it cannot be what it says.
+            SessionError, UpdateRefused: it cannot be what it says, does not fit, or is not its origin's.
         """
-        is_new = item.id not in self._items
-        if is_new:
-            checked_item(item, self._model.vector.size)
+        known = self._items.get(item.id)
+        if known is None:
+            if not sender and item.origin == self.name:
+                item = self._place.seals.sealed(item)
+            self._check(item)
+            if item.kind is Kind.STATISTICS and self._is_over(item.subject):
+                item = replace(item, vector=None)  # too late to be of use
+        else:
+            item = self._proven(known, item) if sender else known
+        if item is not known:
             self._journal.put(item)
             self._items[item.id] = item
             for link in self._links.values():
-                if link.pending is not None:
+                if link.pending is not None and self._is_whole(item):
                     link.pending[item.id] = None
         from_link = self._links.get(sender)
         if from_link is not None and from_link.pending is not None:
             from_link.pending.pop(item.id, None)  # who sent it has it
-        if is_new:
+        if known is None:
             self._learn(item)
-        return is_new
+        return known is None
+
+    def _check(self, item: Item, *, is_kept: bool = False) -> None:
+        """Refuse what cannot be, is not its origin's, or does not fit. is_kept: it was in the journal."""
+        limits = self.rules.limits
+        checked_item(item, self._model.vector.size, shares_matrices=limits.shares_matrices)
+        if item.seal is not None or not is_kept:  # journals of version 0.1 have no seals
+            self._place.seals.check(item)
+        check_fits(item, self.record, limits, is_applied=is_kept and item.id in self._model.applied)
+
+    def _proven(self, known: Item, item: Item) -> Item:
+        """What is known already, or the same with the seal that it lacks.
+
+        Raises:
+            SessionError: the origin signed something else under this id.
+        """
+        old, new, seals = known.seal, item.seal, self._place.seals
+        if not seals.is_required or new is None:
+            return known
+        is_same = dict(known.values) == dict(item.values) and new.content in (content_of(known), "")
+        if is_same and (old is not None or not self._lacks_seal(known)):
+            return known
+        checked_item(item, self._model.vector.size)
+        seals.check(item)
+        if not is_same:
+            raise SessionError(f"Peer {item.origin!r:.60} has said two different things as {item.id!r:.200}.")
+        return item
+
+    def _lacks_seal(self, item: Item) -> bool:
+        """Whether it came before items were signed, and others may still need it."""
+        is_past = item.kind is Kind.STATISTICS and self._is_over(item.subject)
+        return item.seal is None and self._place.seals.is_required and not is_past
+
+    def _is_whole(self, item: Item) -> bool:
+        """Whether others can take it: with its seal, and with the vector that the seal speaks of."""
+        if not self._place.seals.is_required:
+            return True
+        return item.seal is not None and bool(item.seal.content) == (item.vector is not None)
+
+    def _is_over(self, subject: str) -> bool:
+        """Whether the request has its correction, so that nobody needs curvatures any more."""
+        return any(
+            granularity_of(request) is not Granularity.CLASS and self.record.is_corrected(request)
+            for request in self.record.of(Kind.REQUEST, subject)
+        )
 
     def _learn(self, item: Item) -> None:
         """Draw the consequences of a new item."""
@@ -205,30 +277,46 @@ class Peer:
             self._catch_up()
             self._slim(item.subject)
 
-    def accept(self, offer: Offer) -> None:
-        """Take a neighbour's model for a round.
+    def admits(self, name: str) -> bool:
+        """Whether this peer listens to the one of that name: a member, or who may become one."""
+        return may_speak(name, self.record, self.rules.limits)
 
-        A peer without any round behind it that meets a federation that has trained takes over its model.
+    def accept(self, offer: Offer) -> None:
+        """Take a neighbour's model for a round; what others send is nothing to this peer.
+
+        A peer without any round behind it that meets a federation that has trained takes over its model: one that
+        two neighbours have outdone, or that of its only neighbour.
 
         Raises:
             SessionError, UpdateRefused: it cannot be mixed.
         """
         checked_offer(offer, self._model.vector.size)
-        if offer.sender not in self._graph.nodes or offer.sender == self.name:
+        neighbours = self._graph.neighbours(self.name)
+        if offer.sender not in neighbours:
             return
-        if self._model.round == 0 and offer.round > 1 and offer.applied <= self._items.keys():
-            vector = same_dtype(offer.vector, self._model.vector)
-            self._keep(PeerModel(round=offer.round, vector=vector, applied=offer.applied))
-            self._catch_up()
-            self._publish()
-        offers = {one.round: one for one in (*self._offers.get(offer.sender, ()), offer)}
-        self._offers[offer.sender] = [offers[number] for number in sorted(offers)][-OFFERS_KEPT:]
+        longest = _MODEL_FACTOR * max(self._start_length, length(self._model.vector))
+        if length(offer.vector) > longest:
+            raise UpdateRefused(
+                f"The model of {offer.sender!r:.60} has the norm {length(offer.vector):.4g}, more than {longest:.4g}, "
+                f"which is {_MODEL_FACTOR:g} times the own model's."
+            )
+        self._offers.keep(offer, own_round=self._model.round)
+        if self._model.round == 0:
+            found = self._offers.usable(neighbours, 2, self._known_corrections())
+            if len(found) >= min(2, len(neighbours)):
+                self._take_over(sorted(found.values(), key=lambda one: one.round)[-2:][0])
+
+    def _take_over(self, offer: Offer) -> None:
+        vector = same_dtype(offer.vector, self._model.vector)
+        self._keep(PeerModel(round=int(min(offer.round, self._last())), vector=vector, applied=offer.applied))
+        self._catch_up()
+        self._publish()
 
     def greeted(self, greeting: Greeting) -> frozenset[str]:
         """A neighbour has connected: the ids of all items here. A new process is sent the newest models again."""
         if greeting.is_new and greeting.sender in self._links:
             self._queue_recent(self._links[greeting.sender])
-        return frozenset(self._items)
+        return frozenset(item_id for item_id, item in self._items.items() if not self._lacks_seal(item))
 
     def offer(self) -> Offer:
         """The model for neighbours."""
@@ -241,14 +329,22 @@ class Peer:
         if link.pending is None:
             return Greeting(self.name, is_new=not link.has_met)
         if link.pending:
-            return self._items[next(iter(link.pending))]
+            item = self._items[next(iter(link.pending))]
+            if self._is_whole(item):
+                return item
+            link.pending.pop(item.id)
+            return self.next_parcel(to)
         return link.offers[0] if link.offers else None
 
     def delivered(self, to: str, parcel: Parcel, known: frozenset[str] = frozenset()) -> None:
         """`to` has confirmed the parcel; for a greeting, with the ids that it knows."""
         link = self._links.setdefault(to, Link())
         if isinstance(parcel, Greeting):
-            link.pending = dict.fromkeys(item_id for item_id in self._items if item_id not in known)
+            link.pending = dict.fromkeys(
+                item_id
+                for item_id, item in self._items.items()
+                if item_id not in known and self._is_whole(item)
+            )
             if not link.has_met:
                 self._queue_recent(link)
             link.has_met = True
@@ -265,24 +361,50 @@ class Peer:
     def waits_for(self) -> list[str]:
         """Whose number of examples is not known yet; training begins when all are."""
         counts = self.record.counts()
-        return [peer for peer in self._graph.nodes if peer not in counts]
+        return [peer for peer in self._graph.nodes if peer not in counts and not self._offers.is_silent(peer)]
+
+    def missing(self) -> list[str]:
+        """Whom the next round waits for: members that have said nothing yet, then neighbours without a model for it."""
+        if self.has_left or self._has_ended():
+            return []
+        usable = self._usable()
+        return self.waits_for() or [
+            name
+            for name in self._graph.neighbours(self.name)
+            if name not in usable and not self._offers.is_silent(name)
+        ]
+
+    def patience(self, names: Iterable[str]) -> float:
+        """The share of the configured wait that is due to these peers: see `offers`."""
+        return self._offers.patience(names)
+
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Go on without these peers until they send a model of the round at hand."""
+        self._offers.leave_out(names)
 
     def next_round(self, *, patient: bool = True) -> Round | None:
-        """The round to train; None while it has ended, or (if `patient`) a neighbour's model is missing."""
-        rules, ended = self.rules, False
-        if rules.rounds:
-            ended = self._model.round >= rules.rounds + rules.fine_tuning_rounds * self.record.num_corrected()
-        if ended or self.has_left or self.waits_for():
+        """The round to train; None while it has ended or somebody is missing. Impatient: who is missing is left out."""
+        if self.has_left or self._has_ended() or (patient and self.missing()):
             return None
-        if patient and len(self._usable()) < self._graph.degree(self.name):
-            return None
+        while missing := self.missing():
+            self.leave_out(missing)
         counts = self.record.counts()
-        total = sum(counts[peer] for peer in self._graph.nodes)
+        total = sum(counts.get(peer, 0) for peer in self._graph.nodes)
         scale = 1.0
-        if rules.weighs_examples and total:
+        if self.rules.weighs_examples and total:
             scale = example_scale(counts[self.name], total, len(self._graph.nodes))
-        parameters = self._mixed() if rules.mixes_first else self._model.vector
+        parameters = self._mixed() if self.rules.mixes_first else self._model.vector
         return Round(number=self._model.round, parameters=parameters, without=self.forgotten(), scale=scale)
+
+    def _has_ended(self) -> bool:
+        return self._model.round >= self._last()
+
+    def _last(self) -> float:
+        """How many rounds there are to be; infinite where training goes on for ever."""
+        rules = self.rules
+        if not rules.rounds:
+            return math.inf
+        return rules.rounds + rules.fine_tuning_rounds * self.record.num_corrected()
 
     def finish_round(self, begun: Round, move: Vector) -> None:
         """Mix, add the move (d,), and offer the result. Nothing happens if the round was overtaken.
@@ -294,7 +416,9 @@ class Peer:
             return
         vector = self._mixed() + move
         self._last_round = self.offer()
-        after = max([model.round, *(offer.round for offer in self._usable().values())]) + 1
+        after = int(
+            min(believed_round(self._usable().values(), model.round) + 1, max(self._last(), model.round + 1))
+        )
         has_trained = model.has_trained or bool(np.any(move))
         self._keep(
             replace(model, round=after, vector=same_dtype(vector, model.vector), has_trained=has_trained)
@@ -310,22 +434,18 @@ class Peer:
         return mixed(self.name, mixing_row(self._graph, self.name), models)
 
     def _usable(self) -> dict[str, Offer]:
-        """Of each neighbour the earliest model that is not older than the own one, if its corrections are known."""
-        usable: dict[str, Offer] = {}
-        for sender in self._graph.neighbours(self.name):
-            fresh = [
-                offer
-                for offer in self._offers.get(sender, ())
-                if offer.round >= self._model.round and offer.applied <= self._items.keys()
-            ]
-            if fresh:
-                usable[sender] = min(fresh, key=lambda offer: offer.round)
-        return usable
+        """The neighbours' models for this round."""
+        neighbours = self._graph.neighbours(self.name)
+        return self._offers.usable(neighbours, self._model.round, self._known_corrections())
+
+    def _known_corrections(self) -> Set[str]:
+        """What a model may include without being strange: what is known, and what the own model has."""
+        return self._items.keys() | self._model.applied
 
     def _corrected(self, offer: Offer) -> Vector:
         """The offer's model with the corrections that this peer's model has and it has not."""
-        missing = [self._items[item_id] for item_id in sorted(self._model.applied - offer.applied)]
-        return _added(offer.vector, missing)
+        missing = sorted(self._model.applied - offer.applied)
+        return _added(offer.vector, [self._items[item_id] for item_id in missing if item_id in self._items])
 
     def _catch_up(self) -> None:
         """Add the corrections that are known and not in the model."""
@@ -355,8 +475,7 @@ class Peer:
             report = check_mixing(metropolis_weights(self._graph))
             if before.nodes != self._graph.nodes:
                 _log.info("%s", report.describe())
-        for gone in self._offers.keys() - set(self._graph.nodes):
-            del self._offers[gone]
+        self._offers.keep_only(self._graph.neighbours(self.name))
 
     def _keep(self, model: PeerModel) -> None:
         self._journal.put_model(model)

@@ -6,12 +6,9 @@ of without asking anybody. Corrections of one request add up too: whoever has se
 
 from typing import Any
 
-from client.peer.items import Kind
+from client.peer.items import RELEASE, Kind
 from client.peer.record import Record
 from unlearning.certified.account import AccountedRelease, account_of
-
-RELEASE = "release"
-"""Under this key a correction's account has `AccountedRelease.values()`."""
 
 _SHOWN = ("num_releases", "spent_epsilon", "spent_delta", "delta", "budget_epsilon", "basis", "unmet")
 

@@ -12,14 +12,18 @@ from logging import getLogger
 
 from client.memory import DirectoryMemory
 from client.peer.config import PeerConfig
-from client.peer.grpc_transport import ParcelRefused, PeerConnection, PeerServer
+from client.peer.grpc_transport import ParcelRefused, PeerConnection, PeerServer, Reception
 from client.peer.in_process import handed_over
 from client.peer.items import Kind, Parcel
 from client.peer.journal import DirectoryJournal
 from client.peer.learner import SiteLearner
-from client.peer.node import Peer
+from client.peer.node import Peer, Place
+from client.peer.refusals import Refusals
+from client.peer.seals import CertificateSeals, NoSeals
 from client.peer.work import carried_out, missing_statistics, next_work
-from unlearning.errors import FlowerUnlearningError, RequestError, SessionError
+from unlearning.certified import feature_norm
+from unlearning.decentralised.deletion import MAX_SHARED_DIMENSION
+from unlearning.errors import DataError, FlowerUnlearningError, RequestError, SessionError
 from unlearning.requests import Target
 from unlearning.tasks import load_site, make_task
 from unlearning.training import initial_parameters
@@ -55,14 +59,24 @@ def made_peer(config: PeerConfig) -> Peer:
         num_steps=config.training.local_steps,
         noise=config.noise(),
     )
+    tls, start = config.tls_files(), initial_parameters(task, config.training.seed)
+    norm = config.limits.feature_norm
+    if norm and (found := feature_norm(learner.examples)) > norm:
+        raise DataError(
+            f"limits.feature-norm is {norm:g}, and an example here has the norm {found:.4g}. Scale the data, or raise "
+            "it at every peer."
+        )
     return Peer(
         config.peer,
         config.make_graph(),
         learner,
         DirectoryJournal(config.state_dir),
-        config.rules(),
-        initial_parameters(task, config.training.seed),
-        config.peers[config.peer],
+        config.rules(task, start),
+        start,
+        Place(
+            config.peers[config.peer],
+            NoSeals() if tls is None else CertificateSeals(tls, config.federation),
+        ),
     )
 
 
@@ -90,7 +104,7 @@ class PeerProcess:
             OSError: the state directory cannot be written to.
         """
         config = self._config
-        server = PeerServer(config.bind, config.tls_files(), self._handle, config.exchange_timeout_s)
+        server = PeerServer(config.bind, config.tls_files(), self._reception())
         _log.info("Peer %s listens at %s.", config.peer, config.bind)
         try:
             while not self._stopping.is_set():
@@ -108,6 +122,17 @@ class PeerProcess:
             server.stop()
             for thread in self._links.values():
                 thread.join()
+
+    def _reception(self) -> Reception:
+        dimension, limits = self._peer.model.vector.size, self._peer.rules.limits
+        is_matrix = limits.shares_matrices and dimension <= MAX_SHARED_DIMENSION
+        return Reception(
+            handle=self._handle,
+            admits=self._peer.admits,
+            refusals=Refusals(self._config.state_dir),
+            max_numbers=dimension**2 if is_matrix else dimension,
+            timeout_s=self._config.exchange_timeout_s,
+        )
 
     def _handle(self, sender: str, parcel: Parcel) -> frozenset[str]:
         with self._changed:
@@ -159,14 +184,18 @@ class PeerProcess:
     def _do_round(self) -> bool:
         now = time.monotonic()
         with self._changed:
-            begun = self._peer.next_round()
-            if begun is None and self._peer.next_round(patient=False) is not None:
+            begun, missing = self._peer.next_round(), self._peer.missing()
+            if begun is None and missing:
                 since = self._waits_since.setdefault("", now)
-                if now - since > self._config.round_timeout_s:
-                    begun = self._peer.next_round(patient=False)
+                if now - since > self._wait_s(missing):
+                    self._peer.leave_out(missing)
+                    self._waits_since.pop("")
                     _log.warning(
-                        "Round %d goes on without neighbours that are silent.", self._peer.model.round
+                        "Round %d goes on without %s, until they speak again.",
+                        self._peer.model.round,
+                        ", ".join(missing),
                     )
+                    begun = self._peer.next_round()
         if begun is None:
             return False
         self._waits_since.pop("", None)
@@ -177,6 +206,12 @@ class PeerProcess:
             self._peer.finish_round(begun, move)
             self._changed.notify_all()
         return True
+
+    def _wait_s(self, missing: list[str]) -> float:
+        """How long to wait for these: longer for members that have never spoken, for machines start one by one."""
+        if self._peer.waits_for():
+            return self._config.start_timeout_s
+        return self._config.round_timeout_s * self._peer.patience(missing)
 
     def _open_links(self) -> None:
         """A thread for each peer that this one sends to."""

@@ -4,8 +4,10 @@ Everything here follows from the items alone, not from their order as far as oth
 the same items agree, and a peer that restarts knows again what it owes.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from client.peer.items import Item, Kind
 from unlearning.decentralised import Graph, from_edges
@@ -15,10 +17,14 @@ from unlearning.requests import NOTHING, Forget, Granularity
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The items by id, in the order of arrival, and the graph of the configuration."""
+    """The items by id, in the order of arrival, and the graph of the configuration.
+
+    count_factor: a declared number of examples counts up to so many times the median of all declared ones.
+    """
 
     initial: Graph
     items: Mapping[str, Item]
+    count_factor: float = math.inf
 
     def of(self, kind: Kind, subject: str | None = None) -> Iterable[Item]:
         """The items of a kind, about one request where it is named."""
@@ -50,9 +56,18 @@ class Record:
         """Where peers said that they can be reached."""
         return {item.origin: item.values["address"] for item in self.of(Kind.MEMBER)}
 
+    def declared(self, *, capped: bool = True) -> dict[str, int]:
+        """How many examples each peer said it has, deleted ones too; `capped` as the others count them."""
+        counts = {item.origin: int(item.values["num_examples"]) for item in self.of(Kind.MEMBER)}
+        positive = [count for count in counts.values() if count]
+        if not capped or not positive or math.isinf(self.count_factor):
+            return counts
+        most = math.ceil(self.count_factor * median(positive))
+        return {name: min(count, most) for name, count in counts.items()}
+
     def counts(self, *, before: str = "") -> dict[str, int]:
         """How many examples each peer trains on; those that the request `before` takes out are still counted."""
-        counts = {item.origin: int(item.values["num_examples"]) for item in self.of(Kind.MEMBER)}
+        counts = self.declared()
         for item in self.of(Kind.CORRECTION):
             if item.origin in counts and item.subject != before:
                 counts[item.origin] = max(0, counts[item.origin] - int(item.values["deleted"]))

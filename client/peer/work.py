@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from client.peer.items import Item, Kind
+from client.peer.admission import largest_norm
+from client.peer.items import Item, Kind, length
 from client.peer.learner import CorrectionOrder, Learner
 from client.peer.node import Peer
 from client.peer.record import (
@@ -23,10 +24,17 @@ from unlearning.decentralised import FederationCounts
 from unlearning.errors import FlowerUnlearningError
 from unlearning.requests import Granularity
 
+_MAX_REASON = 500
+"""Characters."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One item to make for a request. deleted: how many of the peer's examples go, `learnt` of them trained on."""
+    """One item to make for a request.
+
+    deleted: how many of the peer's examples go, `learnt` of them trained on. largest_norm: that the others take of a
+    correction.
+    """
 
     kind: Kind
     peer: str
@@ -37,6 +45,7 @@ class Work:
     learnt: int
     shares_curvature: bool
     leaves: bool
+    largest_norm: float
 
 
 def next_work(peer: Peer, *, overdue: frozenset[str] = frozenset()) -> Work | None:
@@ -77,7 +86,8 @@ def _work(peer: Peer, request: Item, kind: Kind) -> Work:
     if request.origin == peer.name:
         forget |= peer.target(request.subject)
     held = peer.record.counts(before=request.subject)
-    deleted = peer.learner.count(forget, outside=before)
+    # the others count what this peer declared when it joined, though its data may have grown since
+    deleted = min(peer.learner.count(forget, outside=before), held.get(peer.name, 0))
     learnt = deleted if peer.model.has_trained else 0
     if granularity_of(request) is Granularity.CLASS:
         statistics = peer.record.of(Kind.STATISTICS, request.subject)
@@ -106,6 +116,7 @@ def _work(peer: Peer, request: Item, kind: Kind) -> Work:
         learnt=learnt,
         shares_curvature=bool(request.values["curvature"]),
         leaves=granularity_of(request) is Granularity.CLIENT,
+        largest_norm=largest_norm(peer.name, deleted, peer.record, peer.rules.limits),
     )
 
 
@@ -118,8 +129,8 @@ def _statistics(work: Work, learner: Learner) -> Item:
     if work.shares_curvature and work.num_examples > work.deleted:
         try:
             vector = learner.curvature(work.order.parameters, without=work.order.before | work.order.forget)
-        except FlowerUnlearningError as exc:
-            values["reason"] = str(exc)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the others learn of it
+            values["reason"] = _reason(exc)
     return Item(
         kind=Kind.STATISTICS,
         origin=work.peer,
@@ -141,13 +152,20 @@ def _correction(work: Work, learner: Learner) -> Item:
     else:
         try:
             answer = learner.correction(work.order)
+            norm = answer.weight * length(answer.vector)
             if not np.isfinite(answer.vector).all():
                 values["reason"] = "The correction is not finite, so it was not sent. Raise the damping."
+            elif norm > work.largest_norm:
+                values["reason"] = (
+                    f"The correction would move every model by {norm:.4g}, and the others take {work.largest_norm:.4g} "
+                    "at most, so it was not sent. Raise the damping, train longer, or raise `limits.correction-norm` "
+                    "at every peer."
+                )
             else:
                 vector = answer.vector
                 values |= {"weight": answer.weight, "account": dict(answer.account)}
-        except FlowerUnlearningError as exc:
-            values["reason"] = str(exc)
+        except Exception as exc:  # noqa: BLE001 - others' numbers go into it, and this peer goes on
+            values["reason"] = _reason(exc)
     return Item(
         kind=Kind.CORRECTION,
         origin=work.peer,
@@ -155,3 +173,9 @@ def _correction(work: Work, learner: Learner) -> Item:
         values=values,
         vector=vector,
     )
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, for other peers to read."""
+    text = str(error) if isinstance(error, FlowerUnlearningError) else f"{type(error).__name__}: {error}"
+    return text[:_MAX_REASON]

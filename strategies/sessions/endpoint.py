@@ -67,12 +67,14 @@ class Endpoint:
     """A server's place for sessions.
 
     address: where clients reach it (host:port). bind: where it listens. timeout_s: of one exchange.
+    options: of gRPC, beside those that all have.
     """
 
     address: str
     bind: str
     timeout_s: float
     tls: Tls | None = None
+    options: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def from_settings(cls, settings: RunSettings) -> "Endpoint | None":
@@ -107,6 +109,7 @@ class Endpoint:
         workers = ThreadPoolExecutor(MAX_CLIENTS, thread_name_prefix="session")
         options = (
             *_KEEPALIVE,
+            *self.options,
             ("grpc.so_reuseport", 0),  # otherwise two server processes could share the port
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),

@@ -12,6 +12,7 @@ from server.deployment_layout import free_ports
 from strategies.sessions.endpoint import Tls
 from tests.integration.conftest import REPOSITORY
 from tests.integration.peer_processes import make_peer_certificate
+from tests.peers import reception
 from unlearning.errors import SessionError
 
 
@@ -46,7 +47,7 @@ def heard(directory: Path, server: str, client: str) -> list[str]:
 
     [port] = free_ports(1)
     address = f"127.0.0.1:{port}"
-    listening = PeerServer(address, tls(directory, server), handle, 5.0)
+    listening = PeerServer(address, tls(directory, server), reception(directory, handle))
     try:
         with PeerConnection(client, address, tls(directory, client), 5.0) as connection:
             connection.send(Greeting(client, is_new=True))

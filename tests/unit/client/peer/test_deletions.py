@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from client.peer.admission import Limits
 from client.peer.in_process import InProcessNetwork
 from client.peer.items import Item, Kind
 from client.peer.journal import MemoryJournal
@@ -24,6 +25,8 @@ from unlearning.tasks.task import joined
 
 GRAPH = complete("0123")
 EXACT = CorrectionSettings(l2=L2)
+WITH_4 = PeerRules(limits=Limits(members=frozenset("4")))
+"""Peer 4 may join."""
 
 
 def settled(
@@ -199,19 +202,30 @@ def test_a_client_deletion_waits_for_a_peer_that_is_down() -> None:
 
 def test_a_peer_that_joins_takes_over_the_model_and_is_trained_with() -> None:
     """It names its neighbours; everybody learns of it, and it begins where the others are."""
-    network = InProcessNetwork(counting_peers(ring("0123")))
+    network = InProcessNetwork(counting_peers(ring("0123"), WITH_4))
     for _ in range(3):
         network.train()
     network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"5"})), "key")
     network.settle()
     model = network.peers["0"].model
     grown = ring("0123").joined_by("4", ("0", "2"))
-    network.peers["4"] = counting_peer("4", grown, MemoryJournal())
+    network.peers["4"] = counting_peer("4", grown, MemoryJournal(), WITH_4)
     network.settle()
     np.testing.assert_allclose(network.peers["4"].model.vector, model.vector)
     assert network.train()
     assert all(peer.graph == grown for peer in network.peers.values())
     assert {peer.model.round for peer in network.peers.values()} == {4}
+
+
+def test_a_peer_that_is_not_listed_does_not_join() -> None:
+    """It has a place in the network and no leave to join: nobody takes its items or models, and rounds go on."""
+    network = InProcessNetwork(counting_peers(ring("0123")))
+    network.train()
+    network.peers["4"] = counting_peer("4", ring("0123").joined_by("4", ("0", "2")), MemoryJournal())
+    network.settle()
+    assert network.train()
+    assert network.peers["1"].graph == ring("0123")
+    assert {(sender, to) for sender, to, _ in network.refusals} == {("4", "0"), ("4", "2")}
 
 
 def test_rounds_go_on_without_a_silent_neighbour_when_patience_ends() -> None:

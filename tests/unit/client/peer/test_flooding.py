@@ -12,7 +12,7 @@ from client.peer.in_process import InProcessNetwork
 from client.peer.items import Item, Kind, Offer
 from client.peer.journal import DirectoryJournal, MemoryJournal
 from client.peer.node import Peer, PeerRules
-from tests.peers import counting_peer, counting_peers
+from tests.peers import counting_peer, counting_peers, member_item, request_item
 from tests.unit.decentralised.graphs import connected_graphs
 from unlearning.decentralised import Graph, from_edges, ring
 from unlearning.errors import SessionError, UpdateRefused
@@ -30,6 +30,22 @@ def trained(graph: Graph, rules: PeerRules | None = None, **network: object) -> 
     made = InProcessNetwork(counting_peers(graph, rules), **network)  # type: ignore[arg-type]
     made.train()
     return made
+
+
+def asked(origin: str, *neighbours: str) -> tuple[Item, Item]:
+    """What comes before a correction: its origin is a member, and asked for something to be forgotten."""
+    return member_item(origin, *neighbours), request_item(origin)
+
+
+def correction(origin: str) -> Item:
+    """By one half of (1, 1, 1)."""
+    return Item(
+        kind=Kind.CORRECTION,
+        origin=origin,
+        subject=f"{origin}-key",
+        values={"weight": 0.5, "deleted": 1},
+        vector=np.ones(3),
+    )
 
 
 def mean(network: InProcessNetwork) -> np.ndarray:
@@ -65,13 +81,9 @@ def test_without_losses_an_item_travels_each_edge_about_once() -> None:
 def test_a_repeated_item_is_discarded() -> None:
     """The second time it changes nothing and says so."""
     peer = counting_peers(FIVE)[0]
-    item = Item(
-        kind=Kind.CORRECTION,
-        origin="3",
-        subject="3-key",
-        values={"weight": 0.5, "deleted": 1},
-        vector=np.ones(3),
-    )
+    for before in asked("3", "2", "4"):
+        peer.receive(before, "1")
+    item = correction("3")
     assert peer.receive(item)
     assert not peer.receive(item)
     np.testing.assert_allclose(peer.model.vector, 0.5)
@@ -99,16 +111,10 @@ def test_a_peer_that_dies_before_its_model_is_written_adds_the_correction_when_i
 ) -> None:
     """The item is in the journal and not in the model: it is added then, and not again after that."""
     counting_peer("0", FIVE, DirectoryJournal(tmp_path))
-    item = Item(
-        kind=Kind.CORRECTION,
-        origin="3",
-        subject="3-key",
-        values={"weight": 0.5, "deleted": 1},
-        vector=np.ones(3),
-    )
     journal = DirectoryJournal(tmp_path)
     journal.items()
-    journal.put(item)  # and here it dies
+    for item in (*asked("3", "2", "4"), correction("3")):
+        journal.put(item)  # and here it dies
     for _ in range(2):
         peer = counting_peer("0", FIVE, DirectoryJournal(tmp_path))
         np.testing.assert_allclose(peer.model.vector, 0.5)
@@ -154,23 +160,10 @@ def test_the_mean_model_moves_by_exactly_the_correction_while_rounds_go_on(
 def test_a_stale_model_of_a_neighbour_is_corrected_before_it_is_mixed_in() -> None:
     """An offer from before the correction counts as if it had included it."""
     peer = counting_peer("a", from_edges("ab", [("a", "b")]), MemoryJournal())
-    peer.receive(
-        Item(
-            kind=Kind.MEMBER,
-            origin="b",
-            values={"address": "", "neighbours": ["a"], "num_examples": 10},
-        )
-    )
+    for item in asked("b", "a"):
+        peer.receive(item)
     peer.accept(Offer(sender="b", round=0, vector=np.full(3, 4.0), applied=frozenset()))
-    peer.receive(
-        Item(
-            kind=Kind.CORRECTION,
-            origin="b",
-            subject="b-1",
-            values={"weight": 0.5, "deleted": 0},
-            vector=np.ones(3),
-        )
-    )
+    peer.receive(correction("b"))
     begun = peer.next_round()
     assert begun is not None
     peer.finish_round(begun, np.zeros(3))

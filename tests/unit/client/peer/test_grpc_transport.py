@@ -11,6 +11,7 @@ from client.peer.grpc_transport import Handling, ParcelRefused, PeerConnection, 
 from client.peer.items import Greeting, Item, Kind, Offer, Parcel
 from strategies.sessions.endpoint import Tls
 from tests.certificates import Authority
+from tests.peers import reception
 from unlearning.errors import DeploymentError, SessionError, UpdateRefused
 from unlearning.tls_files import is_loopback
 
@@ -33,12 +34,12 @@ def files(authority: Authority, name: str) -> Tls:
     return Tls(authority.file, made.certificate, made.key)
 
 
-def listening(handle: Handling, tls: Tls | None) -> tuple[PeerServer, str]:
-    """A server at a port that the system chose."""
+def listening(handle: Handling, tls: Tls | None, tmp_path: Path) -> tuple[PeerServer, str]:
+    """A server at a port that the system chose, of a federation of the peers 1, 2 and 3."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    return PeerServer(address, tls, handle, 10.0), address
+    return PeerServer(address, tls, reception(tmp_path, handle, admits="123".__contains__)), address
 
 
 @pytest.fixture
@@ -52,9 +53,9 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
-def address(receiver: Receiver, authority: Authority) -> Iterator[str]:
+def address(receiver: Receiver, authority: Authority, tmp_path: Path) -> Iterator[str]:
     """Where the peer "1" listens, with TLS."""
-    server, address = listening(receiver, files(authority, "1"))
+    server, address = listening(receiver, files(authority, "1"), tmp_path)
     yield address
     server.stop()
 
@@ -101,13 +102,13 @@ def test_a_certificate_of_another_authority_is_not_let_in(
     assert receiver.got == []
 
 
-def test_what_the_receiver_refuses_is_not_sent_again() -> None:
+def test_what_the_receiver_refuses_is_not_sent_again(tmp_path: Path) -> None:
     """Its reason comes back as a refusal, not as a failure of the network."""
 
     def refuse(sender: str, parcel: Parcel) -> frozenset[str]:
         raise UpdateRefused("The model has 3 parameters.")
 
-    server, address = listening(refuse, None)
+    server, address = listening(refuse, None, tmp_path)
     try:
         with (
             PeerConnection("2", address, None, 10.0) as connection,
@@ -118,8 +119,8 @@ def test_what_the_receiver_refuses_is_not_sent_again() -> None:
         server.stop()
 
 
-def test_a_peer_does_not_listen_to_other_machines_without_tls() -> None:
+def test_a_peer_does_not_listen_to_other_machines_without_tls(tmp_path: Path) -> None:
     """Anybody could feed it models."""
     assert not is_loopback("0.0.0.0:0")
     with pytest.raises(DeploymentError, match="no tls section"):
-        PeerServer("0.0.0.0:0", None, Receiver(), 10.0)
+        PeerServer("0.0.0.0:0", None, reception(tmp_path, Receiver()))

@@ -13,6 +13,7 @@ from tests.peers import CountingLearner
 from unlearning.decentralised import ring
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Granularity, Target
+from unlearning.tasks import make_task
 
 GRAPH = ring("0123")
 
@@ -84,4 +85,5 @@ def test_one_step_is_as_written_and_more_begin_at_the_mixture(local_steps: int, 
         "peers": {"a": "127.0.0.1:9300", "b": "127.0.0.1:9301"},
         "training": {"local-steps": local_steps},
     }
-    assert checked_config(values).rules().mixes_first is mixes_first
+    config = checked_config(values)
+    assert config.rules(make_task(config.task_settings()), np.zeros(2)).mixes_first is mixes_first

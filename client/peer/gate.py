@@ -1,0 +1,112 @@
+"""Who may call, how many calls at once, and for how long: decided by the caller's certificate before anything is read.
+
+A caller that is no member is sent away at once. A member has a few places, so that nobody takes another's. A call on
+which nothing comes for `idle_s`, or that lasts longer than `call_s`, is ended.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from logging import getLogger
+
+import grpc
+from cryptography import x509
+
+from client.peer.seals import common_name
+from unlearning.errors import SessionError
+
+CALLS_PER_PEER = 4
+"""A link sends one parcel after the other; the rest is for calls that the other side has given up."""
+IDLE_S = 20.0
+_LOOK_S = 1.0
+
+_log = getLogger(__name__)
+
+
+class NotAdmitted(SessionError):
+    """The caller is no member; it may become one later."""
+
+
+class TooManyCalls(SessionError):
+    """The caller has as many calls open as one may have."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call. name: of the caller's certificate; None where there are no certificates. Times are monotonic."""
+
+    name: str | None
+    cancel: Callable[[], object]
+    begun_at: float = field(default_factory=time.monotonic)
+    heard_at: float = field(default_factory=time.monotonic)
+
+    def heard(self) -> None:
+        """Something has come."""
+        self.heard_at = time.monotonic()
+
+    def is_overdue(self, now: float, *, idle_s: float, call_s: float) -> bool:
+        """Whether it was silent or lasted for too long."""
+        return now - self.heard_at > idle_s or now - self.begun_at > call_s
+
+
+class Gate:
+    """Lets members in, one by one. admits: whether a peer of this name is, or may become, a member."""
+
+    def __init__(self, admits: Callable[[str], bool], *, call_s: float, idle_s: float = IDLE_S) -> None:
+        self._admits, self._call_s, self._idle_s = admits, call_s, min(idle_s, call_s)
+        self._calls: set[Call] = set()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, name="peer-gate", daemon=True).start()
+
+    @contextmanager
+    def call(self, name: str | None, cancel: Callable[[], object]) -> Iterator[Call]:
+        """A place for a caller with this certified name.
+
+        Raises:
+            NotAdmitted, TooManyCalls: there is none for it.
+        """
+        if name is not None and not self._admits(name):
+            raise NotAdmitted(
+                f"Peer {name!r:.60} is no member of this federation. If it shall join, list it under `members`."
+            )
+        call = Call(name, cancel)
+        with self._lock:
+            places = Counter(one.name for one in self._calls)
+            if name is not None and places[name] >= CALLS_PER_PEER:
+                raise TooManyCalls(f"Peer {name!r:.60} has {CALLS_PER_PEER} calls open already.")
+            self._calls.add(call)
+        try:
+            yield call
+        finally:
+            with self._lock:
+                self._calls.discard(call)
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._closed.set()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(min(_LOOK_S, self._idle_s / 2)):
+            now = time.monotonic()
+            with self._lock:
+                overdue = [
+                    one
+                    for one in self._calls
+                    if one.is_overdue(now, idle_s=self._idle_s, call_s=self._call_s)
+                ]
+            for one in overdue:
+                _log.warning("A call of peer %.60r is ended: nothing came, or it took too long.", one.name)
+                one.cancel()
+
+
+def certified_name(context: grpc.ServicerContext) -> str:
+    """The common name of the caller's certificate; empty where it has not exactly one."""
+    try:
+        (pem,) = context.auth_context().get("x509_pem_cert", [b""])
+        return common_name(x509.load_pem_x509_certificate(bytes(pem)))
+    except ValueError:
+        return ""

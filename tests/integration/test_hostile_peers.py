@@ -1,0 +1,148 @@
+"""A ring of ten real processes with TLS, a stranger with a certificate, and a member that lies."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from client.peer.cli import described
+from client.peer.grpc_transport import PeerConnection
+from client.peer.items import Greeting, Item, Kind, Offer, Parcel
+from client.peer.journal import DirectoryJournal
+from client.peer.peer_pb2_grpc import PeerServiceStub
+from client.peer.seals import CertificateSeals
+from strategies.sessions import session_pb2 as pb
+from strategies.sessions.endpoint import Tls, open_channel
+from tests.integration.peer_processes import (
+    NAMES,
+    ROUNDS,
+    PeerProcesses,
+    forget_calmly,
+    has_correction,
+    is_done,
+    make_peer_certificate,
+    running_peers,
+    some_samples,
+)
+from tests.peers import member_item, request_item
+from unlearning.errors import SessionError
+
+pytestmark = pytest.mark.slow  # starts ten processes
+
+LIAR, ATTACKED = "5", "4"
+
+
+def tls_of(peers: PeerProcesses, name: str) -> Tls:
+    directory = peers.directory / "certificates"
+    return Tls(directory / "ca.crt", directory / f"{name}.pem", directory / f"{name}.key")
+
+
+def refusal(peers: PeerProcesses, sender: str, parcel: Parcel) -> str:
+    """Why the attacked peer does not take a parcel; empty if it takes it."""
+    address = peers.config(ATTACKED).bind
+    with open_channel(address, tls_of(peers, sender)) as channel:
+        grpc.channel_ready_future(channel).result(60)  # it may just have been started
+    with PeerConnection(sender, address, tls_of(peers, sender), 20.0) as connection:
+        try:
+            connection.send(parcel)
+        except SessionError as exc:
+            return str(exc)
+    return ""
+
+
+@contextmanager
+def calls(peers: PeerProcesses, sender: str, frame: pb.Frame | None, count: int) -> Iterator[list[Any]]:
+    """So many calls that begin with `frame`, if one is given, and then say nothing."""
+    done = threading.Event()
+
+    def silence() -> Iterator[pb.Frame]:
+        if frame is not None:
+            yield frame
+        done.wait()
+
+    with open_channel(peers.config(ATTACKED).bind, tls_of(peers, sender)) as channel:
+        stub: Any = PeerServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        yield [stub.Deliver.future(silence()) for _ in range(count)]
+        done.set()
+
+
+def announced(num_bytes: int) -> pb.Frame:
+    """A header that announces one array of so many bytes."""
+    array = pb.ArrayHeader(name="vector", dtype="<f8", shape=(num_bytes // 8,))
+    return pb.Frame(header=pb.Header(exchange=1, json_bytes=2, arrays=[array]))
+
+
+def long_correction(peers: PeerProcesses) -> tuple[Item, Item]:
+    """The liar's own request, and the correction that it says belongs to it; signed by itself."""
+    model = DirectoryJournal(peers.directory / f"state-{LIAR}").model()
+    assert model is not None
+    vector = np.zeros_like(model.vector)
+    vector[0] = 25_000.0
+    values = {"weight": 1.0, "deleted": 1}
+    made = Item(kind=Kind.CORRECTION, origin=LIAR, subject=f"{LIAR}-key", values=values, vector=vector)
+    seals = CertificateSeals(tls_of(peers, LIAR))
+    return seals.sealed(request_item(LIAR)), seals.sealed(made)
+
+
+def lies(peers: PeerProcesses) -> dict[str, tuple[Parcel, str]]:
+    """What the liar sends with its own certificate and key, by what it is, and what is said to that."""
+    seals = CertificateSeals(tls_of(peers, LIAR))
+    model = DirectoryJournal(peers.directory / f"state-{LIAR}").model()
+    assert model is not None
+    offer = Offer(sender=LIAR, round=ROUNDS, vector=model.vector, applied=model.applied)
+    return {
+        "a stranger's item": (
+            CertificateSeals(tls_of(peers, "x")).sealed(member_item("x")),
+            "no member",
+        ),
+        "a correction that nobody asked for": (long_correction(peers)[1], "not known"),
+        "in another's name": (
+            seals.sealed(replace(request_item("3"), subject="3-forged")),
+            "in another's name",
+        ),
+        "without a seal": (request_item("3", "unsigned"), "without its origin's signature"),
+        "a model of 1e30": (replace(offer, vector=np.full_like(model.vector, 1e30)), "times the own model's"),
+    }
+
+
+def test_ten_processes_forget_as_one_though_a_stranger_and_a_member_attack(tmp_path: Path) -> None:
+    """All models are those of peers to which nothing happened, and every process starts again afterwards."""
+    with running_peers(PeerProcesses(tmp_path, {"kind": "ring"})) as peers:
+        make_peer_certificate(tmp_path / "certificates", "x", "127.0.0.1")
+        calm = peers.in_one_process()
+        target = some_samples(calm)
+        peers.kill(LIAR)
+        stranger = CertificateSeals(tls_of(peers, "x"))
+        for parcel in (Greeting("x"), stranger.sealed(member_item("x")), Greeting("3")):
+            assert "no member" in refusal(peers, "x", parcel)
+        with calls(peers, "x", None, 510) as silent, calls(peers, LIAR, announced(2**33), 4) as large:
+            assert {call.code() for call in silent} <= {
+                grpc.StatusCode.PERMISSION_DENIED,
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+            }
+            assert {call.code() for call in large} == {grpc.StatusCode.INVALID_ARGUMENT}
+            assert refusal(peers, "3", Greeting("3")) == ""
+        for name, (parcel, said) in lies(peers).items():
+            assert (said or "nothing") in (refusal(peers, LIAR, parcel) or "nothing"), name
+
+        key = peers.file(target)
+        peers.wait(has_correction, [name for name in NAMES if name != LIAR])
+        peers.fork(LIAR)
+        peers.wait(is_done, NAMES)
+        forget_calmly(calm, target, key)
+        peers.check_models(calm)
+        assert {LIAR, "x"} <= described(peers.config(ATTACKED))["refused"].keys()
+        peers.stop_all()
+        for name in NAMES:
+            peers.fork(name)
+        assert refusal(peers, "3", Greeting("3")) == ""
+        peers.check_models(calm)
+        request, correction = long_correction(peers)
+        assert refusal(peers, LIAR, request) == ""
+        assert "would move every model by 2.5e+04" in refusal(peers, LIAR, correction)

@@ -1,0 +1,289 @@
+"""What a member may bring to the others, and how little a liar among the neighbours moves."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from client.peer.admission import Limits
+from client.peer.in_process import InProcessNetwork
+from client.peer.items import Item, Kind, Offer
+from client.peer.journal import MemoryJournal
+from client.peer.node import Peer, PeerRules
+from tests.peers import CountingLearner, counting_peer, counting_peers, member_item, request_item
+from unlearning.certified import logistic_constants
+from unlearning.decentralised import correction_bound, from_edges, ring
+from unlearning.errors import FlowerUnlearningError, NumericalError
+from unlearning.requests import Granularity, Target
+
+FOUR = ring("0123")
+SMALL = Limits(correction_norm=2.0, requests=12)
+CONSTANTS = logistic_constants(feature_norm=1.0, weight_norm=1.0, l2=0.5, features_from="a test")
+
+
+def correction(origin: str, norm: float, *, key: str = "key", deleted: int = 1, **values: object) -> Item:
+    return Item(
+        kind=Kind.CORRECTION,
+        origin=origin,
+        subject=f"{origin}-{key}",
+        values={"weight": 0.5, "deleted": deleted, **values},
+        vector=np.array([2.0 * norm, 0.0, 0.0]),
+    )
+
+
+def statistics(origin: str, subject: str, **values: object) -> Item:
+    numbers = {"num_examples": 9, "deleted": 1, **values}
+    return Item(kind=Kind.STATISTICS, origin=origin, subject=subject, values=numbers)
+
+
+def listening_peer(limits: Limits, rounds: int = 0) -> Peer:
+    """Peer 0 of four, which knows the others."""
+    rules = PeerRules(limits=limits, rounds=rounds)
+    peer = counting_peer("0", FOUR, MemoryJournal(), rules)
+    for name in "123":
+        peer.receive(member_item(name, *FOUR.neighbours(name)), "1")
+    return peer
+
+
+def offer(sender: str, round_number: int, value: float = 1.0) -> Offer:
+    return Offer(sender=sender, round=round_number, vector=np.full(3, value), applied=frozenset())
+
+
+def refused(peer: Peer, item: Item, match: str) -> None:
+    before = peer.model
+    with pytest.raises(FlowerUnlearningError, match=match):
+        peer.receive(item, "1")
+    assert peer.model is before
+    assert item.id not in peer.record.items
+
+
+def test_a_correction_longer_than_the_limit_is_refused() -> None:
+    """25,000 where 2 are allowed."""
+    peer = listening_peer(SMALL)
+    peer.receive(request_item("1"), "1")
+    refused(peer, correction("1", 25_000.0), "would move every model by 2.5e")
+    assert peer.receive(correction("1", 2.0), "1")
+
+
+def test_many_corrections_of_one_peer_move_a_model_by_ten_limits_at_most() -> None:
+    """The eleventh is refused."""
+    peer = listening_peer(replace(SMALL, requests=20))
+    taken = 0
+    for number in range(12):
+        peer.receive(request_item("1", f"{number}"), "1")
+        try:
+            taken += peer.receive(correction("1", 2.0, key=f"{number}", deleted=number < 9), "1")
+        except FlowerUnlearningError:
+            continue
+    assert taken <= 10
+    assert np.linalg.norm(peer.model.vector) <= 20.0
+
+
+def test_a_correction_is_bounded_by_what_it_takes_out() -> None:
+    """With the constants known, one of forty examples moves a model by 10 L/(40 λ) at most."""
+    peer = listening_peer(Limits(constants=CONSTANTS))
+    peer.receive(request_item("1"), "1")
+    bound = correction_bound(CONSTANTS, num_examples=40, num_deleted=1)
+    assert bound == pytest.approx(10 * CONSTANTS.gradient_bound / (0.5 * 40))
+    refused(peer, correction("1", 1.01 * bound), "more than")
+    assert peer.receive(correction("1", 0.99 * bound), "1")
+
+
+def test_there_is_no_bound_without_examples() -> None:
+    """A division by zero would be one of infinity."""
+    with pytest.raises(NumericalError):
+        correction_bound(CONSTANTS, num_examples=0, num_deleted=0)
+
+
+@pytest.mark.parametrize(
+    ("item", "match"),
+    [
+        (correction("2", 1.0), "not known"),
+        (replace(correction("2", 1.0), subject="1-key"), "not its origin's to make"),
+        (correction("1", 1.0, deleted=0), "takes nothing out"),
+        (correction("1", 1.0, deleted=11), "more examples than its origin has"),
+        (correction("1", 1.0, leaves=True), "not its origin's to make"),
+        (correction("1", 1.0, account={"release": {"sigma": 1}}), "do not fit"),
+        (correction("1", 1.0, account=[[]]), "do not fit"),
+        (correction("1", 1.0, unheard="of"), "do not fit"),
+        (correction("1", 1.0, reason="x" * 100_000), "do not fit"),
+        (replace(correction("1", 1.0), vector=np.ones(3, dtype=np.int64)), "real numbers"),
+        (replace(correction("1", 1.0), vector=np.full(3, 1e300)), "more than"),
+        (statistics("2", "1-key"), "Nobody asked"),
+        (statistics("2", "1-class", num_examples=10**6), "more examples than its origin has"),
+        (request_item("2", curvature="yes"), "do not fit"),
+        (replace(request_item("2"), subject="1-mine"), "not named after"),
+        (member_item("3", num_examples=10**30), "do not fit"),
+    ],
+)
+def test_what_does_not_fit_a_request_is_refused(item: Item, match: str) -> None:
+    """Peer 1 asked for some of its samples and for a class."""
+    peer = counting_peer("0", FOUR, MemoryJournal(), PeerRules(limits=SMALL))
+    for known in (
+        member_item("1", "0", "2"),
+        member_item("2", "1", "3"),
+        request_item("1"),
+        request_item("1", "class", granularity="class", class_label=3),
+    ):
+        peer.receive(known, "1")
+    refused(peer, item, match)
+
+
+def test_a_peer_issues_no_more_requests_than_are_allowed() -> None:
+    """Each is kept at every peer."""
+    peer = listening_peer(SMALL)
+    for number in range(12):
+        peer.receive(request_item("1", f"{number}"), "1")
+    refused(peer, request_item("1", "more"), "which is the limit")
+
+
+def test_only_who_is_listed_asks_for_a_class() -> None:
+    """A class stops being trained at every peer."""
+    peer = listening_peer(Limits(class_requests_from=frozenset("2")))
+    refused(peer, request_item("1", granularity="class", class_label=3), "may not ask for a class")
+    assert peer.receive(request_item("2", granularity="class", class_label=3), "1")
+
+
+def test_a_declared_number_counts_up_to_ten_times_the_median() -> None:
+    """A peer that says it has a million examples does not still the others' learning rates."""
+    peer = counting_peer("0", FOUR, MemoryJournal())
+    for name, count in (("1", 10), ("2", 10), ("3", 10**6)):
+        peer.receive(member_item(name, *FOUR.neighbours(name), num_examples=count), "1")
+    assert peer.record.counts() == {"0": 10, "1": 10, "2": 10, "3": 100}
+
+
+def test_a_correction_that_others_would_refuse_is_not_sent() -> None:
+    """Its origin says why instead, and does not train on the examples any more."""
+    network = InProcessNetwork(counting_peers(FOUR, PeerRules(limits=SMALL)))
+    network.train()
+    network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"5"})), "key")
+    network.settle()
+    (item,) = network.peers["3"].record.of(Kind.CORRECTION)
+    assert item.vector is None
+    assert "limits.correction-norm" in item.values["reason"]
+    assert network.refusals == []
+
+
+def test_whatever_goes_wrong_with_a_correction_is_said() -> None:
+    """Other peers' numbers go into it, so nothing that they bring may end the process."""
+
+    class Breaking(CountingLearner):
+        def correction(self, order: object) -> object:  # type: ignore[override]
+            raise ZeroDivisionError("by others' numbers")
+
+    peers = counting_peers(FOUR)
+    peers[1].learner = Breaking("1")
+    network = InProcessNetwork(peers)
+    network.train()
+    network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"5"})), "key")
+    network.settle()
+    (item,) = network.peers["3"].record.of(Kind.CORRECTION)
+    assert item.values["reason"] == "ZeroDivisionError: by others' numbers"
+
+
+def test_one_neighbour_that_claims_a_late_round_moves_nobody() -> None:
+    """Round 10^9 of one neighbour; the other is at round 1."""
+    peer = listening_peer(Limits())
+    peer.accept(offer("1", 10**9))
+    assert peer.model.round == 0
+    peer.accept(offer("3", 0))
+    begun = peer.next_round()
+    assert begun is not None
+    peer.finish_round(begun, np.ones(3))
+    assert peer.model.round == 1
+
+
+def test_a_peer_catches_up_with_two_neighbours() -> None:
+    """To the round that both have reached, not to that of the one ahead."""
+    peer = listening_peer(Limits())
+    for sender, number in (("1", 0), ("3", 0), ("1", 10**9), ("3", 7)):
+        if (begun := peer.next_round()) is not None:
+            peer.finish_round(begun, np.zeros(3))
+        peer.accept(offer(sender, number))
+    begun = peer.next_round()
+    assert begun is not None
+    peer.finish_round(begun, np.zeros(3))
+    assert peer.model.round == 8
+
+
+def test_a_jump_ends_with_training() -> None:
+    """Two neighbours that lie together do not lead past the last round."""
+    peer = listening_peer(Limits(), rounds=5)
+    for sender in "13":
+        peer.accept(offer(sender, 0))
+    begun = peer.next_round()
+    assert begun is not None
+    for sender in "13":
+        peer.accept(offer(sender, 10**9))
+    peer.finish_round(begun, np.zeros(3))
+    assert peer.model.round <= 5
+
+
+def test_a_model_for_a_round_that_is_over_is_not_mixed_in() -> None:
+    """It came too late, or was replayed."""
+    peer = listening_peer(Limits())
+    for number in (0, 1):
+        for sender in "13":
+            peer.accept(offer(sender, number, value=0.0))
+        begun = peer.next_round()
+        assert begun is not None
+        peer.finish_round(begun, np.ones(3))
+    peer.accept(offer("1", 0, value=9.0))
+    peer.accept(offer("3", 2, value=0.0))
+    assert peer.missing() == ["1"]
+
+
+def test_a_model_far_longer_than_the_own_one_is_refused() -> None:
+    """One such model would be all of the mixture."""
+    peer = listening_peer(Limits())
+    with pytest.raises(FlowerUnlearningError, match="times the own model's"):
+        peer.accept(offer("1", 0, value=1e30))
+
+
+def test_who_is_no_neighbour_offers_nothing() -> None:
+    """Peer 2 is a member on the other side of the ring."""
+    peer = listening_peer(Limits())
+    peer.accept(offer("1", 0))
+    peer.accept(offer("2", 0))
+    assert peer.missing() == ["3"]
+
+
+def test_a_silent_neighbour_is_waited_for_once_and_counts_again_when_it_speaks() -> None:
+    """Later rounds go on without it at once, until its model of the round at hand comes."""
+    peer = listening_peer(Limits())
+    peer.accept(offer("1", 0))
+    assert peer.missing() == ["3"]
+    peer.leave_out(["3"])
+    for number in range(3):
+        peer.accept(offer("1", number))
+        begun = peer.next_round()
+        assert begun is not None
+        peer.finish_round(begun, np.zeros(3))
+    peer.accept(offer("3", 3))
+    peer.accept(offer("1", 4))
+    begun = peer.next_round()
+    assert begun is not None
+    peer.finish_round(begun, np.zeros(3))
+    assert peer.missing() == ["3"]
+
+
+def test_the_wait_halves_each_time_a_neighbour_falls_silent_again() -> None:
+    """Down to a sixteenth: who speaks once for each silence holds the others up less and less."""
+    peer = listening_peer(Limits())
+    shares = []
+    for number in range(6):
+        shares.append(peer.patience(["3"]))
+        peer.leave_out(["3"])
+        peer.accept(offer("3", number))
+    assert shares == [1.0, 0.5, 0.25, 0.125, 0.0625, 0.0625]
+
+
+def test_training_begins_without_members_that_never_spoke_when_patience_ends() -> None:
+    """Peer 2 is listed and has never been there."""
+    graph = from_edges("012", [("0", "1"), ("1", "2"), ("0", "2")])
+    network = InProcessNetwork(peer for peer in counting_peers(graph) if peer.name != "2")
+    network.settle()
+    assert network.peers["0"].missing() == ["2"]
+    assert network.train(patient=False)
+    assert network.train(patient=False)
+    assert {peer.model.round for peer in network.peers.values()} == {2}

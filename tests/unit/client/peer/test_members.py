@@ -1,0 +1,224 @@
+"""Who may speak, and that an item is its origin's: strangers with certificates, members that lie."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client.peer.admission import Limits
+from client.peer.in_process import InProcessNetwork, handed_over
+from client.peer.items import Greeting, Item, Kind, Offer
+from client.peer.journal import DirectoryJournal, MemoryJournal
+from client.peer.node import Peer, PeerRules
+from client.peer.seals import CertificateSeals
+from strategies.sessions.endpoint import Tls
+from tests.certificates import Authority
+from tests.peers import counting_peer, member_item, request_item
+from unlearning.decentralised import Graph, ring
+from unlearning.errors import ConfigurationError, FlowerUnlearningError, SessionError
+from unlearning.requests import Granularity, Target
+
+GRAPH = ring("0123")
+MakeSeals = Callable[[str], CertificateSeals]
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+def seals_of(authority: Authority, name: str, federation: str = "") -> CertificateSeals:
+    files = authority.certify(name)
+    assert files.certificate is not None
+    assert files.key is not None
+    return CertificateSeals(Tls(authority.file, files.certificate, files.key), federation)
+
+
+@pytest.fixture(scope="module")
+def seals(authority: Authority) -> MakeSeals:
+    """The seals of a name, with a certificate of the right authority."""
+    made: dict[str, CertificateSeals] = {}
+    return lambda name: made.setdefault(name, seals_of(authority, name))
+
+
+def sealed_network(seals: MakeSeals, graph: Graph = GRAPH) -> InProcessNetwork:
+    """Four peers that sign what they say, and have trained for a round."""
+    network = InProcessNetwork(
+        counting_peer(name, graph, MemoryJournal(), seals=seals(name)) for name in graph.nodes
+    )
+    network.train()
+    return network
+
+
+def correction_item(origin: str, norm: float = 1.0) -> Item:
+    """By a vector of this length."""
+    return Item(
+        kind=Kind.CORRECTION,
+        origin=origin,
+        subject=f"{origin}-key",
+        values={"weight": 1.0, "deleted": 1},
+        vector=np.array([norm, 0.0, 0.0]),
+    )
+
+
+def refused(peer: Peer, item: Item, sender: str, match: str) -> None:
+    """`peer` takes the item neither into its record nor into its model, and does not pass it on."""
+    before = peer.model
+    with pytest.raises(FlowerUnlearningError, match=match):
+        handed_over(peer, sender, item)
+    assert item.id not in peer.record.items
+    assert peer.model is before
+    assert all(item.id not in (link.pending or {}) for link in peer._links.values())
+
+
+def test_signed_items_reach_everybody_through_intermediaries(seals: MakeSeals) -> None:
+    """A deletion at peer 0 is in the model of peer 2, which never talks to it, and carries its signature there."""
+    network = sealed_network(seals)
+    network.peers["0"].file(Target(Granularity.SAMPLE, "0", frozenset({"3"})), "key")
+    network.settle()
+    (item,) = network.peers["2"].record.of(Kind.CORRECTION)
+    assert item.id in network.peers["2"].model.applied
+    seals("2").check(item)
+    assert network.refusals == []
+
+
+def test_a_stranger_with_a_certificate_that_names_no_neighbours_is_refused(seals: MakeSeals) -> None:
+    """The item that stopped every peer for good is neither kept nor passed on."""
+    network = sealed_network(seals)
+    item = seals("x").sealed(member_item("x"))
+    refused(network.peers["0"], item, "1", "no member")
+
+
+def test_nothing_is_taken_from_a_sender_that_is_no_member(seals: MakeSeals) -> None:
+    """Neither a greeting nor an item nor a model."""
+    peer = sealed_network(seals).peers["0"]
+    parcels = [
+        Greeting("x"),
+        seals("1").sealed(member_item("1", "0", "2")),
+        Offer(sender="x", round=1, vector=np.zeros(3), applied=frozenset()),
+    ]
+    for parcel in parcels:
+        with pytest.raises(SessionError, match="no member"):
+            handed_over(peer, "x", parcel)
+
+
+@pytest.mark.parametrize("neighbours", [(), ("nobody",), ("4",), ("0", "0"), ("0", "nobody")])
+def test_who_may_join_must_name_members_as_its_neighbours(
+    seals: MakeSeals, neighbours: tuple[str, ...]
+) -> None:
+    """Otherwise the graph would fall apart, or have edges to nobody."""
+    rules = PeerRules(limits=Limits(members=frozenset("4")))
+    peer = counting_peer("0", GRAPH, MemoryJournal(), rules, seals("0"))
+    refused(peer, seals("4").sealed(member_item("4", *neighbours)), "4", "do not fit")
+    assert peer.receive(seals("4").sealed(member_item("4", "0", "2")), "4")
+
+
+def test_who_joins_names_no_more_neighbours_than_are_allowed(seals: MakeSeals) -> None:
+    """Beside everybody it would weigh in every model."""
+    rules = PeerRules(limits=Limits(members=frozenset("4"), neighbours=2))
+    peer = counting_peer("0", GRAPH, MemoryJournal(), rules, seals("0"))
+    refused(peer, seals("4").sealed(member_item("4", "0", "1", "2")), "4", "do not fit")
+
+
+def test_a_configured_peer_does_not_change_the_graph(seals: MakeSeals) -> None:
+    """Its neighbours are those of the configuration."""
+    peer = counting_peer("0", GRAPH, MemoryJournal(), seals=seals("0"))
+    refused(peer, seals("1").sealed(member_item("1", "0", "2", "3")), "1", "do not fit")
+
+
+def test_a_member_does_not_speak_in_anothers_name(seals: MakeSeals) -> None:
+    """Peer 1 passes on a correction that it says is peer 3's, signed by itself, by nobody, or by a copied seal."""
+    network = sealed_network(seals)
+    network.peers["3"].file(Target(Granularity.SAMPLE, "3", frozenset({"3"})), "other")
+    peer = network.peers["0"]
+    network.settle()
+    request = seals("3").sealed(request_item("3"))
+    peer.receive(request, "3")
+    forged = correction_item("3", 25_000.0)
+    refused(peer, seals("1").sealed(forged), "1", "in another's name")
+    refused(peer, forged, "1", "without its origin's signature")
+    refused(peer, replace(forged, seal=request.seal), "1", "not the one that its origin signed")
+
+
+@pytest.mark.parametrize("part", ["values", "vector", "subject", "kind"])
+def test_a_signed_item_cannot_be_changed_on_its_way(seals: MakeSeals, part: str) -> None:
+    """Whoever passes it on can drop it, and nothing else."""
+    signed = seals("3").sealed(correction_item("3"))
+    changes: dict[str, object] = {
+        "values": {**signed.values, "weight": 0.5},
+        "vector": np.array([2.0, 0.0, 0.0]),
+        "subject": "3-other",
+        "kind": Kind.STATISTICS,
+    }
+    with pytest.raises(SessionError, match=r"does not hold|not the one"):
+        seals("0").check(replace(signed, **{part: changes[part]}))  # type: ignore[arg-type]
+    seals("0").check(signed)
+
+
+def test_a_certificate_of_another_authority_proves_nothing(seals: MakeSeals, tmp_path: Path) -> None:
+    """Though it carries the right name."""
+    foreign = seals_of(Authority(tmp_path, "other"), "3")
+    with pytest.raises(SessionError, match="authority"):
+        seals("0").check(foreign.sealed(correction_item("3")))
+
+
+def test_an_item_of_another_federation_is_not_taken(authority: Authority) -> None:
+    """The same certificates, another name: what was said then cannot be replayed."""
+    earlier, now = seals_of(authority, "1", "2025"), seals_of(authority, "1", "2026")
+    with pytest.raises(SessionError, match="does not hold"):
+        now.check(earlier.sealed(member_item("1", "0", "2")))
+
+
+def test_keys_that_are_not_the_certificates_are_refused(authority: Authority) -> None:
+    """Before the peer starts, in a sentence."""
+    one, other = authority.certify("1"), authority.certify("2")
+    assert one.certificate is not None
+    assert other.key is not None
+    with pytest.raises(ConfigurationError, match="not the certificate's"):
+        CertificateSeals(Tls(authority.file, one.certificate, other.key))
+
+
+def test_a_replayed_item_changes_nothing(seals: MakeSeals) -> None:
+    """Sent again a hundred times, a correction is in the model once."""
+    network = sealed_network(seals)
+    network.peers["3"].file(Target(Granularity.SAMPLE, "3", frozenset({"3"})), "key")
+    network.settle()
+    peer = network.peers["0"]
+    (item,), before = peer.record.of(Kind.CORRECTION), peer.model
+    assert not any(peer.receive(item, "1") for _ in range(100))
+    assert peer.model is before
+
+
+def test_a_peer_that_says_two_things_under_one_id_is_found_out(seals: MakeSeals) -> None:
+    """The first is kept; the second is refused, and recorded with the name of who signed both."""
+    peer = sealed_network(seals).peers["0"]
+    peer.receive(seals("3").sealed(request_item("3")), "3")
+    peer.receive(seals("3").sealed(correction_item("3", 1.0)), "3")
+    before = peer.model
+    with pytest.raises(SessionError, match="two different things"):
+        peer.receive(seals("3").sealed(correction_item("3", 2.0)), "1")
+    assert peer.model is before
+
+
+def test_unsigned_items_of_an_earlier_version_are_signed_by_their_origins(
+    seals: MakeSeals, tmp_path: Path
+) -> None:
+    """Journals without signatures open; each peer signs its own, and gets the others' from them."""
+    network = InProcessNetwork(
+        counting_peer(name, GRAPH, DirectoryJournal(tmp_path / name)) for name in GRAPH.nodes
+    )
+    network.train()
+    network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"3"})), "key")
+    network.settle()
+    models = {name: peer.model.vector for name, peer in network.peers.items()}
+    again = InProcessNetwork(
+        counting_peer(name, GRAPH, DirectoryJournal(tmp_path / name), seals=seals(name))
+        for name in GRAPH.nodes
+    )
+    again.settle()
+    for name, peer in again.peers.items():
+        assert all(item.seal is not None for item in peer.record.items.values())
+        np.testing.assert_array_equal(peer.model.vector, models[name])
+    assert again.refusals == []

@@ -33,7 +33,6 @@ from unlearning.tasks.task import Task
 from unlearning.tls_files import is_loopback, read_pem
 from unlearning.training import TrainingSettings
 
-
 _CORRECTION_FACTOR = 3.0
 """Corrections on digits moved models by 0.1 to 0.9 of the untrained one's length, and by 3 where they overshot."""
 
@@ -107,8 +106,8 @@ class LimitsSection(_Section):
     """What one peer may bring to the others; see `Limits`.
 
     count_factor: a peer's number of examples counts up to so many times the median. correction_norm: 0 for three
-    times the length of the untrained model, at least 3. feature_norm: no example's inputs, with a 1 for the bias, are longer; 0
-    where that is not known.
+    times the length of the untrained model, at least 3. feature_norm: no example's inputs, with a 1 for the bias, are
+    longer; 0 where that is not known.
     """
 
     neighbours: int = Field(default=32, ge=1)

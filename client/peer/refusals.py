@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from unlearning.durable_files import write_atomically
-from unlearning.errors import FlowerUnlearningError
+from unlearning.untrusted import as_line, reason_of
 
 _log = getLogger(__name__)
 
 _MAX_SENDERS = 100
-_MAX_LENGTH = 500
 _OTHERS = "(others)"
 
 
@@ -31,7 +30,7 @@ class Refusals:
 
     def add(self, sender: str, error: Exception) -> str:
         """Something of this sender is refused; the reason in one line."""
-        name, reason = _line(sender)[:80], reason_of(error)
+        name, reason = as_line(sender, 80), reason_of(error)
         with self._lock:
             if name not in self._counts and len(self._counts) >= _MAX_SENDERS:
                 name = _OTHERS
@@ -55,14 +54,3 @@ def read_refusals(state_dir: Path) -> dict[str, Any]:
         }
     except (AttributeError, KeyError, OSError, TypeError, ValueError):
         return {}
-
-
-def reason_of(error: Exception) -> str:
-    """One line of printable characters: what was wrong in our words, or in Python's."""
-    text = str(error) if isinstance(error, FlowerUnlearningError) else f"{type(error).__name__}: {error}"
-    return _line(text)
-
-
-def _line(text: str) -> str:
-    """Printable, in one line, not too long: others' words must not forge lines of the log."""
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text[:_MAX_LENGTH])

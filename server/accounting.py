@@ -22,7 +22,6 @@ from server.state import Batch, FederationState, Phase
 from server.state_files import UNDONE_FILE
 from strategies.run_config import RunSettings
 from unlearning.certified import Account, AccountedRelease, Sensitivity
-from unlearning.certified.noise import largest_ratio
 from unlearning.errors import MethodFailed, UnsupportedRequest
 from unlearning.methods import UnlearningState
 from unlearning.methods.carried_lengths import KeptRounds
@@ -47,7 +46,6 @@ RELEASED = "noise-released"
 """The kind of the event of a release: its detail is the release, in plain values."""
 
 _RELEASE = "privacy_release"
-_ROUNDING = 1e-9  # a deletion that is planned to use up all of the budget must not fail by its last digit
 _USUAL_DELTA = 1e-5  # at which a deletion without noise or budget is spoken of
 _OLDER = "It was counted by an earlier version of this program, whose bounds did not hold in all cases."
 _UNDONE = f"A restore has undone deletions ({UNDONE_FILE}); releases that went with them are not known here any more."
@@ -220,7 +218,7 @@ def _refuse_if_spent(
             retryable=False,
         )
     account = Account(releases=(*earlier, release), delta=options.delta, epsilon=options.epsilon)
-    if account.spent_ratio <= largest_ratio(epsilon=options.epsilon, delta=options.delta) * (1 + _ROUNDING):
+    if account.is_within_budget:
         return
     before = Account(releases=tuple(earlier), delta=options.delta).spent_epsilon
     used = "an earlier deletion had no noise that could be counted"

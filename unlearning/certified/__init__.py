@@ -6,14 +6,13 @@ Import from here:
   `vector_after_round`, `vector_bytes`; deleting: `forgotten_by_addition`, `UnitVectors`; at rest: `VectorStore`;
 - baselines: `newton_step`, `infinitesimal_jackknife`, `PrecomputedJackknife`;
 - bounds: `Constants`, `Sensitivity` and the functions that give one; `federated_bound` for FedAvg;
-- noise: `analytic_sigma`, `released`; `certificate`, `Accountant`, `Account`, `deletion_capacity`.
+- noise: `analytic_sigma`, `released`, `KeyedNormal`; `certificate`, `Account`, `deletion_capacity`.
 
 `docs/certified.md` says what is certified and what is not. May import `unlearning.curvature`, `unlearning.solvers`,
 `unlearning.tasks`, `unlearning.training` and what these may; not `unlearning.methods`, which may import this.
 """
 
 from unlearning.certified.account import Account, AccountedRelease, Basis, account_of
-from unlearning.certified.accountant import Accountant, Release, deletion_capacity
 from unlearning.certified.certificate import (
     Certificate,
     certificate,
@@ -35,6 +34,7 @@ from unlearning.certified.noise import (
     Normal,
     analytic_sigma,
     classical_sigma,
+    deletion_capacity,
     gaussian_delta,
     gaussian_epsilon,
     released,
@@ -78,7 +78,6 @@ from unlearning.certified.vector_store import VectorStore, create_key, read_key
 
 __all__ = [
     "Account",
-    "Accountant",
     "AccountedRelease",
     "Arithmetic",
     "Basis",
@@ -97,7 +96,6 @@ __all__ = [
     "OnlineSettings",
     "OnlineTrained",
     "PrecomputedJackknife",
-    "Release",
     "RoundLengths",
     "Sensitivity",
     "Step",

@@ -2,17 +2,35 @@
 
 A release is proven if its sensitivity is a bound and no assumption fails, empirical if the sensitivity was only
 measured or declared or an assumption fails, and claims nothing without noise or without any sensitivity. Several
-together are as good as the weakest. The sum is `Accountant`'s.
+together are as good as the weakest.
+
+Whether there is a next release, its Δ_i and its σ_i depend on what was released before: Δ is computed from rounds that
+went on from noisy models. So composition must be fully adaptive, and the budget is a *privacy filter*: a release is
+refused where √Σ(Δ_i/σ_i)² would exceed the ratio that (ε, δ) is worth. All releases together are then (ε, δ)-
+indistinguishable from those of the reference, with no loss against releases that were fixed beforehand.
+Why: the log-likelihood ratio of release i, given those before it, is Gaussian with mean μ_i²/2 and variance μ_i² for
+a shift μ_i ≤ Δ_i/σ_i that they decide. Add one more release that brings Σμ_i² to the budget exactly; then the whole
+ratio is Gaussian with that mean and variance, as of one release, and leaving a release out again is post-processing.
+
+A filter promises its budget, which is set beforehand. What is "used up" is what it has counted, no promise of its own
+(that would be an odometer, which costs more); so several releases without a budget are not called proven together.
+
+Source: Rogers, Roth, Ullman & Vadhan, Privacy Odometers and Filters (2016), for filters; Smith & Thakurta, Fully
+Adaptive Composition for Gaussian Differential Privacy (2022), for the one that is used here. It is exact; those of
+Feldman & Zrnic (2021, Rényi) and Whitehouse et al. (2023, approximate) are for other mechanisms too, and larger.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from unlearning.certified.noise import gaussian_delta, gaussian_epsilon
+from unlearning.certified.noise import gaussian_delta, gaussian_epsilon, largest_ratio
 from unlearning.certified.sensitivity import Constants, Sensitivity
+from unlearning.errors import ConfigurationError, MethodFailed
+
+_ROUNDING = 1e-12  # a release that is planned to use up all of the budget must not fail by its last digit
 
 
 class Basis(StrEnum):
@@ -88,17 +106,68 @@ class Account:
     """All releases so far, the newest last, and at which (ε, δ) they are counted.
 
     delta: at which ε is said. epsilon: the budget, None where none was set.
+
+    Raises:
+        ConfigurationError: ε is not above 0 or δ not between 0 and 1.
     """
 
-    releases: tuple[AccountedRelease, ...]
+    releases: tuple[AccountedRelease, ...] = ()
     delta: float
     epsilon: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.epsilon is not None:
+            largest_ratio(epsilon=self.epsilon, delta=self.delta)  # refuses a budget that is none
+
     @property
     def basis(self) -> Basis:
-        """The weakest of all releases'."""
+        """The weakest of all releases'; without a budget no more than empirical where several hide something."""
         order = list(Basis)
-        return max((release.basis for release in self.releases), key=order.index)
+        bases = [release.basis for release in self.releases]
+        if self.epsilon is None and sum(release.ratio > 0 for release in self.releases) > 1:
+            bases.append(Basis.EMPIRICAL)
+        return max(bases, key=order.index)
+
+    @property
+    def remaining_ratio(self) -> float:
+        """The largest Δ/σ that the next release may have: 0 when the budget is used up, infinite without one."""
+        if self.epsilon is None:
+            return math.inf
+        whole = largest_ratio(epsilon=self.epsilon, delta=self.delta)
+        return math.sqrt(max(0.0, whole**2 - self.spent_ratio**2))
+
+    def sigma_for(self, sensitivity: float, *, num_releases: int = 1) -> float:
+        """The least noise that lets `num_releases` more releases of this sensitivity share what is left equally.
+
+        Raises:
+            ConfigurationError: `num_releases` is below 1.
+            MethodFailed: the budget is used up.
+        """
+        if num_releases < 1:
+            raise ConfigurationError([f"num_releases must be 1 or more, got {num_releases}."])
+        if sensitivity == 0:
+            return 0.0
+        if self.remaining_ratio == 0:
+            raise MethodFailed(self._refusal("Another release", self.spent_epsilon), retryable=False)
+        return sensitivity * math.sqrt(num_releases) / self.remaining_ratio
+
+    def after(self, release: AccountedRelease) -> "Account":
+        """The account after one more release: the filter.
+
+        Raises:
+            MethodFailed: it would use more than the budget, or nothing bounds it; it must not take place.
+        """
+        later = replace(self, releases=(*self.releases, release))
+        if later.is_within_budget:
+            return later
+        raise MethodFailed(self._refusal(f"Release {release.name!r}", later.spent_epsilon), retryable=False)
+
+    @property
+    def is_within_budget(self) -> bool:
+        """Whether all releases together fit the budget; without one everything does."""
+        if self.epsilon is None:
+            return True
+        return self.spent_ratio <= largest_ratio(epsilon=self.epsilon, delta=self.delta) * (1 + _ROUNDING)
 
     @property
     def spent_ratio(self) -> float:
@@ -171,6 +240,15 @@ class Account:
             "delta": self.delta,
             "budget_epsilon": self.epsilon,
         }
+
+    def _refusal(self, what: str, epsilon: float | None) -> str:
+        reached = "has no bound" if epsilon is None else f"would reach {epsilon:.4g}"
+        used = "without bound" if self.spent_epsilon is None else f"{self.spent_epsilon:.4g}"
+        return (
+            f"{what} is refused: with the {len(self.releases)} before it epsilon {reached} at delta {self.delta:g}, "
+            f"and the budget is {self.epsilon:g} (used so far: {used}). Retrain the federation, which starts a new "
+            "budget, or use more noise."
+        )
 
 
 def account_of(

@@ -30,7 +30,7 @@ Until one of U first trains both trainings are the same to the bit, so nothing n
 
 Earlier releases: the model that release j gave away is the same in both worlds to whoever has seen it, so their noise
 differs by up to Δ_j, and from there on the clean models do. Hence e ← e + Δ_j after release j. With that the Δ of
-successive releases may be added up by `Accountant`, whose composition is for those who see all of them.
+successive releases may be added up by `Account`, whose composition is for those who see all of them.
 
 Derived here; the recursion that it bounds is that of `unlearning.certified.federated`.
 """

@@ -9,6 +9,7 @@ Privacy (Appendix A) for the classical one, whose proof needs ε < 1.
 """
 
 import math
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
@@ -119,6 +120,28 @@ def calibrated_sigma(mechanism: Mechanism, *, epsilon: float, delta: float, sens
     """
     calibrate = analytic_sigma if mechanism is Mechanism.ANALYTIC else classical_sigma
     return calibrate(epsilon=epsilon, delta=delta, sensitivity=sensitivity)
+
+
+def deletion_capacity(
+    sensitivity_of: Callable[[int], float], *, epsilon: float, delta: float, sigma: float, num_examples: int
+) -> int:
+    """The largest m < n whose deletion in one release noise σ makes (ε, δ)-indistinguishable; 0 if none.
+
+    `sensitivity_of(m)` is the bound for m deletions and does not fall in m. The literature's capacity also
+    asks that the excess risk stay below a threshold, which cannot be known from the data at hand.
+
+    Raises:
+        ConfigurationError: a value is out of range.
+    """
+    allowed = sigma * largest_ratio(epsilon=epsilon, delta=delta)
+    lower, upper = 0, num_examples - 1
+    while lower < upper:
+        middle = (lower + upper + 1) // 2
+        if sensitivity_of(middle) <= allowed:
+            lower = middle
+        else:
+            upper = middle - 1
+    return lower
 
 
 class Normal(Protocol):

@@ -73,11 +73,13 @@ def local_rounding(
     rho = max(abs(1 - eta * mu), abs(1 - eta * constants.smoothness))
     longest = weight_norm + eta * (math.sqrt(2) * of.feature_norm + mu * weight_norm)
     step = _TWICE * (eta * gradient + 4 * UNIT * longest)
-    grown = max(1.0, rho) ** count
-    model = step * sum(rho**power for power in range(count))
-    carried = _TWICE * (eta * product + 4 * UNIT * (1 + eta * constants.smoothness))
-    carried += eta * constants.hessian_lipschitz * model
-    return LocalRounding(model, count * carried * grown * (1 + carried) ** count)
+    try:
+        model = step * sum(rho**power for power in range(count))
+        carried = _TWICE * (eta * product + 4 * UNIT * (1 + eta * constants.smoothness))
+        carried += eta * constants.hessian_lipschitz * model
+        return LocalRounding(model, count * carried * max(1.0, rho) ** count * (1 + carried) ** count)
+    except OverflowError:  # the steps are too large for these constants
+        return LocalRounding(math.inf, math.inf)
 
 
 def mean_rounding(*, weight_norm: float, num_clients: int) -> float:

@@ -7,11 +7,9 @@ import pytest
 
 from unlearning.certified import (
     Account,
-    Accountant,
     AccountedRelease,
     Basis,
     Constants,
-    Release,
     Sensitivity,
     account_of,
     analytic_sigma,
@@ -32,14 +30,11 @@ def account(*releases: AccountedRelease, epsilon: float | None = 2.0) -> Account
     return Account(releases=releases, delta=1e-5, epsilon=epsilon)
 
 
-def test_it_adds_up_as_the_accountant_does() -> None:
-    """The same ε and δ for the same releases."""
-    plain = Accountant(epsilon=2.0, delta=1e-5)
-    for number in range(3):
-        plain = plain.after(Release(name=str(number), sensitivity=1.0, sigma=8.0))
-    found = account(*(release(str(number)) for number in range(3)))
-    assert found.spent_epsilon == pytest.approx(plain.spent_epsilon, rel=1e-12)
-    assert found.spent_delta == pytest.approx(plain.spent_delta, rel=1e-12)
+def test_without_a_budget_several_releases_are_not_proven_together() -> None:
+    """What is added up afterwards is a record; a promise is set beforehand."""
+    assert account(release(), epsilon=None).basis is Basis.PROVEN
+    assert account(release(), release(), epsilon=None).basis is Basis.EMPIRICAL
+    assert account(release(), release(delta=0.0), epsilon=None).basis is Basis.PROVEN
 
 
 def test_a_release_calibrated_to_an_epsilon_has_used_it() -> None:

@@ -66,16 +66,16 @@ def erase_residue(
     superlink_database: Annotated[Path, typer.Option(help="The SuperLink's database.")] = SUPERLINK_DATABASE,
     ledger: LedgerUrl = "",
 ) -> None:
-    """Erase what the SuperLink keeps of messages of completed deletions; the supervisor does it by itself."""
+    """Erase what the SuperLink keeps of messages that are over; after a deletion the supervisor does it by itself."""
     from server.ledger import Ledger
     from server.superlink_residue import ResidueEraser
 
     opened = Ledger.open(asked_ledger(ledger, state_dir))
     try:
-        done = ResidueEraser(database=superlink_database, state_dir=state_dir, ledger=opened).step()
+        ResidueEraser(database=superlink_database, state_dir=state_dir, ledger=opened).step(always=True)
     finally:
         opened.close()
-    typer.echo("Erased." if done else "No deletion was completed since it was last erased.")
+    typer.echo(f"Erased what {superlink_database} kept of messages that are over.")
 
 
 def backup(

@@ -64,15 +64,16 @@ class ResidueEraser:
     state_dir: Path
     ledger: Ledger
 
-    def step(self) -> bool:
-        """Erase if there is something to; whether there was.
+    def step(self, *, always: bool = False) -> bool:
+        """Erase if a deletion was completed since, or in any case; whether it was done.
 
         Raises:
             DeploymentError: it could not be erased now.
             LedgerUnavailable: the ledger cannot be read.
         """
-        newest = newest_completion(self.ledger, after=erased_up_to(self.state_dir))
-        if not newest:
+        before = erased_up_to(self.state_dir)
+        newest = max(before, newest_completion(self.ledger, after=before))
+        if newest == before and not always:
             return False
         began = time.monotonic()
         size_bytes = erase_residue(self.database)

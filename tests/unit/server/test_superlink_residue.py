@@ -8,9 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from server.checklist import Installation, Level
 from server.checklist.residue import check_residue, check_superlink_database
+from server.cli import app
 from server.ledger import Ledger, LedgerUnavailable
 from server.superlink_residue import ResidueEraser, erase_residue, erased_up_to, waiting_answers
 from server.supervisor import Supervisor
@@ -150,6 +152,14 @@ def test_it_is_erased_once_for_each_completed_deletion(eraser, ledger):
     assert erased_up_to(eraser.state_dir) == max(
         event.sequence for event in ledger.events() if event.to_status is Status.COMPLETED
     )
+
+
+def test_the_command_erases_in_any_case(superlink, ledger, tmp_path):
+    """A late answer of a run that was stopped is residue without a further deletion."""
+    options = ["--superlink-database", str(superlink.path), "--state-dir", str(tmp_path / "state")]
+    done = CliRunner().invoke(app, ["erase-residue", *options])
+    assert done.exit_code == 0, done.output
+    assert files_with(superlink.path.parent, CANARY[:60]) == []
 
 
 def test_check_names_a_deletion_whose_residue_was_not_erased(eraser, ledger):

@@ -1,7 +1,7 @@
 """A 95 % interval of an AUC that holds its level for few examples and for AUCs near 0 and 1.
 
-The percentile bootstrap does not: at an AUC of 0.96 and 20 examples a side it covers the truth 84 to 86 % of the
-time, at 10 a side 73 %, and where one side is far above the other it has no width at all. The interval here is the
+The percentile bootstrap does not: at an AUC of 0.96 and 20 examples a side it covers the truth 84 to 88 % of the
+time, and where one side is far above the other it has no width at all. The interval here is the
 wider, at each end, of two that fail in different places:
 
     DeLong on logits      log(A/(1−A)) ± z·s/(A(1−A)), s² the variance of both sides' structural components

@@ -72,6 +72,7 @@ def serve(
 ) -> None:
     """Run the deletion service until SIGTERM or Ctrl-C; what it has answered is durable."""
     # Imported here because the service knows the methods and so needs PyTorch; other commands do not.
+    from server.api.server import MAX_CONNECTIONS, RESERVED_FILES
     from server.api.server import serve as start
     from server.ledger import Ledger
     from server.metrics_http import serve_metrics
@@ -91,7 +92,7 @@ def serve(
         sample_ids_per_day=sample_ids_per_day,
     )
     log_to_stderr()
-    _allow_many_files()
+    _allow_many_files(MAX_CONNECTIONS + RESERVED_FILES)
     refuse_half_restored(state_dir)
     private_state(state_dir)
     store = Ledger.open(asked_ledger(ledger, state_dir))
@@ -113,10 +114,12 @@ def serve(
         store.close()
 
 
-def _allow_many_files() -> None:
-    """Raise the limit of open files to what the system allows this process: each connection is one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+def _allow_many_files(wanted: int) -> None:
+    """Raise the limit of open files to `wanted`, as far as the system allows: each connection is one."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
 
 
 def _signalled() -> socket.socket:

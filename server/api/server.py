@@ -27,6 +27,8 @@ from unlearning.errors import ConfigurationError
 _SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
 # What `server.api.client` is ready to receive.
 MAX_ANSWER_BYTES = 1024 * 1024 * 1024
+# Of about 14 KB each while they say nothing.
+MAX_CONNECTIONS = 20_000
 # Files that the process needs besides connections: ledger, reports, logs, metrics.
 RESERVED_FILES = 200
 _OPTIONS = (
@@ -171,7 +173,9 @@ def _on_the_loop(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
 def _max_connections() -> int:
     """As many connections as leave files for the rest of the process; further ones are closed at once."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(allowed - RESERVED_FILES, allowed // 2)
+    if allowed == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return min(MAX_CONNECTIONS, max(allowed - RESERVED_FILES, allowed // 2))
 
 
 def _bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:

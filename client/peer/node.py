@@ -300,7 +300,7 @@ class Peer:
                 f"The model of {offer.sender!r:.60} has the norm {length(offer.vector):.4g}, more than {longest:.4g}, "
                 f"which is {_MODEL_FACTOR:g} times the own model's."
             )
-        self._offers.keep(offer, own_round=self._model.round)
+        self._offers.keep(offer)
         if self._model.round == 0:
             found = self._offers.usable(neighbours, 2, self._known_corrections())
             if len(found) >= min(2, len(neighbours)):
@@ -379,7 +379,7 @@ class Peer:
         return self._offers.patience(names)
 
     def leave_out(self, names: Iterable[str]) -> None:
-        """Go on without these peers until they send a model of the round at hand."""
+        """Go on without these peers until they send a newer model."""
         self._offers.leave_out(names)
 
     def next_round(self, *, patient: bool = True) -> Round | None:

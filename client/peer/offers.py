@@ -2,8 +2,8 @@
 
 A neighbour may claim any round. The own one moves on by one, and further only to a round that two neighbours have
 reached, so that a peer that was away catches up and one liar moves nobody. Who is silent for a whole wait is left out,
-and waited for again when it sends a model of the round at hand; each time it is silent again the wait is half as long,
-down to a sixteenth.
+and waited for again when it sends a model of a later round than before; each time it is silent again the wait is half
+as long, down to a sixty-fourth.
 """
 
 from collections.abc import Iterable, Set
@@ -13,7 +13,7 @@ from client.peer.items import Offer
 
 OFFERS_KEPT = 2
 """In lockstep a neighbour is one round ahead at most."""
-_MOST_HALVINGS = 4
+_MOST_HALVINGS = 6
 
 
 @dataclass(slots=True)
@@ -24,12 +24,13 @@ class Offers:
     _silent: set[str] = field(default_factory=set)
     _absences: dict[str, int] = field(default_factory=dict)
 
-    def keep(self, offer: Offer, *, own_round: int) -> None:
+    def keep(self, offer: Offer) -> None:
         """Keep a model, of each sender those of the latest rounds."""
-        offers = {one.round: one for one in (*self._by_sender.get(offer.sender, ()), offer)}
+        before = self._by_sender.get(offer.sender, [])
+        offers = {one.round: one for one in (*before, offer)}
         self._by_sender[offer.sender] = [offers[number] for number in sorted(offers)][-OFFERS_KEPT:]
-        if offer.round >= own_round:
-            self._silent.discard(offer.sender)
+        if all(offer.round > one.round for one in before):
+            self._silent.discard(offer.sender)  # though it be behind: a peer that is waited for catches up
 
     def keep_only(self, senders: Iterable[str]) -> None:
         """Drop the models of all others."""

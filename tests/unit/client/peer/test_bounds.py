@@ -267,15 +267,31 @@ def test_a_silent_neighbour_is_waited_for_once_and_counts_again_when_it_speaks()
     assert peer.missing() == ["3"]
 
 
+def test_a_neighbour_that_was_left_out_and_is_behind_is_waited_for_again_when_it_moves_on() -> None:
+    """Otherwise this peer would run ahead of it for ever; a repeated old model moves nothing."""
+    peer = listening_peer(Limits())
+    peer.accept(offer("3", 0))
+    for number in range(3):
+        peer.accept(offer("1", number))
+        begun = peer.next_round(patient=False)
+        assert begun is not None
+        peer.finish_round(begun, np.zeros(3))
+    peer.accept(offer("1", 3))
+    peer.accept(offer("3", 0))
+    assert peer.missing() == []
+    peer.accept(offer("3", 1))
+    assert peer.missing() == ["3"]
+
+
 def test_the_wait_halves_each_time_a_neighbour_falls_silent_again() -> None:
-    """Down to a sixteenth: who speaks once for each silence holds the others up less and less."""
+    """Down to a sixty-fourth: who speaks once for each silence holds the others up less and less."""
     peer = listening_peer(Limits())
     shares = []
-    for number in range(6):
+    for number in range(8):
         shares.append(peer.patience(["3"]))
         peer.leave_out(["3"])
         peer.accept(offer("3", number))
-    assert shares == [1.0, 0.5, 0.25, 0.125, 0.0625, 0.0625]
+    assert shares == [0.5**number for number in (0, 1, 2, 3, 4, 5, 6, 6)]
 
 
 def test_training_begins_without_members_that_never_spoke_when_patience_ends() -> None:

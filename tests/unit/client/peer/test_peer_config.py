@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 import yaml
@@ -12,8 +13,11 @@ from typer.testing import CliRunner
 from client.memory import DirectoryMemory
 from client.peer.cli import app
 from client.peer.config import checked_config, read_config
+from client.peer.process import made_peer
 from server.cli import app as flower_unlearn
-from unlearning.errors import ConfigurationError
+from unlearning.decentralised import ring
+from unlearning.errors import ConfigurationError, DataError
+from unlearning.tasks import make_task
 
 
 def values(tmp_path: Path, **changes: Any) -> dict[str, Any]:
@@ -93,3 +97,43 @@ def test_help_and_errors_of_flower_unlearn_peer_are_the_peers_own(words: list[st
     done = CliRunner().invoke(flower_unlearn, ["peer", *words], prog_name="flower-unlearn")
     assert said in done.output
     assert done.exit_code == (0 if "--help" in words else 2)
+
+
+def test_a_joining_peer_names_its_neighbours_in_the_others_graph(tmp_path: Path) -> None:
+    """Its file is the others' with itself; their ring stays as it is."""
+    peers = {name: f"127.0.0.1:930{at}" for at, name in enumerate("abcd")}
+    joining = values(tmp_path, peer="d", peers=peers, graph={"kind": "ring", "neighbours": ["a", "b"]})
+    assert checked_config(joining).make_graph() == ring("abc").joined_by("d", "ab")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"graph": {"neighbours": ["nobody"]}}, "graph.neighbours"),
+        ({"graph": {"neighbours": ["a"]}}, "graph.neighbours"),
+        ({"deletion": {"epsilon": 0.5}}, "limits.correction-norm"),
+    ],
+)
+def test_limits_and_neighbours_that_cannot_be_are_refused(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    """Before the peer starts."""
+    with pytest.raises(ConfigurationError, match=said):
+        checked_config(values(tmp_path, **changes))
+
+
+def test_bounds_are_on_by_default_and_tighter_with_a_feature_norm(tmp_path: Path) -> None:
+    """Three times the untrained model's length, and the method's own bound where the features are bounded."""
+    start = np.full(650, 0.1)
+    for limits, has_constants in (({}, False), ({"feature-norm": 9.0}, True)):
+        config = checked_config(values(tmp_path, limits=limits, task={"dtype": "float64"}))
+        found = config.rules(make_task(config.task_settings()), start).limits
+        assert found.correction_norm == pytest.approx(3 * np.linalg.norm(start))
+        assert (found.constants is not None) is has_constants
+
+
+def test_data_beyond_the_feature_norm_keeps_the_peer_from_starting(tmp_path: Path) -> None:
+    """The others' bound on its corrections would not hold."""
+    small = values(tmp_path, limits={"feature-norm": 1.1})
+    with pytest.raises(DataError, match=r"limits\.feature-norm"):
+        made_peer(checked_config(small))

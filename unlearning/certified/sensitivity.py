@@ -230,7 +230,7 @@ def online_bound(
     return Sensitivity(
         value=error,
         is_bound=True,
-        source=f"bound of deletion by vector addition along the training steps, {weighting} batches",
+        source=f"bound of deletion by vector addition along the training steps, {weighting} batches, exact arithmetic",
         constants=constants,
     )
 

@@ -154,7 +154,7 @@ def test_a_client_with_larger_features_than_declared_does_not_train(federation):
 
 @pytest.mark.slow
 def test_a_kill_around_the_completion_changes_neither_model_nor_account(federation, tmp_path, monkeypatch):
-    """With a key file the noise is that of the deletion: done again it is the same, and it is counted once."""
+    """The noise is that of the secret and the deletion: done again it is the same, and it is counted once."""
     create_key(tmp_path / "kept.key")
     settings = {
         **SMALL,
@@ -165,10 +165,12 @@ def test_a_kill_around_the_completion_changes_neither_model_nor_account(federati
     killer = Killer(monkeypatch, ((CheckpointStore, "save"), (Ledger, "move")))
     outcomes = []
     whole = federation(name="whole", **settings)
+    create_key(whole.directory / NOISE_SECRET)
     outcomes.append((content_hash(whole.run().parameters), account(whole, "r-000001")))
     total = killer.passed
     for back in (5, 9):
         one = federation(name=f"killed-{back}", **settings)
+        shutil.copy(whole.directory / NOISE_SECRET, one.directory / NOISE_SECRET)
         state = killer.survive(one, total - back)
         outcomes.append((content_hash(state.parameters), account(one, "r-000001")))
         assert len(earlier_releases(one.ledger)) == 1

@@ -96,6 +96,7 @@ def main(
         str, typer.Option(help="An empty PostgreSQL database; default: a private server of this machine.")
     ] = "",
     attacked_seconds: Annotated[float, typer.Option(help="Of load under each attack.")] = 20.0,
+    note: Annotated[str, typer.Option(help="What a reader should know of this run.")] = "",
 ) -> None:
     """Measure both databases one after the other, then SQLite under each attack, and write the table."""
     load = Load(rate=rate, seconds=seconds, connections=connections, beforehand=beforehand)
@@ -114,7 +115,13 @@ def main(
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
-    facts = {"commit": commit, "machine": platform.machine(), "cores": os.cpu_count(), **asdict(load)}
+    facts = {
+        "commit": commit,
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "note": note,
+        **asdict(load),
+    }
     output.with_suffix(".json").write_text(
         json.dumps({**facts, "runs": [asdict(item) for item in outcomes]}, indent=2) + "\n"
     )
@@ -399,6 +406,7 @@ def _page(load: Load, facts: dict[str, Any], outcomes: list[Outcome]) -> str:
             "cores is waiting, and a good part of it may be work that has nothing to do with this. *MiB*, *threads*:",
             "the most memory that the service held (PyTorch alone takes most of it), and its threads at the end.",
             "",
+            *([facts["note"], ""] if facts["note"] else []),
         ]
     )
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,11 +19,12 @@ from strategies.run_config import RunSettings
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.client_half import Account, Answering, attend
 from strategies.sessions.endpoint import Endpoint, Tls, open_channel
-from strategies.sessions.framing import CHUNK_BYTES
-from strategies.sessions.parcels import ACCOUNT, INVITATION, Invitation
+from strategies.sessions.framing import CHUNK_BYTES, Assembler
+from strategies.sessions.parcels import ACCOUNT, INVITATION, Invitation, reply_of
 from strategies.sessions.server_half import Answers, Session
 from strategies.sessions.session_pb2_grpc import SessionServiceStub
 from tests.deletion_service import free_port
+from tests.hostile import JSON
 from tests.sessions import CuttingProxy, ThreadedGrid, Vanished
 from unlearning.errors import ConfigurationError, DataError, FlowerUnlearningError, SessionError
 from unlearning.methods.method import Instruction, Reply
@@ -216,6 +218,82 @@ def test_an_oversize_reply_is_refused_by_its_header(federation):
     federation.exchange({"0": instruction()})
     header = pb.Header(exchange=1, json_bytes=2, arrays=[pb.ArrayHeader(dtype="<f8", shape=[2**40])])
     assert raw(federation, pb.Frame(header=header)) is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def parcel_frames(text: bytes, *, exchange: int = 1, arrays=()) -> list[pb.Frame]:
+    """A parcel of this JSON and arrays of these headers without bytes."""
+    header = pb.Frame(header=pb.Header(exchange=exchange, json_bytes=len(text), arrays=arrays))
+    chunks = [text[start : start + CHUNK_BYTES] for start in range(0, len(text), CHUNK_BYTES)]
+    return [header, *(pb.Frame(chunk=pb.Chunk(data=chunk)) for chunk in chunks)]
+
+
+EMPTY = [pb.ArrayHeader(name="vector", dtype="<f4", shape=[0])]
+BAD_PARCELS = {
+    **{kind: parcel_frames(text.encode()) for kind, text in JSON.items() if len(text) < 2**20},
+    "JSON of 4 GiB": [pb.Frame(header=pb.Header(exchange=1, json_bytes=2**32))],
+    "not UTF-8": parcel_frames(b'{"a": "\xff"}'),
+    "a shape that overflows": parcel_frames(
+        b"{}", arrays=[pb.ArrayHeader(dtype="<f4", shape=[2**40, 2**40, 0])]
+    ),
+    "a hundred dimensions": parcel_frames(b"{}", arrays=[pb.ArrayHeader(dtype="<f4", shape=[1] * 100)]),
+    "objects": parcel_frames(b"{}", arrays=[pb.ArrayHeader(dtype="|O", shape=[0])]),
+    "a dtype of brackets": parcel_frames(b"{}", arrays=[pb.ArrayHeader(dtype="[" * 9000, shape=[0])]),
+    "a dtype that Python would read": parcel_frames(
+        b"{}", arrays=[pb.ArrayHeader(dtype="(1000000,1000000)f8", shape=[1])]
+    ),
+    "a name twice": parcel_frames(b"{}", arrays=[*EMPTY, *EMPTY]),
+    "an array said to be known": parcel_frames(
+        b"{}", arrays=[pb.ArrayHeader(is_known=True, content_hash="x")]
+    ),
+}
+BAD_REPLIES = {
+    "nothing": b"{}",
+    "metrics are a list": b'{"num-examples": 1, "metrics": [1], "values": {}}',
+    "a metric is an object": b'{"num-examples": 1, "metrics": {"a": {}}, "values": {}}',
+    "an infinite count": b'{"num-examples": Infinity, "metrics": {}, "values": {}}',
+    "a count of 1.7e308": b'{"num-examples": 1.7e308, "metrics": {}, "values": {}}',
+    "a count in words": b'{"num-examples": "many", "metrics": {}, "values": {}}',
+    "values are a number": b'{"num-examples": 1, "metrics": {}, "values": 7}',
+}
+
+
+@pytest.mark.parametrize("kind", BAD_PARCELS)
+def test_a_bad_parcel_closes_its_stream_and_refuses_its_sender(federation, kind):
+    """Whatever it is, and the sessions of the others go on."""
+    federation.exchange({"0": instruction()})
+    line = federation.session._lines.by_client["0"]
+    assert raw(federation, *BAD_PARCELS[kind]) is grpc.StatusCode.INVALID_ARGUMENT
+    assert line.is_refused
+    assert line.lost
+    assert line.lost.isprintable()
+    assert set(federation.exchange({"1": instruction()}).replies) == {"1"}
+
+
+@pytest.mark.parametrize("kind", BAD_REPLIES)
+def test_a_reply_that_says_something_else_is_refused_by_name(kind):
+    """The stream is in order; what came over it is thrown away."""
+    [header, *chunks] = parcel_frames(BAD_REPLIES[kind], arrays=EMPTY)
+    assembler = Assembler(2**20)
+    assembler.add(header)
+    [parcel] = [parcel for chunk in chunks if (parcel := assembler.add(chunk)) is not None]
+    answer = reply_of("0", parcel)
+    assert isinstance(answer, Failure)
+    assert answer.is_refusal
+
+
+def test_room_is_made_for_what_has_come_and_not_for_what_is_announced():
+    """A header costs a stranger nothing; it may not cost us its announcement either."""
+    assembler = Assembler(2**33)
+    header = pb.Header(
+        exchange=1, json_bytes=2, arrays=[pb.ArrayHeader(name="vector", dtype="<f4", shape=[2**30])]
+    )
+    tracemalloc.start()
+    try:
+        assembler.add(pb.Frame(header=header))
+        assembler.add(pb.Frame(chunk=pb.Chunk(data=b"{}")))
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 # What is lost

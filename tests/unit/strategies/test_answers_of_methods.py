@@ -1,0 +1,84 @@
+"""Answers that pass every check and that only the method finds wrong: their sender is left out, not the server."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message
+
+from strategies.exchange import Exchange, Failure
+from strategies.fedavg import FedAvg
+from strategies.in_process_grid import InProcessGrid
+from strategies.messages import arrays_content, model_record, reply_content
+from strategies.roster import Roster
+from strategies.run_config import RunSettings
+from strategies.unlearning_strategy import UnlearningStrategy
+from unlearning.errors import MethodFailed
+from unlearning.methods import method_named
+from unlearning.methods.method import Reply
+from unlearning.requests import Granularity, Target
+
+START = np.zeros(650, dtype=np.float32)
+
+
+def strategy(values: dict[str, Any]) -> tuple[UnlearningStrategy, list[Message]]:
+    """An unlearning of client 0 by a method that reads `half` of every answer; and the answers, by client."""
+
+    def answer(message: Message, context: Any) -> Message:
+        name = str(context.node_config["client-id"])
+        if message.metadata.message_type == "query.whoami":
+            return Message(arrays_content({}, {"client-id": name}), reply_to=message)
+        reply = Reply(vector=START + 1, num_examples=10, values={"half": values[name]})
+        return Message(reply_content(reply, {}), reply_to=message)
+
+    method = method_named("puf-regular")
+
+    class Reading(type(method)):  # type: ignore[misc]
+        """Reads a value of each answer without looking what it is."""
+
+        def aggregate(self, problem, state, replies):
+            for reply in replies.values():
+                reply.values["half"] / 2
+            return super().aggregate(problem, state, replies)
+
+    settings = RunSettings.from_run_config(
+        {"dataset": "digits", "model": "logistic", "num-clients": len(values), "wait-timeout-s": 0.1}
+    )
+    grid = InProcessGrid(answer, [{"client-id": name} for name in values], {})
+    one = UnlearningStrategy(
+        Reading(with_retained=True), [Target(Granularity.CLIENT, "0")], FedAvg(settings, Roster())
+    )
+    asked = list(one.configure_train(1, model_record(START), ConfigRecord(), grid))
+    return one, list(grid.send_and_receive(asked))
+
+
+def test_the_one_client_whose_answer_the_method_cannot_use_is_refused_by_name():
+    """The others' answers make the unlearned model."""
+    one, answers = strategy({"0": 1, "1": 1, "2": ["a"], "3": 1})
+    one.aggregate_train(1, answers)
+    assert one.is_finished
+    assert list(one.fedavg.outcome.refused) == ["2"]
+    assert sorted(one.fedavg.outcome.participants) == ["0", "1", "3"]
+
+
+@pytest.mark.parametrize("values", [{"0": 1, "1": "a", "2": "b"}, {"0": "a", "1": 1}])
+def test_where_leaving_out_one_does_not_help_the_attempt_fails_and_may_be_repeated(values):
+    """The server stands, and the message says what went wrong."""
+    one, answers = strategy(values)
+    with pytest.raises(MethodFailed, match="cannot make use of the answers") as caught:
+        one.aggregate_train(1, answers)
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize(("client", "ends"), [("0", True), ("1", False)])
+def test_only_who_must_forget_can_say_that_it_never_can(client, ends):
+    """Otherwise any client could end any deletion for good."""
+    from server.transport import _check_final
+
+    one, _ = strategy({"0": 1, "1": 1})
+    done = Exchange(failures={client: Failure("never", is_final=True)})
+    if ends:
+        with pytest.raises(MethodFailed, match="never"):
+            _check_final(done, one)
+    else:
+        _check_final(done, one)

@@ -1,6 +1,5 @@
 """What is still to be sent to one neighbour."""
 
-from collections import deque
 from dataclasses import dataclass, field
 
 from client.peer.items import Offer
@@ -17,9 +16,16 @@ class Link:
 
     pending: dict[str, None] | None = None
     has_met: bool = False
-    offers: deque[Offer] = field(default_factory=lambda: deque(maxlen=OFFERS_KEPT))
+    offers: list[Offer] = field(default_factory=list)
 
     def queue(self, offer: Offer) -> None:
-        """Let this model be sent, unless it waits already."""
+        """Let this model be sent, unless it waits already; the latest rounds only, the earlier one first.
+
+        A neighbour that is a round behind needs the earlier one to keep step, and begins as soon as it has any.
+        """
         if not any((one.round, one.applied) == (offer.round, offer.applied) for one in self.offers):
-            self.offers.append(offer)
+            self.offers = sorted([*self.offers, offer], key=lambda one: one.round)[-OFFERS_KEPT:]
+
+    def sent(self, offer: Offer) -> None:
+        """The neighbour has this model."""
+        self.offers = [one for one in self.offers if one is not offer]

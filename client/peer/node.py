@@ -101,6 +101,7 @@ class Peer:
         self._targets = journal.targets()
         self._model = journal.model() or PeerModel(round=0, vector=start)
         self._start_length = max(length(start), math.sqrt(start.size))
+        self._has_moved = self._model.round > 0
         self._offers = Offers()
         self._last_round: Offer | None = None
         self._links: dict[str, Link] = {}
@@ -301,8 +302,9 @@ class Peer:
                 f"which is {_MODEL_FACTOR:g} times the own model's."
             )
         self._offers.keep(offer)
-        if self._model.round == 0:
-            found = self._offers.usable(neighbours, 2, self._known_corrections())
+        if not self._has_moved:
+            later = max(2, self._model.round + 1)
+            found = self._offers.usable(neighbours, later, self._known_corrections())
             if len(found) >= min(2, len(neighbours)):
                 self._take_over(sorted(found.values(), key=lambda one: one.round)[-2:][0])
 
@@ -351,8 +353,8 @@ class Peer:
         elif isinstance(parcel, Item):
             if link.pending is not None:
                 link.pending.pop(parcel.id, None)
-        elif link.offers and link.offers[0] is parcel:
-            link.offers.popleft()
+        else:
+            link.sent(parcel)
 
     def broke(self, to: str) -> None:
         """`to` could not be reached: begin with a greeting again, since it may have restarted."""
@@ -415,7 +417,7 @@ class Peer:
         if begun.number != model.round or self.has_left:
             return
         vector = self._mixed() + move
-        self._last_round = self.offer()
+        self._last_round, self._has_moved = self.offer(), True
         after = int(
             min(believed_round(self._usable().values(), model.round) + 1, max(self._last(), model.round + 1))
         )

@@ -143,6 +143,7 @@ def test_ten_processes_forget_as_one_though_a_stranger_and_a_member_attack(tmp_p
             peers.fork(name)
         assert refusal(peers, "3", Greeting("3")) == ""
         peers.check_models(calm)
+        peers.kill(LIAR)  # or it would answer its own request first
         request, correction = long_correction(peers)
         assert refusal(peers, LIAR, request) == ""
         assert "would move every model by 2.5e+04" in refusal(peers, LIAR, correction)

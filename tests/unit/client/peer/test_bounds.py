@@ -7,7 +7,7 @@ import pytest
 
 from client.peer.admission import Limits
 from client.peer.in_process import InProcessNetwork
-from client.peer.items import Item, Kind, Offer
+from client.peer.items import Greeting, Item, Kind, Offer
 from client.peer.journal import MemoryJournal
 from client.peer.node import Peer, PeerRules
 from tests.peers import CountingLearner, counting_peer, counting_peers, member_item, request_item
@@ -281,6 +281,23 @@ def test_a_neighbour_that_was_left_out_and_is_behind_is_waited_for_again_when_it
     assert peer.missing() == []
     peer.accept(offer("3", 1))
     assert peer.missing() == ["3"]
+
+
+def test_a_neighbour_that_starts_again_gets_the_earlier_model_first() -> None:
+    """With the later one alone it would begin its round, and mix another one than those that never stopped."""
+    peer = listening_peer(Limits())
+    for sender in "13":
+        peer.accept(offer(sender, 0))
+    begun = peer.next_round()
+    assert begun is not None
+    peer.finish_round(begun, np.zeros(3))
+    peer.delivered("1", Greeting("0"), frozenset(peer.record.items))
+    first = peer.next_parcel("1")
+    assert isinstance(first, Offer)
+    peer.delivered("1", first)
+    second = peer.next_parcel("1")
+    assert isinstance(second, Offer)
+    assert (first.round, second.round) == (0, 1)
 
 
 def test_the_wait_halves_each_time_a_neighbour_falls_silent_again() -> None:

@@ -68,6 +68,14 @@ def fit_shadows(message: Message, context: Context) -> Message:
     return Message(handle_fit_shadows(message, context), reply_to=message)
 
 
+@app.query("notice")
+def notice(message: Message, context: Context) -> Message:
+    """Take in what every message says: what is forgotten for good."""
+    from client.handlers import handle_notice
+
+    return Message(handle_notice(message, context), reply_to=message)
+
+
 @app.query("whoami")
 def whoami(message: Message, context: Context) -> Message:
     """Say which client this node declares itself to be."""

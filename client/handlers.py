@@ -91,9 +91,7 @@ def handled(handler: Callable[[Message, Local], RecordDict]) -> Handler:
 
 def _opened(message: Message, context: Context, memory: ClientMemory) -> Local:
     """The site, and in `memory` what the message says about the past."""
-    values = told_values(message.content)
-    memory.confirm(values.get("answers", {}))
-    memory.bury(Forget.from_json(values.get("excluded", {})))
+    values = taken_in(message, memory)
     settings = RunSettings.from_run_config(context.run_config)
     partitions = int(context.node_config.get("num-partitions", 0)) or None
     own = str(context.node_config.get("data-dir", ""))
@@ -110,6 +108,14 @@ def _opened(message: Message, context: Context, memory: ClientMemory) -> Local:
         node_config=context.node_config,
         server_round=round_of(message),
     )
+
+
+def taken_in(message: Message, memory: ClientMemory) -> dict[str, Any]:
+    """A message's values, after what it says about the past is in `memory`."""
+    values = told_values(message.content)
+    memory.confirm(values.get("answers", {}))
+    memory.bury(Forget.from_json(values.get("excluded", {})))
+    return values
 
 
 def with_site_requests(content: RecordDict, memory: ClientMemory) -> RecordDict:
@@ -246,6 +252,13 @@ def handle_measure(message: Message, local: Local) -> RecordDict:
             # the attack on the change compares posteriors of forgotten with those of test examples
             arrays |= _observed(local, model, name, examples, with_outputs=name != "retained")
     return arrays_content(arrays, {})
+
+
+def handle_notice(message: Message, context: Context) -> RecordDict:
+    """Take in what every message says; neither data nor model is needed for that."""
+    memory = memory_of(context)
+    taken_in(message, memory)
+    return with_site_requests(arrays_content({}, {}), memory)
 
 
 def _observed(

@@ -243,7 +243,7 @@ def _since(ledger: Ledger, manifest: Manifest) -> Iterator[str]:
         return
     for event in ledger.all_events(after=manifest.event_sequence):
         target = ledger.get(event.request_id).target.describe()
-        if event.to_status is Status.RECOVERING:
+        if event.to_status is Status.VERIFYING:
             yield f"the deletion of {target} ({event.request_id}), carried out at {event.at.isoformat()}"
         elif event.from_status is None and event.kind == "submitted":
             yield f"the request {event.request_id} to delete {target}, filed at {event.at.isoformat()}"

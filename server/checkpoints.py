@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from server.state import Batch, Cost, FederationState, Phase
+from server.state import Batch, Before, Cost, FederationState, Phase
 from unlearning.durable_files import make_private, sync_directory, write_atomically
 from unlearning.errors import CheckpointError, DataError
 from unlearning.methods import UnlearningState
@@ -175,17 +175,28 @@ def _batch_to_json(batch: Batch, arrays: dict[str, NDArray[Any]]) -> dict[str, A
             "values": dict(method.values),
             "findings": dict(method.findings),
         }
+    if batch.before is not None:
+        arrays["model_before"] = batch.before.parameters
     for name, outputs in batch.outputs_before.items():
         arrays[f"before.handles.{name}"] = outputs.handles
         arrays[f"before.posteriors.{name}"] = outputs.posteriors
     for name, fits in (batch.shadow_fits or {}).items():
         arrays |= {f"shadow.{name}.{key}": array for key, array in fits.to_arrays().items()}
     plain = asdict(
-        replace(batch, method_state=None, measurements={}, targets=(), outputs_before={}, shadow_fits=None)
+        replace(
+            batch,
+            method_state=None,
+            measurements={},
+            targets=(),
+            outputs_before={},
+            shadow_fits=None,
+            before=None,
+        )
     )
     return {
         **plain,
         "method_state": state,
+        "before": None if batch.before is None else _before_to_json(batch.before),
         "shadow_fits": None if batch.shadow_fits is None else sorted(batch.shadow_fits),
         "targets": [target.to_json() for target in batch.targets],
         "measurements": {
@@ -207,7 +218,9 @@ def _batch_from_json(value: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
             },
             **state,
         )
-    # a checkpoint of an earlier version knows of no shadow models
+    # a checkpoint of an earlier version knows of no shadow models, and of no model to go back to
+    if fields.get("before") is not None:
+        fields["before"] = Before(parameters=arrays["model_before"], **fields["before"])
     fields |= {name: Cost.from_json(fields.get(name, {})) for name in _COSTS}
     shadowed = fields.get("shadow_fits")
     try:
@@ -232,6 +245,14 @@ def _batch_from_json(value: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
         if key.startswith(prefix)
     }
     return Batch(method_state=state, **fields)
+
+
+def _before_to_json(before: Before) -> dict[str, Any]:
+    return {
+        "num_examples": dict(before.num_examples),
+        "prepared_since": dict(before.prepared_since),
+        "generations": dict(before.generations),
+    }
 
 
 def _fits_from_arrays(name: str, arrays: Mapping[str, NDArray[Any]]) -> ShadowFits:

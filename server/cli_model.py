@@ -13,7 +13,7 @@ def model_command(
     state_dir: Annotated[Path, typer.Option(help="The federation's state directory on the server.")],
     output: Annotated[Path, typer.Option(help="Where the state dictionary goes, such as model.pt.")],
 ) -> None:
-    """Write the newest model: torch.load(...) gives what load_state_dict takes."""
+    """Write the newest model that is committed: torch.load(...) gives what load_state_dict takes."""
     import torch
 
     from server.checkpoints import CheckpointStore
@@ -35,8 +35,13 @@ def model_command(
     values.pop("ledger", None)  # earlier versions wrote its password down, which is refused now
     settings = RunSettings.from_run_config(values)
     model = build(make_task(settings.task()), settings.seed)
-    load(model, state.parameters)
+    before = state.batch.before if state.batch is not None else None
+    parameters = state.parameters if before is None else before.parameters
+    load(model, parameters)
     torch.save(model.state_dict(), output)
+    note = (
+        "" if before is None else " (a deletion is recovering and not committed: this is the model before it)"
+    )
     typer.echo(
-        f"{output}: {settings.model} after round {state.round}, model hash {content_hash(state.parameters)}"
+        f"{output}: {settings.model} after round {state.round}, model hash {content_hash(parameters)}{note}"
     )

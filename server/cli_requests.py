@@ -122,10 +122,23 @@ def cancel(ctx: typer.Context, request_id: RequestId) -> None:
     typer.echo(f"{done.id}  {done.status}")
 
 
-def retry(ctx: typer.Context, request_id: RequestId) -> None:
+def retry(
+    ctx: typer.Context,
+    request_id: RequestId,
+    accept_score_loss: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=100,
+            metavar="POINTS",
+            help="Let the model lose up to so many points of score this time, whatever max-score-loss says. The ledger "
+            "and the report name you.",
+        ),
+    ] = 0.0,
+) -> None:
     """Try a failed request again."""
     with connection_of(ctx).client() as service:
-        done = service.retry(request_id, by=user_name())
+        done = service.retry(request_id, by=user_name(), accept_score_loss=accept_score_loss)
     typer.echo(f"{done.id}  {done.status}")
 
 

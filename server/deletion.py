@@ -6,9 +6,11 @@ again after a crash changes nothing:
     claim       ledger: scheduled → unlearning, then checkpoint. A crash in between leaves requests that
                 no checkpoint knows; `reconcile` puts them back into the queue.
     unlearn     measure the model and ask the shadow models, if there are any; then a checkpoint after every
-                exchange of the method. With the last one the model, the exclusions and the phase change in
-                one checkpoint; then the shadow models are erased, and the ledger follows.
-    recover     ordinary rounds without the forgotten data, a checkpoint after each.
+                exchange of the method. With the last one the model and the phase change in one checkpoint, which
+                keeps the model before; then the ledger follows. Nothing is committed yet.
+    recover     ordinary rounds without the forgotten data, a checkpoint after each; at last the gate. Where it lets
+                the model pass, the exclusions and the phase change in one checkpoint, the shadow models are erased,
+                and the ledger follows, with its exclusions. Where it does not, `give_up` goes back.
     verify      report and certificate, ledger: completed, then checkpoint; older checkpoints are erased.
 """
 
@@ -23,16 +25,17 @@ from server.admission import check_admissible
 from server.certificate_inputs import directory_of, discard
 from server.certificate_writing import recording, warn_of_kept_inputs, write_certificate
 from server.driver import Driver, Observed
+from server.gate import check_unlearned, judged, refusal, retained_scores
 from server.giving_up import finish_giving_up, give_up
 from server.noise_secret import noise_key
 from server.report import write_report
 from server.reporting import report_of
-from server.state import Batch, FederationState, Phase
+from server.state import Batch, Before, FederationState, Phase
 from server.state_files import REPORTS
 from server.transport import carry_out, session_for
 from strategies.sessions.server_half import Session
 from strategies.unlearning_strategy import UnlearningStrategy
-from unlearning.errors import IllegalMove, MethodFailed, RequestError, SessionError
+from unlearning.errors import IllegalMove, MethodFailed, ModelRefused, RequestError, SessionError
 from unlearning.methods import Need, method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import NOTHING, DeletionRequest, Forget, Status, Target
@@ -86,10 +89,13 @@ def claim(driver: Driver, state: FederationState) -> Batch | None:
         return None
     first = ready[0]
     method = method_named(first.method)
+    accepted = driver.ledger.accepted_loss(first.id)
     together = [
         request
         for request in ready
-        if request.method == first.method and dict(request.parameters) == dict(first.parameters)
+        if request.method == first.method
+        and dict(request.parameters) == dict(first.parameters)
+        and (request is first or driver.ledger.accepted_loss(request.id) == accepted)
     ]
     taken: list[DeletionRequest] = []
     is_shared = method.info.several_at_once and may_serve_together(driver.settings, first.method)
@@ -106,6 +112,8 @@ def claim(driver: Driver, state: FederationState) -> Batch | None:
         method=first.method,
         parameters=dict(first.parameters),
         attempt=1 + max(request.attempts for request in taken),
+        accepted_loss=accepted[0],
+        accepted_by=accepted[1],
         started_round=state.round,
         hash_before=content_hash(state.parameters),
     )
@@ -127,6 +135,7 @@ def unlearn(driver: Driver, state: FederationState) -> FederationState:
 
     What clients must leave out stays the same for as long as a session lasts.
     """
+    failure: MethodFailed | ModelRefused
     try:
         if not _batch(state).measurements:
             return driver.save(_measured(driver, state, "before"))
@@ -137,8 +146,12 @@ def unlearn(driver: Driver, state: FederationState) -> FederationState:
         return state
     except MethodFailed as exc:
         failure = exc
+    except ModelRefused as exc:
+        failure = exc
     except SessionError as exc:
         failure = MethodFailed(str(exc), retryable=True)
+    except RequestError as exc:  # admitted by a version that allowed these parameters
+        failure = MethodFailed(str(exc), retryable=False)
     inputs = directory_of(driver.state_dir, _batch(state))
     state = give_up(driver, state, failure)
     discard(inputs)
@@ -154,10 +167,7 @@ def recover(driver: Driver, state: FederationState) -> FederationState:
     if reason:
         if _first_measurements(batch)[-1].round != state.round:
             state = _measured(driver, state, "recovery")
-        state = replace(state, phase=Phase.VERIFYING, batch=replace(_batch(state), stop_reason=reason))
-        state = driver.save(state)
-        _move_all(driver, batch, Status.VERIFYING, reason=reason)
-        return state
+        return _decided(driver, state, reason)
     following, done = driver.fedavg_round(state)
     if not done.messages and not done.failures:  # nobody could be asked: that was no recovery round
         return state
@@ -175,9 +185,35 @@ def recover(driver: Driver, state: FederationState) -> FederationState:
     return driver.save(state)
 
 
+def _decided(driver: Driver, state: FederationState, reason: str) -> FederationState:
+    """The recovered model is committed, or the federation goes back to the model before."""
+    batch = _batch(state)
+    # An earlier version, or a checkpoint that was lost since, has committed it: then there is no way back.
+    is_committed = (
+        batch.before is None or driver.ledger.get(batch.request_ids[0]).status is not Status.RECOVERING
+    )
+    verdict = judged(driver, batch)
+    if not verdict.passes and not is_committed:
+        inputs = directory_of(driver.state_dir, batch)
+        state = give_up(driver, state, refusal(batch.request_ids[0], verdict))
+        discard(inputs)
+        return state
+    state = replace(
+        state,
+        phase=Phase.VERIFYING,
+        exclusions=state.exclusions.including(batch.targets),
+        batch=replace(batch, stop_reason=reason, before=None),
+    )
+    state = driver.save(state)
+    shadows.erase(driver)
+    _move_all(driver, batch, Status.VERIFYING, reason=f"{reason}; {verdict.text}")
+    return state
+
+
 def verify(driver: Driver, state: FederationState) -> FederationState:
     """Write reports and certificates, complete the requests, erase the checkpoints that still carry the data."""
     batch = _batch(state)
+    driver.notify(state, concerned(driver, batch.targets))
     after = content_hash(state.parameters)
     for request_id in batch.request_ids:
         if driver.ledger.get(request_id).status is Status.COMPLETED:
@@ -245,6 +281,7 @@ def _exchange(driver: Driver, state: FederationState, session: Session | None) -
     done = carry_out(driver, session, strategy, number, state.parameters)
     method_state = strategy.state
     assert method_state is not None
+    check_unlearned(method_state.parameters, state.parameters)
     batch = replace(
         batch,
         method_state=method_state,
@@ -257,20 +294,24 @@ def _exchange(driver: Driver, state: FederationState, session: Session | None) -
         state,
         round=number,
         parameters=method_state.parameters,
-        exclusions=state.exclusions.including(batch.targets),
         num_examples=dict(driver.fedavg.num_examples),
         phase=Phase.RECOVERING,
         batch=replace(
             batch,
             method_state=None,
+            before=Before(
+                parameters=state.parameters,
+                num_examples=state.num_examples,
+                prepared_since=state.prepared_since,
+                generations=state.generations,
+            ),
             findings=accounted(driver, state, batch, method_state),
             hash_unlearned=content_hash(method_state.parameters),
         ),
     )
-    state = driver.preparations.committed(state, batch)
+    state = driver.preparations.branched(state, batch)
     driver.record(state, "unlearning", done, batch.request_ids)
     state = driver.save(state)
-    shadows.erase(driver)
     _move_all(driver, batch, Status.RECOVERING)
     return state
 
@@ -295,8 +336,10 @@ def _measured(driver: Driver, state: FederationState, stage: Stage) -> Federatio
         batch,
         measurements=measurements,
         measuring_cost=batch.measuring_cost.plus(done, driver.peak_memory(done)),
+        scores=retained_scores(driver, state, batch, observed),
     )
     if stage == "before":
+        batch = replace(batch, scores_before=batch.scores)
         batch = replace(batch, target_score=_target_score(driver, _first_measurements(batch)[0]))
     return replace(state, batch=batch)
 
@@ -362,7 +405,7 @@ def _target_score(driver: Driver, before: Measurement) -> float | None:
 def _stop_reason(driver: Driver, state: FederationState, batch: Batch) -> str:
     """Why recovery ends now; empty while it goes on."""
     known = {record.client_id for record in driver.ledger.clients()}
-    if known and all(state.exclusions.is_forgotten(client) for client in known):
+    if known and all(state.left_out.is_forgotten(client) for client in known):
         return "no client is left to recover with"
     if batch.recovery_rounds < int(batch.parameters.get("repair_rounds", 0)):
         return ""

@@ -4,7 +4,7 @@ The driver knows Flower's Grid and the ledger; what happens in which order is in
 (training) and `server.deletion` (everything from the claim of a request to its report).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from logging import getLogger
@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from server.accounting import announce
 from server.admission import FEDERATION
 from server.checkpoints import CheckpointStore
+from server.gate import round_problem
 from server.ledger import ClientRecord, Ledger, RoundRecord
 from server.preparations import Preparations
 from server.site_requests import SiteRequests
@@ -34,7 +35,8 @@ from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
 from unlearning.peak_memory import MemoryWatch, PeakMemory
 from unlearning.requests import Exclusions, Forget, Status
-from unlearning.tasks.task import Examples, Task
+from unlearning.tasks.task import Examples, Task, forgotten_mask
+from unlearning.training import evaluate
 from unlearning.untrusted import as_line
 from unlearning.verification.observations import Observations, observe_model
 
@@ -69,6 +71,7 @@ class Driver:
     federation, announced: what this federation is, and what the ledger knows of that.
     last_observed: the model that was measured last on the test set, and what was observed.
     endpoint: where sessions with clients are held; None where there are none.
+    held, held_in_a_row: why the last ordinary round was not committed, and how many in a row were not.
     shadow_turns: rounds of shadow federations since the last training round (`server.shadows`).
     memory: watches this process during the live loop's step.
     """
@@ -91,6 +94,8 @@ class Driver:
     announced: Federation | None = None
     last_observed: tuple[Vector, Observations] | None = None
     endpoint: Endpoint | None = None
+    held: str = ""
+    held_in_a_row: int = 0
     shadow_turns: int = 0
     memory: MemoryWatch = field(default_factory=MemoryWatch)
 
@@ -108,13 +113,15 @@ class Driver:
         return state
 
     def restrict(self, state: FederationState) -> None:
-        """Tell the strategy who may train: not the forgotten, and not who waits to be forgotten."""
+        """Tell the strategy who may train: not the forgotten, and not who waits to be, or is not yet for good."""
         waiting = [
             request.target
             for request in self.ledger.list_requests(
-                statuses=(Status.RECEIVED, Status.SCHEDULED, Status.UNLEARNING)
+                statuses=(Status.RECEIVED, Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING)
             )
         ]
+        if state.batch is not None:  # the ledger may be a step behind
+            waiting += state.batch.targets
         self.fedavg.exclusions = state.exclusions
         self.fedavg.num_examples = state.num_examples
         self.fedavg.withheld = Exclusions().including(waiting)
@@ -146,8 +153,20 @@ class Driver:
         done = self.exchange(self.fedavg.train_messages(number, record, self.grid))
         arrays, _ = self.fedavg.aggregate_train(number, done.messages.values())
         following = replace(state, round=number, num_examples=dict(self.fedavg.num_examples))
+        self.held = ""
         if arrays is not None:
             following = replace(following, parameters=vector_of(arrays))
+            self.held = round_problem(self, state.parameters, following.parameters)
+            if self.held:
+                self.held_in_a_row += 1
+                _log.error(
+                    "Round %d is not committed, %d in a row; the model stays as it was: %s.",
+                    number,
+                    self.held_in_a_row,
+                    self.held,
+                )
+                return replace(state, round=number), done
+            self.held_in_a_row = 0
             models, self.fedavg.models = self.fedavg.models, {}
             arrays_returned, self.fedavg.arrays = self.fedavg.arrays, {}
             accepted = FederatedRound(
@@ -156,13 +175,24 @@ class Driver:
                 after=following.parameters,
                 models=models,
                 arrays=arrays_returned,
-                forgotten=state.exclusions,
+                forgotten=state.left_out,
                 refused=frozenset(self.fedavg.outcome.refused),
                 task=self.task,
                 training=self.settings.training(number),
             )
             following = self.preparations.after_round(following, accepted)
         return following, done
+
+    def notify(self, state: FederationState, clients: Iterable[str]) -> None:
+        """Tell these clients, as far as they are online, what is forgotten for good: a forgotten one hears no more.
+
+        What does not arrive is in the server's exclusions all the same.
+        """
+        self.restrict(state)
+        online = self.fedavg.roster.online(self.grid)
+        members = {client: online[client] for client in sorted(clients) if client in online}
+        for client, failure in self.exchange(self.fedavg.notices(state.round, members)).failures.items():
+            _log.warning("Client %s was not told what is forgotten: %s", client, failure)
 
     def register_clients(self) -> None:
         """Write who is online into the ledger: the deletion service knows clients from there."""
@@ -201,6 +231,8 @@ class Driver:
             "failed": {client: str(failure) for client, failure in sorted(done.failures.items())},
             "refused": {**self.fedavg.roster.impostors, **self.refused, **done.refused, **outcome.refused},
         }
+        if self.held and kind != "unlearning":
+            metrics |= {"not_committed": self.held, "not_committed_in_a_row": self.held_in_a_row}
         self.refused = {}
         accounts = {client: Account.from_json(values.get(ACCOUNT)) for client, values in done.values.items()}
         said = {client: one.to_json() for client, one in accounts.items() if one is not None}
@@ -248,6 +280,20 @@ class Driver:
                 observed,
             )  # a round's record, the stop rule and a deletion all ask
         return self.last_observed[1]
+
+    def test_score(self, parameters: Vector, *, without: frozenset[int] = frozenset()) -> float | None:
+        """The score on the server's test set, `without` some classes; None where there is none, or no number."""
+        if self.test_set is None:
+            return None
+        if not without:
+            observed = self.observe_test(parameters)
+            return None if observed is None else observed.mean_score
+        kept = self.test_set.select(~forgotten_mask(self.test_set, Forget(classes=without)))
+        if len(kept) == 0:
+            return None
+        scores = evaluate(self.task, parameters, kept).score
+        total = float(scores.sum())
+        return total / len(kept) if np.isfinite(total) else None
 
     def observe_all(
         self, state: FederationState, parameters: Vector, forgets: Mapping[str, Forget]

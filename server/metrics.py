@@ -69,9 +69,12 @@ class LedgerCollector(Collector):
             _counter("bytes_received", "payload bytes received from clients in rounds"),
             _counter("client_failures", "clients that gave no usable answer to a round, summed over rounds"),
             _counter("updates_refused", "updates refused, summed over rounds"),
+            _counter("rounds_not_committed", "rounds whose model the gate held"),
         ]
         for metric, value in zip(
-            sums, (seen.seconds, seen.bytes_sent, seen.bytes_received, seen.failed, seen.refused), strict=True
+            sums,
+            (seen.seconds, seen.bytes_sent, seen.bytes_received, seen.failed, seen.refused, seen.held),
+            strict=True,
         ):
             metric.add_metric([], value)
         last = seen.last
@@ -123,7 +126,7 @@ class _Rounds:
         self.last: RoundRecord | None = None
         self.by_kind: Counter[str] = Counter()
         self.seconds = 0.0
-        self.bytes_sent = self.bytes_received = self.failed = self.refused = 0
+        self.bytes_sent = self.bytes_received = self.failed = self.refused = self.held = 0
 
     def add(self, record: RoundRecord) -> None:
         metrics = record.metrics
@@ -134,6 +137,7 @@ class _Rounds:
         self.bytes_received += int(metrics.get("bytes_received") or 0)
         self.failed += len(metrics.get("failed") or ())
         self.refused += len(metrics.get("refused") or ())
+        self.held += bool(metrics.get("not_committed"))
 
 
 class _States:

@@ -2,11 +2,13 @@
 
     STATE_DIR/kept/METHOD/GENERATION/CLIENT/ROUND.npz
 
-A method whose unlearning rewrites history writes a new generation; the checkpoint that commits the unlearned
-model names it, and what a checkpoint does not name counts for nothing. So neither a failed attempt nor a
-crash leaves a trace. What is kept of a client is erased when the deletion of its data completes.
+A method whose unlearning rewrites history writes a new generation. With the unlearned model every store goes on in a
+new generation, the rewritten one or a copy, for the model may still be held by the gate and all go back. What counts is
+what the checkpoint names. So neither a failed attempt nor a crash leaves a trace. What is kept of a client is
+erased when the deletion of its data completes.
 """
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -56,9 +58,13 @@ class Preparations:
         state = replace(state, prepared_since=since, generations=generations)
         for name in self.prepared:
             store = self._current(name, state)
-            under_way = None if state.batch is None else self._next(state.batch)
+            needed = {store.directory}
+            if state.batch is not None:
+                needed.add(self._next(state.batch))
+                before = state.batch.before
+                needed |= {self.directory / name / before.generations.get(name, FIRST)} if before else set()
             for path in (self.directory / name).glob("*"):
-                if path not in (store.directory, under_way):
+                if path not in needed:
                     shutil.rmtree(path)
             for client in store.list_keys():
                 store.erase_rounds(client, beyond=state.round)
@@ -76,7 +82,8 @@ class Preparations:
 
     def discard(self, batch: Batch) -> None:
         """Erase what this attempt has written: it is begun anew, or has failed."""
-        shutil.rmtree(self._next(batch), ignore_errors=True)
+        for path in (self._next(batch), *(self._copy(batch, name) for name in self.prepared)):
+            shutil.rmtree(path, ignore_errors=True)
 
     def combine(self, before: Vector, models: Mapping[str, tuple[int, Vector]]) -> Vector:
         """One model of a round's local ones: FedAvg's mean, unless a method trains in a way of its own."""
@@ -101,7 +108,7 @@ class Preparations:
         return named_for_preparations(
             {
                 name: prepared.preparation.send(
-                    prepared.options, number, self._current(name, state), state.exclusions
+                    prepared.options, number, self._current(name, state), state.left_out
                 )
                 for name, prepared in self.prepared.items()
                 if name in state.prepared_since
@@ -134,11 +141,19 @@ class Preparations:
                 state = replace(state, prepared_since=since)
         return state
 
-    def committed(self, state: FederationState, batch: Batch) -> FederationState:
-        """`state` when `batch` is committed: its method's store is the one it wrote, if it wrote any."""
-        if batch.method not in self.prepared or not DirectoryStore(self._next(batch)).list_keys():
-            return state
-        return replace(state, generations={**state.generations, batch.method: self._next(batch).name})
+    def branched(self, state: FederationState, batch: Batch) -> FederationState:
+        """`state` with the unlearned model: its method's store is the one it wrote, if any, all others are copies."""
+        generations = dict(state.generations)
+        for name in self.prepared:
+            if name == batch.method and DirectoryStore(self._next(batch)).list_keys():
+                generations[name] = self._next(batch).name
+                continue
+            copy, current = self._copy(batch, name), self._current(name, state).directory
+            shutil.rmtree(copy, ignore_errors=True)
+            if current.exists():
+                shutil.copytree(current, copy, copy_function=_linked)
+            generations[name] = copy.name
+        return replace(state, generations=generations)
 
     def erase(self, state: FederationState) -> FederationState:
         """Erase what was kept of what the state's batch forgets, and generations that no longer count.
@@ -179,3 +194,14 @@ class Preparations:
 
     def _next(self, batch: Batch) -> Path:
         return self.directory / batch.method / f"{batch.started_round}-{batch.attempt}"
+
+    def _copy(self, batch: Batch, name: str) -> Path:
+        return self.directory / name / f"{batch.started_round}-{batch.attempt}-copy"
+
+
+def _linked(source: str, destination: str) -> None:
+    """A second name for a file: entries are replaced and never changed, until a deletion that counts erases all."""
+    try:
+        os.link(source, destination)
+    except OSError:  # a file system without links
+        shutil.copy2(source, destination)

@@ -1,8 +1,8 @@
 """Everything the live federation knows between two steps. A checkpoint holds exactly this.
 
 training ──► unlearning ──► recovering ──► verifying ──► training
-    ▲             │
-    └─────────────┘    the method failed: the model is as it was
+    ▲             │              │
+    └─────────────┴──────────────┘    the method failed, or the gate holds its model: all is as it was
 """
 
 from collections.abc import Mapping
@@ -60,6 +60,16 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What the federation goes back to where the gate holds a deletion's model; fields as in `FederationState`."""
+
+    parameters: Vector
+    num_examples: Mapping[str, int]
+    prepared_since: Mapping[str, int]
+    generations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """The requests that are being carried out together.
 
@@ -72,6 +82,9 @@ class Batch:
     shadow_fits: what shadow models say of examples, by `test` and `forgotten`; None where none were asked.
     shadow_notes: what of that is missing and why, by client; under an empty name what concerns all.
     shadow_cost: what training those shadow models has cost, one exchange a round.
+    before: the federation as it was; from the unlearned model until that is committed, else None.
+    scores_before, scores: what the gate compares, before the deletion and at the last measurement (`server.gate`).
+    accepted_loss, accepted_by: how many points an operator lets this deletion cost, and who; 0: as the settings say.
     target_score: recovery may end when the test score reaches it; None if there is nothing to test on.
     """
 
@@ -84,6 +97,11 @@ class Batch:
     hash_before: str
     hash_unlearned: str = ""
     method_state: UnlearningState | None = None
+    before: Before | None = None
+    scores_before: Mapping[str, float] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
+    accepted_loss: float = 0.0
+    accepted_by: str = ""
     target_score: float | None = None
     recovery_rounds: int = 0
     stop_reason: str = ""
@@ -124,3 +142,10 @@ class FederationState:
     prepared_since: Mapping[str, int] = field(default_factory=dict)
     generations: Mapping[str, str] = field(default_factory=dict)
     event_sequence: int = 0
+
+    @property
+    def left_out(self) -> Exclusions:
+        """What takes part in no round now: the forgotten, and in recovery what will be if the gate lets it pass."""
+        if self.phase is Phase.RECOVERING and self.batch is not None:
+            return self.exclusions.including(self.batch.targets)
+        return self.exclusions

@@ -21,6 +21,7 @@ from strategies.measuring import merged
 from strategies.messages import (
     CLIENT_ID,
     MEASURE,
+    NOTICE,
     NUM_EXAMPLES,
     TRAIN,
     Json,
@@ -326,6 +327,13 @@ class FedAvg(Strategy):
                 },
                 arrays,
             )
+            for client, member in members.items()
+        }
+
+    def notices(self, server_round: int, members: Mapping[str, Member]) -> dict[str, Message]:
+        """Tell `members` what every message tells a client, and nothing else."""
+        return {
+            client: compose(member.node_id, NOTICE, server_round, self.site_values(client))
             for client, member in members.items()
         }
 

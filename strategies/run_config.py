@@ -92,7 +92,7 @@ class RunSettings(BaseModel):
     recovery_max_rounds: int = Field(default=30, ge=0)
     recovery_tolerance: float = Field(default=0.01, ge=0, le=1)
     recovery_target: float = Field(default=0.0, ge=0, le=1)
-    max_score_loss: float = Field(default=10.0, ge=0, le=100)
+    max_score_loss: float = Field(default=15.0, ge=0, le=100)
     max_attempts: int = Field(default=5, ge=1)
     attack_samples: int = Field(default=1000, ge=1)
     shadow_federations: int = Field(default=0, ge=0, le=MOST)

@@ -5,6 +5,7 @@ FlowerUnlearningError
 ├── DataError                  a data set, a model or an example id is not what was promised
 ├── UpdateRefused              a client's update may not enter the model
 ├── MethodFailed               an unlearning method cannot go on (retryable or not)
+├── ModelRefused               a model may not become the federation's
 ├── NumericalError             a product, a solver or its operator cannot do what it promises
 ├── CheckpointError            a checkpoint cannot be read, or is not what its name says
 ├── CertificateError           a certificate of deletion, or what was kept for its replay, cannot be read
@@ -57,6 +58,10 @@ class MethodFailed(FlowerUnlearningError):
     def __init__(self, message: str, *, retryable: bool) -> None:
         self.retryable = retryable
         super().__init__(message)
+
+
+class ModelRefused(FlowerUnlearningError):
+    """A model may not become the federation's; it stays as it was."""
 
 
 class NumericalError(FlowerUnlearningError):

@@ -2,14 +2,14 @@
 
     received ──► scheduled ──► unlearning ──► recovering ──► verifying ──► completed
         │          │ ▲ ▲ ▲         │  │
-        │          │ │ │ └─────────┘  │      a client that is needed went away: back in the queue
-        │          │ │ └──── failed ◄─┘      a retry
+        │          │ │ │ └─────────┘  │            │      a client that is needed went away: back in the queue
+        │          │ │ └──── failed ◄─┴────────────┘      a retry
         ▼          ▼ └───── (also from received and scheduled)
     cancelled   cancelled
 
-Up to `unlearning` a request may fail or be cancelled without a trace in the model. `unlearning` →
-`recovering` commits the unlearned model and excludes the data for good; from there the only way
-is forward, and what goes wrong is said in the report.
+Up to `recovering` a request may fail without a trace in the model. `recovering` → `verifying` commits the
+recovered model, once the gate has let it pass, and excludes the data for good; from there the only way is
+forward, and what goes wrong is said in the report.
 """
 
 from collections.abc import Iterable, Mapping
@@ -49,7 +49,7 @@ LEGAL_MOVES: Mapping[Status, frozenset[Status]] = {
     Status.RECEIVED: frozenset({Status.SCHEDULED, Status.FAILED, Status.CANCELLED}),
     Status.SCHEDULED: frozenset({Status.UNLEARNING, Status.FAILED, Status.CANCELLED}),
     Status.UNLEARNING: frozenset({Status.RECOVERING, Status.SCHEDULED, Status.FAILED}),
-    Status.RECOVERING: frozenset({Status.VERIFYING}),
+    Status.RECOVERING: frozenset({Status.VERIFYING, Status.FAILED}),
     Status.VERIFYING: frozenset({Status.COMPLETED}),
     Status.FAILED: frozenset({Status.SCHEDULED}),
     Status.COMPLETED: frozenset(),

@@ -186,7 +186,7 @@ def _fill(url: str, load: Load) -> None:
             way = FORGETTING if number % 10 < 4 else (Status.CANCELLED,) if number % 10 < 9 else ()
             for status in way:
                 request = statements.get(connection, f"r-{number + 1:06d}")
-                if status is Status.RECOVERING:
+                if status is Status.VERIFYING:
                     connection.execute(sa.insert(schema.exclusions).values(request_number=number + 1, at=now))
                 statements.write_move(connection, request, status, actor="load", now=now)
     database.close()

@@ -98,7 +98,13 @@ def measured(config: Mapping[str, Any], products: int, *, with_sessions: bool, t
     )
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        settings = {**config, "rounds": 1, "requests": request, "recovery-max-rounds": 0}
+        settings = {
+            **config,
+            "rounds": 1,
+            "requests": request,
+            "recovery-max-rounds": 0,
+            "max-score-loss": 0.0,
+        }
         with LocalDeployment(
             directory / "federation",
             num_clients=int(config["num-clients"]),

@@ -168,9 +168,10 @@ class DeletionClient:
         message = pb.CancelRequestRequest(id=request_id, by=by)
         return convert.request_of(self._call("CancelRequest", message))
 
-    def retry(self, request_id: str, *, by: str = "") -> DeletionRequest:
-        """Schedule a failed request again."""
-        return convert.request_of(self._call("RetryRequest", pb.RetryRequestRequest(id=request_id, by=by)))
+    def retry(self, request_id: str, *, by: str = "", accept_score_loss: float = 0.0) -> DeletionRequest:
+        """Schedule a failed request again; this time so many points of score may be lost, if it is not 0."""
+        asked = pb.RetryRequestRequest(id=request_id, by=by, accept_score_loss=accept_score_loss)
+        return convert.request_of(self._call("RetryRequest", asked))
 
     def report(self, request_id: str) -> Report:
         """The report of a completed request."""

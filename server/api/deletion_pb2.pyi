@@ -166,12 +166,14 @@ class CancelRequestRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ...) -> None: ...
 
 class RetryRequestRequest(_message.Message):
-    __slots__ = ("id", "by")
+    __slots__ = ("id", "by", "accept_score_loss")
     ID_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
+    ACCEPT_SCORE_LOSS_FIELD_NUMBER: _ClassVar[int]
     id: str
     by: str
-    def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ...) -> None: ...
+    accept_score_loss: float
+    def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ..., accept_score_loss: _Optional[float] = ...) -> None: ...
 
 class GetReportRequest(_message.Message):
     __slots__ = ("id",)

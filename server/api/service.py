@@ -112,8 +112,12 @@ class DeletionService:
         known = self._ledger.get(request.id)
         if known.status is Status.FAILED:
             check_admissible(self._ledger, known.target, method=known.method, parameters=known.parameters)
+        points = request.accept_score_loss
+        if not 0 <= points <= 100:
+            raise InvalidRequest(f"accept_score_loss: between 0 and 100 points can be lost, got {points:g}.")
         by = caller.sign(request.by)
-        return convert.request_message(self._ledger.retry(known.id, by=by, now=self._clock()))
+        done = self._ledger.retry(known.id, by=by, now=self._clock(), accept_score_loss=points)
+        return convert.request_message(done)
 
     def GetReport(  # noqa: N802
         self, request: pb.GetReportRequest, caller: Caller

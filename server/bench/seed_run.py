@@ -54,6 +54,9 @@ FACTS = "trained.json"
 _BACKDOOR_STREAM = 1
 """Mixed into the seed, so that which examples are poisoned depends on nothing else that is drawn."""
 
+_NO_GATE = {"max-score-loss": 0.0, "max-round-score-loss": 0.0}
+"""What a method does to a model is what is measured here, however bad."""
+
 
 class SeedRun:
     """One seed of one setting, in a directory of its own."""
@@ -61,7 +64,7 @@ class SeedRun:
     def __init__(self, work: Path, experiment: Experiment, setting: Setting, seed: int) -> None:
         self.directory = seed_directory(work, experiment, setting, seed)
         self.experiment, self.setting, self.seed = experiment, setting, seed
-        self.run_config = {**DEFAULTS, **experiment.run_of(setting), "seed": seed}
+        self.run_config = {**_NO_GATE, **DEFAULTS, **experiment.run_of(setting), "seed": seed}
         self.directory.mkdir(parents=True, exist_ok=True)
 
     def known(self, part: Part) -> Row | None:

@@ -13,6 +13,8 @@ from unlearning.errors import RequestError, RequestNotFound
 from unlearning.requests import DeletionRequest, Status, Target
 
 SUBMITTED, MOVED = "submitted", "moved"
+ACCEPTED_LOSS = "accepted_score_loss"
+"""Under this key the event of a retry says how many points of score the model may lose this time."""
 
 
 class LimitExceeded(RequestError):

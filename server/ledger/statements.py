@@ -85,6 +85,14 @@ def refuse_if_too_many_open(
         )
 
 
+def exclude(connection: sa.Connection, request: DeletionRequest, now: datetime) -> None:
+    """Exclude the request's target for good; earlier versions did so before recovery, which stays as it is."""
+    number, table = request_number(request.id), schema.exclusions
+    known = connection.scalar(sa.select(table.c.request_number).where(table.c.request_number == number))
+    if known is None:
+        connection.execute(sa.insert(table).values(request_number=number, at=now))
+
+
 def fence_holder(connection: sa.Connection, token: int) -> str:
     """Who holds the fence, if `token` is the newest one.
 

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from server.ledger import chain, schema, statements
 from server.ledger.database import Database
 from server.ledger.records import (
+    ACCEPTED_LOSS,
     SUBMITTED,
     ClientRecord,
     Event,
@@ -189,8 +190,13 @@ class Ledger:
                 )
             return statements.write_move(connection, request, Status.CANCELLED, actor=by, now=now)
 
-    def retry(self, request_id: str, *, by: str, now: datetime) -> DeletionRequest:
+    def retry(
+        self, request_id: str, *, by: str, now: datetime, accept_score_loss: float = 0.0
+    ) -> DeletionRequest:
         """Schedule a failed request again, with its attempts counted from zero.
+
+        accept_score_loss: this time the model may lose so many points of score, whatever the settings allow; 0: no more
+        than they do. The event says who accepted it.
 
         Raises:
             RequestNotFound: there is none with this id.
@@ -209,7 +215,21 @@ class Ledger:
                     "File a new request with another method or other parameters."
                 )
             statements.refuse_if_open(connection, request.target.key)
-            return statements.write_move(connection, request, Status.SCHEDULED, actor=by, now=now, attempts=0)
+            detail: dict[str, Any] = {}
+            if accept_score_loss:
+                text = f"{by} accepts that the model loses up to {accept_score_loss:g} points of score"
+                detail = {ACCEPTED_LOSS: accept_score_loss, "text": text}
+            return statements.write_move(
+                connection, request, Status.SCHEDULED, actor=by, now=now, detail=detail, attempts=0
+            )
+
+    def accepted_loss(self, request_id: str) -> tuple[float, str]:
+        """How many points of score the request's last retry lets the model lose, and who accepted it; 0 for none."""
+        found = (0.0, "")
+        for event in self.all_events(request_id):
+            if event.from_status is Status.FAILED:
+                found = (float(event.detail.get(ACCEPTED_LOSS, 0.0)), event.actor)
+        return found
 
     def events(self, request_id: str | None = None, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """The events with a sequence number above `after`, in order; of one request where given."""
@@ -362,7 +382,7 @@ class Ledger:
     ) -> DeletionRequest:
         """Move a request to its next state; where it is already there, nothing changes.
 
-        unlearning → recovering also excludes the target for good, in the same transaction;
+        recovering → verifying also excludes the target for good, in the same transaction;
         unlearning → scheduled counts an attempt. `retryable` goes with failed, `result` with completed.
 
         Raises:
@@ -380,9 +400,8 @@ class Ledger:
             changes: dict[str, Any] = {"retryable": retryable and to is Status.FAILED}
             if (request.status, to) == (Status.UNLEARNING, Status.SCHEDULED):
                 changes["attempts"] = request.attempts + 1
-            if (request.status, to) == (Status.UNLEARNING, Status.RECOVERING):
-                number = request_number(request.id)
-                connection.execute(sa.insert(schema.exclusions).values(request_number=number, at=now))
+            if (request.status, to) == (Status.RECOVERING, Status.VERIFYING):
+                statements.exclude(connection, request, now)
             if result is not None:
                 changes["result"] = as_json(result)
             return statements.write_move(

@@ -45,6 +45,11 @@ def account(one: InProcessFederation, request_id: str) -> dict:
     return report["unlearning"]["findings"][FINDING]
 
 
+def kept(one: InProcessFederation) -> DirectoryStore:
+    """The generation of the method's store that counts."""
+    return DirectoryStore(one.directory / "kept" / "hf-online" / one.checkpoint().generations["hf-online"])
+
+
 def deleted(one: InProcessFederation, name: str, rounds: int, **parameters) -> dict:
     """The account after a deletion, which must have been completed."""
     request = one.file(client(name), "hf-online", **parameters)
@@ -226,7 +231,7 @@ def test_repairing_goes_on_for_as_many_rounds_as_asked(federation):
     request = one.file(client("1"), "hf-online", repair_rounds=3)
     one.run(rounds=2)
     assert one.ledger.get(request.id).result["recovery_rounds"] == 3
-    assert DirectoryStore(one.directory / "kept" / "hf-online" / "0").rounds("2") == [5, 6]
+    assert kept(one).rounds("2") == [5, 6]
 
 
 def restarted(one: InProcessFederation, prepare: str, **settings) -> None:
@@ -348,7 +353,7 @@ def test_a_release_counts_though_its_attempt_failed_afterwards(federation, monke
     one.run(rounds=2)
     request = one.file(client("1"), "hf-online")
     broken = partial(_fails_once, MethodFailed("The model was given up.", retryable=False))
-    monkeypatch.setattr(Preparations, "committed", broken)
+    monkeypatch.setattr(Preparations, "branched", broken)
     one.run(rounds=3)
     monkeypatch.undo()
     assert one.ledger.get(request.id).status is Status.FAILED

@@ -252,10 +252,10 @@ def test_moving_where_the_request_already_is_changes_nothing(ledger: Ledger, tok
 
 
 @pytest.mark.parametrize("status", list(Status))
-def test_the_target_is_excluded_from_recovering_on(ledger: Ledger, token: int, status: Status) -> None:
-    """The move to recovering forgets for good; nothing before it does."""
+def test_the_target_is_excluded_from_verifying_on(ledger: Ledger, token: int, status: Status) -> None:
+    """The move to verifying forgets for good; nothing before it does."""
     advance(ledger, submit(ledger).id, status, token)
-    gone = status in (Status.RECOVERING, Status.VERIFYING, Status.COMPLETED)
+    gone = status in (Status.VERIFYING, Status.COMPLETED)
     assert ledger.exclusions().is_forgotten("3") is gone
 
 

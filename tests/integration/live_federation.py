@@ -29,6 +29,7 @@ SETTINGS: Mapping[str, ConfigValue] = {
     # A score that nothing reaches, so that every deletion takes exactly one recovery round.
     "recovery-target": 1.0,
     "recovery-max-rounds": 1,
+    "max-score-loss": 0.0,  # with so little recovery
     "attack-samples": 20,
     "wait-timeout-s": 120.0,
     "round-timeout-s": 150.0,

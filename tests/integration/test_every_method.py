@@ -35,6 +35,7 @@ RUN_CONFIG: Mapping[str, Any] = {
     "num-clients": NUM_CLIENTS,
     "rounds": 2,
     "recovery-max-rounds": 0,
+    "max-score-loss": 0.0,  # with no recovery
     "max-examples": 300,
     "attack-samples": 10,
 }

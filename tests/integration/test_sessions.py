@@ -63,6 +63,7 @@ def test_over_mutual_tls_the_weights_are_those_of_one_process(tmp_path: Path) ->
         "rounds": 1,
         "requests": "at=1 client=1 method=newton-cg",
         "recovery-max-rounds": 0,
+        "max-score-loss": 0.0,  # with no recovery
     }
     with LocalDeployment(
         tmp_path / "federation",

@@ -257,9 +257,9 @@ def test_every_status_can_be_reached():
     assert reached == set(Status)
 
 
-def test_once_recovery_began_only_completion_remains():
-    """The unlearned model is committed: no failing, cancelling or starting again."""
-    assert LEGAL_MOVES[Status.RECOVERING] == {Status.VERIFYING}
+def test_once_the_gate_was_passed_only_completion_remains():
+    """The model is committed: no failing, cancelling or starting again; before, it may be held."""
+    assert LEGAL_MOVES[Status.RECOVERING] == {Status.VERIFYING, Status.FAILED}
     assert LEGAL_MOVES[Status.VERIFYING] == {Status.COMPLETED}
 
 

@@ -34,7 +34,7 @@ def ledger(url: str) -> Iterator[Ledger]:
         )
         if key == "1":
             opened.move(request.id, Status.FAILED, token=token, now=NOW, retryable=True)
-    for status in (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING):
+    for status in (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING):
         opened.move("r-000003", status, token=token, now=NOW)
     yield opened
     opened.close()

@@ -135,6 +135,7 @@ def test_a_federation_trains_and_forgets_with_it(tmp_path: Path):
         "max-examples": 12,
         "max-test-examples": 4,
         "recovery-max-rounds": 0,
+        "max-score-loss": 0.0,  # with no recovery
         "evaluate-every": 0,
         "partition": "iid",
     }

@@ -1,0 +1,328 @@
+"""What a deletion or a round has made of the model is committed only if the gate lets it pass.
+
+Until then the model before is in every checkpoint, nothing is forgotten for good, and all can go back.
+"""
+
+import io
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from server.checkpoints import CheckpointStore, encode
+from server.ledger import Ledger
+from strategies.messages import NOTICE, model_record, vector_of
+from tests.federation import InProcessFederation, client
+from tests.kills import Killed, Killer
+from unlearning.parameters import content_hash
+from unlearning.requests import Granularity, Status, Target
+
+GATED = {"max_score_loss": 15.0, "max_examples": 300, "num_clients": 3, "attack_samples": 20, "rounds": 2}
+DESTRUCTIVE = {"unlearning_rate": 60.0}
+
+
+def tombstones(one: InProcessFederation, name: str) -> bool:
+    return (one.directory / "clients" / name / "tombstones.json").exists()
+
+
+def held(one: InProcessFederation, **changes: object) -> str:
+    """A destructive deletion that an operator asked for, after two rounds of training; the request's id."""
+    one.run(rounds=2)
+    request = one.file(client("1"), **DESTRUCTIVE)
+    one.run(rounds=2, **changes)
+    return request.id
+
+
+def test_a_destroyed_model_is_not_committed(federation):
+    """The model, its score and the exclusions are those before; the request says both figures and what to do."""
+    one = federation(**GATED, recovery_max_rounds=1)
+    before = content_hash(one.run(rounds=2).parameters)
+    request_id = held(one)
+    request, state = one.ledger.get(request_id), one.checkpoint()
+    assert (request.status, request.retryable) == (Status.FAILED, True)
+    assert "accuracy on the test set 0." in request.reason
+    assert f"flower-unlearn retry {request_id} --accept-score-loss" in request.reason
+    assert content_hash(state.parameters) == before
+    assert not state.exclusions.is_forgotten("1")
+    assert not one.ledger.exclusions().is_forgotten("1")
+    assert not tombstones(one, "1")
+
+
+def test_the_client_of_a_held_deletion_trains_again(federation):
+    """Its data are not forgotten, and no request is open that would."""
+    one = federation(**GATED, recovery_max_rounds=1)
+    held(one)
+    one.run(rounds=3)
+    assert one.ledger.rounds()[-1].metrics["participants"] == ["0", "1", "2"]
+
+
+def test_another_method_serves_what_was_held(federation):
+    """A new request for the same client; it is then excluded, and hears of it."""
+    one = federation(**GATED, recovery_max_rounds=3)
+    held(one)
+    again = one.file(client("1"), "natural")
+    one.run(rounds=3)
+    assert one.ledger.get(again.id).status is Status.COMPLETED
+    assert one.checkpoint().exclusions.is_forgotten("1")
+    assert tombstones(one, "1")
+
+
+def test_an_operator_may_accept_the_loss(federation):
+    """The retry is judged by what was accepted, and the ledger says by whom."""
+    one = federation(**GATED, recovery_max_rounds=1)
+    request_id = held(one)
+    one.ledger.retry(request_id, by="ada", now=datetime.now(UTC), accept_score_loss=1)
+    one.run(rounds=3)
+    assert "ada accepted up to 1" in one.ledger.get(request_id).reason
+    one.ledger.retry(request_id, by="ada", now=datetime.now(UTC), accept_score_loss=100)
+    one.run(rounds=4)
+    assert one.ledger.get(request_id).status is Status.COMPLETED
+    accepted = [event for event in one.ledger.events(request_id) if event.from_status is Status.FAILED][-1]
+    assert (accepted.actor, accepted.detail["accepted_score_loss"]) == ("ada", 100)
+
+
+def test_a_plain_retry_takes_the_acceptance_back(federation):
+    """The last retry counts."""
+    one = federation(**GATED)
+    request_id = held(one, recovery_max_rounds=1)
+    one.ledger.retry(request_id, by="ada", now=datetime.now(UTC), accept_score_loss=100)
+    assert one.ledger.accepted_loss(request_id) == (100, "ada")
+    token = one.ledger.acquire_fence("test", now=datetime.now(UTC))
+    for status in (Status.UNLEARNING, Status.RECOVERING, Status.FAILED):
+        one.ledger.move(request_id, status, token=token, now=datetime.now(UTC), retryable=True)
+    one.ledger.retry(request_id, by="bob", now=datetime.now(UTC))
+    assert one.ledger.accepted_loss(request_id) == (0, "bob")
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"), [(np.nan, "values are not finite"), (1e6, "gave a model of norm")]
+)
+def test_a_model_that_exploded_is_held_before_recovery(federation, monkeypatch, factor, said):
+    """No client is asked to train it."""
+    from unlearning.methods.puf import Puf
+
+    original = Puf.aggregate
+
+    def exploding(self, problem, state, replies):
+        done = original(self, problem, state, replies)
+        return done.advance(done.parameters * factor, finished=True)
+
+    monkeypatch.setattr(Puf, "aggregate", exploding)
+    one = federation(**{**GATED, "max_score_loss": 0.0})
+    before = content_hash(one.run(rounds=2).parameters)
+    request = one.file(client("1"))
+    state = one.run(rounds=2)
+    assert said in one.ledger.get(request.id).reason
+    assert one.ledger.get(request.id).retryable
+    assert content_hash(state.parameters) == before
+    assert {record.kind for record in one.ledger.rounds()} == {"training"}
+
+
+def test_a_class_is_not_judged_by_its_own_score(federation):
+    """Forgetting three of ten classes costs 30 points on all test examples, by design."""
+    one = federation(**{**GATED, "recovery_max_rounds": 6, "rounds": 5})
+    one.run()
+    requests = [one.file(Target(Granularity.CLASS, class_label=label), "retrain") for label in (0, 1, 2)]
+    state = one.run(rounds=6)
+    assert [one.ledger.get(request.id).status for request in requests] == [Status.COMPLETED] * 3
+    rounds = [
+        record.metrics["test_score"] for record in one.ledger.rounds() if "test_score" in record.metrics
+    ]
+    assert state.exclusions.classes == {0, 1, 2}
+    assert max(rounds) - rounds[-1] > 0.15
+
+
+def test_without_test_examples_the_median_of_the_clients_decides(federation, monkeypatch):
+    """One that says it lost everything holds nothing, and one that says all is well lets nothing pass."""
+    from server import gate
+    from server.state import Batch
+
+    class Driver:
+        class task:  # noqa: N801
+            score_name = "accuracy"
+
+        class settings:  # noqa: N801
+            max_score_loss = 15.0
+
+    batch = Batch(
+        request_ids=("r-000001",),
+        targets=(),
+        method="natural",
+        parameters={},
+        attempt=1,
+        started_round=1,
+        hash_before="",
+    )
+
+    def passes(before, after):
+        return gate.judged(Driver, replace(batch, scores_before=before, scores=after)).passes
+
+    good = {"a": 0.9, "b": 0.8, "c": 0.7}
+    assert passes(good, {**good, "c": 0.0})
+    assert not passes(good, {"a": 0.1, "b": 0.1, "c": 1.0})
+    assert passes(good, {"b": 0.7})
+    assert not passes(good, {})
+    assert passes({}, {})
+
+
+STEPS = (
+    (CheckpointStore, "save"),
+    (CheckpointStore, "erase_older"),
+    (Ledger, "move"),
+    (Ledger, "record_round"),
+)
+
+
+@pytest.mark.parametrize(
+    "stride",
+    [
+        pytest.param(13, id="some"),
+        pytest.param(1, id="every", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+    ],
+)
+@pytest.mark.parametrize("prepare", ["", "federaser"])
+def test_a_kill_at_any_write_of_a_held_deletion_changes_nothing(federation, monkeypatch, stride, prepare):
+    """Going back survives it: the model, what methods keep, the verdict and the training after it."""
+    settings = {**GATED, "recovery_max_rounds": 1, "prepare": prepare}
+    settings["requests"] = "at=1 client=1 unlearning_rate=60"
+    killer = Killer(monkeypatch, STEPS)
+
+    def outcome(one, state):
+        kept = {
+            path.relative_to(one.directory).as_posix(): path.read_bytes()
+            for path in sorted((one.directory / "kept").glob("*/*/*/*.npz"))
+        }
+        statuses = [request.status for request in one.ledger.list_requests()]
+        return content_hash(state.parameters), kept, statuses, state.exclusions, state.training_rounds
+
+    whole = federation(name="whole", **settings)
+    expected = outcome(whole, whole.run())
+    assert expected[2] == [Status.FAILED]
+    assert bool(expected[1]) == bool(prepare)
+    for kill_at in range(1, killer.passed + 1, stride):
+        one = federation(name=f"killed-{kill_at}", **settings)
+        assert outcome(one, killer.survive(one, kill_at)) == expected, f"killed at write {kill_at}"
+        one.close()
+
+
+def test_what_methods_keep_goes_back_too(federation):
+    """Entries of the recovery that does not count are gone, those from before are there."""
+    one = federation(**GATED, recovery_max_rounds=2, prepare="federaser")
+    one.run(rounds=2)
+    before = sorted((one.directory / "kept" / "federaser" / "0").rglob("*.npz"))
+    held(one)
+    assert sorted((one.directory / "kept" / "federaser").rglob("*.npz")) == before
+    assert one.checkpoint().generations == {}
+
+
+def shouting(one: InProcessFederation, factor: float) -> None:
+    """Let client 1 answer every training message with its model times a factor."""
+    original = one.grid.pull_messages
+
+    def pull(ids):
+        answers = list(original(ids))
+        for answer in answers:
+            if answer.metadata.message_type == "train" and answer.metadata.src_node_id == one.node("1"):
+                model = vector_of(answer.content.array_records["arrays"])
+                answer.content["arrays"] = model_record(model * np.float32(factor))
+        return answers
+
+    one.grid.pull_messages = pull  # type: ignore[method-assign]
+
+
+def test_a_round_that_destroys_the_model_is_not_committed(federation):
+    """It is recorded and said, the model stays, and the rounds go on."""
+    one = federation(**{**GATED, "max_norm_factor": 0.0, "rounds": 3})
+    before = content_hash(one.run().parameters)
+    shouting(one, -100.0)
+    state = one.run(rounds=5)
+    assert content_hash(state.parameters) == before
+    *_, fourth, fifth = one.ledger.rounds()
+    assert "max-round-score-loss allows 30 points" in fourth.metrics["not_committed"]
+    assert [record.metrics["not_committed_in_a_row"] for record in (fourth, fifth)] == [1, 2]
+
+
+def test_a_round_whose_average_is_not_finite_is_not_committed(federation, monkeypatch):
+    """Also where the score is not looked at."""
+    one = federation(**{**GATED, "max_round_score_loss": 0.0})
+    before = content_hash(one.run().parameters)
+    monkeypatch.setattr(
+        "server.preparations.weighted_mean", lambda _models: np.full(650, np.inf, dtype=np.float32)
+    )
+    state = one.run(rounds=3)
+    assert content_hash(state.parameters) == before
+    assert "650 of the 650 values" in one.ledger.rounds()[-1].metrics["not_committed"]
+
+
+def test_a_shouting_client_is_refused_by_default(federation):
+    """Over ten times the median norm, without any setting."""
+    one = federation(**GATED)
+    one.run()
+    shouting(one, 1000.0)
+    one.run(rounds=3)
+    assert "max-norm-factor allows 10 times" in one.ledger.rounds()[-1].metrics["refused"]["1"]
+
+
+def test_a_client_hears_of_its_deletion_once_it_counts(federation):
+    """Not before: a tombstone is for ever."""
+    one = federation(**GATED, recovery_max_rounds=3, requests="at=2 client=1 method=natural")
+    told = []
+    original = one.grid.push_messages
+
+    def push(messages):
+        messages = list(messages)
+        told.extend((message.metadata.message_type, tombstones(one, "1")) for message in messages)
+        return original(messages)
+
+    one.grid.push_messages = push  # type: ignore[method-assign]
+    one.run(rounds=3)
+    assert (NOTICE, False) in told
+    assert {kind for kind, is_told in told if is_told} <= {"train", "query.whoami", NOTICE}
+    assert tombstones(one, "1")
+
+
+def test_a_deletion_that_an_earlier_version_committed_is_not_judged(federation, monkeypatch):
+    """Its exclusions are in the ledger already, and there is no model to go back to: it goes on to its end."""
+    one = federation(**GATED, recovery_max_rounds=1)
+    one.run()
+    one.file(client("1"), **DESTRUCTIVE)
+    monkeypatch.setattr("server.deletion.recover", dying)
+    with pytest.raises(Killed):
+        one.run()
+    monkeypatch.undo()
+    state = one.checkpoint()
+    assert state.batch.before is not None
+    older = replace(
+        state,
+        exclusions=state.exclusions.including(state.batch.targets),
+        batch=replace(state.batch, before=None, scores_before={}, scores={}),
+    )
+    store = CheckpointStore(one.directory / "checkpoints")
+    content = encode(older)
+    monkeypatch.setattr("server.checkpoints.encode", lambda _state: without_the_gate(content))
+    store.save(older, token=99)
+    monkeypatch.undo()
+    one.ledger.acquire_fence("test", now=datetime.now(UTC))
+    one.new_grid()
+    done = one.run(rounds=2)
+    assert [request.status for request in one.ledger.list_requests()] == [Status.COMPLETED]
+    assert done.exclusions.is_forgotten("1")
+
+
+def dying(*_arguments: object) -> None:
+    raise Killed
+
+
+def without_the_gate(content: bytes) -> bytes:
+    """A checkpoint as the version before wrote it: its batch has none of the gate's fields."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    meta = json.loads(arrays["meta"].tobytes())
+    for name in ("before", "scores", "scores_before", "accepted_loss", "accepted_by"):
+        del meta["batch"][name]
+    arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()

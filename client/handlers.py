@@ -1,7 +1,7 @@
 """What a client does with each message. All work is here, away from Flower's wiring in `client.app`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from client.memory import ClientMemory, memory_of, travelling
 from strategies.messages import (
     CLIENT_ID,
     PEAK_MEMORY,
+    SUBJECT_KEY,
     arrays_content,
     beside_the_model,
     by_preparation,
@@ -32,6 +33,7 @@ from unlearning.methods import ClientSite, Instruction, Reply, method_named
 from unlearning.methods.preparation import LocalRound
 from unlearning.parameters import Vector
 from unlearning.peak_memory import MemoryWatch
+from unlearning.pseudonyms import is_keyed, names_of, revealed
 from unlearning.requests import Forget
 from unlearning.tasks import load_site, make_task
 from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
@@ -43,7 +45,10 @@ Handler = Callable[[Message, Context], RecordDict]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """What a client has at hand for one message. `examples` is all it owns, forgotten ones included."""
+    """What a client has at hand for one message. `examples` is all it owns, forgotten ones included.
+
+    names: the ids of its own samples by their keyed hashes, where the server has given it a key.
+    """
 
     client_id: str
     settings: RunSettings
@@ -54,10 +59,24 @@ class Local:
     values: Mapping[str, Any]
     node_config: Mapping[str, Any]
     server_round: int
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def revealed(self, forget: Forget) -> Forget:
+        """`forget` by the ids of this client's samples."""
+        return revealed(forget, self.names)
+
+    def told(self, name: str) -> Forget:
+        """What the message says under `name`, by the ids of this client's samples."""
+        return self.revealed(Forget.from_json(self.values.get(name, {})))
+
+    @property
+    def tombstones(self) -> Forget:
+        """What may never be trained on again, by the ids of this client's samples."""
+        return self.revealed(self.memory.tombstones())
 
     def without(self, *forgets: Forget) -> Examples:
         """The examples that no tombstone and none of `forgets` speaks of."""
-        mask = forgotten_mask(self.examples, self.memory.tombstones())
+        mask = forgotten_mask(self.examples, self.tombstones)
         for forget in forgets:
             mask |= forgotten_mask(self.examples, forget)
         return self.examples.select(~mask)
@@ -107,6 +126,7 @@ def _opened(message: Message, context: Context, memory: ClientMemory) -> Local:
         values=values,
         node_config=context.node_config,
         server_round=round_of(message),
+        names=names_of(memory.keys(), {*site.train.ids.tolist(), *site.test.ids.tolist()}),
     )
 
 
@@ -114,7 +134,7 @@ def taken_in(message: Message, memory: ClientMemory) -> dict[str, Any]:
     """A message's values, after what it says about the past is in `memory`."""
     values = told_values(message.content)
     memory.confirm(values.get("answers", {}))
-    memory.bury(Forget.from_json(values.get("excluded", {})))
+    memory.bury(Forget.from_json(values.get("excluded", {})), bytes.fromhex(values.get(SUBJECT_KEY, "")))
     return values
 
 
@@ -127,8 +147,7 @@ def with_site_requests(content: RecordDict, memory: ClientMemory) -> RecordDict:
 @handled
 def handle_train(message: Message, local: Local) -> RecordDict:
     """Ordinary local training on everything that is not forgotten; the answer is the new model."""
-    withheld = Forget.from_json(local.values.get("withheld", {}))
-    examples = local.without(withheld)
+    examples = local.without(local.told("withheld"))
     if "training" in local.values:
         training = TrainingSettings(**local.values["training"])
     else:  # a stock strategy sends none
@@ -179,8 +198,9 @@ def handle_unlearn(message: Message, local: Local) -> RecordDict:
         DataError: the instruction names example ids that this client does not have.
     """
     name, instruction = instruction_of(message)
-    site = _site(local, name, instruction.forget)
-    instruction = replace(instruction, training=local.training(instruction.training))
+    forget = local.revealed(instruction.forget)
+    site = _site(local, name, forget)
+    instruction = replace(instruction, forget=forget, training=local.training(instruction.training))
     return reply_content(method_named(name).client_step(instruction, site), {})
 
 
@@ -199,6 +219,7 @@ def handle_session(message: Message, local: Local) -> RecordDict:  # noqa: ARG00
     sites: dict[Forget, ClientSite] = {}
 
     def answer(method: str, server_round: int, instruction: Instruction) -> Reply:
+        instruction = replace(instruction, forget=local.revealed(instruction.forget))
         if instruction.forget not in sites:
             sites[instruction.forget] = _site(local, method, instruction.forget)
         training = replace(local, server_round=server_round).training(instruction.training)
@@ -213,16 +234,17 @@ def handle_session(message: Message, local: Local) -> RecordDict:  # noqa: ARG00
 def _site(local: Local, method: str, forget: Forget) -> ClientSite:
     missing = unknown_ids(local.examples, forget.sample_ids)
     if missing:
+        plain = [item for item in missing if not is_keyed(item)]
+        named = f": {', '.join(plain[:5])}{', …' if len(missing) > 5 else ''}" if plain else ""
         raise DataError(
-            f"{len(missing):,} of the sample ids are not among this client's examples: "
-            f"{', '.join(missing[:5])}{', …' if len(missing) > 5 else ''}."
+            f"{len(missing):,} of the {len(forget.sample_ids):,} sample ids are not among this client's examples"
+            f"{named}."
         )
-    withheld = Forget.from_json(local.values.get("withheld", {}))
     available = local.without()
     return ClientSite(
         task=local.task,
         forget=available.select(forgotten_mask(available, forget)),
-        retain=local.without(withheld, forget),
+        retain=local.without(local.told("withheld"), forget),
         store=local.memory.store(method),
     )
 
@@ -234,11 +256,11 @@ def handle_measure(message: Message, local: Local) -> RecordDict:
     Raises:
         DataError: this client was forgotten, and the measurement does not belong to its deletion.
     """
-    forget = Forget.from_json(local.values.get("forget", {}))
+    forget = local.told("forget")
     if local.memory.tombstones().everything and not forget:
         raise DataError("This client was forgotten; it answers no more.")
     mask = forgotten_mask(local.examples, forget)
-    retained = ~(mask | forgotten_mask(local.examples, local.memory.tombstones()))
+    retained = ~(mask | forgotten_mask(local.examples, local.tombstones))
     model = vector_of(message.content.array_records["arrays"])
     arrays: dict[str, NDArray[Any]] = {}
     for name, examples in (

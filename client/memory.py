@@ -4,9 +4,10 @@ On a deployment this is the client's own state directory (`--node-config 'state-
 runs and restarts, and whoever operates the server cannot talk a client out of it. Without one
 (simulation) it is Flower's `context.state`, which lives as long as the run.
 
-    state-dir/tombstones.json     what may never be trained on again
+    state-dir/tombstones.json     what may never be trained on again; sample ids as keyed hashes
+    state-dir/subject-keys        the server's keys for this client's sample ids, one a line, the newest last
     state-dir/outbox/KEY.json     requests that the server has not confirmed yet
-    state-dir/sent/KEY.json       requests with the server's answer
+    state-dir/sent/KEY.json       requests with the server's answer, without the ids of samples
     state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.stores`)
 
 When something more of the client's own is forgotten, all that methods keep here is erased: it was computed
@@ -15,7 +16,7 @@ from that.
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,12 +28,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from strategies.messages import SITE_REQUEST_BYTES, SITE_REQUESTS
 from unlearning.durable_files import close_state, write_atomically
 from unlearning.errors import CheckpointError, InvalidRequest
+from unlearning.pseudonyms import keyed
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.stores import Arrays, DirectoryStore, Store
 
 _RECORD = "flower-unlearning"
 _KEPT = f"{_RECORD}/kept/"
-_OURS = ("tombstones.json", "outbox", "sent", "kept", "peer")
+_OURS = ("tombstones.json", "subject-keys", "outbox", "sent", "kept", "peer")
 """What this program keeps in a client's or a peer's state directory."""
 
 
@@ -40,10 +42,13 @@ class ClientMemory(Protocol):
     """What a client remembers; every change is durable when the call returns."""
 
     def tombstones(self) -> Forget:
-        """What may never be trained on again."""
+        """What may never be trained on again; ids that the server has given a key for are keyed hashes."""
 
-    def bury(self, forget: Forget) -> None:
-        """Add to the tombstones; they only ever grow."""
+    def keys(self) -> tuple[bytes, ...]:
+        """The keys under which `tombstones` hashes ids, the newest last; more than one if the server lost its own."""
+
+    def bury(self, forget: Forget, key: bytes = b"") -> None:
+        """Add to the tombstones, which only ever grow; `key` hashes ids from now on."""
 
     def store(self, method: str) -> Store:
         """What this client keeps for a method from round to round."""
@@ -78,13 +83,37 @@ class DirectoryMemory:
                 f"{path} is damaged ({exc}). Restore it from a backup; this client does not train until then."
             ) from exc
 
-    def bury(self, forget: Forget) -> None:
+    def keys(self) -> tuple[bytes, ...]:
+        """The keys under which ids are hashed.
+
+        Raises:
+            CheckpointError: the file is damaged; no sample that was forgotten could be found any more.
+        """
+        path = self._directory / "subject-keys"
+        if not path.exists():
+            return ()
+        try:
+            return tuple(bytes.fromhex(line) for line in path.read_text(encoding="ascii").splitlines())
+        except ValueError as exc:
+            raise CheckpointError(
+                f"{path} is damaged ({exc}). Restore it from a backup; this client does not train until then."
+            ) from exc
+
+    def bury(self, forget: Forget, key: bytes = b"") -> None:
         """Add to the tombstones."""
+        keys = self.keys()
+        if key and key not in keys:
+            keys = (*keys, key)
+            write_atomically(
+                self._directory / "subject-keys", "".join(f"{item.hex()}\n" for item in keys).encode()
+            )
         known = self.tombstones()
-        if known | forget != known:
+        hashed, more = _added(known, forget, keys)
+        if more:
             # Erased first: after a crash in between the tombstone is still to be written, so both come again.
             shutil.rmtree(self._directory / "kept", ignore_errors=True)
-            _write(self._directory / "tombstones.json", (known | forget).to_json())
+        if hashed != known:
+            _write(self._directory / "tombstones.json", hashed.to_json())
 
     def store(self, method: str) -> Store:
         """What this client keeps for a method, in files."""
@@ -126,7 +155,8 @@ class DirectoryMemory:
             path = self._directory / "outbox" / f"{Path(key).name}.json"
             if path.exists():
                 request = json.loads(path.read_text(encoding="utf-8"))
-                _write(self._directory / "sent" / path.name, {**request, "answer": answer})
+                target = Target.from_json(request["target"]).without_ids().to_json()
+                _write(self._directory / "sent" / path.name, {**request, "target": target, "answer": answer})
                 path.unlink()
 
     def _read(self, folder: str) -> list[dict[str, Any]]:
@@ -146,13 +176,26 @@ class ContextMemory:
         record = self._state.config_records.get(_RECORD)
         return Forget.from_json(json.loads(str(record["tombstones"]))) if record is not None else NOTHING
 
-    def bury(self, forget: Forget) -> None:
+    def keys(self) -> tuple[bytes, ...]:
+        """The keys under which ids are hashed in this run."""
+        record = self._state.config_records.get(_RECORD)
+        return tuple(map(bytes.fromhex, json.loads(str(record["keys"])))) if record is not None else ()
+
+    def bury(self, forget: Forget, key: bytes = b"") -> None:
         """Add to the tombstones."""
-        known = self.tombstones()
-        if known | forget != known:
+        known, keys = self.tombstones(), self.keys()
+        keys = (*keys, key) if key and key not in keys else keys
+        hashed, more = _added(known, forget, keys)
+        if more:
             for name in [name for name in self._state.array_records if name.startswith(_KEPT)]:
                 del self._state[name]
-            self._state[_RECORD] = ConfigRecord({"tombstones": json.dumps((known | forget).to_json())})
+        if hashed != known or keys != self.keys():
+            self._state[_RECORD] = ConfigRecord(
+                {
+                    "tombstones": json.dumps(hashed.to_json()),
+                    "keys": json.dumps([item.hex() for item in keys]),
+                }
+            )
 
     def store(self, method: str) -> Store:
         """What this virtual client keeps for a method, in its context."""
@@ -266,6 +309,14 @@ _TOO_LARGE = (
 
 def _size(request: Mapping[str, Any]) -> int:
     return len(json.dumps(request))
+
+
+def _added(known: Forget, forget: Forget, keys: Sequence[bytes]) -> tuple[Forget, bool]:
+    """Both together, with ids hashed under the newest key if there is one; and whether that is more than `known`."""
+    both = known | forget
+    if not keys:
+        return both, both != known
+    return keyed(both, keys[-1]), keyed(both, keys[-1]) != keyed(known, keys[-1])
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:

@@ -13,7 +13,6 @@ from strategies.messages import CLIENT_ID, arrays_content
 from strategies.shadows import HELD_OUT, shadow_arrays, shadow_models
 from unlearning.errors import DataError
 from unlearning.parameters import Vector
-from unlearning.requests import Forget
 from unlearning.tasks.task import Examples, forgotten_mask, joined
 from unlearning.training import TrainingSettings
 from unlearning.verification.shadow_models import fit_models, train_models
@@ -29,10 +28,10 @@ def handle_train_shadows(message: Message, local: Local) -> RecordDict:
     if local.memory.tombstones().everything:
         raise DataError("This client was forgotten; it trains no more.")
     models = shadow_models(message.content)
-    withheld = Forget.from_json(local.values.get("withheld", {}))
+    withheld = local.told("withheld")
     examples = local.without(withheld)
     if local.values.get(HELD_OUT):
-        forgotten = local.memory.tombstones() | withheld
+        forgotten = local.tombstones | withheld
         held_out = local.held_out
         examples = joined(examples, held_out.select(~forgotten_mask(held_out, forgotten)))
     trained = train_models(
@@ -56,7 +55,7 @@ def handle_fit_shadows(message: Message, local: Local) -> RecordDict:
     Raises:
         DataError: this client was forgotten, and this does not belong to its deletion.
     """
-    forget = Forget.from_json(local.values.get("forget", {}))
+    forget = local.told("forget")
     tombstones = local.memory.tombstones()
     if tombstones.everything and not forget:
         raise DataError("This client was forgotten; it answers no more.")

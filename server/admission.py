@@ -5,17 +5,20 @@ client files at its own site; the live loop checks again before it begins (`chec
 because a federation can change while a request waits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from server.ledger import Ledger
+from server.ledger import Ledger, Quota
 from unlearning.errors import AlreadyForgotten, InvalidRequest, UnknownClient
+from unlearning.pseudonyms import PREFIX, is_keyed, names_of
 from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Exclusions, Granularity, Target
 
 if TYPE_CHECKING:
     from unlearning.methods import Federation
+    from unlearning.methods.preparation import Prepared
 
 FEDERATION = "federation"
 """The fact under which the ledger knows what the federation is."""
@@ -39,6 +42,7 @@ def admit(
     now: datetime,
     by_operator: bool = False,
     max_open: int | None = None,
+    quota: Quota | None = None,
 ) -> DeletionRequest:
     """Check a new request and write it down; it is durable when this returns.
 
@@ -47,6 +51,7 @@ def admit(
     submitted_role: in which role the submitter files; people of one name in two roles are two submitters.
     by_operator: whether an operator files it, who may choose parameters beyond the method's safe ranges.
     max_open: how many open requests this submitter may have; None: as many as it likes.
+    quota: how much it may file within 24 hours; None: as much as it likes.
 
     Raises:
         InvalidRequest: a parameter, the key or the submitter's name is malformed, or beyond the safe range.
@@ -55,12 +60,14 @@ def admit(
         UnknownClient: the federation has no such client.
         AlreadyForgotten: nothing is left of the target.
         ConflictingRequest: a request for the same target is open, or the key made another one.
-        LimitExceeded: the submitter has too many open requests.
+        LimitExceeded: the submitter has too many open requests, or is over its quota.
         LedgerUnavailable: the ledger cannot be written.
     """
     key = idempotency_key or str(uuid4())
     _check_text("idempotency key", key)
     _check_text("submitter's name", submitted_by)
+    _check_ids(target)
+    target = ledger.keyed(target)
     complete = _complete_parameters(target, method, parameters, by_operator=by_operator)
     # A request sent twice gets its first answer, also when its client has been forgotten since.
     if ledger.find(key) is None:
@@ -75,6 +82,7 @@ def admit(
         idempotency_key=key,
         now=now,
         max_open=max_open,
+        quota=quota,
     )
 
 
@@ -112,6 +120,16 @@ def _complete_parameters(
     return valid.model_dump(mode="json")
 
 
+def _check_ids(target: Target) -> None:
+    """The ids of samples are there, and plain: a hash of one would name nothing but itself."""
+    if target.num_samples and not target.sample_ids:
+        raise InvalidRequest("The request counts samples and names none; name each by its id.")
+    if any(map(is_keyed, target.sample_ids)):
+        raise InvalidRequest(
+            f"Sample ids that begin with {PREFIX!r} are kept for hashes; rename these samples."
+        )
+
+
 def _check_target(ledger: Ledger, target: Target) -> None:
     if target.client_id is not None and not ledger.has_client(target.client_id):
         known = [client.client_id for client in ledger.clients()]
@@ -132,8 +150,18 @@ def _check_served(ledger: Ledger, target: Target, method: str, parameters: Mappi
     from server.accounting import check_budget
     from unlearning.methods import check_served, method_named, preparations
 
-    check_served(method_named(method), target, federation, preparations(federation.prepare))
+    prepared = preparations(federation.prepare)
+    check_served(method_named(method), _named(ledger, target, prepared.values()), federation, prepared)
     check_budget(ledger, target, method, parameters)
+
+
+def _named(ledger: Ledger, target: Target, prepared: Iterable["Prepared"]) -> Target:
+    """`target` with those ids in clear that preparations name: they compare them."""
+    if ledger.keys is None or target.client_id is None or not target.sample_ids:
+        return target
+    known = {name for one in prepared for name in one.options.named_samples}
+    names = names_of([ledger.keys.of(target.client_id)], known)
+    return replace(target, sample_ids=frozenset(names.get(item, item) for item in target.sample_ids))
 
 
 def federation_of(ledger: Ledger) -> "Federation | None":

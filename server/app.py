@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from logging import getLogger
 from pathlib import Path
@@ -30,6 +31,7 @@ from server.restore_steps import refuse_half_restored
 from server.scripted_requests import parse_requests
 from server.state import FederationState
 from server.state_files import CHECKPOINTS, KEPT, SETTINGS_FILE, erase_unfinished, private_state
+from server.subject_key import subject_keys
 from strategies.fedavg import FedAvg
 from strategies.roster import Roster
 from strategies.run_config import RunSettings
@@ -73,6 +75,8 @@ def run_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Federat
     check_certificate_key(settings.certificate_key)
     with open_driver(grid, settings, run_id=run_id) as driver:
         state = driver.checkpoints.newest()
+        if state is not None:
+            state = keyed(state, driver.ledger)
         if state is None:
             _log.info("A new federation in %s", driver.state_dir)
             state = FederationState(parameters=initial_parameters(driver.task, settings.seed))
@@ -87,6 +91,16 @@ def run_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Federat
         digest = content_hash(state.parameters)
         _log.info("Done after round %d; model %s in %s", state.round, digest, driver.state_dir)
         return state
+
+
+def keyed(state: FederationState, ledger: Ledger) -> FederationState:
+    """`state` with its sample ids as the ledger names them; a checkpoint of an earlier version has them in clear."""
+    if ledger.keys is None:
+        return state
+    batch = state.batch
+    if batch is not None:
+        batch = replace(batch, targets=tuple(ledger.keyed(target) for target in batch.targets))
+    return replace(state, exclusions=ledger.keys.exclusions(state.exclusions), batch=batch)
 
 
 def _check_same_model(driver: Driver, state: FederationState) -> None:
@@ -109,10 +123,12 @@ def open_driver(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterator[D
     values = settings.model_dump(mode="json", by_alias=True)
     write_atomically(state_dir / SETTINGS_FILE, json.dumps(values, indent=1).encode())
     make_noise_secret(state_dir)
-    ledger = Ledger.open(ledger_of_run(settings.ledger, state_dir))
+    keys = subject_keys(state_dir)
+    ledger = Ledger.open(ledger_of_run(settings.ledger, state_dir), keys)
     try:
         preparations = Preparations(state_dir / KEPT, settings.preparations())
         fedavg = FedAvg(settings, Roster(timeout_s=settings.round_timeout_s))
+        fedavg.subject_keys = keys
         fedavg.combine = preparations.combine
         fedavg.takes_part = preparations.takes_part
         fedavg.check_arrays = preparations.check

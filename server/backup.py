@@ -237,11 +237,13 @@ def _compared(
 
 def _since(ledger: Ledger, manifest: Manifest) -> Iterator[str]:
     """One sentence for each thing that the present ledger knows and the backup does not."""
-    newest = ledger.last_event_sequence()
+    newest = ledger.last_request_event_sequence()
     if newest and event_at(ledger, manifest.event_sequence) != manifest.last_event:
         yield "everything: the backup is of another federation, or the present ledger is older than it"
         return
     for event in ledger.all_events(after=manifest.event_sequence):
+        if not event.request_id:
+            continue
         target = ledger.get(event.request_id).target.describe()
         if event.to_status is Status.VERIFYING:
             yield f"the deletion of {target} ({event.request_id}), carried out at {event.at.isoformat()}"

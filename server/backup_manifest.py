@@ -111,8 +111,8 @@ def _is_ours(name: str, dump: str) -> bool:
 
 
 def position(ledger: Ledger) -> tuple[int, dict[str, Any]]:
-    """The sequence number of the newest event, and what it was; 0 and nothing where there is none."""
-    newest = ledger.last_event_sequence()
+    """The sequence number of the newest event of a request, and what it was; 0 and nothing where there is none."""
+    newest = ledger.last_request_event_sequence()
     return newest, event_at(ledger, newest)
 
 

@@ -33,14 +33,19 @@ class _Part(BaseModel):
 
 
 class CertifiedRequest(_Part):
-    """What was asked. Ids of samples stay out: their number, and SHA-256 of the canonical sorted list."""
+    """What was asked. Ids of samples stay out: their number, and a keyed commitment to them.
+
+    sample_ids_commitment: `unlearning.pseudonyms.commitment`, which only who holds the client's key can test.
+    sample_ids_sha256: in certificates of before, which anybody can test who guesses the ids.
+    """
 
     id: str
     granularity: str
     client_id: str | None
     class_label: int | None
     num_samples: int | None
-    sample_ids_sha256: Sha256 | None
+    sample_ids_sha256: Sha256 | None = None
+    sample_ids_commitment: Sha256 | None = None
     submitted_by: str
     created_at: str
     served_with: list[str]
@@ -189,6 +194,9 @@ def encode(certificate: Certificate, key: Ed25519PrivateKey | None) -> bytes:
     content = certificate.model_dump(mode="json")
     if certificate.privacy is None:  # as certificates were before there was such a field
         del content["privacy"]
+    for name in ("sample_ids_sha256", "sample_ids_commitment"):
+        if content["request"][name] is None:
+            del content["request"][name]
     signature = None
     if key is not None:
         signature = {"algorithm": "ed25519", "value": key.sign(canonical(content)).hex()}

@@ -3,7 +3,9 @@
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -13,8 +15,10 @@ from server.api.client import DeletionClient, LedgerCheck
 from server.certificate import Certificate, CertificateFile, Position
 from server.certificate_keys import key_id
 from server.ledger import Event, Ledger
-from unlearning.errors import CertificateError, ConfigurationError, RequestNotFound
-from unlearning.requests import DeletionRequest, Status
+from server.subject_key import read_client_keys
+from unlearning.errors import CertificateError, ConfigurationError, InvalidRequest, RequestNotFound
+from unlearning.pseudonyms import commitment, keyed_ids
+from unlearning.requests import DeletionRequest, Status, hash_of_ids, parse_sample_ids
 
 
 class Outcome(StrEnum):
@@ -104,9 +108,12 @@ class LedgerView:
     def of_ledger(cls, ledger: Ledger) -> "LedgerView":
         """A ledger that was opened here."""
 
+        problem = cache(ledger.verify)
+
         def check(sequence: int) -> LedgerCheck:
             head, digest = ledger.event_head()
-            return LedgerCheck(ledger.verify_chain(), head, digest, ledger.event_hash(sequence) or "")
+            first_broken = ledger.verify_chain() if problem() else None
+            return LedgerCheck(first_broken, head, digest, ledger.event_hash(sequence) or "", problem())
 
         return cls(check, ledger.get, lambda request_id: _completion(ledger.all_events(request_id)))
 
@@ -146,12 +153,8 @@ def check_ledger(certificate: Certificate, content: bytes, view: LedgerView | No
         ("the ledger's head", place.head),
     ):
         check = view.check(position.sequence)
-        if check.first_broken is not None:
-            return _refused(
-                of,
-                f"Event {check.first_broken} does not follow from those before it: an event was changed, removed "
-                "or put elsewhere past the program.",
-            )
+        if check.problem:
+            return _refused(of, f"{check.problem} Somebody wrote past the program.")
         if check.hash != position.hash:
             return _refused(of, _other_event(what, position, check.hash))
     try:
@@ -160,6 +163,9 @@ def check_ledger(certificate: Certificate, content: bytes, view: LedgerView | No
         return _refused(of, f"It knows no request {certificate.request.id}: it is another federation's.")
     if request.status is not Status.COMPLETED:
         return _refused(of, f"Request {request.id} is {request.status} there, not completed.")
+    differs = [name for name, certified, there in _facts(certificate, request) if certified != there]
+    if differs:
+        return _refused(of, f"Request {request.id} says something else there: {', '.join(differs)}.")
     completion = view.completion(request.id)
     named = completion.detail.get("certificate_sha256") if completion is not None else None
     if named is None:
@@ -170,8 +176,62 @@ def check_ledger(certificate: Certificate, content: bytes, view: LedgerView | No
         )
     return _holds(
         of,
-        f"All events follow from each other; those that are named (up to {place.head.sequence}) are there.",
+        f"All events follow from each other and all rows from them; those events that are named (up to "
+        f"{place.head.sequence}) are there, and the request asks for what is certified.",
     )
+
+
+def _facts(certificate: Certificate, request: DeletionRequest) -> Iterator[tuple[str, object, object]]:
+    """What certificate and ledger both say of the request: its name, as certified, as it stands there."""
+    asked, target, result = certificate.request, request.target, request.result
+    yield "granularity", asked.granularity, str(target.granularity)
+    yield "client", asked.client_id, target.client_id
+    yield "class", asked.class_label, target.class_label
+    yield "number of samples", asked.num_samples or 0, target.num_samples
+    yield "submitter", asked.submitted_by, request.submitted_by
+    filed_at = request.created_at.astimezone(UTC).isoformat(timespec="seconds")
+    yield "time of filing", asked.created_at, filed_at
+    yield "method", certificate.method.name, request.method
+    parameters = certificate.method.parameters
+    for name, value in sorted(request.parameters.items()):
+        yield f"parameter {name}", parameters.get(name), value
+    yield "model before", certificate.model.before, result.get("model_hash_before")
+    yield "unlearned model", certificate.model.unlearned, result.get("model_hash_unlearned")
+    yield "model after", certificate.model.after, result.get("model_hash_after")
+
+
+def check_samples(certificate: Certificate, samples: Path | None, keys: Path | None) -> Check:
+    """Whether a list of sample ids is the one that is certified, for who holds the client's key of them.
+
+    keys: the server's file `subject-key`, or the client's `subject-keys`.
+
+    Raises:
+        CertificateError: the list cannot be read.
+        ConfigurationError: the file holds no keys.
+    """
+    of, asked = "samples", certificate.request
+    if not asked.num_samples or asked.client_id is None:
+        return _skipped(of, "The request names none.")
+    if samples is None:
+        return _skipped(of, "Give --samples FILE, and --subject-key FILE.")
+    try:
+        ids = parse_sample_ids(_read(samples).decode())
+    except (InvalidRequest, UnicodeError) as exc:
+        raise CertificateError(f"{samples} cannot be read as a list of sample ids: {exc}") from exc
+    if asked.sample_ids_commitment is None:  # an earlier certificate: anybody can test a guess
+        holds = hash_of_ids(ids) == asked.sample_ids_sha256
+    elif keys is None:
+        return _skipped(
+            of, "Give --subject-key FILE as well; without the key nobody can tell which samples they are."
+        )
+    else:
+        holds = any(
+            commitment(key, asked.id, hash_of_ids(keyed_ids(key, ids))) == asked.sample_ids_commitment
+            for key in read_client_keys(keys, asked.client_id)
+        )
+    if not holds:
+        return _refused(of, f"The {len(ids):,} sample(s) of {samples} are not those that are certified.")
+    return _holds(of, f"The {len(ids):,} sample(s) of {samples} are those that are certified.")
 
 
 def check_replay(certificate: Certificate, directory: Path | None) -> Check:

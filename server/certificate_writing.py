@@ -22,7 +22,6 @@ from server.certificate import (
     ModelHashes,
     Position,
     ReplayInputs,
-    canonical,
     encode,
 )
 from server.certificate_inputs import RecordingMethod, directory_of, keep_model_after, kept_inputs, list_kept
@@ -33,7 +32,8 @@ from server.report import ReportData
 from server.state import Batch, FederationState
 from unlearning.durable_files import write_atomically
 from unlearning.methods import Method, method_named
-from unlearning.requests import Granularity, Target
+from unlearning.pseudonyms import commitment
+from unlearning.requests import hash_of_ids
 from unlearning.verification.measurement import Measurement
 
 _log = getLogger(__name__)
@@ -117,7 +117,7 @@ def _certificate(
             client_id=asked.client_id,
             class_label=asked.class_label,
             num_samples=asked.num_samples,
-            sample_ids_sha256=hash_of_ids(driver.ledger.get(asked.id).target),
+            sample_ids_commitment=_commitment(driver.ledger, asked.id),
             submitted_by=asked.submitted_by,
             created_at=asked.created_at,
             served_with=list(asked.served_with),
@@ -149,11 +149,13 @@ def _certificate(
     )
 
 
-def hash_of_ids(target: Target) -> str | None:
-    """SHA-256 of the canonical list of the target's sample ids, sorted; None where it names none."""
-    if target.granularity is not Granularity.SAMPLE:
+def _commitment(ledger: Ledger, request_id: str) -> str | None:
+    """What the certificate says of the request's sample ids; None where it names none."""
+    target = ledger.target_of(ledger.get(request_id))
+    if target.client_id is None or not target.sample_ids:
         return None
-    return hashlib.sha256(canonical(sorted(target.sample_ids))).hexdigest()
+    assert ledger.keys is not None, "a ServerApp opens its ledger with keys"
+    return commitment(ledger.keys.of(target.client_id), request_id, hash_of_ids(target.sample_ids))
 
 
 def _privacy(batch: Batch) -> CertifiedPrivacy | None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -57,15 +58,20 @@ def verify_ledger(
     kept: Annotated[
         str, typer.Option(metavar="NUMBER:HASH", help="What this command printed earlier, to compare with.")
     ] = "",
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", help="Compare with the last line of this file, on another machine; then add today's."
+        ),
+    ] = None,
 ) -> None:
-    """Check that no event of the ledger was changed, removed or put in (for operators and officers)."""
-    sequence, digest = _kept(kept)
+    """Check that nothing in the ledger was changed, removed or put in (for operators and officers)."""
+    sequence, digest = _kept(kept or _newest(file))
     with connection_of(ctx).client() as service:
         check = service.verify_ledger(sequence)
-    if check.first_broken is not None:
+    if check.problem:
         typer.echo(
-            f"BROKEN: event {check.first_broken} does not follow from those before it; somebody changed "
-            "the database past this program. Compare with a backup."
+            f"BROKEN: {check.problem} Somebody changed the database past this program. Compare with a backup."
         )
         raise typer.Exit(1)
     if check.hash != digest:
@@ -77,9 +83,25 @@ def verify_ledger(
     if not check.head_sequence:
         typer.echo("There are no events yet.")
         return
-    typer.echo(f"All events hold, up to number {check.head_sequence}.")
-    typer.echo("To notice later that events were cut off, keep this line outside the server:")
-    typer.echo(f"--kept {check.head_sequence}:{check.head_hash}")
+    typer.echo(f"All events hold, up to number {check.head_sequence}, and all rows that they commit to.")
+    line = f"{check.head_sequence}:{check.head_hash}"
+    if file is None:
+        typer.echo("To notice later that events were cut off, keep this line outside the server:")
+        typer.echo(f"--kept {line}")
+    else:
+        with file.open("a", encoding="ascii") as kept_heads:
+            kept_heads.write(f"{line}\n")
+        typer.echo(f"Added to {file}, for the next check: {line}")
+
+
+def _newest(file: Path | None) -> str:
+    if file is None or not file.exists():
+        return ""
+    try:
+        lines = file.read_text(encoding="ascii").split()
+    except (OSError, UnicodeError) as exc:
+        raise InvalidRequest(f"--file {str(file)!r} cannot be read: {exc}") from exc
+    return lines[-1] if lines else ""
 
 
 def _kept(text: str) -> tuple[int, str]:

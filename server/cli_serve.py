@@ -57,6 +57,12 @@ def serve(
     body_timeout_s: Annotated[
         float, typer.Option(help="How long to wait for a call's message.")
     ] = _DEFAULT.body_timeout_s,
+    max_requests_per_day: Annotated[
+        int, typer.Option(help="Requests that one client may file within 24 hours.")
+    ] = _DEFAULT.max_requests_per_day,
+    max_samples_per_day: Annotated[
+        int, typer.Option(help="Sample ids that a client's requests of 24 hours may name.")
+    ] = _DEFAULT.max_samples_per_day,
     max_watchers: Annotated[
         int, typer.Option(help="`watch` streams of all clients and officers; operators have as many apart.")
     ] = _DEFAULT.max_watchers,
@@ -77,6 +83,7 @@ def serve(
     from server.ledger import Ledger
     from server.metrics_http import serve_metrics
     from server.restore_steps import refuse_half_restored
+    from server.subject_key import subject_keys
 
     limits = Limits(
         max_message_mib=max_message_mib,
@@ -86,6 +93,8 @@ def serve(
         max_calls=max_calls,
         max_calls_per_caller=max_calls_per_caller,
         body_timeout_s=body_timeout_s,
+        max_requests_per_day=max_requests_per_day,
+        max_samples_per_day=max_samples_per_day,
         max_watchers=max_watchers,
         max_watchers_per_caller=max_watchers_per_caller,
         max_uploads=max_uploads,
@@ -95,7 +104,7 @@ def serve(
     _allow_many_files(MAX_CONNECTIONS + RESERVED_FILES)
     refuse_half_restored(state_dir)
     private_state(state_dir)
-    store = Ledger.open(asked_ledger(ledger, state_dir))
+    store = Ledger.open(asked_ledger(ledger, state_dir), subject_keys(state_dir))
     try:
         any_tls = tls_ca or tls_cert or tls_key
         tls = TlsFiles(tls_ca, tls_cert, tls_key) if any_tls else None

@@ -16,6 +16,7 @@ from server.certificate_checks import (
     check_model,
     check_replay,
     check_report,
+    check_samples,
     check_signature,
     open_ledger,
 )
@@ -44,6 +45,13 @@ def verify(
     model: Annotated[
         Path | None, typer.Option(help="The model after the deletion: model.pt, or after.npz.")
     ] = None,
+    samples: Annotated[
+        Path | None, typer.Option(help="The ids of the samples that were to be forgotten, one a line.")
+    ] = None,
+    subject_key: Annotated[
+        Path | None,
+        typer.Option(help="The key of sample ids: the server's subject-key, or the client's subject-keys."),
+    ] = None,
     ledger: Annotated[str, typer.Option(help="The ledger, or a copy of it, by its URL.")] = "",
     service: Annotated[bool, typer.Option("--service", help="Ask the deletion service of --server.")] = False,
     replay: Annotated[
@@ -67,6 +75,8 @@ def verify(
         check_report(file.certificate, report),
         check_model(file.certificate, model),
     ]
+    if samples is not None or file.certificate.request.num_samples:
+        checks.append(check_samples(file.certificate, samples, subject_key))
     with _view(ctx, ledger, service) as view:
         checks.append(check_ledger(file.certificate, content, view))
     if replay is not None and signature.outcome is not Outcome.HOLDS:

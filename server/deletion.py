@@ -67,7 +67,10 @@ def schedule(driver: Driver) -> None:
     for request in driver.ledger.list_requests(statuses=(Status.RECEIVED,)):
         try:
             check_admissible(
-                driver.ledger, request.target, method=request.method, parameters=request.parameters
+                driver.ledger,
+                driver.ledger.target_of(request),
+                method=request.method,
+                parameters=request.parameters,
             )
         except RequestError as exc:
             _move(driver, request.id, Status.FAILED, reason=str(exc))
@@ -108,7 +111,7 @@ def claim(driver: Driver, state: FederationState) -> Batch | None:
         return None
     return Batch(
         request_ids=tuple(request.id for request in taken),
-        targets=tuple(request.target for request in taken),
+        targets=tuple(driver.ledger.target_of(request) for request in taken),
         method=first.method,
         parameters=dict(first.parameters),
         attempt=1 + max(request.attempts for request in taken),
@@ -251,10 +254,8 @@ def verify(driver: Driver, state: FederationState) -> FederationState:
 
 def concerned(driver: Driver, targets: Sequence[Target]) -> dict[str, Forget]:
     """What each client counts as forgotten in these deletions; a class concerns every client that is left."""
-    gone = driver.ledger.exclusions()
-    everyone = [
-        record.client_id for record in driver.ledger.clients() if not gone.is_forgotten(record.client_id)
-    ]
+    gone = driver.ledger.forgotten_clients()
+    everyone = [record.client_id for record in driver.ledger.clients() if record.client_id not in gone]
     forgets: dict[str, Forget] = {}
     for target in targets:
         for client in [target.client_id] if target.client_id is not None else everyone:

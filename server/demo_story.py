@@ -237,6 +237,8 @@ class Story:
         for item in sorted(news, key=lambda item: item.at):
             if isinstance(item, Event):
                 self._events_seen = item.sequence
+                if not item.request_id:
+                    continue  # of the federation
                 self.request_id = item.request_id
                 self._status = item.to_status or self._status
                 self._narrator.event(item)

@@ -34,7 +34,7 @@ from unlearning.methods import Federation
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
 from unlearning.peak_memory import MemoryWatch, PeakMemory
-from unlearning.requests import Exclusions, Forget, Status
+from unlearning.requests import Exclusions, Forget, Status, Target
 from unlearning.tasks.task import Examples, Task, forgotten_mask
 from unlearning.training import evaluate
 from unlearning.untrusted import as_line
@@ -66,6 +66,7 @@ class Driver:
 
     token: the fencing token that this process acquired.
     site_requests: what became of the requests that clients filed at their sites.
+    waiting: the targets of the requests that are not carried out yet, by id.
     refused: answers refused since the last round was recorded, and why, by client or `node N`.
     notes: the last thing noted of a request that waits, so that it is noted once.
     federation, announced: what this federation is, and what the ledger knows of that.
@@ -88,6 +89,7 @@ class Driver:
     token: int
     now: Callable[[], datetime]
     site_requests: SiteRequests = field(default_factory=SiteRequests)
+    waiting: dict[str, Target] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     federation: Federation
@@ -114,14 +116,15 @@ class Driver:
 
     def restrict(self, state: FederationState) -> None:
         """Tell the strategy who may train: not the forgotten, and not who waits to be, or is not yet for good."""
-        waiting = [
-            request.target
-            for request in self.ledger.list_requests(
-                statuses=(Status.RECEIVED, Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING)
-            )
-        ]
-        if state.batch is not None:  # the ledger may be a step behind
-            waiting += state.batch.targets
+        requests = self.ledger.list_requests(
+            statuses=(Status.RECEIVED, Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING)
+        )
+        # What a request asks for never changes, and a list of ids can be long.
+        self.waiting = {
+            item.id: self.waiting.get(item.id) or self.ledger.target_of(item) for item in requests
+        }
+        # The ledger may be a step behind the batch.
+        waiting = [*self.waiting.values(), *(() if state.batch is None else state.batch.targets)]
         self.fedavg.exclusions = state.exclusions
         self.fedavg.num_examples = state.num_examples
         self.fedavg.withheld = Exclusions().including(waiting)

@@ -6,7 +6,7 @@ died is seen by a round that does not come. Each scrape reads only what is new s
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from datetime import UTC, datetime
 from logging import getLogger
 
@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from server.ledger import ClientRecord, Event, Ledger, LedgerUnavailable, RoundRecord
-from unlearning.requests import OPEN_STATUSES, DeletionRequest, Exclusions, Status
+from unlearning.requests import OPEN_STATUSES, Status
 
 _log = getLogger(__name__)
 PREFIX = "flower_unlearning"
@@ -48,8 +48,8 @@ class LedgerCollector(Collector):
 
     def _clients(self) -> list[Metric]:
         found = _labelled("clients", "clients ever seen, by what they are now", "state")
-        exclusions = self._ledger.exclusions()
-        counts = Counter(_state_of(client, exclusions) for client in self._ledger.clients())
+        gone = self._ledger.forgotten_clients()
+        counts = Counter(_state_of(client, gone) for client in self._ledger.clients())
         for state in ("online", "offline", "forgotten"):
             found.add_metric([state], counts[state])
         return [found]
@@ -102,7 +102,7 @@ class LedgerCollector(Collector):
         seen = self._states
         for event in self._ledger.all_events(after=seen.sequence):
             seen.add(event)
-        requests = self._ledger.list_requests()
+        counts = self._ledger.status_counts()
         count = _labelled("requests", "deletion requests, by state", "state")
         oldest = _labelled("oldest_request_seconds", "age of the oldest request in this state", "state")
         spent = _counter(
@@ -110,11 +110,11 @@ class LedgerCollector(Collector):
         )
         now = self._now()
         for status in Status:
-            inside = [request for request in requests if request.status is status]
-            count.add_metric([status], len(inside))
+            number, since = counts.get(status, (0, now))
+            count.add_metric([status], number)
             spent.add_metric([status], seen.seconds[status])
             if status in OPEN_STATUSES:
-                oldest.add_metric([status], max((_age_s(request, now) for request in inside), default=0.0))
+                oldest.add_metric([status], max(0.0, (now - since).total_seconds()))
         return [count, oldest, spent]
 
 
@@ -150,8 +150,8 @@ class _States:
 
     def add(self, event: Event) -> None:
         self.sequence = event.sequence
-        if event.to_status is None and event.request_id in self._since:
-            return  # a note
+        if not event.request_id or (event.to_status is None and event.request_id in self._since):
+            return  # of the federation, or a note
         before = self._since.get(event.request_id)
         if before is not None and event.from_status is not None:
             # The clock may have been put back in between; a counter must not fall.
@@ -159,14 +159,10 @@ class _States:
         self._since[event.request_id] = event.at
 
 
-def _state_of(client: ClientRecord, exclusions: Exclusions) -> str:
-    if exclusions.is_forgotten(client.client_id):
+def _state_of(client: ClientRecord, gone: Set[str]) -> str:
+    if client.client_id in gone:
         return "forgotten"
     return "online" if client.online else "offline"
-
-
-def _age_s(request: DeletionRequest, now: datetime) -> float:
-    return max(0.0, (now - request.updated_at).total_seconds())
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -22,7 +22,7 @@ from unlearning.methods import (
     preparations,
     validated_parameters,
 )
-from unlearning.requests import Exclusions, Status, Target
+from unlearning.requests import Status, Target
 from unlearning.verification.costs import Cost, CostSymbols, formula_cost, recovery_cost, with_parameters
 
 _RECENT = 20
@@ -137,8 +137,7 @@ def _waits_for(method: Method, target: Target, online: set[str]) -> str:
 def _symbols(
     ledger: Ledger, target: Target, federation: Federation, rounds: Sequence[RoundRecord]
 ) -> CostSymbols:
-    exclusions = ledger.exclusions()
-    staying = _eligible(ledger, exclusions)
+    staying = _eligible(ledger)
     if target.client_id is None:  # every client is asked to forget a class, and goes on afterwards
         num_targets = num_retained = len(staying)
     else:
@@ -158,8 +157,8 @@ def _symbols(
     )
 
 
-def _eligible(ledger: Ledger, exclusions: Exclusions) -> set[str]:
-    return {record.client_id for record in ledger.clients() if not exclusions.is_forgotten(record.client_id)}
+def _eligible(ledger: Ledger) -> set[str]:
+    return {record.client_id for record in ledger.clients()} - ledger.forgotten_clients()
 
 
 def _training_rounds(ledger: Ledger) -> list[RoundRecord]:

@@ -45,7 +45,7 @@ def report_of(driver: Driver, state: FederationState, request_id: str) -> Report
             target=target.describe(),
             granularity=str(target.granularity),
             client_id=target.client_id,
-            num_samples=len(target.sample_ids) if target.granularity is Granularity.SAMPLE else None,
+            num_samples=target.num_samples or None,
             class_label=target.class_label,
             method=request.method,
             method_title=method.info.title,

@@ -11,7 +11,7 @@ from logging import getLogger
 from typing import Any
 
 from server.admission import SITE, admit
-from server.ledger import Ledger, LedgerUnavailable, Refusal
+from server.ledger import Ledger, LedgerUnavailable, Quota, Refusal
 from strategies.messages import SITE_REQUESTS, Json
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
 from unlearning.requests import Granularity, Target
@@ -94,6 +94,7 @@ def _answer(ledger: Ledger, client: str, key: str, filed: Mapping[str, Any], now
             submitted_role=SITE,
             idempotency_key=f"site/{client}/{key}",
             now=now,
+            quota=Quota(),
         )
     except (ConfigurationError, LedgerUnavailable):
         raise

@@ -14,6 +14,8 @@ SETTINGS_FILE = "settings.json"
 UNDONE_FILE, RESIDUE_FILE = "undone-by-restore.json", "residue-erased.json"
 NOISE_SECRET = "noise-secret"
 """What the noise of released models is derived from (`server.noise_secret`)."""
+SUBJECT_KEY = "subject-key"
+"""The key of the hashes that stand for sample ids (`server.subject_key`)."""
 REPLACED, RESTORING = "replaced-", "restoring"
 SUPERLINK_DATABASE = Path("/var/lib/flower-unlearning/superlink.db")
 """Flower's own, beside the state directory, where deploy/ puts it."""
@@ -23,6 +25,7 @@ _OURS = (
     SETTINGS_FILE,
     UNDONE_FILE,
     NOISE_SECRET,
+    SUBJECT_KEY,
     RESIDUE_FILE,
     f"{LEDGER_FILE}*",
     f"{REPLACED}*",

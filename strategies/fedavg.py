@@ -23,6 +23,7 @@ from strategies.messages import (
     MEASURE,
     NOTICE,
     NUM_EXAMPLES,
+    SUBJECT_KEY,
     TRAIN,
     Json,
     beside_the_model,
@@ -39,6 +40,7 @@ from strategies.updates import check_norm, checked, over_the_median
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector, weighted_mean
+from unlearning.pseudonyms import SubjectKeys
 from unlearning.requests import NOTHING, Exclusions, Forget
 from unlearning.stores import Arrays
 from unlearning.untrusted import reason_of
@@ -64,6 +66,7 @@ class FedAvg(Strategy):
     A client is eligible unless it was forgotten (`exclusions`) or a request that would forget it is
     waiting (`withheld`); single samples and classes are left out by the client itself.
 
+    subject_keys: where sample ids are keyed hashes, the keys by which each client finds its own.
     combine: makes one model of the one before a round and its local ones; their mean by numbers of examples.
     takes_part: whether a client is asked in the round of a number; every one is, unless a preparation says so.
     models: number of examples and local model of each client of the last round, where `keeps_models` asks
@@ -79,6 +82,7 @@ class FedAvg(Strategy):
         self.exclusions = Exclusions()
         self.withheld = Exclusions()
         self.answers: Mapping[str, Mapping[str, str]] = {}
+        self.subject_keys: SubjectKeys | None = None
         self.outcome = RoundOutcome()
         self._counts: Mapping[str, int] = {}
         self.combine: Callable[[Vector, Mapping[str, tuple[int, Vector]]], Vector] = _mean
@@ -121,7 +125,10 @@ class FedAvg(Strategy):
 
     def site_values(self, client: str) -> Json:
         """What every message tells a client: what it must leave out, and answers to what it filed."""
-        values = exclusion_values(self.exclusions.of(client), self.withheld.of(client))
+        excluded, withheld = self.exclusions.of(client), self.withheld.of(client)
+        values = exclusion_values(excluded, withheld)
+        if self.subject_keys is not None and (excluded.sample_ids or withheld.sample_ids):
+            values[SUBJECT_KEY] = self.subject_keys.of(client).hex()
         answers = self.answers.get(client, {})
         return {**values, "answers": dict(answers)} if answers else values
 

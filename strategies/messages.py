@@ -48,6 +48,8 @@ SITE_REQUESTS = 20
 SITE_REQUEST_BYTES = 14 * 2**20
 """So much JSON they take at most; what is around them fits into the rest of `untrusted.MAX_JSON_BYTES`."""
 
+SUBJECT_KEY = "subject-key"
+"""The client's key of sample ids in a message that names some of its samples (`unlearning.pseudonyms`)."""
 PEAK_MEMORY = "peak-memory"
 """Under this key of its JSON a client's answer says what memory its work took at most."""
 

@@ -41,6 +41,7 @@ from unlearning.methods.method import (
     UnlearningState,
     num_retained,
 )
+from unlearning.pseudonyms import names_of, revealed
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.tasks import make_task
 from unlearning.untrusted import reason_of
@@ -98,7 +99,7 @@ class UnlearningStrategy(Strategy):
             for client in clients:
                 forgets[client] = forgets.get(client, NOTHING) | target.forget
         return {
-            client: forget
+            client: self._named(client, forget)
             for client, forget in sorted(forgets.items())
             if not self.fedavg.exclusions.is_forgotten(client)
         }
@@ -106,6 +107,13 @@ class UnlearningStrategy(Strategy):
     def concerns(self, client: str) -> bool:
         """Whether the client has something to forget."""
         return any(target.client_id in (None, client) for target in self.targets)
+
+    def _named(self, client: str, forget: Forget) -> Forget:
+        """`forget` with those ids in clear that the method's own preparation names: it compares them."""
+        keys = self.fedavg.subject_keys
+        if keys is None or self._kept is None or not forget.sample_ids:
+            return forget
+        return revealed(forget, names_of([keys.of(client)], self._kept.options.named_samples))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

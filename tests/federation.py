@@ -12,6 +12,7 @@ from server.checkpoints import CheckpointStore
 from server.ledger import Ledger
 from server.ledger_address import ledger_url
 from server.state import FederationState
+from server.subject_key import subject_keys
 from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings
 from unlearning.requests import DeletionRequest, Granularity, Target
@@ -69,7 +70,7 @@ class InProcessFederation:
     def ledger(self) -> Ledger:
         """The ledger, as the deletion service would open it."""
         if self._ledger is None:
-            self._ledger = Ledger.open(ledger_url(self.directory))
+            self._ledger = Ledger.open(ledger_url(self.directory), subject_keys(self.directory))
         return self._ledger
 
     def run(self, **changes: Any) -> FederationState:

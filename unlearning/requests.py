@@ -12,8 +12,10 @@ recovered model, once the gate has let it pass, and excludes the data for good; 
 forward, and what goes wrong is said in the report.
 """
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -104,6 +106,9 @@ NOTHING = Forget()
 class Target:
     """What one request asks to forget: a client, some of its samples, or a class everywhere.
 
+    num_samples: how many samples it names; where `sample_ids` is empty all the same, the ids were not loaded, or
+        are erased. Without being given it is the number of ids.
+
     Raises:
         InvalidRequest: the fields do not fit the granularity.
     """
@@ -112,8 +117,15 @@ class Target:
     client_id: str | None = None
     sample_ids: frozenset[str] = frozenset()
     class_label: int | None = None
+    num_samples: int = 0
 
     def __post_init__(self) -> None:
+        if type(self.num_samples) is not int:
+            raise InvalidRequest(
+                f"The number of samples is a whole number, got {str(self.num_samples)[:40]!r}."
+            )
+        if not self.num_samples:
+            object.__setattr__(self, "num_samples", len(self.sample_ids))
         needs_client = self.granularity is not Granularity.CLASS
         if needs_client and not self.client_id:
             raise InvalidRequest(f"A {self.granularity} deletion must name a client.")
@@ -125,16 +137,20 @@ class Target:
         if self.client_id is not None:
             _check_id("client id", self.client_id)
         if self.granularity is Granularity.SAMPLE:
-            if not self.sample_ids:
+            if self.num_samples < 1:
                 raise InvalidRequest("A sample deletion must name at least one sample id, got none.")
-            if len(self.sample_ids) > MAX_SAMPLE_IDS:
+            if self.num_samples > MAX_SAMPLE_IDS:
                 raise InvalidRequest(
                     f"A request may name at most {MAX_SAMPLE_IDS:,} sample ids, "
-                    f"got {len(self.sample_ids):,}. Split the list."
+                    f"got {self.num_samples:,}. Split the list."
+                )
+            if self.sample_ids and len(self.sample_ids) != self.num_samples:
+                raise InvalidRequest(
+                    f"The target counts {self.num_samples:,} samples and names {len(self.sample_ids):,}."
                 )
             for sample_id in self.sample_ids:
                 _check_id("sample id", sample_id)
-        elif self.sample_ids:
+        elif self.num_samples:
             raise InvalidRequest(f"A {self.granularity} deletion takes no sample ids.")
         if self.granularity is Granularity.CLASS:
             if self.class_label is None or self.class_label < 0:
@@ -157,6 +173,7 @@ class Target:
         if self.granularity is Granularity.CLIENT:
             return Forget(everything=True)
         if self.granularity is Granularity.SAMPLE:
+            assert self.sample_ids, "the ids must be loaded: to forget none of them is another thing"
             return Forget(sample_ids=self.sample_ids)
         assert self.class_label is not None
         return Forget(classes=frozenset({self.class_label}))
@@ -166,9 +183,13 @@ class Target:
         if self.granularity is Granularity.CLIENT:
             return f"client {self.client_id}"
         if self.granularity is Granularity.SAMPLE:
-            count = len(self.sample_ids)
+            count = self.num_samples
             return f"{count:,} sample{'s' if count != 1 else ''} of client {self.client_id}"
         return f"class {self.class_label} on every client"
+
+    def without_ids(self) -> "Target":
+        """The same target with the number of its samples only."""
+        return replace(self, sample_ids=frozenset(), num_samples=self.num_samples)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` is the inverse."""
@@ -176,6 +197,7 @@ class Target:
             "granularity": str(self.granularity),
             "client_id": self.client_id,
             "sample_ids": sorted(self.sample_ids),
+            "num_samples": self.num_samples,
             "class_label": self.class_label,
         }
 
@@ -187,7 +209,23 @@ class Target:
             client_id=value.get("client_id"),
             sample_ids=frozenset(value.get("sample_ids", ())),
             class_label=value.get("class_label"),
+            num_samples=value.get("num_samples", 0),
         )
+
+
+def listed_ids(sample_ids: Iterable[str]) -> str:
+    """The one text that stands for a set of ids: a JSON list, sorted, without blanks, letters as they are."""
+    return json.dumps(sorted(sample_ids), separators=(",", ":"), ensure_ascii=False)
+
+
+def hash_of_ids(sample_ids: Iterable[str]) -> str:
+    """SHA-256 of `listed_ids` as 64 hexadecimal digits. It hides nothing of ids that can be guessed."""
+    return hash_of_text(listed_ids(sample_ids))
+
+
+def hash_of_text(listed: str) -> str:
+    """`hash_of_ids` of a list that is a text already."""
+    return hashlib.sha256(listed.encode()).hexdigest()
 
 
 def _check_id(kind: str, value: str) -> None:

@@ -15,6 +15,7 @@ from server.api.deletion_pb2_grpc import DeletionServiceStub
 from server.api.errors import ServiceUnavailable, error_of
 from server.api.tls import TlsFiles, is_loopback
 from server.ledger import Event, Refusal, RoundRecord
+from server.ledger.records import request_number
 from server.plans import Plan
 from unlearning.requests import DeletionRequest, Status, Target
 
@@ -23,6 +24,8 @@ DEFAULT_TIMEOUT_S = 30.0
 _PART_BYTES = 512 * 1024
 # For a list of samples that goes in parts.
 UPLOAD_TIMEOUT_S = 330.0
+LIST_PAGE = 1000
+"""How many requests the service lists at once (deletion.proto)."""
 # How long a broken watch waits for the service to come back; a supervisor restarts it sooner.
 RECONNECT_S = 60.0
 # The service says what it takes; this bounds what the command line is ready to receive.
@@ -42,6 +45,7 @@ class Report:
 class LedgerCheck:
     """The first event that does not follow from those before it, if any; and the newest event.
 
+    problem: what does not fit, of events or of the rows that they commit to; "" where all does.
     hash: of the event that was asked for; "" where there is none.
     """
 
@@ -49,6 +53,7 @@ class LedgerCheck:
     head_sequence: int
     head_hash: str
     hash: str
+    problem: str = ""
 
 
 class DeletionClient:
@@ -134,7 +139,13 @@ class DeletionClient:
         """The requests in order of arrival, of these statuses and this client where given."""
         names = [str(status) for status in statuses]
         message = pb.ListRequestsRequest(statuses=names, client_id=client_id)
-        return [convert.request_of(item) for item in self._call("ListRequests", message).requests]
+        found: list[DeletionRequest] = []
+        while True:
+            page = self._call("ListRequests", message).requests
+            found += [convert.request_of(item) for item in page]
+            if len(page) < LIST_PAGE:
+                return found
+            message.after = request_number(page[-1].id)
 
     def watch(self, request_id: str) -> Iterator[DeletionRequest | Event | RoundRecord]:
         """The request, its events and the federation's rounds as they happen; last, the request again.
@@ -202,7 +213,10 @@ class DeletionClient:
         """Check the hash chain of the ledger's events, and ask for the hash of one."""
         answer = self._call("VerifyLedger", pb.VerifyLedgerRequest(sequence=sequence))
         first_broken = answer.first_broken if answer.HasField("first_broken") else None
-        return LedgerCheck(first_broken, answer.head_sequence, answer.head_hash, answer.hash)
+        problem = answer.problem
+        if first_broken is not None and not problem:  # of an earlier service
+            problem = f"Event {first_broken} does not follow from those before it."
+        return LedgerCheck(first_broken, answer.head_sequence, answer.head_hash, answer.hash, problem)
 
     def _call(self, name: str, message: Any, *, timeout_s: float = 0.0) -> Any:
         try:

@@ -50,6 +50,7 @@ def target_message(target: Target, *, without_ids: bool = False) -> pb.Target:
         client_id=target.client_id or "",
         sample_ids=() if without_ids else sorted(target.sample_ids),
         class_label=target.class_label,
+        num_samples=target.num_samples,
     )
 
 
@@ -76,6 +77,8 @@ def target_of(message: pb.Target, sample_ids: Sequence[str] | None = None) -> Ta
         client_id=message.client_id or None,
         sample_ids=distinct,
         class_label=message.class_label if message.HasField("class_label") else None,
+        # Of an answer, which has no ids; what is filed counts by its ids, which may come in parts.
+        num_samples=0 if distinct else message.num_samples,
     )
 
 

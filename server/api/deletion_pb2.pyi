@@ -10,16 +10,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Target(_message.Message):
-    __slots__ = ("granularity", "client_id", "sample_ids", "class_label")
+    __slots__ = ("granularity", "client_id", "sample_ids", "class_label", "num_samples")
     GRANULARITY_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_IDS_FIELD_NUMBER: _ClassVar[int]
     CLASS_LABEL_FIELD_NUMBER: _ClassVar[int]
+    NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     granularity: str
     client_id: str
     sample_ids: _containers.RepeatedScalarFieldContainer[str]
     class_label: int
-    def __init__(self, granularity: _Optional[str] = ..., client_id: _Optional[str] = ..., sample_ids: _Optional[_Iterable[str]] = ..., class_label: _Optional[int] = ...) -> None: ...
+    num_samples: int
+    def __init__(self, granularity: _Optional[str] = ..., client_id: _Optional[str] = ..., sample_ids: _Optional[_Iterable[str]] = ..., class_label: _Optional[int] = ..., num_samples: _Optional[int] = ...) -> None: ...
 
 class DeletionRequest(_message.Message):
     __slots__ = ("id", "idempotency_key", "target", "method", "parameters_json", "submitted_by", "status", "reason", "retryable", "attempts", "created_at", "updated_at", "result_json", "submitted_role")
@@ -88,12 +90,14 @@ class GetRequestRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class ListRequestsRequest(_message.Message):
-    __slots__ = ("statuses", "client_id")
+    __slots__ = ("statuses", "client_id", "after")
     STATUSES_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     statuses: _containers.RepeatedScalarFieldContainer[str]
     client_id: str
-    def __init__(self, statuses: _Optional[_Iterable[str]] = ..., client_id: _Optional[str] = ...) -> None: ...
+    after: int
+    def __init__(self, statuses: _Optional[_Iterable[str]] = ..., client_id: _Optional[str] = ..., after: _Optional[int] = ...) -> None: ...
 
 class ListRequestsResponse(_message.Message):
     __slots__ = ("requests",)
@@ -306,13 +310,15 @@ class VerifyLedgerRequest(_message.Message):
     def __init__(self, sequence: _Optional[int] = ...) -> None: ...
 
 class VerifyLedgerResponse(_message.Message):
-    __slots__ = ("first_broken", "head_sequence", "head_hash", "hash")
+    __slots__ = ("first_broken", "head_sequence", "head_hash", "hash", "problem")
     FIRST_BROKEN_FIELD_NUMBER: _ClassVar[int]
     HEAD_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     HEAD_HASH_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
     first_broken: int
     head_sequence: int
     head_hash: str
     hash: str
-    def __init__(self, first_broken: _Optional[int] = ..., head_sequence: _Optional[int] = ..., head_hash: _Optional[str] = ..., hash: _Optional[str] = ...) -> None: ...
+    problem: str
+    def __init__(self, first_broken: _Optional[int] = ..., head_sequence: _Optional[int] = ..., head_hash: _Optional[str] = ..., hash: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...

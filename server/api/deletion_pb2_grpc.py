@@ -183,7 +183,7 @@ class DeletionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def VerifyLedger(self, request, context):
-        """Checks the hash chain of all events.
+        """Checks the hash chain of all events, and every row that they commit to.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
 from server.api.access import Caller, Role
-from server.ledger import LimitExceeded
+from server.ledger import LimitExceeded, Quota
 from unlearning.errors import ConfigurationError
 from unlearning.requests import MAX_SAMPLE_IDS
 
@@ -31,6 +31,7 @@ class Limits:
     max_watchers: `watch` streams of clients and officers together, each max_watchers_per_caller.
     max_uploads: lists of samples on their way in parts, one of each client.
     sample_ids_per_day: in such lists, of each client, with a day's worth at once; counted since the service started.
+    max_requests_per_day, max_samples_per_day: filed by one client within 24 hours, cancelled ones included.
     """
 
     max_message_mib: float = 1.0
@@ -40,6 +41,8 @@ class Limits:
     max_calls_per_caller: int = 8
     body_timeout_s: float = 10.0
     max_open_requests: int = 1000
+    max_requests_per_day: int = Quota().requests_per_day
+    max_samples_per_day: int = Quota().samples_per_day
     max_watchers: int = 32
     max_watchers_per_caller: int = 4
     max_uploads: int = 2
@@ -63,6 +66,11 @@ class Limits:
     def max_message_bytes(self) -> int:
         """The largest message that a caller may send."""
         return int(self.max_message_mib * MEBIBYTE)
+
+    @property
+    def quota(self) -> Quota:
+        """What one client may file within 24 hours."""
+        return Quota(requests_per_day=self.max_requests_per_day, samples_per_day=self.max_samples_per_day)
 
     def check_size(self, size_bytes: int) -> None:
         """Refuse a message that is too large.

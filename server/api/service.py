@@ -68,6 +68,7 @@ class DeletionService:
                 now=self._clock(),
                 by_operator=caller.is_operator,
                 max_open=self._limits.max_open_requests,
+                quota=self._limits.quota if caller.is_client else None,
             )
         except (ConflictingRequest, UnknownClient) as exc:
             self._refuse_discreetly(caller, request.idempotency_key, exc)
@@ -91,8 +92,13 @@ class DeletionService:
                 f"A client sees its own requests only: {caller.name!r} asked for those of {client_id[:40]!r}. "
                 "Leave the client out."
             )
+        if request.after < 0:
+            raise InvalidRequest(f"The list begins after a request's number, got {request.after}.")
         found = self._ledger.list_requests(
-            statuses=_statuses(request.statuses) or None, client_id=client_id or None
+            statuses=_statuses(request.statuses) or None,
+            client_id=client_id or None,
+            after=request.after,
+            limit=_PAGE,
         )
         return pb.ListRequestsResponse(requests=[convert.request_message(item) for item in found])
 
@@ -111,7 +117,8 @@ class DeletionService:
         """Schedule a failed request again, if it could still be filed today."""
         known = self._ledger.get(request.id)
         if known.status is Status.FAILED:
-            check_admissible(self._ledger, known.target, method=known.method, parameters=known.parameters)
+            target = self._ledger.target_of(known) if known.retryable else known.target
+            check_admissible(self._ledger, target, method=known.method, parameters=known.parameters)
         points = request.accept_score_loss
         if not 0 <= points <= 100:
             raise InvalidRequest(f"accept_score_loss: between 0 and 100 points can be lost, got {points:g}.")
@@ -139,12 +146,12 @@ class DeletionService:
         self, request: pb.ListClientsRequest, caller: Caller
     ) -> pb.ListClientsResponse:
         """Every client that ever took part, and how much of it was forgotten."""
-        forgotten = self._ledger.exclusions()
+        forgotten, samples = self._ledger.forgotten_clients(), self._ledger.num_forgotten_samples()
         statuses = [
             convert.ClientStatus(
                 client,
-                forgotten=forgotten.is_forgotten(client.client_id),
-                num_forgotten_samples=len(forgotten.of(client.client_id).sample_ids),
+                forgotten=client.client_id in forgotten,
+                num_forgotten_samples=samples.get(client.client_id, 0),
             )
             for client in self._ledger.clients()
         ]
@@ -181,11 +188,13 @@ class DeletionService:
     def VerifyLedger(  # noqa: N802
         self, request: pb.VerifyLedgerRequest, caller: Caller
     ) -> pb.VerifyLedgerResponse:
-        """Check the hash chain of the events, and give the hash of one."""
-        first_broken = self._ledger.verify_chain()
+        """Check the events' chain and all rows that it commits to, and give the hash of one event."""
         sequence, digest = self._ledger.event_head()
+        problem = self._ledger.verify()
+        first_broken = self._ledger.verify_chain() if problem else None
         return pb.VerifyLedgerResponse(
             first_broken=first_broken,
+            problem=problem,
             head_sequence=sequence,
             head_hash=digest,
             hash=self._ledger.event_hash(request.sequence),

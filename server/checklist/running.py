@@ -143,10 +143,10 @@ def connects(host: str, port: int, timeout_s: float = 3.0) -> bool:
 
 
 def _check_open_ledger(ledger: Ledger, kind: str, now: datetime) -> Iterator[Finding]:
-    broken = ledger.verify_chain()
-    if broken is not None:
+    broken = ledger.verify()
+    if broken:
         yield problem(
-            f"Event {broken} of the ledger was changed afterwards, or one before it is missing.",
+            f"The ledger was changed past this program. {broken}",
             "Somebody or a fault wrote to the database past this program: keep a copy, restore a backup.",
         )
     else:

@@ -1,15 +1,25 @@
 """The ledger: every deletion request, what happened to it, and what was forgotten for good.
 
-Import from here: `Ledger`, the records `ClientRecord`, `RoundRecord`, `Event`, `Refusal`,
+Import from here: `Ledger`, the records `ClientRecord`, `RoundRecord`, `Event`, `Refusal`, `Quota`,
 and the errors `LedgerUnavailable`, `LimitExceeded`. It is one SQLite file or one PostgreSQL database,
 shared by every process of the server host. Its invariants live in the database (migrations/), not
-only in this code. The events are chained by hashes (chain.py).
+only in this code. The events are chained by hashes (chain.py) and commit to all other rows (seals.py).
 
-This package may import `unlearning.requests` and `unlearning.errors`, nothing else of the project.
+This package may import `unlearning.requests`, `unlearning.pseudonyms` and `unlearning.errors`, nothing else of the
+project.
 """
 
 from server.ledger.database import LedgerUnavailable
-from server.ledger.records import ClientRecord, Event, LimitExceeded, Refusal, RoundRecord
+from server.ledger.records import ClientRecord, Event, LimitExceeded, Quota, Refusal, RoundRecord
 from server.ledger.store import Ledger
 
-__all__ = ["ClientRecord", "Event", "Ledger", "LedgerUnavailable", "LimitExceeded", "Refusal", "RoundRecord"]
+__all__ = [
+    "ClientRecord",
+    "Event",
+    "Ledger",
+    "LedgerUnavailable",
+    "LimitExceeded",
+    "Quota",
+    "Refusal",
+    "RoundRecord",
+]

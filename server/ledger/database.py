@@ -9,7 +9,7 @@ sequence numbers.
 import contextlib
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -54,14 +54,28 @@ class Database:
         self._engine.dispose()
 
     @contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
-        """A transaction that only reads.
+    def reading(self, *, at_one_moment: bool = False) -> Iterator[sa.Connection]:
+        """A transaction that only reads; where asked for, all of it sees the database as of one moment.
 
         Raises:
             LedgerUnavailable: the database cannot be read.
         """
-        with self._translated(), self._engine.begin() as connection:
-            yield connection
+        with self._translated(), self._engine.connect() as connection:
+            if at_one_moment and connection.dialect.name == "postgresql":  # SQLite reads so anyway
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
+
+    def compact(self) -> None:
+        """Have SQLite write its file anew, without what was erased in it; PostgreSQL does so by itself (VACUUM).
+
+        Raises:
+            LedgerUnavailable: somebody else uses the database.
+        """
+        if self._engine.dialect.name == "sqlite":
+            with self._translated(), closing(self._engine.raw_connection()) as connection:
+                connection.execute("VACUUM")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
@@ -164,6 +178,7 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")  # a commit is on disk when it returns
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA secure_delete = ON")  # what is erased is overwritten
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,6 +15,9 @@ from unlearning.requests import DeletionRequest, Status, Target
 SUBMITTED, MOVED = "submitted", "moved"
 ACCEPTED_LOSS = "accepted_score_loss"
 """Under this key the event of a retry says how many points of score the model may lose this time."""
+SEALED = "sealed"
+"""The kind of the federation's own events, which commit to rows of other tables (`server.ledger.seals`)."""
+DAY = timedelta(days=1)
 
 
 class LimitExceeded(RequestError):
@@ -22,9 +25,22 @@ class LimitExceeded(RequestError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """How much one submitter may file within 24 hours, in requests and in sample ids; the ledger keeps both for good.
+
+    A deletion takes minutes and a target has one open request, so 100 requests a day are more than can be carried
+    out; a million ids is the longest list that one request may have.
+    """
+
+    requests_per_day: int = 100
+    samples_per_day: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One thing that happened to a request; never changed, never removed.
 
+    request_id: "" of an event of the federation, which has the kind `sealed`.
     kind: `submitted`, `moved` (then from_status and to_status are set), or the word of a note.
     actor: who did it: a person's name or the holder of the fence.
     """
@@ -114,7 +130,7 @@ def request_of(row: sa.Row[Any]) -> DeletionRequest:
     return DeletionRequest(
         id=request_id(row.number),
         idempotency_key=row.idempotency_key,
-        target=Target.from_json(row.target),
+        target=Target.from_json({**row.target, "num_samples": row.num_samples}),
         method=row.method,
         parameters=row.parameters,
         submitted_by=row.submitted_by,
@@ -133,7 +149,7 @@ def event_of(row: sa.Row[Any]) -> Event:
     """A row of `events`."""
     return Event(
         sequence=row.sequence,
-        request_id=request_id(row.request_number),
+        request_id="" if row.request_number is None else request_id(row.request_number),
         kind=row.kind,
         from_status=Status(row.from_status) if row.from_status else None,
         to_status=Status(row.to_status) if row.to_status else None,

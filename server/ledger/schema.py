@@ -63,6 +63,7 @@ requests = sa.Table(
     sa.Column("updated_at", UtcDateTime, nullable=False),
     sa.Column("result", sa.JSON, nullable=False),
     sa.Column("submitted_role", sa.String(20), nullable=True),  # of a certificate; null in older requests
+    sa.Column("num_samples", sa.Integer, nullable=False),  # their ids are in request_samples
     sqlite_autoincrement=True,  # the number of a request is never given again
 )
 
@@ -78,11 +79,26 @@ sa.Index(
 # How many open requests somebody has is asked with each new one.
 sa.Index("ix_requests_submitted_by_status", requests.c.submitted_by, requests.c.status)
 
+# How much somebody has filed lately is asked with each new one.
+sa.Index("ix_requests_submitted_by_created_at", requests.c.submitted_by, requests.c.created_at)
+
+request_samples = sa.Table(
+    "request_samples",
+    metadata,
+    sa.Column("request_number", sa.ForeignKey("requests.number"), primary_key=True, autoincrement=False),
+    sa.Column("sha256", sa.String(64), nullable=False),  # of sample_ids; "" of ids of before it was kept
+    sa.Column(
+        "is_keyed", sa.Boolean, nullable=False
+    ),  # whether the ids are keyed hashes (unlearning.pseudonyms)
+    sa.Column("sample_ids", sa.Text, nullable=True),  # unlearning.requests.listed_ids; null once given back
+)
+
 events = sa.Table(
     "events",
     metadata,
     sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),  # chain.append gives it
-    sa.Column("request_number", sa.ForeignKey("requests.number"), nullable=False, index=True),
+    # null: of the federation, such as a round's
+    sa.Column("request_number", sa.ForeignKey("requests.number"), nullable=True, index=True),
     sa.Column("kind", sa.String(100), nullable=False),
     sa.Column("from_status", sa.String(20), nullable=True),
     sa.Column("to_status", sa.String(20), nullable=True),

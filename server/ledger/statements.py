@@ -6,10 +6,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import chain, schema
+from server.ledger import chain, samples, schema, seals
 from server.ledger.records import (
+    DAY,
     MOVED,
     LimitExceeded,
+    Quota,
     as_json,
     no_such_request,
     request_number,
@@ -93,6 +95,34 @@ def exclude(connection: sa.Connection, request: DeletionRequest, now: datetime) 
         connection.execute(sa.insert(table).values(request_number=number, at=now))
 
 
+def refuse_if_over_quota(
+    connection: sa.Connection,
+    submitted_by: str,
+    submitted_role: str | None,
+    num_samples: int,
+    quota: Quota,
+    now: datetime,
+) -> None:
+    """Refuse a request with which somebody has filed more than the quota within 24 hours; all that was filed counts.
+
+    Raises:
+        LimitExceeded: it is more.
+    """
+    count, named = connection.execute(
+        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_requests.c.num_samples), 0)).where(
+            _requests.c.submitted_by == submitted_by,
+            _requests.c.submitted_role.is_not_distinct_from(submitted_role),
+            _requests.c.created_at > now - DAY,
+        )
+    ).one()
+    if count + 1 > quota.requests_per_day or named + num_samples > quota.samples_per_day:
+        raise LimitExceeded(
+            f"{submitted_by!r} has filed {count:,} requests naming {named:,} samples within 24 hours, cancelled ones "
+            f"included; with this one it would be over the quota of {quota.requests_per_day:,} requests and "
+            f"{quota.samples_per_day:,} samples. Try again tomorrow, or ask the federation's operator to file it."
+        )
+
+
 def fence_holder(connection: sa.Connection, token: int) -> str:
     """Who holds the fence, if `token` is the newest one.
 
@@ -119,22 +149,32 @@ def write_move(
     detail: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> DeletionRequest:
-    """Change the status and record it; `changes` are further columns of the request."""
+    """Change the status and record it; `changes` are further columns of the request.
+
+    A request that is over without anything being forgotten gives its sample ids back.
+    """
     number = request_number(request.id)
     values = {"status": str(to), "reason": reason, "retryable": False, "updated_at": now, **changes}
     row = connection.execute(
         sa.update(_requests).where(_requests.c.number == number).values(values).returning(*_requests.c)
     ).one()
+    if to is Status.CANCELLED or (to is Status.FAILED and not row.retryable):
+        samples.give_back(connection, number)
     append_event(
         connection,
         number,
         MOVED,
         actor=actor,
-        detail={**(detail or {}), **({"reason": reason} if reason else {})},
+        detail={**(detail or {}), **({"reason": reason} if reason else {}), **sealed(connection, row)},
         now=now,
         move=(request.status, to),
     )
     return request_of(row)
+
+
+def sealed(connection: sa.Connection, row: sa.Row[Any]) -> dict[str, str]:
+    """What an event's details say of its request's row as it stands now."""
+    return {seals.REQUEST_SHA256: seals.request_hash(connection, row)}
 
 
 def append_event(

@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from server.ledger import chain, schema, statements
+from server.ledger import chain, check, counts, samples, schema, seals, statements, takeover
 from server.ledger.database import Database
 from server.ledger.records import (
     ACCEPTED_LOSS,
     SUBMITTED,
     ClientRecord,
     Event,
+    Quota,
     Refusal,
     RoundRecord,
     as_json,
@@ -29,6 +30,7 @@ from server.ledger.records import (
     round_of,
 )
 from unlearning.errors import ConflictingRequest, IllegalMove
+from unlearning.pseudonyms import SubjectKeys
 from unlearning.requests import (
     LEGAL_MOVES,
     DeletionRequest,
@@ -49,20 +51,40 @@ class Ledger:
     One object serves several threads; several processes may open the same database.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, keys: SubjectKeys | None = None) -> None:
         self._database = database
+        self._keys = keys
 
     @classmethod
-    def open(cls, url: str) -> "Ledger":
+    def open(cls, url: str, keys: SubjectKeys | None = None) -> "Ledger":
         """Open, and where needed create or migrate, the ledger at a SQLite or PostgreSQL URL.
 
+        keys: of the federation (`server.subject_key`), for processes that file requests or carry them out: sample
+            ids are then kept as keyed hashes, also those that stand here in clear. Without, they are kept as given.
+
         Raises:
-            ConfigurationError: the URL is not one of a durable SQLite or PostgreSQL database.
+            ConfigurationError: the URL is not one of a durable SQLite or PostgreSQL database, or the ledger's
+                ids were hashed with another key.
             LedgerUnavailable: the database cannot be reached or written.
         """
         database = Database(url)
-        database.migrate()
-        return cls(database)
+        try:
+            database.migrate()
+            if keys is not None:
+                takeover.key_all(database, keys)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database, keys)
+
+    @property
+    def keys(self) -> SubjectKeys | None:
+        """The keys of sample ids, if the ledger was opened with them."""
+        return self._keys
+
+    def keyed(self, target: Target) -> Target:
+        """`target` as this ledger names samples."""
+        return target if self._keys is None else self._keys.target(target)
 
     def close(self) -> None:
         """Close every connection."""
@@ -81,20 +103,26 @@ class Ledger:
         idempotency_key: str,
         now: datetime,
         max_open: int | None = None,
+        quota: Quota | None = None,
     ) -> DeletionRequest:
         """Write a new request down, or return the one that this key has already made.
 
         max_open: how many open requests `submitted_by` in this role may have, this one included.
+        quota: how much it may file within 24 hours.
 
         Raises:
             ConflictingRequest: the key made another request, or one for this target is open.
-            LimitExceeded: `submitted_by` has too many open requests.
+            LimitExceeded: `submitted_by` has too many open requests, or is over its quota.
         """
-        parameters = as_json(parameters)
+        target, parameters = self.keyed(target), as_json(parameters)
         with self._database.writing() as connection:
             known = statements.find(connection, idempotency_key)
             if known is not None:
-                if (known.target, known.method, known.parameters) == (target, method, parameters):
+                number = request_number(known.id)
+                asked = (known.target, known.method, known.parameters)
+                if asked == (target.without_ids(), method, parameters) and samples.are_of(
+                    connection, number, target
+                ):
                     return known
                 raise ConflictingRequest(
                     f"The idempotency key belongs to request {known.id} "
@@ -104,12 +132,16 @@ class Ledger:
             statements.refuse_if_open(connection, target.key)
             if max_open is not None:
                 statements.refuse_if_too_many_open(connection, submitted_by, submitted_role, max_open)
+            if quota is not None:
+                statements.refuse_if_over_quota(
+                    connection, submitted_by, submitted_role, target.num_samples, quota, now
+                )
             row = connection.execute(
                 sa.insert(_requests)
                 .values(
                     idempotency_key=idempotency_key,
                     target_key=target.key,
-                    target=target.to_json(),
+                    target=_without_samples(target),
                     client_id=target.client_id,
                     method=method,
                     parameters=parameters,
@@ -122,11 +154,16 @@ class Ledger:
                     created_at=now,
                     updated_at=now,
                     result={},
+                    num_samples=target.num_samples,
                 )
                 .returning(*_requests.c)
             ).one()
+            samples.insert(connection, row.number, target)
             last_round = connection.scalar(sa.select(sa.func.max(schema.rounds.c.sequence))) or 0
-            detail = {"last_round_sequence": last_round}  # where watching the rounds begins
+            detail = {
+                "last_round_sequence": last_round,  # where watching the rounds begins
+                **statements.sealed(connection, row),
+            }
             statements.append_event(
                 connection, row.number, SUBMITTED, actor=submitted_by, detail=detail, now=now
             )
@@ -160,11 +197,35 @@ class Ledger:
         with self._database.reading() as connection:
             return statements.find(connection, idempotency_key)
 
+    def target_of(self, request: DeletionRequest) -> Target:
+        """What a request asks to forget, with the ids of its samples; requests as such are read without them.
+
+        Raises:
+            IllegalMove: it has given its ids back, because it is over.
+        """
+        with self._database.reading() as connection:
+            target = samples.loaded(connection, request_number(request.id), request.target, self._keys)
+        if target.num_samples and not target.sample_ids:
+            raise IllegalMove(
+                f"Request {request.id} is {request.status}, and the ids of its samples are erased. File it anew."
+            )
+        return target
+
     def list_requests(
-        self, *, statuses: Iterable[Status] | None = None, client_id: str | None = None
+        self,
+        *,
+        statuses: Iterable[Status] | None = None,
+        client_id: str | None = None,
+        after: int = 0,
+        limit: int | None = None,
     ) -> list[DeletionRequest]:
-        """The requests in order of arrival, of these statuses and this client where given."""
-        query = sa.select(_requests).order_by(_requests.c.number)
+        """The requests in order of arrival, of these statuses and this client where given, without sample ids.
+
+        after, limit: those after the request of a number, and how many at most.
+        """
+        query = sa.select(_requests).where(_requests.c.number > after).order_by(_requests.c.number)
+        if limit is not None:
+            query = query.limit(limit)
         if statuses is not None:
             query = query.where(_requests.c.status.in_([str(status) for status in statuses]))
         if client_id is not None:
@@ -250,10 +311,32 @@ class Ledger:
             newest = connection.scalar(sa.select(sa.func.max(schema.events.c.sequence)))
         return newest or 0
 
+    def status_counts(self) -> dict[Status, tuple[int, datetime]]:
+        """How many requests there are in each state that has any, and since when the oldest is in it."""
+        with self._database.reading() as connection:
+            return counts.by_status(connection)
+
+    def forgotten_clients(self) -> frozenset[str]:
+        """The clients that were forgotten whole."""
+        with self._database.reading() as connection:
+            return counts.forgotten_clients(connection)
+
+    def num_forgotten_samples(self) -> dict[str, int]:
+        """How many samples of each client its deletions named; one that two deletions name counts twice."""
+        with self._database.reading() as connection:
+            return counts.forgotten_samples(connection)
+
+    def last_request_event_sequence(self) -> int:
+        """The sequence number of the newest event of a request; 0 where there is none."""
+        of_requests = sa.select(schema.events.c.sequence).where(schema.events.c.request_number.is_not(None))
+        newest = of_requests.order_by(schema.events.c.sequence.desc()).limit(1)
+        with self._database.reading() as connection:
+            return connection.scalar(newest) or 0
+
     def exclusions(self, *, concerning: Target | None = None) -> Exclusions:
-        """Everything that has been forgotten for good; or of it, what can concern one target."""
+        """Everything that has been forgotten for good, with all sample ids; or of it, what can concern one target."""
         query = (
-            sa.select(_requests.c.target)
+            sa.select(_requests)
             .join(schema.exclusions, schema.exclusions.c.request_number == _requests.c.number)
             .order_by(_requests.c.number)
         )
@@ -262,7 +345,10 @@ class Ledger:
                 sa.or_(_requests.c.client_id == concerning.client_id, _requests.c.client_id.is_(None))
             )
         with self._database.reading() as connection:
-            targets = [Target.from_json(value) for value in connection.scalars(query)]
+            targets = [
+                samples.loaded(connection, row.number, request_of(row).target, self._keys)
+                for row in connection.execute(query).all()
+            ]
         return Exclusions().including(targets)
 
     def newest(self) -> tuple[int, int]:
@@ -292,6 +378,11 @@ class Ledger:
         with self._database.reading() as connection:
             return chain.first_broken(connection)
 
+    def verify(self) -> str:
+        """Check the chain and all that it commits to: what does not fit, in one sentence; empty where all fits."""
+        with self._database.reading(at_one_moment=True) as connection:
+            return check.first_problem(connection)
+
     # What was refused
 
     def record_refusals(self, refusals: Iterable[Refusal]) -> None:
@@ -309,7 +400,10 @@ class Ledger:
         ]
         if rows:
             with self._database.writing() as connection:
-                connection.execute(sa.insert(schema.refusals), rows)
+                insert = sa.insert(schema.refusals).returning(*schema.refusals.c)
+                written = connection.execute(insert, rows).all()
+                written = sorted(written, key=lambda row: row.sequence)
+                seals.seal_rows(connection, schema.refusals, written, rows[-1]["at"])
 
     def refusals(self, *, after: int = 0, limit: int = 1000, caller: str | None = None) -> list[Refusal]:
         """The newest `limit` refusals with a sequence number above `after`, in order; of one caller if given."""
@@ -337,6 +431,7 @@ class Ledger:
                 known = connection.execute(sa.update(table).where(table.c.key == key).values(values))
                 if known.rowcount == 0:
                     connection.execute(sa.insert(table).values(key=key, **values))
+            seals.seal_whole(connection, table, now)
 
     def facts(self) -> dict[str, Any]:
         """The newest value of every fact that a ServerApp wrote down; empty before the first start."""
@@ -356,6 +451,7 @@ class Ledger:
                 .values(token=fence.c.token + 1, holder=holder, acquired_at=now)
                 .returning(fence.c.token)
             )
+            seals.seal_whole(connection, fence, now)
         assert token is not None, "the first migration creates the fence's row"
         return token
 
@@ -490,6 +586,7 @@ class Ledger:
                 )
                 .returning(*schema.rounds.c)
             ).one()
+            seals.seal_rows(connection, schema.rounds, [row], record.at)
         return round_of(row)
 
     def rounds(self, *, after: int = 0, limit: int = 1000) -> list[RoundRecord]:
@@ -503,6 +600,15 @@ class Ledger:
     def all_rounds(self, *, after: int = 0) -> Iterator[RoundRecord]:
         """All rounds with a sequence number above `after`, in order, read page by page."""
         return _all_pages(lambda number: self.rounds(after=number, limit=_PAGE_SIZE), after=after)
+
+
+def _without_samples(target: Target) -> dict[str, Any]:
+    """The target as its own column has it."""
+    return {
+        "granularity": str(target.granularity),
+        "client_id": target.client_id,
+        "class_label": target.class_label,
+    }
 
 
 def _all_pages(read: Callable[[int], list[_Numbered]], *, after: int) -> Iterator[_Numbered]:

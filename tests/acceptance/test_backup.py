@@ -200,7 +200,11 @@ def test_what_the_manifest_does_not_name_is_not_restored(backup, tmp_path):
     (backup / "state" / "added.json").write_text("{}")
     (backup / "state" / "link.json").symlink_to(tmp_path / "elsewhere")
     brought_back(backup, tmp_path / "new")
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["ledger.db", "settings.json"]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
+        "ledger.db",
+        "settings.json",
+        "subject-key",
+    ]
 
 
 @pytest.mark.parametrize("name", ["state", "state/settings.json"])

@@ -27,7 +27,7 @@ from tests.federation import DEFAULTS, InProcessFederation, client
 from unlearning.errors import ConfigurationError, MethodFailed
 from unlearning.methods import METHODS, Method
 from unlearning.methods.puf import Puf
-from unlearning.requests import Granularity, Status, Target
+from unlearning.requests import Granularity, Status, Target, hash_of_ids
 from unlearning.tasks import load_site
 from unlearning.verification.verdict import Finding
 
@@ -62,6 +62,8 @@ class Case(NamedTuple):
             "public-key": self.keys / PUBLIC_KEY,
             "report": self.report / "report.json",
             "model": self.model,
+            "samples": self.state.parent / "ids.txt",
+            "subject-key": self.state / "subject-key",
             "ledger": ledger_url(self.state),
             "replay": self.state / "replay" / "r-000001",
         }
@@ -114,9 +116,11 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Case:
     settings = RunSettings.from_run_config(
         {**DEFAULTS, **{k.replace("_", "-"): v for k, v in SETTINGS.items()}}
     )
-    ids = load_site(settings.task(), 2).train.ids.tolist()
-    samples = Target(Granularity.SAMPLE, "2", frozenset(ids[:3]))
-    return certified(tmp_path_factory.mktemp("certified"), samples, "puf-special", settings={}, parameters={})
+    ids = load_site(settings.task(), 2).train.ids.tolist()[:3]
+    samples = Target(Granularity.SAMPLE, "2", frozenset(ids))
+    directory = tmp_path_factory.mktemp("certified")
+    (directory / "ids.txt").write_text("\n".join(ids), encoding="utf-8")
+    return certified(directory, samples, "puf-special", settings={}, parameters={})
 
 
 @pytest.fixture
@@ -135,12 +139,12 @@ def refused(case: Case, of: str, *words: str) -> None:
 
 
 def test_a_deletion_is_certified_and_everything_holds(original: Case) -> None:
-    """Signature, report, model, ledger and replay."""
+    """Signature, report, model, samples, ledger and replay."""
     result = original.verify()
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
-    assert [line.split(":")[0].split() for line in lines[2:7]] == [
-        ["holds", of] for of in ("signature", "report", "model", "ledger", "replay")
+    assert [line.split(":")[0].split() for line in lines[2:8]] == [
+        ["holds", of] for of in ("signature", "report", "model", "samples", "ledger", "replay")
     ]
     assert lines[-1] == "The certificate holds."
 
@@ -165,15 +169,66 @@ def test_it_says_what_report_ledger_and_request_say(original: Case) -> None:
 
 
 def test_ids_of_samples_stay_out(original: Case) -> None:
-    """Only their number and the hash of their list are in."""
+    """Only their number is in, and a commitment that nobody can test without the key."""
     request = original.content()["request"]
     assert request["num_samples"] == 3
-    assert len(request["sample_ids_sha256"]) == 64
-    ledger = Ledger.open(ledger_url(original.state))
-    ids = ledger.get("r-000001").target.sample_ids
-    ledger.close()
-    content = original.certificate.read_text(encoding="utf-8")
-    assert [name for name in ids if f'"{name}"' in content] == []
+    assert len(request["sample_ids_commitment"]) == 64
+    ids = (original.state.parent / "ids.txt").read_text(encoding="utf-8").split()
+    plain = [hash_of_ids(ids), *(hash_of_ids([name]) for name in ids)]
+    assert [digest for digest in plain if digest in original.certificate.read_text(encoding="utf-8")] == []
+
+
+def test_no_file_has_the_ids_of_forgotten_samples_in_clear(original: Case) -> None:
+    """Ledger, checkpoints, reports, inputs of the replay and the clients' tombstones have keyed hashes."""
+    ids = (original.state.parent / "ids.txt").read_text(encoding="utf-8").split()
+    files = [path for path in original.state.rglob("*") if path.is_file()]
+    assert {"ledger.db", "tombstones.json", "certificate.json"} <= {path.name for path in files}
+    found = {path.name for path in files for name in ids if f'"{name}"'.encode() in path.read_bytes()}
+    assert found == set()
+    assert (original.state / "subject-key").stat().st_mode & 0o777 == 0o600
+
+
+def test_other_samples_than_the_certified_ones_are_refused(case: Case) -> None:
+    """One id fewer is another list."""
+    path = case.state.parent / "ids.txt"
+    path.write_text("\n".join(path.read_text(encoding="utf-8").split()[:2]), encoding="utf-8")
+    result = case.verify("public-key", "samples", "subject-key")
+    assert result.exit_code == 1
+    assert "are not those that are certified" in result.output
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "client_id = '0', target_key = 'client/0'",
+        "method = 'puf-regular'",
+        "parameters = '{\"unlearning_rate\": 1.0}'",
+        "submitted_by = 'somebody else'",
+        "num_samples = 2",
+        "result = '{}'",
+    ],
+)
+def test_a_request_that_was_changed_past_the_program_is_refused(case: Case, change: str) -> None:
+    """Target, method, parameters, submitter and result are bound to the events."""
+    case.forge_ledger("DROP TRIGGER requests_immutable", f"UPDATE requests SET {change}")
+    refused(case, "ledger", "Request r-000001 is not as its last event left it")
+
+
+def test_an_emptied_ledger_is_refused(case: Case) -> None:
+    """All rows of all that happened are gone, and nothing that is left contradicts itself."""
+    guarded = (
+        "exclusions_no_delete",
+        "requests_no_delete",
+        "request_samples_no_delete",
+        "refusals_no_delete",
+    )
+    tables = ("events", "exclusions", "request_samples", "rounds", "refusals", "federation_facts", "requests")
+    case.forge_ledger(
+        *(f"DROP TRIGGER {name}" for name in guarded),
+        *(f"DELETE FROM {name}" for name in tables),
+        "UPDATE fence SET token = 0, holder = '', acquired_at = NULL",
+    )
+    refused(case, "ledger", "is gone")
 
 
 def test_a_changed_figure_is_refused(case: Case) -> None:
@@ -237,17 +292,17 @@ def test_a_forged_ledger_is_refused(case: Case, forgery: tuple[str, ...]) -> Non
 
 
 def test_a_ledger_that_was_cut_is_refused(case: Case) -> None:
-    """The chain that is left holds, but what the certificate names is gone."""
+    """The chain that is left holds, but the rows went on from there."""
     last = case.content()["ledger"]["event"]["sequence"]
     case.forge_ledger(f"DELETE FROM events WHERE sequence >= {last}")
-    refused(case, "ledger", "is gone")
+    refused(case, "ledger", "is not as its last event left it")
 
 
 def test_a_completion_that_was_cut_is_refused(case: Case) -> None:
-    """The last event of all names the certificate."""
+    """The last event of the request names the certificate, and its row is as that event left it."""
     last = case.content()["ledger"]["head"]["sequence"]
     case.forge_ledger(f"DELETE FROM events WHERE sequence > {last}")
-    refused(case, "ledger", "no event that completes r-000001")
+    refused(case, "ledger", "is not as its last event left it")
 
 
 def test_a_second_certificate_by_the_same_key_is_refused_by_the_ledger(case: Case) -> None:
@@ -304,7 +359,7 @@ def test_what_is_not_given_is_named_as_skipped(original: Case) -> None:
     result = original.verify("public-key")
     assert result.exit_code == 0
     assert result.output.splitlines()[-1] == (
-        "The certificate holds, as far as it was checked (skipped: report, model, ledger, replay)."
+        "The certificate holds, as far as it was checked (skipped: report, model, samples, ledger, replay)."
     )
 
 

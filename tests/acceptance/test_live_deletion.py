@@ -215,7 +215,7 @@ def test_unknown_sample_ids_fail_the_request_for_good(federation):
     failed = one.ledger.get(request.id)
     assert failed.status is Status.FAILED
     assert not failed.retryable
-    assert "no-such-example" in failed.reason
+    assert "1 of the 1 sample ids are not among this client's examples" in failed.reason
     assert content_hash(one.checkpoint().parameters) == before
 
 

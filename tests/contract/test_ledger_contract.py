@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from server.ledger import ClientRecord, Ledger, LimitExceeded, RoundRecord
+from server.ledger import ClientRecord, Ledger, LimitExceeded, Quota, RoundRecord
 from server.ledger.schema import metadata
 from unlearning.errors import ConflictingRequest, Fenced, IllegalMove, RequestNotFound
 from unlearning.requests import LEGAL_MOVES, DeletionRequest, Exclusions, Forget, Granularity, Status, Target
@@ -25,6 +25,7 @@ from unlearning.requests import LEGAL_MOVES, DeletionRequest, Exclusions, Forget
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
 CLIENT_3 = Target(Granularity.CLIENT, "3")
+CLIENT_4 = Target(Granularity.CLIENT, "4")
 WAY = [Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED]
 ROUTES = {
     Status.RECEIVED: [],
@@ -128,13 +129,14 @@ def advance(ledger: Ledger, request_id: str, to: Status, token: int, **changes: 
 
 
 def test_a_submitted_request_is_read_back_as_it_was_filed(ledger: Ledger) -> None:
-    """Target, method, parameters, names and time survive the database."""
+    """Target, method, parameters, names and time survive the database; sample ids are read apart."""
     target = Target(Granularity.SAMPLE, "3", frozenset({"17", "é"}))
     filed = submit(ledger, target)
+    assert ledger.target_of(filed) == target
     assert filed == DeletionRequest(
         id="r-000001",
         idempotency_key="key",
-        target=target,
+        target=target.without_ids(),
         method="puf",
         parameters={"rate": 2.0},
         submitted_by="ada",
@@ -377,13 +379,11 @@ def test_events_tell_what_happened_in_order(ledger: Ledger, token: int) -> None:
         ("moved", Status.RECEIVED, Status.SCHEDULED, "loop", LATER),
         ("waiting", None, None, "loop", LATER),
     ]
-    assert [event.detail for event in ledger.events(request.id, after=1)] == [
-        {"queue": 1, "reason": "fits"},
-        {"text": "client 3"},
-    ]
-    assert [event.sequence for event in ledger.events()] == [1, 2, 3, 4]
+    _, moved, noted = [event.detail for event in ledger.events(request.id)]
+    assert (moved["queue"], moved["reason"], noted) == (1, "fits", {"text": "client 3"})
+    assert [event.sequence for event in ledger.events()] == [1, 2, 3, 4, 5]  # the first is the fence's
     assert len(ledger.events(limit=2)) == 2
-    assert ledger.last_event_sequence() == 4
+    assert ledger.last_event_sequence() == 5
 
 
 def test_a_client_once_known_stays_known(ledger: Ledger, token: int) -> None:
@@ -422,9 +422,10 @@ def test_a_long_history_is_read_to_its_end(
     other = submit(ledger, Target(Granularity.CLIENT, "4"), key="4")
     assert [record.sequence for record in ledger.all_rounds()] == [1, 2, 3]
     assert [record.sequence for record in ledger.all_rounds(after=1)] == [2, 3]
-    assert [event.sequence for event in ledger.all_events()] == [1, 2, 3, 4, 5]
-    assert [event.sequence for event in ledger.all_events(request.id, after=1)] == [2, 3, 4]
-    assert [event.sequence for event in ledger.all_events(other.id)] == [5]
+    # The first event is the fence's, and each round has one.
+    assert [event.sequence for event in ledger.all_events()] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert [event.sequence for event in ledger.all_events(request.id, after=2)] == [4, 6, 8]
+    assert [event.sequence for event in ledger.all_events(other.id)] == [9]
 
 
 # The database's own rules
@@ -601,3 +602,72 @@ def test_one_name_in_two_roles_is_two_submitters(ledger: Ledger) -> None:
     submit(ledger, submitted_role="operator", max_open=1)
     other = submit(ledger, Target(Granularity.CLIENT, "4"), key="k2", submitted_role="client", max_open=1)
     assert other.id == "r-000002"
+
+
+# What one submitter may file in a day, and what is given back
+
+SAMPLES = Target(Granularity.SAMPLE, "3", frozenset({"a", "b"}))
+
+
+def test_a_submitter_files_so_many_requests_a_day(ledger: Ledger) -> None:
+    """Cancelled ones count, another role is another submitter, and a day later there is room again."""
+    quota = Quota(requests_per_day=1)
+    ledger.cancel(submit(ledger, submitted_role="client", quota=quota).id, by="ada", now=NOW)
+    with pytest.raises(LimitExceeded, match="quota of 1 requests"):
+        submit(ledger, key="2", submitted_role="client", quota=quota, now=LATER)
+    submit(ledger, CLIENT_4, key="3", submitted_role="site", quota=quota, now=LATER)
+    submit(ledger, key="4", submitted_role="client", quota=quota, now=LATER + timedelta(days=1))
+
+
+def test_a_submitter_names_so_many_samples_a_day(ledger: Ledger) -> None:
+    """File and cancel does not give the quota back."""
+    quota = Quota(samples_per_day=3)
+    ledger.cancel(submit(ledger, SAMPLES, quota=quota).id, by="ada", now=NOW)
+    with pytest.raises(LimitExceeded, match=r"naming 2 samples.*3 samples"):
+        submit(ledger, SAMPLES, key="2", quota=quota)
+
+
+@pytest.mark.parametrize(
+    ("status", "retryable", "is_kept"),
+    [
+        (Status.CANCELLED, False, False),
+        (Status.FAILED, False, False),
+        (Status.FAILED, True, True),
+        (Status.COMPLETED, False, True),
+    ],
+)
+def test_ids_that_nothing_needs_are_given_back(
+    ledger: Ledger, token: int, sql: sa.Engine, status: Status, retryable: bool, is_kept: bool
+) -> None:
+    """Cancelled, or failed for good: only their number stays."""
+    request = submit(ledger, SAMPLES)
+    if status is Status.CANCELLED:
+        ledger.cancel(request.id, by="ada", now=NOW)
+    elif status is Status.FAILED:
+        ledger.move(request.id, status, token=token, now=LATER, retryable=retryable)
+    else:
+        advance(ledger, request.id, status, token)
+    with sql.connect() as connection:
+        listed = connection.scalar(sa.text("SELECT sample_ids FROM request_samples"))
+    assert (listed is not None) == is_kept
+    assert ledger.get(request.id).target.num_samples == 2
+
+
+def test_requests_are_listed_without_ids_and_in_pages(ledger: Ledger) -> None:
+    """A list costs the same however many samples the requests name."""
+    submit(ledger, SAMPLES)
+    submit(ledger, CLIENT_4, key="2")
+    first, second = ledger.list_requests()
+    assert (first.target.sample_ids, first.target.num_samples) == (frozenset(), 2)
+    assert ledger.list_requests(limit=1) == [first]
+    assert ledger.list_requests(after=1) == [second]
+
+
+def test_what_is_forgotten_is_counted_without_reading_ids(ledger: Ledger, token: int) -> None:
+    """Whole clients, samples by client, and requests by state."""
+    advance(ledger, submit(ledger, SAMPLES).id, Status.COMPLETED, token)
+    advance(ledger, submit(ledger, CLIENT_4, key="2").id, Status.COMPLETED, token)
+    submit(ledger, key="3")
+    assert ledger.forgotten_clients() == {"4"}
+    assert ledger.num_forgotten_samples() == {"3": 2}
+    assert ledger.status_counts() == {Status.COMPLETED: (2, LATER), Status.RECEIVED: (1, NOW)}

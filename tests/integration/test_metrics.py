@@ -170,7 +170,7 @@ def test_a_ledger_that_is_away_is_said_and_not_fatal(book, server, monkeypatch):
         assert status == 503
         assert "host" not in text  # an address is nobody's business
         assert "flower_unlearning_ledger_up 0.0" in get(server, "/metrics")[1]
-    assert json.loads(get(server, "/healthz")[1]) == {"status": "ok", "last_event": 0}
+    assert json.loads(get(server, "/healthz")[1]) == {"status": "ok", "last_event": 1}
     assert "flower_unlearning_ledger_up 1.0" in get(server, "/metrics")[1]
 
 

@@ -75,6 +75,11 @@ class AuxiliaryHeadOptions(ClientOptions):
         return self
 
     @property
+    def named_samples(self) -> frozenset[str]:
+        """The samples that may be forgotten later."""
+        return self.samples
+
+    @property
     def key(self) -> str:
         """Of a client's store: heads that were trained for something else are other heads."""
         purpose = [self.seed, self.class_label, *sorted(self.samples)]

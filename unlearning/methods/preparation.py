@@ -36,6 +36,11 @@ class PreparationOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    @property
+    def named_samples(self) -> frozenset[str]:
+        """The ids of samples that the options name."""
+        return frozenset()
+
 
 def _listed(value: Any) -> Any:
     if not isinstance(value, str):

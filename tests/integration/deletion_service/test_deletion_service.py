@@ -25,7 +25,8 @@ def test_a_request_is_in_the_ledger_when_it_is_answered(
     target = Target(Granularity.SAMPLE, "3", frozenset({"17", "é"}))
     answer = submit(client, target, parameters={"unlearning_rate": 1.5}, idempotency_key="k")
     assert answer == ledger.get(answer.id) == client.get(answer.id)
-    assert (answer.target, answer.submitted_by) == (target, "ada")
+    assert (answer.target, answer.submitted_by) == (target.without_ids(), "ada")
+    assert ledger.target_of(answer) == target
 
 
 def test_the_same_request_with_the_same_key_is_one_request(

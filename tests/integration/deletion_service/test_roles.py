@@ -197,7 +197,7 @@ def test_an_officer_reads_everything(
     assert len(officer.clients()) == 2
     assert officer.refusals() == []
     check = officer.verify_ledger()
-    assert (check.first_broken, check.head_sequence, len(check.head_hash)) == (None, 6, 64)
+    assert (check.first_broken, check.head_sequence, len(check.head_hash)) == (None, 7, 64)
 
 
 # Clients

@@ -84,6 +84,10 @@ class AnyoneDoesAnything(RuleBasedStateMachine):
             assert request.status is status
 
     @invariant()
+    def the_events_commit_to_every_row(self) -> None:
+        assert self._ledger.verify() == ""
+
+    @invariant()
     def exactly_what_reached_recovering_is_excluded(self) -> None:
         requests = {request.id: request for request in self._ledger.list_requests()}
         forgotten = [

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.certificate import Certificate, canonical, decode, encode
+from server.certificate_checks import Outcome, check_samples
 from server.certificate_keys import (
     check_certificate_key,
     key_id,
@@ -19,11 +20,11 @@ from server.certificate_keys import (
     make_key_pair,
     signer,
 )
-from server.certificate_writing import hash_of_ids
 from server.checklist import Installation, Level
 from server.checklist.files import check_certificates, check_secrets
 from unlearning.errors import CertificateError, ConfigurationError
-from unlearning.requests import Granularity, Target
+from unlearning.pseudonyms import SubjectKeys, commitment, keyed_ids
+from unlearning.requests import hash_of_ids
 from unlearning.verification.verdict import Finding
 
 HASH = "5b" * 32
@@ -299,11 +300,42 @@ def test_the_keys_id_is_that_of_its_public_half(tmp_path: Path) -> None:
 
 def test_sample_ids_are_certified_by_the_hash_of_their_sorted_list() -> None:
     """The order does not count, the ids do."""
-    one, same, other = (
-        hash_of_ids(Target(Granularity.SAMPLE, "3", frozenset(ids)))
-        for ids in (["b", "a"], ["a", "b"], ["a", "c"])
-    )
+    one, same, other = (hash_of_ids(ids) for ids in (["b", "a"], ["a", "b"], ["a", "c"]))
     # printf '["a","b"]' | sha256sum
     assert one == same == "0473ef2dc0d324ab659d3580c1134e9d812035905c4781fdd6d529b0c6860e13"
     assert one != other
-    assert hash_of_ids(Target(Granularity.CLIENT, "3")) is None
+
+
+def of_samples(tmp_path: Path, **request: Any) -> tuple[Certificate, Path]:
+    """A certificate of the samples a and b of client 3, and a list of them."""
+    made = certificate()
+    asked = made.request.model_copy(update={"granularity": "sample", "num_samples": 2, **request})
+    (tmp_path / "ids.txt").write_text("b\na\n")
+    return made.model_copy(update={"request": asked}), tmp_path / "ids.txt"
+
+
+def test_only_who_has_the_key_can_test_which_samples_a_certificate_means(tmp_path: Path) -> None:
+    """The operator's key and the client's own tell; another key, or the plain hash of the right ids, does not."""
+    keys = SubjectKeys(b"k" * 32)
+    listed = hash_of_ids(keyed_ids(keys.of("3"), ["a", "b"]))
+    made, ids = of_samples(tmp_path, sample_ids_commitment=commitment(keys.of("3"), "r-000001", listed))
+    for name, key in (
+        ("subject-key", keys.master),
+        ("subject-keys", keys.of("3")),
+        ("other", keys.of("4")),
+    ):
+        (tmp_path / name).write_text(f"{key.hex()}\n")
+    assert check_samples(made, ids, tmp_path / "subject-key").outcome is Outcome.HOLDS
+    assert check_samples(made, ids, tmp_path / "subject-keys").outcome is Outcome.HOLDS
+    assert check_samples(made, ids, tmp_path / "other").outcome is Outcome.REFUSED
+    assert check_samples(made, ids, None).outcome is Outcome.SKIPPED
+    assert hash_of_ids(["a", "b"]) not in encode(made, None).decode()
+
+
+def test_the_samples_of_an_earlier_certificate_are_checked_by_their_plain_hash(tmp_path: Path) -> None:
+    """It says what it said: anybody who has the list can compare, and anybody can guess."""
+    made, ids = of_samples(tmp_path, sample_ids_sha256=hash_of_ids(["a", "b"]))
+    assert decode(encode(made, None)).certificate == made
+    assert check_samples(made, ids, None).outcome is Outcome.HOLDS
+    ids.write_text("a\n")
+    assert check_samples(made, ids, None).outcome is Outcome.REFUSED

@@ -1,0 +1,154 @@
+"""Compares every table of the ledger with what the events' chain commits to (seals.py); read-only.
+
+Not covered: `clients`, which the live loop writes over from Flower's own register of nodes at each round; and rows
+that were added after the newest event was cut off, for which a head is kept elsewhere (`chain.head`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from server.ledger import chain, schema, seals
+from server.ledger.records import SEALED, request_id
+from unlearning.requests import LEGAL_MOVES, Status, hash_of_text
+
+_PAGE = 1000
+_RANGES = (schema.rounds, schema.refusals)
+_WHOLE = (schema.fence, schema.federation_facts)
+
+
+@dataclass(slots=True)
+class _Sealed:
+    """What the events say: by request the hash of its row; by table what was sealed."""
+
+    requests: dict[int, str] = field(default_factory=dict)
+    ranges: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
+    whole: dict[str, str] = field(default_factory=dict)
+
+
+def first_problem(connection: sa.Connection) -> str:
+    """The first thing that does not fit, in one sentence; empty where all fits."""
+    broken = chain.first_broken(connection)
+    if broken is not None:
+        return (
+            f"Event {broken} does not follow from those before it: one was changed, removed or put elsewhere."
+        )
+    return next(_problems(connection), "")
+
+
+def _problems(connection: sa.Connection) -> Iterator[str]:
+    try:
+        sealed = _read(connection)
+        yield from _of_requests(connection, sealed)
+        yield from _of_samples(connection)
+        yield from _of_exclusions(connection, sealed)
+        for table in _RANGES:
+            yield from _of_rows(connection, table, sealed.ranges.get(table.name, []))
+        for table in _WHOLE:
+            yield from _of_whole(connection, table, sealed.whole.get(table.name))
+        yield from _of_moves(connection)
+    except (ValueError, TypeError, LookupError, AssertionError) as exc:
+        yield f"A row cannot be read any more ({type(exc).__name__}: {str(exc)[:80]})."
+
+
+def _read(connection: sa.Connection) -> _Sealed:
+    found = _Sealed()
+    for row in _pages(connection, schema.events, "sequence"):
+        if row.request_number is not None:
+            if seals.REQUEST_SHA256 in row.detail:
+                found.requests[row.request_number] = row.detail[seals.REQUEST_SHA256]
+        elif row.kind == SEALED:
+            table = row.detail["table"]
+            if "first" in row.detail:
+                found.ranges.setdefault(table, []).append(row.detail)
+            else:
+                found.whole[table] = row.detail["sha256"]
+    return found
+
+
+def _of_requests(connection: sa.Connection, sealed: _Sealed) -> Iterator[str]:
+    missing = set(sealed.requests)
+    for row in _pages(connection, schema.requests, "number"):
+        if sealed.requests.get(row.number) != seals.request_hash(connection, row):
+            yield (
+                f"Request {request_id(row.number)} is not as its last event left it: its target, samples, submitter, "
+                "method, parameters, state, result or exclusion was changed."
+            )
+        missing.discard(row.number)
+    if missing:
+        yield f"Request {request_id(min(missing))} has events, but is gone."
+
+
+def _of_samples(connection: sa.Connection) -> Iterator[str]:
+    table, requests = schema.request_samples, schema.requests
+    query = sa.select(requests.c.number, requests.c.num_samples, requests.c.status, requests.c.retryable)
+    listed = set(connection.scalars(sa.select(table.c.request_number)))
+    for number, num_samples, status, retryable in connection.execute(query.order_by(requests.c.number)).all():
+        if (number in listed) != (num_samples > 0):
+            yield f"The sample ids of request {request_id(number)} are gone, or were added."
+        if number not in listed:
+            continue
+        row = connection.execute(sa.select(table).where(table.c.request_number == number)).one()
+        if row.sample_ids is None:
+            if status != str(Status.CANCELLED) and (status != str(Status.FAILED) or retryable):
+                yield f"The sample ids of request {request_id(number)} were erased, though it is {status}."
+        elif row.sha256 and hash_of_text(row.sample_ids) != row.sha256:
+            yield f"The sample ids of request {request_id(number)} were changed."
+
+
+def _of_exclusions(connection: sa.Connection, sealed: _Sealed) -> Iterator[str]:
+    """Those of requests are in the hashes of these; there are no others."""
+    numbers = set(connection.scalars(sa.select(schema.exclusions.c.request_number)))
+    for number in sorted(numbers - set(sealed.requests)):
+        yield f"There is an exclusion of the request {request_id(number)}, which there is not."
+
+
+def _of_rows(connection: sa.Connection, table: sa.Table, ranges: list[Mapping[str, Any]]) -> Iterator[str]:
+    """Each row belongs to one range, and each range has its rows."""
+    rows = _pages(connection, table, "sequence")
+    row = next(rows, None)
+    for part in ranges:
+        hashes = []
+        while row is not None and row.sequence <= part["last"]:
+            if row.sequence < part["first"]:
+                break
+            hashes.append(seals.row_hash(table, row))
+            row = next(rows, None)
+        if seals.hash_of_rows(hashes) != part["sha256"]:
+            which = (
+                f"{part['first']}" if part["first"] == part["last"] else f"{part['first']} to {part['last']}"
+            )
+            yield f"Of the table {table.name}, row {which} was changed, removed or put in."
+            return
+    if row is not None:
+        yield f"The table {table.name} has a row {row.sequence} that no event speaks of."
+
+
+def _of_whole(connection: sa.Connection, table: sa.Table, digest: str | None) -> Iterator[str]:
+    if digest is None:
+        columns = list(table.c)[1]
+        touched = [row for row in connection.execute(sa.select(table)).all() if row._mapping[columns.name]]
+        if touched:
+            yield f"The table {table.name} has rows that no event speaks of."
+    elif seals.whole_hash(connection, table) != digest:
+        yield f"The table {table.name} is not as it was last written: something in it was changed."
+
+
+def _of_moves(connection: sa.Connection) -> Iterator[str]:
+    table = schema.legal_moves
+    found = {(row.from_status, row.to_status) for row in connection.execute(sa.select(table))}
+    if found != {(str(source), str(to)) for source, moves in LEGAL_MOVES.items() for to in moves}:
+        yield "The table legal_moves, which says what a request may become, was changed."
+
+
+def _pages(connection: sa.Connection, table: sa.Table, key: str) -> Iterator[sa.Row[Any]]:
+    last = -(2**31)
+    while True:
+        after = sa.select(table).where(table.c[key] > last).order_by(table.c[key]).limit(_PAGE)
+        rows = connection.execute(after).all()
+        yield from rows
+        if len(rows) < _PAGE:
+            return
+        last = rows[-1]._mapping[key]

@@ -1,0 +1,55 @@
+"""The ids of samples that requests name, in a table of their own: read for one request at a time, and given back."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+
+import sqlalchemy as sa
+
+from server.ledger import schema
+from unlearning.pseudonyms import SubjectKeys, is_keyed
+from unlearning.requests import Granularity, Target, hash_of_ids, listed_ids
+
+_table = schema.request_samples
+
+
+def insert(connection: sa.Connection, number: int, target: Target) -> None:
+    """Write the ids of a new request down, if it names some."""
+    if target.sample_ids:
+        values = {"request_number": number, **values_of(target.sample_ids)}
+        connection.execute(sa.insert(_table).values(values))
+
+
+def values_of(sample_ids: Iterable[str]) -> dict[str, object]:
+    """The columns for a list of ids."""
+    ids = frozenset(sample_ids)
+    return {
+        "sha256": hash_of_ids(ids),
+        "is_keyed": all(map(is_keyed, ids)),
+        "sample_ids": listed_ids(ids),
+    }
+
+
+def load(connection: sa.Connection, number: int) -> frozenset[str]:
+    """The ids of a request; none where it names none, or has given them back."""
+    text = connection.scalar(sa.select(_table.c.sample_ids).where(_table.c.request_number == number))
+    return frozenset() if text is None else frozenset(json.loads(text))
+
+
+def loaded(connection: sa.Connection, number: int, target: Target, keys: SubjectKeys | None) -> Target:
+    """`target` of a request with its ids, keyed where there are keys."""
+    if target.granularity is not Granularity.SAMPLE or target.sample_ids:
+        return target
+    found = replace(target, sample_ids=load(connection, number))
+    return found if keys is None else keys.target(found)
+
+
+def give_back(connection: sa.Connection, number: int) -> None:
+    """Erase the ids of a request that was cancelled or has failed for good; their number and hash stay."""
+    connection.execute(sa.update(_table).where(_table.c.request_number == number).values(sample_ids=None))
+
+
+def are_of(connection: sa.Connection, number: int, target: Target) -> bool:
+    """Whether the request in row `number` names the samples of `target`; by their hash, which outlives the ids."""
+    known = connection.scalar(sa.select(_table.c.sha256).where(_table.c.request_number == number))
+    return not known or known == hash_of_ids(target.sample_ids)

@@ -1,0 +1,119 @@
+"""What binds the rows of the other tables to the events' chain: hashes of rows in the details of events.
+
+    requests, request_samples,   each event that follows a change of what belongs to a request carries its
+    exclusions                   `request_sha256`
+    rounds, refusals             an event `sealed` for each write: from which row to which, and their hash
+    fence, federation_facts      an event `sealed` for each write: the hash of all that stands there now
+
+So whoever changes a row past this program must also write the events anew from there on, and then no head that was
+kept elsewhere (in a certificate, in a file) fits any more. check.py compares all this.
+
+The forms that are hashed are fixed for good: the hashes in old events depend on them.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from server.ledger import chain, schema
+from server.ledger.records import SEALED
+
+REQUEST_SHA256 = "request_sha256"
+"""Under this name the details of an event have the hash of its request's row after it."""
+
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "requests": (
+        *("number", "idempotency_key", "target_key", "target", "client_id", "method", "parameters"),
+        *("submitted_by", "submitted_role", "status", "reason", "retryable", "attempts"),
+        *("created_at", "updated_at", "result", "num_samples"),
+    ),
+    "rounds": ("sequence", "round", "kind", "request_ids", "metrics", "at"),
+    "refusals": ("sequence", "at", "caller", "role", "call", "reason", "detail"),
+    "fence": ("id", "token", "holder", "acquired_at"),
+    "federation_facts": ("key", "value", "at"),
+}
+"""What of a row is hashed. A migration that adds a column must seal the rows that it adds it to anew."""
+
+
+def row_hash(table: sa.Table, row: sa.Row[Any], **more: Any) -> str:
+    """SHA-256 of a row by its columns' names, as canonical JSON (sorted keys, no blanks, ASCII, times in UTC)."""
+    values = {name: row._mapping[name] for name in COLUMNS[table.name]} | more
+    plain = {name: _plain(value) for name, value in values.items()}
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def hash_of_rows(hashes: Iterable[str]) -> str:
+    """SHA-256 over the hashes of rows in their order."""
+    whole = hashlib.sha256()
+    for digest in hashes:
+        whole.update(digest.encode("ascii"))
+    return whole.hexdigest()
+
+
+def request_hash(connection: sa.Connection, row: sa.Row[Any]) -> str:
+    """The hash of a request's row with what belongs to it elsewhere: the list of its ids, and its exclusion."""
+    more = {"samples_sha256": _samples_hash(connection, row), "excluded_at": _excluded_at(connection, row)}
+    return row_hash(schema.requests, row, **more)
+
+
+def _samples_hash(connection: sa.Connection, row: sa.Row[Any]) -> str | None:
+    table = schema.request_samples
+    query = sa.select(table.c.sha256, table.c.is_keyed).where(table.c.request_number == row.number)
+    found = connection.execute(query).one_or_none()
+    return None if found is None else f"{'keyed' if found.is_keyed else 'plain'}:{found.sha256}"
+
+
+def _excluded_at(connection: sa.Connection, row: sa.Row[Any]) -> datetime | None:
+    table = schema.exclusions
+    return connection.scalar(sa.select(table.c.at).where(table.c.request_number == row.number))
+
+
+def seal_rows(connection: sa.Connection, table: sa.Table, rows: Iterable[sa.Row[Any]], now: datetime) -> None:
+    """Commit to rows that were just added to `rounds` or `refusals`, in order of their sequence numbers."""
+    written = list(rows)
+    if written:
+        detail = {
+            "table": table.name,
+            "first": written[0].sequence,
+            "last": written[-1].sequence,
+            "sha256": hash_of_rows(row_hash(table, row) for row in written),
+        }
+        append_sealed(connection, detail, now)
+
+
+def seal_whole(connection: sa.Connection, table: sa.Table, now: datetime) -> None:
+    """Commit to all that stands in `fence` or `federation_facts` now."""
+    append_sealed(connection, {"table": table.name, "sha256": whole_hash(connection, table)}, now)
+
+
+def whole_hash(connection: sa.Connection, table: sa.Table) -> str:
+    """The hash of all rows of a small table, in the order of its key."""
+    rows = connection.execute(sa.select(table)).all()
+    key = next(iter(table.primary_key)).name  # sorted here: databases order letters differently
+    return hash_of_rows(row_hash(table, row) for row in sorted(rows, key=lambda row: row._mapping[key]))
+
+
+def append_sealed(connection: sa.Connection, detail: Mapping[str, Any], now: datetime) -> None:
+    """Add an event of the federation to the chain."""
+    chain.append(
+        connection,
+        {
+            "request_number": None,
+            "kind": SEALED,
+            "from_status": None,
+            "to_status": None,
+            "actor": "ledger",
+            "detail": dict(detail),
+            "at": now,
+        },
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value.astimezone(UTC).isoformat(timespec="microseconds") if isinstance(value, datetime) else value

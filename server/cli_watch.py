@@ -118,7 +118,7 @@ def _cells(record: RoundRecord) -> tuple[str, ...]:
     participants = metrics.get("participants")
     return (
         str(record.round),
-        record.kind,
+        f"{record.kind}, not committed" if metrics.get("not_committed") else record.kind,
         str(len(participants)) if isinstance(participants, list) else "–",
         *(_number(metrics.get(name)) for name in ("loss", "test_score", "test_loss")),
         _number(metrics.get("seconds"), digits=1),

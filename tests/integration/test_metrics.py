@@ -141,10 +141,17 @@ def test_a_clock_that_is_put_back_takes_nothing_from_a_counter(book, value):
 def test_clients_are_counted_by_what_they_are_now(book, value):
     """Forgotten goes before online."""
     request_id = book.submit("1")
-    for status in (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING):
+    for status in (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING):
         book.move(request_id, status, 1)
     states = {state: value("clients", state=state) for state in ("online", "offline", "forgotten")}
     assert states == {"online": 1, "offline": 1, "forgotten": 1}
+
+
+def test_rounds_that_were_not_committed_are_counted(book, value):
+    """A loop whose rounds are all held is not silent."""
+    book.round(1)
+    book.round(2, not_committed="test accuracy 0.9 before the round, 0.1 after it")
+    assert value("rounds_not_committed_total") == 1
 
 
 def test_the_page_is_what_prometheus_reads(book, server):

@@ -384,3 +384,26 @@ def test_a_client_stays_within_the_safe_ranges(as_: Callable[[str], DeletionClie
         submit(as_("client"), parameters={"unlearning_rate": 100})
     assert [refusal.caller for refusal in ledger.refusals()] == ["3"]
     assert submit(as_("operator"), parameters={"unlearning_rate": 100}).parameters["unlearning_rate"] == 100
+
+
+@pytest.mark.parametrize("points", [-1.0, 101.0, float("nan"), float("inf")])
+def test_an_accepted_loss_is_a_number_of_points(
+    as_: Callable[[str], DeletionClient], loop: LiveLoop, points: float
+) -> None:
+    """From 0 to 100; anything else is refused before the retry."""
+    request = submit(as_("operator"))
+    loop.move(request.id, Status.FAILED, retryable=True)
+    with pytest.raises(InvalidRequest, match="between 0 and 100 points"):
+        as_("operator").retry(request.id, accept_score_loss=points)
+
+
+def test_who_accepts_a_loss_is_in_the_ledger_by_the_certificate(
+    as_: Callable[[str], DeletionClient], loop: LiveLoop, ledger: Ledger
+) -> None:
+    """A client cannot accept it; an operator's name is not what it calls itself."""
+    request = submit(as_("operator"))
+    loop.move(request.id, Status.FAILED, retryable=True)
+    with pytest.raises(AccessDenied):
+        as_("client").retry(request.id, accept_score_loss=30)
+    as_("operator").retry(request.id, by="somebody else", accept_score_loss=30)
+    assert ledger.accepted_loss(request.id) == (30.0, "ada")

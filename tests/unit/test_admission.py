@@ -67,7 +67,11 @@ def samples(*ids: str) -> Target:
 def test_an_admitted_request_is_in_the_ledger_with_every_parameter(ledger: Ledger) -> None:
     """The method's defaults are written down, so that the request says everything about itself."""
     request = file(ledger, parameters={"unlearning_rate": 1})
-    assert ledger.get(request.id).parameters == {"unlearning_rate": 1.0, "flip_at_client": False}
+    assert ledger.get(request.id).parameters == {
+        "unlearning_rate": 1.0,
+        "as_published_code": False,
+        "flip_at_client": False,
+    }
 
 
 def test_without_a_key_two_requests_get_two_keys(ledger: Ledger) -> None:
@@ -104,7 +108,7 @@ def test_an_unknown_method_is_refused(ledger: Ledger) -> None:
 @pytest.mark.parametrize("parameters", [{"unlearning_rate": -1}, {"unlearning_rate": "fast"}, {"rate": 1}])
 def test_bad_parameters_are_refused(ledger: Ledger, parameters: dict[str, Any]) -> None:
     """Range, type and name are checked, and the message lists what there is."""
-    with pytest.raises(InvalidRequest, match="It takes: flip_at_client, unlearning_rate"):
+    with pytest.raises(InvalidRequest, match="It takes: as_published_code, flip_at_client, unlearning_rate"):
         file(ledger, parameters=parameters)
 
 

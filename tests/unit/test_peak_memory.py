@@ -207,7 +207,7 @@ def test_memory_ends_in_the_ledger_and_in_the_report(tmp_path):
 def test_a_client_of_an_earlier_version_is_unknown():
     """An answer that says nothing of memory leaves the figure open."""
     message = Message(arrays_content({}, {}), dst_node_id=1, message_type=TRAIN)
-    done = Exchange(messages={"0": message})
+    done = Exchange(messages={"0": message}, values={"0": {}})
     assert done.client_memory == {"0": Memory()}
 
 

@@ -312,7 +312,8 @@ def test_only_its_user_reaches_the_worker(shared):
 
 def test_a_directory_that_others_may_enter_is_refused(directory):
     """Somebody else could have laid a launcher there."""
-    directory.mkdir(mode=0o755)
+    directory.mkdir()
+    directory.chmod(0o755)
     with pytest.raises(ConfigurationError, match="mode 700"):
         WorkerPlaces(directory).prepare()
 

@@ -4,13 +4,13 @@ Who has it can test guesses at the ids that the ledger, checkpoints and certific
 loses it can tell no client any more which samples it must leave out, so it belongs into backups.
 """
 
-import os
 import re
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from server.state_files import SUBJECT_KEY as FILE
-from unlearning.durable_files import sync_directory
+from unlearning.durable_files import write_anew
 from unlearning.errors import ConfigurationError
 from unlearning.pseudonyms import SubjectKeys
 
@@ -24,7 +24,8 @@ def subject_keys(state_dir: Path) -> SubjectKeys:
     """
     path = state_dir / FILE
     if not path.exists():
-        _make(path)
+        with suppress(FileExistsError):  # another process has made it at this very moment
+            write_anew(path, secrets.token_hex(32).encode() + b"\n")
     return read_subject_keys(path)
 
 
@@ -57,22 +58,3 @@ def _keys_in(path: Path) -> list[bytes]:
             [f"{path} holds no key of sample ids (64 hexadecimal digits). Restore it from a backup."]
         )
     return [bytes.fromhex(line) for line in lines]
-
-
-def _make(path: Path) -> None:
-    """Write a new key; of two processes that do so at once, one wins and both use its key."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(32) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(partial, path)
-        except FileExistsError:
-            return
-    finally:
-        partial.unlink(missing_ok=True)
-    sync_directory(path.parent)

@@ -39,6 +39,26 @@ def write_atomically(path: Path, content: bytes) -> None:
     sync_directory(path.parent)
 
 
+def write_anew(path: Path, content: bytes) -> None:
+    """Write a file that must not be there yet, all of it or nothing; of two processes at once, one wins.
+
+    Raises:
+        FileExistsError: there is one already.
+        OSError: the directory cannot be written to.
+    """
+    make_private(path.parent)
+    partial = partial_of(path)
+    try:
+        with open_private(partial) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
 def copy_private(source: Path, destination: Path) -> None:
     """Copy a file durably; while it is not all there, `destination` is not there.
 

@@ -14,6 +14,7 @@ stays: the numbers are floating-point ones, with gaps, and end at 8.6 standard d
 import hashlib
 import hmac
 import math
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
 from unlearning.certified.vector_store import create_key, read_key
+from unlearning.errors import ConfigurationError
 
 _BLOCK = 2**16
 """Pairs of numbers that are drawn at a time: 1 MiB of the stream."""
@@ -32,7 +34,10 @@ def noise_secret(path: Path) -> bytes:
     Raises:
         ConfigurationError: it cannot be read, others may read it, or it is no secret.
     """
-    return read_key(path) if path.exists() else create_key(path)
+    if not path.exists():
+        with suppress(ConfigurationError):  # another process has made it at this very moment
+            create_key(path)
+    return read_key(path)
 
 
 def derived_key(secret: bytes, *what: str) -> bytes:

@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from unlearning.certified.unit_vectors import UnitVectors
-from unlearning.durable_files import make_private, overwrite, sync_directory, write_atomically
+from unlearning.durable_files import overwrite, sync_directory, write_anew, write_atomically
 from unlearning.errors import CheckpointError, ConfigurationError, DataError
 from unlearning.parameters import Vector
 
@@ -35,21 +35,15 @@ def create_key(path: Path) -> bytes:
     Raises:
         ConfigurationError: there is a file already; vectors written under it would be lost.
     """
-    make_private(path.parent)
+    key = AESGCM.generate_key(8 * _KEY_BYTES)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        write_anew(path, key)
     except FileExistsError as exc:
         raise ConfigurationError(
             [
                 f"The key file {path} exists; a new key would make what it encrypts unreadable. Name another file."
             ]
         ) from exc
-    key = AESGCM.generate_key(8 * _KEY_BYTES)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_directory(path.parent)
     return key
 
 

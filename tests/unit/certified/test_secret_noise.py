@@ -49,3 +49,17 @@ def test_a_secret_is_made_once_and_for_its_owner_alone(tmp_path) -> None:
     path.chmod(0o644)
     with pytest.raises(ConfigurationError, match="chmod 600"):
         noise_secret(path)
+
+
+def test_a_secret_is_written_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+    """A process that dies while it makes the secret leaves none, so the next start makes one."""
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("unlearning.durable_files.os.fsync", dies)
+        with pytest.raises(KeyboardInterrupt):
+            noise_secret(tmp_path / "secret")
+    assert list(tmp_path.iterdir()) == []
+    assert noise_secret(tmp_path / "secret") == noise_secret(tmp_path / "secret")

@@ -38,7 +38,7 @@ class SubjectKeys:
 
     def target(self, target: Target) -> Target:
         """`target` with keyed ids; those that are keyed stay."""
-        if target.client_id is None or not target.sample_ids:
+        if target.client_id is None or all(map(is_keyed, target.sample_ids)):
             return target
         return replace(target, sample_ids=keyed_ids(self.of(target.client_id), target.sample_ids))
 

@@ -1,33 +1,28 @@
 """The ids of samples that requests name, in a table of their own: read for one request at a time, and given back."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import sqlalchemy as sa
 
 from server.ledger import schema
 from unlearning.pseudonyms import SubjectKeys, is_keyed
-from unlearning.requests import Granularity, Target, hash_of_ids, listed_ids
+from unlearning.requests import Granularity, Target, hash_of_text, listed_ids
 
 _table = schema.request_samples
 
 
-def insert(connection: sa.Connection, number: int, target: Target) -> None:
-    """Write the ids of a new request down, if it names some."""
-    if target.sample_ids:
-        values = {"request_number": number, **values_of(target.sample_ids)}
-        connection.execute(sa.insert(_table).values(values))
+def insert(connection: sa.Connection, number: int, values: Mapping[str, object]) -> None:
+    """Write the ids of a new request down; `values_of` them, made before the write lock is taken."""
+    connection.execute(sa.insert(_table).values({"request_number": number, **values}))
 
 
 def values_of(sample_ids: Iterable[str]) -> dict[str, object]:
     """The columns for a list of ids."""
     ids = frozenset(sample_ids)
-    return {
-        "sha256": hash_of_ids(ids),
-        "is_keyed": all(map(is_keyed, ids)),
-        "sample_ids": listed_ids(ids),
-    }
+    listed = listed_ids(ids)
+    return {"sha256": hash_of_text(listed), "is_keyed": all(map(is_keyed, ids)), "sample_ids": listed}
 
 
 def load(connection: sa.Connection, number: int) -> frozenset[str]:
@@ -49,7 +44,7 @@ def give_back(connection: sa.Connection, number: int) -> None:
     connection.execute(sa.update(_table).where(_table.c.request_number == number).values(sample_ids=None))
 
 
-def are_of(connection: sa.Connection, number: int, target: Target) -> bool:
-    """Whether the request in row `number` names the samples of `target`; by their hash, which outlives the ids."""
+def are_of(connection: sa.Connection, number: int, values: Mapping[str, object]) -> bool:
+    """Whether the request in row `number` names these samples; by their hash, which outlives the ids."""
     known = connection.scalar(sa.select(_table.c.sha256).where(_table.c.request_number == number))
-    return not known or known == hash_of_ids(target.sample_ids)
+    return not known or known == values["sha256"]

@@ -115,13 +115,14 @@ class Ledger:
             LimitExceeded: `submitted_by` has too many open requests, or is over its quota.
         """
         target, parameters = self.keyed(target), as_json(parameters)
+        listed = samples.values_of(target.sample_ids)
         with self._database.writing() as connection:
             known = statements.find(connection, idempotency_key)
             if known is not None:
                 number = request_number(known.id)
                 asked = (known.target, known.method, known.parameters)
                 if asked == (target.without_ids(), method, parameters) and samples.are_of(
-                    connection, number, target
+                    connection, number, listed
                 ):
                     return known
                 raise ConflictingRequest(
@@ -158,7 +159,8 @@ class Ledger:
                 )
                 .returning(*_requests.c)
             ).one()
-            samples.insert(connection, row.number, target)
+            if target.sample_ids:
+                samples.insert(connection, row.number, listed)
             last_round = connection.scalar(sa.select(sa.func.max(schema.rounds.c.sequence))) or 0
             detail = {
                 "last_round_sequence": last_round,  # where watching the rounds begins

@@ -85,9 +85,9 @@ def finished_like(one, state: FederationState, expected: str) -> None:
     assert content_hash(state.parameters) == expected
 
 
-@pytest.mark.parametrize("at", [3, 9])
+@pytest.mark.parametrize("at", [7, 11])
 def test_a_full_disk_is_waited_for_and_leaves_nothing_half_written(federation, monkeypatch, expected, at):
-    """At the n-th write of a file, be it checkpoint or report: the content is written, then the disk is full."""
+    """At the n-th write of a file after the start, be it checkpoint or report: it is written, then the disk is full."""
     one = federation(**SETTINGS)
     half_written: list[Path] = []
     outage = Outage(monkeypatch, at=at, seen=lambda: half_written.extend(one.directory.glob("[cr]*/**/.*")))

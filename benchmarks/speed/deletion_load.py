@@ -179,9 +179,13 @@ def _fill(url: str, load: Load) -> None:
                 "created_at": now,
                 "updated_at": now,
                 "result": {},
+                "num_samples": 0,
             }
-            connection.execute(sa.insert(schema.requests).values(values))
-            statements.append_event(connection, number + 1, "submitted", actor="load", now=now)
+            row = connection.execute(
+                sa.insert(schema.requests).values(values).returning(schema.requests)
+            ).one()
+            sealed = statements.sealed(connection, row)
+            statements.append_event(connection, number + 1, "submitted", actor="load", detail=sealed, now=now)
             # Of ten, four are completed, five cancelled, and one is open.
             way = FORGETTING if number % 10 < 4 else (Status.CANCELLED,) if number % 10 < 9 else ()
             for status in way:
@@ -326,7 +330,7 @@ def _judged(name: str, url: str, answers: list[Answer]) -> Outcome:
         answered=len(served),
         failed=dict(Counter(answer.status for answer in answers if answer.status != "OK")),
         lost=sum(ledger.find(answer.key) is None for answer in served),
-        chain_holds=ledger.verify_chain() is None,
+        chain_holds=ledger.verify() == "",
         seconds=max(answer.at_s for answer in answers),
         median_ms=statistics.median(latencies),
         p99_ms=latencies[int(0.99 * (len(latencies) - 1))],

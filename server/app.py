@@ -17,21 +17,21 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from server.certificate_keys import check_certificate_key
-from server.checkpoints import CheckpointStore
-from server.driver import Driver
+from server.certificate.keys import check_certificate_key
+from server.federation.checkpoints import CheckpointStore
+from server.federation.driver import Driver
+from server.federation.outages import run_through_outages
+from server.federation.preparations import Preparations
+from server.federation.scripted_requests import parse_requests
+from server.federation.state import FederationState
 from server.ledger import Ledger
-from server.ledger_address import ledger_of_run
 from server.live_loop import LiveLoop
-from server.logs import log_to_flower
-from server.noise_secret import make_noise_secret
-from server.outages import run_through_outages
-from server.preparations import Preparations
-from server.restore_steps import refuse_half_restored
-from server.scripted_requests import parse_requests
-from server.state import FederationState
-from server.state_files import CHECKPOINTS, KEPT, SETTINGS_FILE, erase_unfinished, private_state
-from server.subject_key import subject_keys
+from server.operations.logs import log_to_flower
+from server.operations.restore_steps import refuse_half_restored
+from server.state_directory.files import CHECKPOINTS, KEPT, SETTINGS_FILE, erase_unfinished, private_state
+from server.state_directory.ledger_address import ledger_of_run
+from server.state_directory.noise_secret import make_noise_secret
+from server.state_directory.subject_key import subject_keys
 from strategies.fedavg import FedAvg
 from strategies.roster import Roster
 from strategies.run_config import RunSettings
@@ -39,11 +39,11 @@ from strategies.sessions.endpoint import Endpoint
 from unlearning.durable_files import keep_private, write_atomically
 from unlearning.errors import ConfigurationError, Fenced
 from unlearning.methods import Federation
+from unlearning.methods.costs import training_flops
 from unlearning.parameters import content_hash, flatten
 from unlearning.tasks import load_server_test, make_task
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import build, initial_parameters
-from unlearning.verification.costs import training_flops
 
 _log = getLogger(__name__)
 

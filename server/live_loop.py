@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from logging import getLogger
 
-from server import deletion, shadows
-from server.admission import admit
-from server.driver import Driver
-from server.scripted_requests import ScriptedRequest
-from server.state import FederationState, Phase
+from server.deletion import steps as deletion
+from server.federation import shadow_federations as shadows
+from server.federation.driver import Driver
+from server.federation.scripted_requests import ScriptedRequest
+from server.federation.state import FederationState, Phase
+from server.requests.admission import admit
 from unlearning.errors import RequestError
 from unlearning.peak_memory import MemoryWatch
 from unlearning.requests import Status

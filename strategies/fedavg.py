@@ -17,7 +17,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from strategies.measuring import merged
 from strategies.messages import (
     CLIENT_ID,
     MEASURE,
@@ -34,9 +33,10 @@ from strategies.messages import (
     training_values,
     vector_of,
 )
+from strategies.observations import merged
 from strategies.roster import Member, Roster
 from strategies.run_config import RunSettings
-from strategies.updates import check_norm, checked, over_the_median
+from strategies.update_checks import check_norm, checked, over_the_median
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector, weighted_mean

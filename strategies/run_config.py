@@ -9,11 +9,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from strategies.secret_settings import secrets_in
-from strategies.updates import CountLimits
+from strategies.tls_files import is_loopback
+from strategies.update_checks import CountLimits
 from unlearning.errors import ConfigurationError
 from unlearning.methods import Prepared, preparations
 from unlearning.tasks.settings import TaskSettings, problems
-from unlearning.tls_files import is_loopback
 from unlearning.training import TrainingSettings
 from unlearning.training import local_seed as local_seed  # clients have it from here
 from unlearning.verification.shadow_membership import FEWEST, MOST

@@ -1,7 +1,7 @@
 """No secret in a run's configuration: the SuperLink stores it, and Flower sends it to every client.
 
-What the server needs and nobody else may know comes by the environment (`server/ledger_address.py`) or in a file
-that its owner alone can read, and the configuration names the file.
+What the server needs and nobody else may know comes by the environment (`server/state_directory/ledger_address.py`)
+or in a file that its owner alone can read, and the configuration names the file.
 """
 
 import re

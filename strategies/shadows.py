@@ -21,7 +21,7 @@ from strategies.exchange import each_read
 from strategies.fedavg import FedAvg
 from strategies.messages import MAX_EXAMPLES, named_arrays
 from strategies.roster import Member
-from strategies.updates import check_norm, check_vector, over_the_median
+from strategies.update_checks import check_norm, check_vector, over_the_median
 from unlearning.errors import UpdateRefused
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Forget

@@ -27,7 +27,7 @@ from strategies.messages import (
     vector_of,
 )
 from strategies.roster import Member
-from strategies.updates import check_norm, check_vector
+from strategies.update_checks import check_norm, check_vector
 from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
 from unlearning.methods.method import (
     NUM_RETAINED,

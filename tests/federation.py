@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from client.app import app as client_app
-from server.admission import admit
 from server.app import run_federation
-from server.checkpoints import CheckpointStore
+from server.federation.checkpoints import CheckpointStore
+from server.federation.state import FederationState
 from server.ledger import Ledger
-from server.ledger_address import ledger_url
-from server.state import FederationState
-from server.subject_key import subject_keys
+from server.requests.admission import admit
+from server.state_directory.ledger_address import ledger_url
+from server.state_directory.subject_key import subject_keys
 from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings
 from unlearning.requests import DeletionRequest, Granularity, Target

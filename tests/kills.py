@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from server.state import FederationState
+from server.federation.state import FederationState
 from tests.federation import InProcessFederation
 
 

@@ -13,7 +13,7 @@ from client.peer.learner import CorrectionAnswer, CorrectionOrder, SiteLearner
 from client.peer.node import Peer, PeerRules, Place
 from client.peer.refusals import Refusals
 from client.peer.seals import NoSeals, Seals
-from tests.unit.certified.problems import LOGISTIC, blobs
+from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
 from unlearning.decentralised import CorrectionSettings, Graph
 from unlearning.parameters import Vector
 from unlearning.requests import Forget

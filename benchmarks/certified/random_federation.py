@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from unlearning.certified import AccountedRelease, Sensitivity, Weighting, feature_norm, measured_sensitivity
-from unlearning.methods.carried_vector_options import CarriedVectorOptions
-from unlearning.methods.carried_vectors import CarryVectors, kept_rounds, kept_vector
-from unlearning.methods.deletion_sensitivity import Deletion, deletion_sensitivity
+from unlearning.methods.hf_online.options import CarriedVectorOptions
+from unlearning.methods.hf_online.sensitivity import Deletion, deletion_sensitivity
+from unlearning.methods.hf_online.vectors import CarryVectors, kept_rounds, kept_vector
 from unlearning.methods.preparation import FederatedRound, LocalRound
 from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.requests import Exclusions, Granularity, Target

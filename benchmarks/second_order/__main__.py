@@ -25,8 +25,14 @@ from numpy.typing import NDArray
 from rich.progress import track
 from scipy.optimize import minimize
 
+from benchmarks.second_order.convex import (
+    ConvexFederation,
+    convex_federation,
+    exact_newton,
+    retrained,
+    run_method,
+)
 from benchmarks.tables import Row, median, table, write
-from tests.convex import ConvexFederation, convex_federation, exact_newton, retrained, run_method
 from unlearning.curvature import gradient
 from unlearning.methods import METHODS
 from unlearning.parameters import Vector

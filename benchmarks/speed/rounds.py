@@ -23,9 +23,9 @@ import typer
 from rich.console import Console
 
 from benchmarks.tables import table, write
-from server.deployment_layout import free_ports
-from server.flower_control import config_argument, flower_environment, program
-from server.local_deployment import LocalDeployment
+from server.processes.deployment import LocalDeployment
+from server.processes.flower_control import config_argument, flower_environment, program
+from server.processes.layout import free_ports
 
 app = typer.Typer(add_completion=False)
 console = Console()

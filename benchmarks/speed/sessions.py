@@ -23,10 +23,10 @@ import typer
 from rich.console import Console
 
 from benchmarks.tables import table, write
-from server.checkpoints import CheckpointStore
+from server.federation.checkpoints import CheckpointStore
+from server.federation.state import Batch, FederationState, Phase
 from server.ledger import Ledger
-from server.local_deployment import LocalDeployment
-from server.state import Batch, FederationState, Phase
+from server.processes.deployment import LocalDeployment
 from strategies.run_config import RunSettings
 from unlearning.methods import UnlearningState
 from unlearning.requests import Granularity, Status, Target

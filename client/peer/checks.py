@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from client.peer.items import RELEASE, Item, Kind, Offer
-from unlearning.certified.account import AccountedRelease
+from unlearning.certified.privacy_accountant import AccountedRelease
 from unlearning.errors import FlowerUnlearningError, SessionError
 from unlearning.parameters import Vector, check_finite, check_length
 from unlearning.requests import MAX_ID_LENGTH, Granularity

@@ -13,6 +13,7 @@ from client.peer.admission import Limits
 from client.peer.items import length
 from client.peer.node import PeerRules
 from strategies.sessions.endpoint import Tls
+from strategies.tls_files import is_loopback, read_pem
 from unlearning.certified import logistic_constants, trajectory_norm, unmet_assumptions
 from unlearning.decentralised import (
     CorrectionSettings,
@@ -30,7 +31,6 @@ from unlearning.errors import ConfigurationError, NumericalError
 from unlearning.parameters import Vector
 from unlearning.tasks import TaskSettings, problems
 from unlearning.tasks.task import Task
-from unlearning.tls_files import is_loopback, read_pem
 from unlearning.training import TrainingSettings
 
 _CORRECTION_FACTOR = 3.0

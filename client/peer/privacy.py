@@ -8,7 +8,7 @@ from typing import Any
 
 from client.peer.items import RELEASE, Kind
 from client.peer.record import Record
-from unlearning.certified.account import AccountedRelease, account_of
+from unlearning.certified.privacy_accountant import AccountedRelease, account_of
 
 _SHOWN = ("num_releases", "spent_epsilon", "spent_delta", "delta", "budget_epsilon", "basis", "unmet")
 

@@ -3,6 +3,6 @@
 Import from here: `server.api.client` (DeletionClient), `server.api.server` (serve),
 `server.api.limits` (Limits), `server.api.tls` (TlsFiles). `deletion_pb2*` are generated: `make proto`.
 
-This package may import `server.ledger`, `server.admission` and `unlearning`; the client half imports
+This package may import `server.ledger`, `server.requests.admission` and `unlearning`; the client half imports
 neither the ledger nor PyTorch, so that the command line starts fast.
 """

@@ -16,7 +16,7 @@ from server.api.errors import ServiceUnavailable, error_of
 from server.api.tls import TlsFiles, is_loopback
 from server.ledger import Event, Refusal, RoundRecord
 from server.ledger.records import request_number
-from server.plans import Plan
+from server.requests.plan import Plan
 from unlearning.requests import DeletionRequest, Status, Target
 
 DEFAULT_TIMEOUT_S = 30.0

@@ -10,15 +10,15 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from server.admission import admit, check_admissible
 from server.api import access, convert
 from server.api import deletion_pb2 as pb
 from server.api.access import Caller
 from server.api.errors import AccessDenied
 from server.api.limits import Limits
 from server.ledger import Ledger
-from server.planning import measured, plan
-from server.plans import Measured
+from server.requests.admission import admit, check_admissible
+from server.requests.plan import Measured
+from server.requests.planning import measured, plan
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, UnknownClient
 from unlearning.methods import METHODS, Method
 from unlearning.requests import DeletionRequest, Status, Target

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import grpc
 
+from strategies.tls_files import is_loopback, read_pem
 from unlearning.errors import ConfigurationError
-from unlearning.tls_files import is_loopback, read_pem
 
 __all__ = ["TlsFiles", "is_loopback"]
 

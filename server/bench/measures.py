@@ -8,7 +8,7 @@ import numpy as np
 
 from server.bench.columns import Row
 from server.bench.experiment import Backdoor
-from server.driver import Driver
+from server.federation.driver import Driver
 from unlearning.errors import DataError
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, Task

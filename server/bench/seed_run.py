@@ -22,16 +22,16 @@ import numpy as np
 from flwr.clientapp import ClientApp
 from flwr.supercore.object_ref import load_app
 
-from server.admission import admit
 from server.app import open_driver, run_federation
 from server.bench import measures
 from server.bench.columns import ORIGINAL, RETRAIN, Row
 from server.bench.experiment import Backdoor, Case, Contender, Experiment, Setting
 from server.bench.parts import DEFAULTS, Part, digest, row_path, seed_directory
-from server.checkpoints import CheckpointStore
-from server.deletion import concerned
-from server.driver import Driver
-from server.state import FederationState
+from server.deletion.steps import concerned
+from server.federation.checkpoints import CheckpointStore
+from server.federation.driver import Driver
+from server.federation.state import FederationState
+from server.requests.admission import admit
 from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings
 from unlearning.durable_files import write_atomically

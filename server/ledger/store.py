@@ -59,8 +59,9 @@ class Ledger:
     def open(cls, url: str, keys: SubjectKeys | None = None) -> "Ledger":
         """Open, and where needed create or migrate, the ledger at a SQLite or PostgreSQL URL.
 
-        keys: of the federation (`server.subject_key`), for processes that file requests or carry them out: sample
-            ids are then kept as keyed hashes, also those that stand here in clear. Without, they are kept as given.
+        keys: of the federation (`server.state_directory.subject_key`), for processes that file requests or carry
+            them out: sample ids are then kept as keyed hashes, also those that stand here in clear. Without, they are
+            kept as given.
 
         Raises:
             ConfigurationError: the URL is not one of a durable SQLite or PostgreSQL database, or the ledger's

@@ -14,8 +14,8 @@ import grpc
 
 from strategies.run_config import RunSettings
 from strategies.sessions.framing import MAX_FRAME_BYTES
+from strategies.tls_files import is_loopback, read_pem
 from unlearning.errors import ConfigurationError, SessionError
-from unlearning.tls_files import is_loopback, read_pem
 
 MAX_CLIENTS = 500
 """Each client of a session holds a thread of the server."""

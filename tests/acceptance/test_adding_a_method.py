@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.state import FederationState
+from server.federation.state import FederationState
 from tests.federation import client
 from unlearning import methods
 from unlearning.requests import Status

@@ -12,11 +12,11 @@ import pytest
 import sqlalchemy as sa
 from typer.testing import CliRunner
 
-from server.backup import back_up, restore
-from server.backup_manifest import FILE, verified
-from server.checkpoints import CheckpointStore
 from server.cli import app
+from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
+from server.operations.backup import back_up, restore
+from server.operations.backup_manifest import FILE, verified
 from tests.contract.test_ledger_contract import NOW, postgresql_server, url  # noqa: F401 - fixtures
 from tests.federation import client
 from unlearning.errors import BackupError, Fenced

@@ -12,15 +12,15 @@ import torch
 from typer.testing import CliRunner, Result
 
 from server.api.server import serve
-from server.certificate import canonical, decode, encode
-from server.certificate_checks import Outcome, check_replay
-from server.certificate_inputs import list_kept
-from server.certificate_keys import PUBLIC_KEY, SIGNING_KEY, load_signing_key, make_key_pair
-from server.checkpoints import CheckpointStore
+from server.certificate.checks import Outcome, check_replay
+from server.certificate.document import canonical, decode, encode
+from server.certificate.keys import PUBLIC_KEY, SIGNING_KEY, load_signing_key, make_key_pair
+from server.certificate.replay_inputs import list_kept
 from server.cli import app
+from server.federation.checkpoints import CheckpointStore
+from server.federation.state import FederationState
 from server.ledger import Ledger
-from server.ledger_address import ledger_url
-from server.state import FederationState
+from server.state_directory.ledger_address import ledger_url
 from strategies.run_config import RunSettings
 from tests.certificates import Authority
 from tests.federation import DEFAULTS, InProcessFederation, client

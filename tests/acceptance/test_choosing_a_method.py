@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from server.api.server import serve
 from server.cli import app
-from server.planning import plan
-from server.plans import Plan
+from server.requests.plan import Plan
+from server.requests.planning import plan
 from tests.federation import InProcessFederation, client
 from unlearning.methods import METHODS
 

@@ -7,7 +7,7 @@ right after a write. Killing real processes is in tests/integration.
 import pytest
 
 from client.memory import DirectoryMemory
-from server.checkpoints import CheckpointStore
+from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
 from tests.kills import Killer
 from unlearning.methods import METHODS

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from server.checkpoints import CheckpointStore, encode
+from server.federation.checkpoints import CheckpointStore, encode
 from server.ledger import Ledger
 from strategies.messages import NOTICE, model_record, vector_of
 from tests.federation import InProcessFederation, client
@@ -136,8 +136,8 @@ def test_a_class_is_not_judged_by_its_own_score(federation):
 
 def test_without_test_examples_the_median_of_the_clients_decides(federation, monkeypatch):
     """One that says it lost everything holds nothing, and one that says all is well lets nothing pass."""
-    from server import gate
-    from server.state import Batch
+    from server.federation import gate
+    from server.federation.state import Batch
 
     class Driver:
         class task:  # noqa: N801
@@ -249,7 +249,7 @@ def test_a_round_whose_average_is_not_finite_is_not_committed(federation, monkey
     one = federation(**{**GATED, "max_round_score_loss": 0.0})
     before = content_hash(one.run().parameters)
     monkeypatch.setattr(
-        "server.preparations.weighted_mean", lambda _models: np.full(650, np.inf, dtype=np.float32)
+        "server.federation.preparations.weighted_mean", lambda _models: np.full(650, np.inf, dtype=np.float32)
     )
     state = one.run(rounds=3)
     assert content_hash(state.parameters) == before
@@ -288,7 +288,7 @@ def test_a_deletion_that_an_earlier_version_committed_is_not_judged(federation, 
     one = federation(**GATED, recovery_max_rounds=1)
     one.run()
     one.file(client("1"), **DESTRUCTIVE)
-    monkeypatch.setattr("server.deletion.recover", dying)
+    monkeypatch.setattr("server.deletion.steps.recover", dying)
     with pytest.raises(Killed):
         one.run()
     monkeypatch.undo()
@@ -301,7 +301,7 @@ def test_a_deletion_that_an_earlier_version_committed_is_not_judged(federation, 
     )
     store = CheckpointStore(one.directory / "checkpoints")
     content = encode(older)
-    monkeypatch.setattr("server.checkpoints.encode", lambda _state: without_the_gate(content))
+    monkeypatch.setattr("server.federation.checkpoints.encode", lambda _state: without_the_gate(content))
     store.save(older, token=99)
     monkeypatch.undo()
     one.ledger.acquire_fence("test", now=datetime.now(UTC))

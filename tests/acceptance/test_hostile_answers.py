@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message
 
-from strategies.measuring import merged
 from strategies.messages import arrays_content
+from strategies.observations import merged
 from tests.federation import client
 from unlearning.requests import Status
 

@@ -6,10 +6,10 @@ import pytest
 import sqlalchemy as sa
 from flwr.common.serde import message_to_proto
 
-from server.backup import back_up
 from server.ledger import Ledger
-from server.ledger_address import VARIABLE
-from server.metrics import LedgerCollector
+from server.operations.backup import back_up
+from server.operations.metrics import LedgerCollector
+from server.state_directory.ledger_address import VARIABLE
 from tests.contract.test_ledger_contract import NOW, postgresql_server  # noqa: F401 - a fixture
 from tests.residue import files_with
 from unlearning.requests import Status

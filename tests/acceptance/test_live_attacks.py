@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.federation import InProcessFederation, client
-from unlearning.verification.attack_figures import ATTACKS, MIA_U
+from unlearning.verification.standard_attacks import ATTACKS, MIA_U
 
 
 @pytest.fixture(scope="module")

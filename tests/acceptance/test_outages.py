@@ -14,11 +14,11 @@ import pytest
 import sqlalchemy as sa
 
 from server import app
-from server.checkpoints import CheckpointStore
+from server.federation.checkpoints import CheckpointStore
+from server.federation.outages import is_outage, run_through_outages
+from server.federation.state import FederationState
 from server.ledger import LedgerUnavailable
 from server.ledger.database import Database
-from server.outages import is_outage, run_through_outages
-from server.state import FederationState
 from tests.contract.test_ledger_contract import postgresql_server  # noqa: F401 - a fixture
 from unlearning import durable_files
 from unlearning.errors import Fenced

@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.planning import measured, plan
-from server.plans import Plan
+from server.requests.plan import Plan
+from server.requests.planning import measured, plan
 from tests.federation import InProcessFederation, client
 from unlearning.errors import UnknownClient
 from unlearning.methods import METHODS

@@ -11,14 +11,14 @@ import pytest
 from flwr.app import Message
 
 from client.memory import DirectoryMemory
-from server.checkpoints import CheckpointStore
+from server.federation.checkpoints import CheckpointStore
+from server.federation.preparations import Preparations
 from server.ledger import Ledger
-from server.preparations import Preparations
 from strategies.messages import MEASURE, TRAIN, UNLEARN, WHOAMI, named_arrays
 from tests.federation import InProcessFederation, client
 from tests.kills import Killer
 from unlearning.errors import ConfigurationError, UnsupportedRequest
-from unlearning.methods.carried_vectors import CarryVectors
+from unlearning.methods.hf_online.vectors import CarryVectors
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Status, Target
 from unlearning.stores import DirectoryStore

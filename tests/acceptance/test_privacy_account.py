@@ -9,20 +9,20 @@ from functools import partial
 import numpy as np
 import pytest
 
-from server.accounting import FINDING, earlier_releases
-from server.backup import back_up
-from server.certificate import decode
-from server.certificate_checks import Outcome, check_replay
-from server.checkpoints import CheckpointStore
+from server.certificate.checks import Outcome, check_replay
+from server.certificate.document import decode
+from server.deletion.privacy_account import FINDING, earlier_releases
+from server.federation.checkpoints import CheckpointStore
+from server.federation.preparations import Preparations
 from server.ledger import Ledger
-from server.preparations import Preparations
-from server.state_files import NOISE_SECRET, UNDONE_FILE
+from server.operations.backup import back_up
+from server.state_directory.files import NOISE_SECRET, UNDONE_FILE
 from tests.federation import InProcessFederation, client
 from tests.kills import Killer
 from unlearning.certified import Basis, analytic_sigma, create_key
 from unlearning.errors import MethodFailed, UnsupportedRequest
-from unlearning.methods.carried_vector_options import CarriedVectorOptions
-from unlearning.methods.carried_vectors import kept_vector
+from unlearning.methods.hf_online.options import CarriedVectorOptions
+from unlearning.methods.hf_online.vectors import kept_vector
 from unlearning.parameters import content_hash
 from unlearning.requests import DeletionRequest, Status
 from unlearning.stores import DirectoryStore

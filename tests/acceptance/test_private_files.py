@@ -11,8 +11,8 @@ from client.app import app as client_app
 from client.app import keep_files_private
 from client.memory import DirectoryMemory
 from server.ledger import Ledger
-from server.ledger_address import ledger_url
-from server.process_group import ProcessGroup
+from server.processes.process_group import ProcessGroup
+from server.state_directory.ledger_address import ledger_url
 from tests.federation import client
 from unlearning.durable_files import erase_partials, open_to_others, write_atomically
 from unlearning.requests import Granularity, Target

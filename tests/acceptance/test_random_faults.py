@@ -14,7 +14,7 @@ import pytest
 
 from client.memory import ClientMemory
 from server import report
-from server.checkpoints import CheckpointStore
+from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger, statements
 from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings

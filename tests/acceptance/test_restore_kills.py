@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from server.backup import back_up, restore
 from server.ledger import Ledger
-from server.ledger_address import ledger_url
-from server.restore_steps import JOURNAL, STAGED, refuse_half_restored
+from server.operations.backup import back_up, restore
+from server.operations.restore_steps import JOURNAL, STAGED, refuse_half_restored
+from server.state_directory.ledger_address import ledger_url
 from tests.contract.test_ledger_contract import NOW
 from tests.kills import Killed, Killer
 from unlearning.errors import BackupError
@@ -111,7 +111,7 @@ def test_a_federation_does_not_start_on_a_half_restored_state(federation, places
     """The ServerApp says what to do instead of going on from half a state."""
     state, url = places
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server.backup.finish", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr("server.operations.backup.finish", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             restore(tmp_path / "backup", state_dir=state, ledger_url=url, now=NOW)
     one = federation(name="state", num_clients=2, max_examples=100)

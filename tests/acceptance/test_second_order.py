@@ -7,10 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.second_order.convex import (
+    ConvexFederation,
+    convex_federation,
+    exact_newton,
+    hessian,
+    retrained,
+    run_method,
+)
 from strategies import FedAvg, unlearning_strategy
 from strategies.exchange import exchange
 from strategies.messages import model_record
-from tests.convex import ConvexFederation, convex_federation, exact_newton, hessian, retrained, run_method
 from tests.federation import InProcessFederation
 from unlearning.curvature import gradient
 from unlearning.methods import METHODS, UnlearningState

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from server.checkpoints import CheckpointStore
-from server.state import FederationState, Phase
+from server.federation.checkpoints import CheckpointStore
+from server.federation.state import FederationState, Phase
 from strategies.messages import SESSION, UNLEARN
 from strategies.sessions.server_half import Session
 from tests.deletion_service import free_port
@@ -165,7 +165,7 @@ def test_a_server_that_died_in_a_session_goes_on_in_a_new_one(make, monkeypatch,
 @pytest.mark.parametrize("loss", [RuntimeError("killed"), Vanished()], ids=["process", "machine"])
 def test_a_client_lost_in_a_session_is_named_in_the_report(make, monkeypatch, loss):
     """The solve goes on over those that remain, whether Flower notices the loss or only the stream."""
-    monkeypatch.setattr("server.transport.Session", partial(Session, reconnect_s=0.3))
+    monkeypatch.setattr("server.deletion.exchanges.Session", partial(Session, reconnect_s=0.3))
     step = NewtonCg.client_step
 
     def failing(self: NewtonCg, instruction: Instruction, site: ClientSite) -> Reply:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from client.app import app as client_app
-from server import shadows
 from server.app import open_driver
-from server.backup import back_up
-from server.deletion import concerned
-from server.shadow_store import ShadowStore
+from server.deletion.steps import concerned
+from server.federation import shadow_federations as shadows
+from server.federation.shadow_store import ShadowStore
+from server.operations.backup import back_up
 from strategies.in_process_grid import InProcessGrid
 from strategies.messages import TRAIN, UNLEARN, named_arrays
 from strategies.run_config import local_seed
@@ -26,10 +26,10 @@ from unlearning.parameters import content_hash
 from unlearning.requests import Status
 from unlearning.tasks import load_site
 from unlearning.training import train
-from unlearning.verification.attack_figures import attack_figures
-from unlearning.verification.attacks_on_demand import LEARNT_MIA_U, LIRA_OFFLINE, LIRA_ONLINE
 from unlearning.verification.observations import merge
+from unlearning.verification.optional_attacks import LEARNT_MIA_U, LIRA_OFFLINE, LIRA_ONLINE
 from unlearning.verification.shadow_membership import shadow_membership, shadow_seed
+from unlearning.verification.standard_attacks import attack_figures
 
 NUM_SHADOWS, ROUNDS = 4, 3
 
@@ -282,7 +282,7 @@ def test_a_kill_right_before_the_erasure_brings_no_shadow_model_back(tmp_path, m
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("server.shadows.erase", killed)
+        patched.setattr("server.federation.shadow_federations.erase", killed)
         with pytest.raises(Killed):
             one.run()
     assert "1" in ShadowStore(one.directory).load().took_part

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.local_deployment import LocalDeployment
+from server.processes.deployment import LocalDeployment
 
 REPOSITORY = Path(__file__).parents[2]
 TRIVIAL_APP = Path(__file__).parent / "trivial_app"

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from server.api.client import DeletionClient
-from server.flower_control import ConfigValue, flower_environment, program
 from server.ledger import Event, Ledger, RoundRecord
-from server.local_deployment import LocalDeployment, supernode
-from server.supervisor import Backoff, Supervisor
+from server.operations.supervisor import Backoff, Supervisor
+from server.processes.deployment import LocalDeployment, supernode
+from server.processes.flower_control import ConfigValue, flower_environment, program
 from strategies.run_config import RunSettings
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY

@@ -28,7 +28,7 @@ from client.peer.config import PeerConfig, checked_config
 from client.peer.in_process import InProcessNetwork
 from client.peer.journal import DirectoryJournal
 from client.peer.process import PeerProcess, made_peer
-from server.flower_control import program
+from server.processes.flower_control import program
 from tests.integration.conftest import REPOSITORY
 from tests.integration.namespaces import Network
 from unlearning.requests import Granularity, Target

@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from server.deployment_layout import FEDERATION
-from server.flower_control import ConfigValue, FlowerControl, config_argument, program
-from server.local_deployment import DELETION_SERVICE, SUPEREXEC, SUPERLINK, LocalDeployment, supernode
+from server.processes.deployment import DELETION_SERVICE, SUPEREXEC, SUPERLINK, LocalDeployment, supernode
+from server.processes.flower_control import ConfigValue, FlowerControl, config_argument, program
+from server.processes.layout import FEDERATION
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import WAIT_S, LiveFederation
 from tests.integration.namespaces import Network

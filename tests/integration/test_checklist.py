@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from server.checklist import Finding, Installation, Level
-from server.checklist.files import check_certificates, check_secrets, check_state
-from server.checklist.running import (
+from server.cli import app
+from server.ledger import Ledger
+from server.operations.checklist import Finding, Installation, Level
+from server.operations.checklist.files import check_certificates, check_secrets, check_state
+from server.operations.checklist.running import (
     check_from_outside,
     check_ledger,
     check_ports,
@@ -20,8 +22,6 @@ from server.checklist.running import (
     check_versions,
     connects,
 )
-from server.cli import app
-from server.ledger import Ledger
 from tests.deletion_service import free_port
 from tests.integration.conftest import REPOSITORY
 from unlearning.requests import Granularity, Target

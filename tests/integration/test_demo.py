@@ -16,9 +16,9 @@ import pytest
 from rich.console import Console
 
 from server.demo import ended_by_signals
-from server.demo_scenario import SETTINGS, app_directory, make_scenario
-from server.demo_view import outcome_table, reading
-from server.flower_control import program
+from server.demo.scenario import SETTINGS, app_directory, make_scenario
+from server.demo.view import outcome_table, reading
+from server.processes.flower_control import program
 from strategies.run_config import RunSettings
 from tests.integration.conftest import REPOSITORY
 from unlearning.errors import ConfigurationError, UnknownMethod

@@ -13,9 +13,9 @@ import pytest
 from flwr.common.config import parse_config_args
 
 from server.api.access import Caller, Role, certified
-from server.deployment_layout import free_ports
-from server.flower_control import flower_environment, program
-from server.process_group import ProcessGroup
+from server.processes.flower_control import flower_environment, program
+from server.processes.layout import free_ports
+from server.processes.process_group import ProcessGroup
 from tests.integration.conftest import REPOSITORY
 from unlearning.durable_files import open_to_others
 

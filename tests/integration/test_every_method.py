@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from server.api.client import DeletionClient
 from server.cli import app
 from server.ledger import Ledger
-from server.local_deployment import LocalDeployment
+from server.processes.deployment import LocalDeployment
 from strategies.run_config import RunSettings
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY

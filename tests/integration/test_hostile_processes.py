@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from server.ledger import Ledger
-from server.local_deployment import SUPEREXEC, LocalDeployment
+from server.processes.deployment import SUPEREXEC, LocalDeployment
 from tests.integration.conftest import REPOSITORY
 from tests.integration.hostile_client import FORGED, HOSTILE
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from server.local_deployment import DELETION_SERVICE, SUPERLINK, supernode
+from server.processes.deployment import DELETION_SERVICE, SUPERLINK, supernode
 from tests.federation import client
 from tests.integration.live_federation import (
     TRAIN,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.local_deployment import SUPEREXEC, SUPERLINK, LocalDeployment, supernode
+from server.processes.deployment import SUPEREXEC, SUPERLINK, LocalDeployment, supernode
 from tests.integration.conftest import REPOSITORY, TRIVIAL_APP
 from unlearning.errors import DeploymentError
 

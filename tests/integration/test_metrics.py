@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from server.ledger import ClientRecord, Ledger, LedgerUnavailable, RoundRecord
 from server.ledger.database import Database
-from server.logs import FORMAT_VARIABLE, JsonLines, is_json_wanted
-from server.metrics import LedgerCollector
-from server.metrics_http import MetricsServer, serve_metrics
+from server.operations.logs import FORMAT_VARIABLE, JsonLines, is_json_wanted
+from server.operations.metrics import LedgerCollector
+from server.operations.metrics_http import MetricsServer, serve_metrics
 from unlearning.errors import ConfigurationError
 from unlearning.requests import Granularity, Status, Target
 

@@ -8,7 +8,7 @@ import pytest
 from client.peer.grpc_transport import PeerConnection, PeerServer
 from client.peer.items import Greeting, Parcel
 from server.api.access import certified
-from server.deployment_layout import free_ports
+from server.processes.layout import free_ports
 from strategies.sessions.endpoint import Tls
 from tests.integration.conftest import REPOSITORY
 from tests.integration.peer_processes import make_peer_certificate

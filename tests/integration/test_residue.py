@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from client.app import app as client_app
-from server.checklist import Installation, Level
-from server.checklist.residue import check_residue, check_superlink_database
 from server.ledger import Ledger
-from server.local_deployment import LocalDeployment
-from server.process_group import living_processes
-from server.superlink_residue import ResidueEraser
+from server.operations.checklist import Installation, Level
+from server.operations.checklist.residue import check_residue, check_superlink_database
+from server.operations.superlink_residue import ResidueEraser
+from server.processes.deployment import LocalDeployment
+from server.processes.process_group import living_processes
 from tests.acceptance.test_ledger_secret import CANARY, url_with_password  # noqa: F401 - a fixture
 from tests.contract.test_ledger_contract import postgresql_server  # noqa: F401 - a fixture
 from tests.federation import InProcessFederation

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.checkpoints import CheckpointStore
-from server.deployment_layout import free_ports
-from server.flower_control import ConfigValue, config_argument, flower_environment, program
+from server.federation.checkpoints import CheckpointStore
+from server.federation.shadow_store import ShadowStore
 from server.ledger import Ledger
-from server.ledger_address import ledger_url
-from server.local_deployment import LocalDeployment
-from server.process_group import living_processes
-from server.shadow_store import ShadowStore
+from server.processes.deployment import LocalDeployment
+from server.processes.flower_control import ConfigValue, config_argument, flower_environment, program
+from server.processes.layout import free_ports
+from server.processes.process_group import living_processes
+from server.state_directory.ledger_address import ledger_url
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import SETTINGS, hashes

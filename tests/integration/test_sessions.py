@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from server.checkpoints import CheckpointStore
+from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
-from server.local_deployment import LocalDeployment, supernode
+from server.processes.deployment import LocalDeployment, supernode
 from tests.federation import InProcessFederation, client
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import SETTINGS, UNLEARN, WAIT_S, LiveFederation, live_federation

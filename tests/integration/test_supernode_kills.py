@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.local_deployment import supernode
+from server.processes.deployment import supernode
 from tests.federation import client
 from tests.integration.live_federation import (
     TRAIN,

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from server.local_deployment import SUPERLINK, LocalDeployment
-from server.supervisor import Backoff, Supervisor
+from server.operations.supervisor import Backoff, Supervisor
+from server.processes.deployment import SUPERLINK, LocalDeployment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

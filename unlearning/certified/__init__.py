@@ -12,14 +12,6 @@ Import from here:
 `unlearning.tasks`, `unlearning.training` and what these may; not `unlearning.methods`, which may import this.
 """
 
-from unlearning.certified.account import Account, AccountedRelease, Basis, account_of
-from unlearning.certified.certificate import (
-    Certificate,
-    certificate,
-    linear_layer,
-    unmet_assumptions,
-    unmet_convexity,
-)
 from unlearning.certified.federated import vector_after_round
 from unlearning.certified.federated_bound import federated_bound
 from unlearning.certified.newton_step import (
@@ -39,6 +31,13 @@ from unlearning.certified.noise import (
     gaussian_epsilon,
     released,
 )
+from unlearning.certified.noise_certificate import (
+    Certificate,
+    certificate,
+    linear_layer,
+    unmet_assumptions,
+    unmet_convexity,
+)
 from unlearning.certified.online import (
     BatchStep,
     OnlineSettings,
@@ -48,6 +47,7 @@ from unlearning.certified.online import (
     retrained_on_batches,
     train_online,
 )
+from unlearning.certified.privacy_accountant import Account, AccountedRelease, Basis, account_of
 from unlearning.certified.round_lengths import (
     EarlierRelease,
     Ground,

@@ -11,12 +11,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from unlearning.errors import ConfigurationError, InvalidRequest, UnknownMethod, UnsupportedRequest
-from unlearning.methods.fedau import FedAu
-from unlearning.methods.fedau_learning import FedAuLearning
+from unlearning.methods.eligibility import Federation, check_served
+from unlearning.methods.fedau.during_learning import FedAuLearning
+from unlearning.methods.fedau.post_hoc import FedAu
 from unlearning.methods.federaser import FedEraser
 from unlearning.methods.gradient_ascent import GradientAscent
 from unlearning.methods.hf_kcu import HfKcu
-from unlearning.methods.hf_online import HfOnline
+from unlearning.methods.hf_online.method import HfOnline
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
@@ -35,8 +36,7 @@ from unlearning.methods.preparation import Preparation, PreparationOptions, Prep
 from unlearning.methods.puf import Puf
 from unlearning.methods.retrain import Natural, Retrain
 from unlearning.methods.safe_range import beyond_safe_range
-from unlearning.methods.serving import Federation, check_served
-from unlearning.methods.sisa import Sisa
+from unlearning.methods.sisa.method import Sisa
 from unlearning.methods.weight_negation import WeightNegation
 from unlearning.requests import Target
 

@@ -13,7 +13,8 @@ wider, at each end, of two that fail in different places:
     structural component of an example: the share of the other side that it beats, or is beaten by
     V(θ) = θ(1−θ)/(nm) · [1 + N((1−θ)/(2−θ) + θ/(1+θ))],  N = (n+m)/2 − 1
 
-Together they cover 92 to 99 % in every case that was simulated (`tests/unit/verification/test_auc_interval.py`).
+Together they cover 92 to 99 % in every case that was simulated
+(`tests/unit/unlearning/verification/test_auc_interval.py`).
 Both take each example to be drawn independently.
 
 Source: DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988); Qin and Hotilovac, Stat. Methods Med. Res. 17 (2008),

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from unlearning.verification.attack_figures import CONFIDENCE, YEOM, AttackFigure, attack_figures
 from unlearning.verification.observations import Observations, Outputs
 from unlearning.verification.shadow_models import ShadowFits
+from unlearning.verification.standard_attacks import CONFIDENCE, YEOM, AttackFigure, attack_figures
 
 Stage: TypeAlias = Literal["before", "unlearned", "recovery"]
 SetName: TypeAlias = Literal["test", "retained", "forgotten"]

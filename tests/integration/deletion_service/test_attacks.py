@@ -18,7 +18,7 @@ from server.api.limits import Limits
 from server.api.server import RunningServer, serve
 from server.api.tls import TlsFiles
 from server.ledger import Ledger, LimitExceeded
-from server.metrics_http import MAX_CONNECTIONS, MetricsServer, serve_metrics
+from server.operations.metrics_http import MAX_CONNECTIONS, MetricsServer, serve_metrics
 from tests.certificates import Authority
 from tests.deletion_service import LiveLoop, submit
 from unlearning.requests import Granularity, Target

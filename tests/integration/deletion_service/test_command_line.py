@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from server.api.server import RunningServer
 from server.cli import app
-from server.cli_watch import Picture
+from server.cli.watch import Picture
 from server.ledger import Event, Ledger, RoundRecord
 from tests.deletion_service import CLIENT_3, FORGETTING, LiveLoop, free_port
 from unlearning.requests import DeletionRequest, Status

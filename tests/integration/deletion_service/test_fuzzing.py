@@ -18,8 +18,8 @@ from server.api import deletion_pb2 as pb
 from server.api.limits import Limits
 from server.api.server import RunningServer, serve
 from server.cli import app
+from server.federation.scripted_requests import parse_requests
 from server.ledger import Ledger
-from server.scripted_requests import parse_requests
 from strategies.run_config import RunSettings
 from tests.deletion_service import LiveLoop
 from unlearning.errors import ConfigurationError

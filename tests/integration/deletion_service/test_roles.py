@@ -7,7 +7,6 @@ from typing import Any
 import grpc
 import pytest
 
-from server.admission import SITE
 from server.api import deletion_pb2 as pb
 from server.api.access import ALLOWED, Role
 from server.api.client import DeletionClient
@@ -16,6 +15,7 @@ from server.api.limits import Limits
 from server.api.server import RunningServer, serve
 from server.api.tls import TlsFiles
 from server.ledger import Ledger, Refusal
+from server.requests.admission import SITE
 from tests.certificates import Authority
 from tests.deletion_service import FORGETTING, NOW, LiveLoop, submit
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, RequestNotFound, UnknownClient

@@ -73,7 +73,7 @@ def test_where_leaving_out_one_does_not_help_the_attempt_fails_and_may_be_repeat
 @pytest.mark.parametrize(("client", "ends"), [("0", True), ("1", False)])
 def test_only_who_must_forget_can_say_that_it_never_can(client, ends):
     """Otherwise any client could end any deletion for good."""
-    from server.transport import _check_final
+    from server.deletion.exchanges import _check_final
 
     one, _ = strategy({"0": 1, "1": 1})
     done = Exchange(failures={client: Failure("never", is_final=True)})

@@ -17,7 +17,7 @@ from strategies.in_process_grid import InProcessGrid
 from strategies.messages import VECTOR, arrays_content, model_record, reply_content, vector_of
 from strategies.roster import Roster
 from strategies.run_config import RunSettings
-from strategies.updates import over_the_median
+from strategies.update_checks import over_the_median
 from unlearning.errors import ConfigurationError, MethodFailed, UpdateRefused
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from server.flower_control import FlowerControl, flower_environment
-from server.ledger_address import FILE_VARIABLE, VARIABLE, ledger_of_run, ledger_url
-from server.supervisor import Supervisor
+from server.operations.supervisor import Supervisor
+from server.processes.flower_control import FlowerControl, flower_environment
+from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE, ledger_of_run, ledger_url
 from strategies.run_config import RunSettings
 from strategies.secret_settings import secrets_in
 from unlearning.errors import ConfigurationError

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.second_order.convex import minimiser
 from client.peer.admission import Limits
 from client.peer.in_process import InProcessNetwork
 from client.peer.items import Item, Kind
@@ -13,7 +14,6 @@ from client.peer.journal import MemoryJournal
 from client.peer.learner import SiteLearner
 from client.peer.node import Peer, PeerRules
 from client.peer.privacy import spent
-from tests.convex import minimiser
 from tests.peers import L2, counting_peer, counting_peers, logistic_peers
 from unlearning.certified import gaussian_epsilon
 from unlearning.curvature import gradient

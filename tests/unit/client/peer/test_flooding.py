@@ -13,7 +13,7 @@ from client.peer.items import Item, Kind, Offer
 from client.peer.journal import DirectoryJournal, MemoryJournal
 from client.peer.node import Peer, PeerRules
 from tests.peers import counting_peer, counting_peers, member_item, request_item
-from tests.unit.decentralised.graphs import connected_graphs
+from tests.unit.unlearning.decentralised.graphs import connected_graphs
 from unlearning.decentralised import Graph, from_edges, ring
 from unlearning.errors import SessionError, UpdateRefused
 from unlearning.requests import Granularity, Target

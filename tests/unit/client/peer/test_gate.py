@@ -13,7 +13,7 @@ from client.peer.gate import CALLS_PER_PEER
 from client.peer.grpc_transport import PeerConnection, PeerServer, frames_of
 from client.peer.items import Greeting, Parcel
 from client.peer.peer_pb2_grpc import PeerServiceStub
-from server.deployment_layout import free_ports
+from server.processes.layout import free_ports
 from strategies.sessions.endpoint import Tls, open_channel
 from tests.certificates import Authority
 from tests.peers import reception

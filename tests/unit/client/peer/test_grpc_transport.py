@@ -10,10 +10,10 @@ import pytest
 from client.peer.grpc_transport import Handling, ParcelRefused, PeerConnection, PeerServer
 from client.peer.items import Greeting, Item, Kind, Offer, Parcel
 from strategies.sessions.endpoint import Tls
+from strategies.tls_files import is_loopback
 from tests.certificates import Authority
 from tests.peers import reception
 from unlearning.errors import DeploymentError, SessionError, UpdateRefused
-from unlearning.tls_files import is_loopback
 
 
 class Receiver:

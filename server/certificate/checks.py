@@ -1,0 +1,337 @@
+"""What can be checked of a certificate of deletion, one function each; every outcome is one sentence."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from sqlalchemy.engine import make_url
+
+from server.api.client import DeletionClient, LedgerCheck
+from server.certificate.document import Certificate, CertificateFile, Position
+from server.certificate.keys import key_id
+from server.ledger import Event, Ledger
+from server.state_directory.subject_key import read_client_keys
+from unlearning.errors import CertificateError, ConfigurationError, InvalidRequest, RequestNotFound
+from unlearning.pseudonyms import commitment, keyed_ids
+from unlearning.requests import DeletionRequest, Status, hash_of_ids, parse_sample_ids
+
+
+class Outcome(StrEnum):
+    """What a check found."""
+
+    HOLDS = "holds"
+    REFUSED = "REFUSED"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: of what, with which outcome, in one sentence."""
+
+    of: str
+    outcome: Outcome
+    sentence: str
+
+
+def check_signature(file: CertificateFile, key: Ed25519PublicKey | None) -> Check:
+    """Whether the holder of the key's private half wrote the certificate as it is."""
+    of, certificate = "signature", file.certificate
+    if file.signature is None:
+        why = certificate.unsigned_because or "its signature was taken off"
+        return _refused(of, f"The certificate is not signed ({why}), so anybody could have written it.")
+    if key is None:
+        return _refused(of, "It cannot be checked without --public-key FILE; anybody could have written it.")
+    if certificate.key_id != key_id(key):
+        return _refused(
+            of,
+            f"It names the key {_short(certificate.key_id or 'none')}, and the public key given is "
+            f"{_short(key_id(key))}: the wrong key, or somebody else's certificate.",
+        )
+    if not file.is_signed_by(key):
+        return _refused(of, "It does not fit: something in the certificate was changed after it was signed.")
+    return _holds(of, f"Ed25519, by the key {_short(key_id(key))}.")
+
+
+def check_report(certificate: Certificate, path: Path | None) -> Check:
+    """Whether a file is the report.json that was certified.
+
+    Raises:
+        CertificateError: the file cannot be read.
+    """
+    if path is None:
+        return _skipped("report", "Give --report report.json.")
+    if hashlib.sha256(_read(path)).hexdigest() != certificate.report_sha256:
+        return _refused(
+            "report", f"{path} is not the report that was certified; something in it was changed."
+        )
+    return _holds("report", "Byte for byte the report that was certified.")
+
+
+def check_model(certificate: Certificate, path: Path | None) -> Check:
+    """Whether a file (a state dictionary, or a kept after.npz) is the model that the deletion left behind.
+
+    Raises:
+        CertificateError: the file holds no model.
+    """
+    if path is None:
+        return _skipped(
+            "model",
+            "Give --model model.pt, as `flower-unlearn model` wrote it after the deletion, or after.npz.",
+        )
+    digest = _model_hash(path)
+    hashes = certificate.model
+    if digest == hashes.after:
+        return _holds("model", f"{path} is the model after the deletion, {_short(digest)}.")
+    which = {hashes.before: "the model before the deletion", hashes.unlearned: "the one before recovery"}
+    found = which.get(digest, "another model (or one that has been trained since)")
+    return _refused("model", f"{path} is {found}: its hash is {_short(digest)}, not {_short(hashes.after)}.")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """A ledger as it can be asked, directly or through the deletion service.
+
+    check: verify the chain, and give the hash of the event of a number.
+    request, completion: the request of an id, and the event that completed it, if any.
+    """
+
+    check: Callable[[int], LedgerCheck]
+    request: Callable[[str], DeletionRequest]
+    completion: Callable[[str], Event | None]
+
+    @classmethod
+    def of_ledger(cls, ledger: Ledger) -> "LedgerView":
+        """A ledger that was opened here."""
+
+        problem = cache(ledger.verify)
+
+        def check(sequence: int) -> LedgerCheck:
+            head, digest = ledger.event_head()
+            first_broken = ledger.verify_chain() if problem() else None
+            return LedgerCheck(first_broken, head, digest, ledger.event_hash(sequence) or "", problem())
+
+        return cls(check, ledger.get, lambda request_id: _completion(ledger.all_events(request_id)))
+
+    @classmethod
+    def of_service(cls, service: DeletionClient) -> "LedgerView":
+        """The ledger behind a deletion service; for operators and officers."""
+
+        def completion(request_id: str) -> Event | None:  # the stream ends, for the request is over
+            return _completion(item for item in service.watch(request_id) if isinstance(item, Event))
+
+        return cls(service.verify_ledger, service.get, completion)
+
+
+def open_ledger(url: str) -> Ledger:
+    """The ledger at `url`, which must be there: a checker makes no new one.
+
+    Raises:
+        ConfigurationError: it is no URL of a ledger, or there is none.
+        LedgerUnavailable: it cannot be opened.
+    """
+    if url.startswith("sqlite:"):
+        path = make_url(url).database or ""
+        if not Path(path).is_file():
+            raise ConfigurationError(
+                [f"--ledger: there is no file {path!r}. Give sqlite:////path/to/ledger.db."]
+            )
+    return Ledger.open(url)
+
+
+def check_ledger(certificate: Certificate, content: bytes, view: LedgerView | None) -> Check:
+    """Whether the ledger's chain holds, has the events that are named, and names this very file (`content`)."""
+    of, place = "ledger", certificate.ledger
+    if view is None:
+        return _skipped(of, "Give --ledger URL, or --service to ask the deletion service.")
+    for what, position in (
+        ("the last event of this request", place.event),
+        ("the ledger's head", place.head),
+    ):
+        check = view.check(position.sequence)
+        if check.problem:
+            return _refused(of, f"{check.problem} Somebody wrote past the program.")
+        if check.hash != position.hash:
+            return _refused(of, _other_event(what, position, check.hash))
+    try:
+        request = view.request(certificate.request.id)
+    except RequestNotFound:
+        return _refused(of, f"It knows no request {certificate.request.id}: it is another federation's.")
+    if request.status is not Status.COMPLETED:
+        return _refused(of, f"Request {request.id} is {request.status} there, not completed.")
+    differs = [name for name, certified, there in _facts(certificate, request) if certified != there]
+    if differs:
+        return _refused(of, f"Request {request.id} says something else there: {', '.join(differs)}.")
+    completion = view.completion(request.id)
+    named = completion.detail.get("certificate_sha256") if completion is not None else None
+    if named is None:
+        return _refused(of, f"It has no event that completes {request.id} and names a certificate.")
+    if named != hashlib.sha256(content).hexdigest():
+        return _refused(
+            of, f"The event that completes {request.id} names another certificate than this file."
+        )
+    return _holds(
+        of,
+        f"All events follow from each other and all rows from them; those events that are named (up to "
+        f"{place.head.sequence}) are there, and the request asks for what is certified.",
+    )
+
+
+def _facts(certificate: Certificate, request: DeletionRequest) -> Iterator[tuple[str, object, object]]:
+    """What certificate and ledger both say of the request: its name, as certified, as it stands there."""
+    asked, target, result = certificate.request, request.target, request.result
+    yield "granularity", asked.granularity, str(target.granularity)
+    yield "client", asked.client_id, target.client_id
+    yield "class", asked.class_label, target.class_label
+    yield "number of samples", asked.num_samples or 0, target.num_samples
+    yield "submitter", asked.submitted_by, request.submitted_by
+    filed_at = request.created_at.astimezone(UTC).isoformat(timespec="seconds")
+    yield "time of filing", asked.created_at, filed_at
+    yield "method", certificate.method.name, request.method
+    parameters = certificate.method.parameters
+    for name, value in sorted(request.parameters.items()):
+        yield f"parameter {name}", parameters.get(name), value
+    yield "model before", certificate.model.before, result.get("model_hash_before")
+    yield "unlearned model", certificate.model.unlearned, result.get("model_hash_unlearned")
+    yield "model after", certificate.model.after, result.get("model_hash_after")
+
+
+def check_samples(certificate: Certificate, samples: Path | None, keys: Path | None) -> Check:
+    """Whether a list of sample ids is the one that is certified, for who holds the client's key of them.
+
+    keys: the server's file `subject-key`, or the client's `subject-keys`.
+
+    Raises:
+        CertificateError: the list cannot be read.
+        ConfigurationError: the file holds no keys.
+    """
+    of, asked = "samples", certificate.request
+    if not asked.num_samples or asked.client_id is None:
+        return _skipped(of, "The request names none.")
+    if samples is None:
+        return _skipped(of, "Give --samples FILE, and --subject-key FILE.")
+    try:
+        ids = parse_sample_ids(_read(samples).decode())
+    except (InvalidRequest, UnicodeError) as exc:
+        raise CertificateError(f"{samples} cannot be read as a list of sample ids: {exc}") from exc
+    if asked.sample_ids_commitment is None:  # an earlier certificate: anybody can test a guess
+        holds = hash_of_ids(ids) == asked.sample_ids_sha256
+    elif keys is None:
+        return _skipped(
+            of, "Give --subject-key FILE as well; without the key nobody can tell which samples they are."
+        )
+    else:
+        holds = any(
+            commitment(key, asked.id, hash_of_ids(keyed_ids(key, ids))) == asked.sample_ids_commitment
+            for key in read_client_keys(keys, asked.client_id)
+        )
+    if not holds:
+        return _refused(of, f"The {len(ids):,} sample(s) of {samples} are not those that are certified.")
+    return _holds(of, f"The {len(ids):,} sample(s) of {samples} are those that are certified.")
+
+
+def check_replay(certificate: Certificate, directory: Path | None) -> Check:
+    """Whether the method's server half, given what was kept, makes the model that is certified again."""
+    of = "replay"
+    if directory is None:
+        note = certificate.replay.note
+        return _skipped(of, f"{note[:1].upper()}{note[1:]}." if note else "Give --replay DIRECTORY.")
+    # Imported here because methods need PyTorch; the other checks do not.
+    from server.certificate.replay import check_inputs, replay
+    from server.state_directory.files import NOISE_SECRET
+    from server.state_directory.noise_secret import noise_key_for_replay
+
+    asked = certificate.request
+    try:
+        check_inputs(directory, certificate)
+        key = noise_key_for_replay(directory, [asked.id, *asked.served_with])
+        if key is None and certificate.privacy is not None and certificate.privacy.sigma:
+            return _refused(
+                of,
+                f"The model's noise is derived from the server's secret, and there is no {NOISE_SECRET} beside these "
+                "inputs. Replay on the server, or with a copy of the secret in their directory.",
+            )
+        done = replay(directory, key)
+    except (CertificateError, ConfigurationError) as exc:
+        return _refused(of, str(exc))
+    if done.hash_before != certificate.model.before:
+        return _refused(of, "The model that was kept is not the one that is certified as the model before.")
+    if done.hash_unlearned != certificate.model.unlearned:
+        return _refused(
+            of,
+            f"The step gives the model {_short(done.hash_unlearned)}, certified is "
+            f"{_short(certificate.model.unlearned)}. Other versions than the certificate's can be the reason.",
+        )
+    return _holds(
+        of, f"The server step ({done.num_exchanges} exchange(s)) gives the certified model, bit for bit."
+    )
+
+
+def _completion(events: Iterator[Event]) -> Event | None:
+    found = None
+    for event in events:
+        found = event if event.to_status is Status.COMPLETED else found
+    return found
+
+
+def _other_event(what: str, position: Position, found: str) -> str:
+    state = "is another one there" if found else "is gone"
+    return (
+        f"Event {position.sequence}, {what}, {state}: the ledger was written anew, cut, or an older one was "
+        "restored."
+    )
+
+
+def _model_hash(path: Path) -> str:
+    import pickle
+
+    import torch
+
+    from server.certificate.replay_inputs import read_model
+    from unlearning.parameters import content_hash
+
+    if path.suffix == ".npz":
+        return content_hash(read_model(path))
+    try:
+        values = torch.load(path, map_location="cpu", weights_only=True)
+        tensors = [tensor for tensor in values.values() if tensor.is_floating_point()]
+        return content_hash(torch.cat([tensor.reshape(-1) for tensor in tensors]).numpy())
+    except (
+        OSError,
+        RuntimeError,
+        AttributeError,
+        TypeError,
+        ValueError,
+        EOFError,
+        pickle.UnpicklingError,
+    ) as exc:
+        raise CertificateError(
+            f"{path} cannot be read as a model (a PyTorch state dictionary): {exc}"
+        ) from exc
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise CertificateError(f"{path} cannot be read: {exc}") from exc
+
+
+def _short(digest: str) -> str:
+    return digest[:16]
+
+
+def _holds(of: str, sentence: str) -> Check:
+    return Check(of, Outcome.HOLDS, sentence)
+
+
+def _refused(of: str, sentence: str) -> Check:
+    return Check(of, Outcome.REFUSED, sentence)
+
+
+def _skipped(of: str, sentence: str) -> Check:
+    return Check(of, Outcome.SKIPPED, sentence)

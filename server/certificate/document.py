@@ -1,0 +1,251 @@
+"""A certificate of deletion as a file: what it says, its one canonical form, and its signature.
+
+    {"certificate": {...}, "signature": {"algorithm": "ed25519", "value": HEX}}     or "signature": null
+
+Canonical form: JSON in UTF-8; keys sorted by code point; no blanks between tokens; letters beyond ASCII as
+they are; numbers as Python writes them (shortest text that reads back as the same float64); no NaN or
+infinity. The file is the canonical form and a newline. The signature (RFC 8032) covers the canonical form
+of the member `certificate`. docs/certificate.md explains every field.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from server.certificate.keys import key_id
+from unlearning.errors import CertificateError
+
+NAME = "certificate.json"
+FORMAT: Literal["flower-unlearning deletion certificate"] = "flower-unlearning deletion certificate"
+VERSION: Literal[1] = 1
+
+Sha256: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class CertifiedRequest(_Part):
+    """What was asked. Ids of samples stay out: their number, and a keyed commitment to them.
+
+    sample_ids_commitment: `unlearning.pseudonyms.commitment`, which only who holds the client's key can test.
+    sample_ids_sha256: in certificates of before, which anybody can test who guesses the ids.
+    """
+
+    id: str
+    granularity: str
+    client_id: str | None
+    class_label: int | None
+    num_samples: int | None
+    sample_ids_sha256: Sha256 | None = None
+    sample_ids_commitment: Sha256 | None = None
+    submitted_by: str
+    created_at: str
+    served_with: list[str]
+
+
+class CertifiedMethod(_Part):
+    """The method, and its parameters as they were used."""
+
+    name: str
+    title: str
+    source: str
+    parameters: dict[str, Any]
+
+
+class ModelHashes(_Part):
+    """`unlearning.parameters.content_hash` of the model before, after unlearning, and after recovery."""
+
+    before: Sha256
+    unlearned: Sha256
+    after: Sha256
+
+
+class Position(_Part):
+    """An event of the ledger; its hash commits to all events up to it."""
+
+    sequence: int = Field(ge=1, lt=2**63)
+    hash: Sha256
+
+
+class LedgerPlace(_Part):
+    """event: the last one of this request before its completion. head: the newest one of all at that moment."""
+
+    event: Position
+    head: Position
+
+
+class CertifiedAttacks(_Part):
+    """The verdict (one of five) and every attack's figures with intervals, as in report.json."""
+
+    verdict: Literal[
+        "indistinguishable from retraining by these attacks",
+        "reduced",
+        "over-forgetting",
+        "too few to say",
+        "not shown",
+    ]
+    reasons: list[str]
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+class InputFile(_Part):
+    """One file kept for a replay."""
+
+    name: str
+    sha256: Sha256
+
+
+class ReplayInputs(_Part):
+    """What was kept for a replay under `replay/` of the state directory; `note` says why, if nothing was."""
+
+    directory: str
+    files: list[InputFile]
+    note: str
+
+
+class CertifiedPrivacy(_Part):
+    """What the noise of the released models hides, all deletions of this federation together.
+
+    basis: of all of them. epsilon_of_this_release, spent_epsilon: at `delta`; None where unbounded.
+    """
+
+    statement: str
+    basis: Literal["proven", "empirical", "none"]
+    sigma: float
+    sensitivity: float | None
+    sensitivity_is_bound: bool
+    epsilon_of_this_release: float | None
+    num_releases: int
+    spent_epsilon: float | None
+    delta: float
+    budget_epsilon: float | None
+
+
+class Certificate(_Part):
+    """Everything that a certificate states.
+
+    privacy: of a deletion by addition of vectors; without it the field is left out.
+
+    scores: mean loss and score of the three sets, `before` and `after`.
+    not_measured: texts. key_id: of the signing key, None where unsigned (and then why).
+    """
+
+    format: Literal["flower-unlearning deletion certificate"] = FORMAT
+    version: Literal[1] = VERSION
+    issued_at: str
+    federation: str
+    request: CertifiedRequest
+    method: CertifiedMethod
+    model: ModelHashes
+    ledger: LedgerPlace
+    attacks: CertifiedAttacks
+    scores: dict[str, Any]
+    not_measured: list[str]
+    software: dict[str, str]
+    report_sha256: Sha256
+    replay: ReplayInputs
+    privacy: CertifiedPrivacy | None = None
+    key_id: Sha256 | None
+    unsigned_because: str
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFile:
+    """A certificate that was read. `signed_bytes` is what its signature covers, None where it has none."""
+
+    certificate: Certificate
+    signed_bytes: bytes
+    signature: bytes | None
+
+    def is_signed_by(self, key: Ed25519PublicKey) -> bool:
+        """Whether the holder of this key's private half has signed exactly this."""
+        if self.signature is None:
+            return False
+        try:
+            key.verify(self.signature, self.signed_bytes)
+        except InvalidSignature:
+            return False
+        return True
+
+
+def canonical(value: Any) -> bytes:
+    """`value` in the canonical form.
+
+    Raises:
+        ValueError: it holds a number that is not finite, or text that is no Unicode.
+        TypeError: it holds something that JSON does not know.
+    """
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode()
+
+
+def encode(certificate: Certificate, key: Ed25519PrivateKey | None) -> bytes:
+    """The certificate's file, signed where there is a key."""
+    assert certificate.key_id == (None if key is None else key_id(key.public_key())), "the key it names signs"
+    content = certificate.model_dump(mode="json")
+    if certificate.privacy is None:  # as certificates were before there was such a field
+        del content["privacy"]
+    for name in ("sample_ids_sha256", "sample_ids_commitment"):
+        if content["request"][name] is None:
+            del content["request"][name]
+    signature = None
+    if key is not None:
+        signature = {"algorithm": "ed25519", "value": key.sign(canonical(content)).hex()}
+    return canonical({"certificate": content, "signature": signature}) + b"\n"
+
+
+def decode(content: bytes) -> CertificateFile:
+    """The inverse of `encode`, for bytes that anybody may have written.
+
+    Raises:
+        CertificateError: they are no certificate, or not in the canonical form.
+    """
+    try:
+        value = json.loads(content)
+        is_canonical = canonical(value) + b"\n" == content
+    except (ValueError, RecursionError) as exc:
+        raise CertificateError(
+            f"The certificate cannot be read; it was cut short or damaged. Fetch it again. ({exc})"
+        ) from exc
+    if not isinstance(value, Mapping) or set(value) != {"certificate", "signature"}:
+        raise CertificateError(
+            "This is another file than a certificate: it has no certificate and signature."
+        )
+    try:
+        certificate = Certificate.model_validate(value["certificate"])
+    except ValidationError as exc:
+        where = ", ".join(".".join(map(str, error["loc"])) for error in exc.errors()[:5])
+        raise CertificateError(
+            f"The certificate is not of a form that this version knows; wrong or missing: {where}."
+        ) from exc
+    if not is_canonical:
+        raise CertificateError(
+            "The certificate was written anew by another program: its bytes are not in the canonical form. "
+            "Fetch the original file."
+        )
+    return CertificateFile(certificate, canonical(value["certificate"]), _signature_in(value["signature"]))
+
+
+def _signature_in(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        # One form only, as it was written: fromhex would also take capitals and blanks.
+        if (
+            set(value) == {"algorithm", "value"}
+            and value["algorithm"] == "ed25519"
+            and re.fullmatch("[0-9a-f]{128}", value["value"])
+        ):
+            return bytes.fromhex(value["value"])
+    except TypeError:
+        pass
+    raise CertificateError("The certificate's signature is malformed; it was cut or damaged. Fetch it again.")

@@ -1,0 +1,158 @@
+"""`flower-unlearn certificate-key`, `verify` and `erase-replay`: certificates of deletion, made and checked."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server.certificate.checks import (
+    Check,
+    LedgerView,
+    Outcome,
+    check_ledger,
+    check_model,
+    check_replay,
+    check_report,
+    check_samples,
+    check_signature,
+    open_ledger,
+)
+from server.certificate.document import Certificate, decode
+from server.certificate.keys import load_public_key, make_key_pair
+from server.cli.connection import connection_of
+from unlearning.errors import CertificateError, ConfigurationError
+
+
+def certificate_key(
+    directory: Annotated[Path, typer.Argument(help="Where the two files go, on the server.")],
+) -> None:
+    """Make the key pair that signs certificates of deletion."""
+    private, public, identity = make_key_pair(directory)
+    typer.echo(f"{private}: for the run's setting certificate-key; it stays on the server.")
+    typer.echo(f"{public}: for whoever checks certificates. Hand it over yourself, not through this server.")
+    typer.echo(f"key id: {identity}")
+
+
+def verify(
+    ctx: typer.Context,
+    certificate: Annotated[Path, typer.Argument(help="The certificate, certificate.json.")],
+    public_key: Annotated[
+        Path | None, typer.Option(help="The public key of the server's certificates (PEM).")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="The report that it certifies, report.json.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="The model after the deletion: model.pt, or after.npz.")
+    ] = None,
+    samples: Annotated[
+        Path | None, typer.Option(help="The ids of the samples that were to be forgotten, one a line.")
+    ] = None,
+    subject_key: Annotated[
+        Path | None,
+        typer.Option(help="The key of sample ids: the server's subject-key, or the client's subject-keys."),
+    ] = None,
+    ledger: Annotated[str, typer.Option(help="The ledger, or a copy of it, by its URL.")] = "",
+    service: Annotated[bool, typer.Option("--service", help="Ask the deletion service of --server.")] = False,
+    replay: Annotated[
+        Path | None, typer.Option(help="Execute the server step again from this directory of inputs.")
+    ] = None,
+) -> None:
+    """Check a certificate of deletion; exit code 1 where anything is refused."""
+    if ledger and service:
+        raise ConfigurationError(["--ledger, --service: give one of the two."])
+    try:
+        content = certificate.read_bytes()
+    except OSError as exc:
+        raise CertificateError(f"{certificate} cannot be read: {exc}") from exc
+    file = decode(content)
+    key = None if public_key is None else load_public_key(public_key)
+    for line in _summary(file.certificate):
+        _say(line)
+    signature = check_signature(file, key)
+    checks = [
+        signature,
+        check_report(file.certificate, report),
+        check_model(file.certificate, model),
+    ]
+    if samples is not None or file.certificate.request.num_samples:
+        checks.append(check_samples(file.certificate, samples, subject_key))
+    with _view(ctx, ledger, service) as view:
+        checks.append(check_ledger(file.certificate, content, view))
+    if replay is not None and signature.outcome is not Outcome.HOLDS:
+        # Inputs name a model's code; only the signer of their hashes is trusted with that.
+        checks.append(Check("replay", Outcome.SKIPPED, "Not executed, because the signature does not hold."))
+    else:
+        checks.append(check_replay(file.certificate, replay))
+    _conclude(checks)
+
+
+def erase_replay(
+    state_dir: Annotated[Path, typer.Option(help="The server's state directory.")],
+    request_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="The requests; none: all of them.")
+    ] = None,
+) -> None:
+    """Erase what was kept for replays; it carries what was forgotten."""
+    # Imported here because the inputs know the methods and so need PyTorch; other commands do not.
+    from server.certificate.replay_inputs import discard, list_kept
+
+    kept = {path.name: path for path in list_kept(state_dir)}
+    unknown = sorted(set(request_ids or ()) - set(kept))
+    if unknown:
+        raise ConfigurationError(
+            [
+                f"Nothing is kept for {', '.join(unknown)} in {state_dir}. Kept: {', '.join(kept) or 'nothing'}."
+            ]
+        )
+    for name in request_ids or kept:
+        discard(kept[name])
+        typer.echo(f"Erased: {kept[name]}")
+    if not kept:
+        typer.echo("Nothing is kept.")
+
+
+@contextmanager
+def _view(ctx: typer.Context, ledger: str, service: bool) -> Iterator[LedgerView | None]:
+    if service:
+        with connection_of(ctx).client() as client:
+            yield LedgerView.of_service(client)
+    elif ledger:
+        opened = open_ledger(ledger)
+        try:
+            yield LedgerView.of_ledger(opened)
+        finally:
+            opened.close()
+    else:
+        yield None
+
+
+def _summary(certificate: Certificate) -> Iterator[str]:
+    asked = certificate.request
+    what = {
+        "client": f"client {asked.client_id}",
+        "sample": f"{asked.num_samples or 0:,} sample(s) of client {asked.client_id}",
+        "class": f"class {asked.class_label}",
+    }.get(asked.granularity, asked.granularity)
+    yield f"Certificate of {asked.id}: deletion of {what} by {certificate.method.title}, {certificate.issued_at}"
+    gaps = len(certificate.not_measured)
+    yield f"Verdict: {certificate.attacks.verdict}. Not measured: {gaps} thing(s), which it names."
+    if certificate.privacy is not None:
+        yield f"Privacy: {certificate.privacy.statement}"
+
+
+def _conclude(checks: list[Check]) -> None:
+    for check in checks:
+        _say(f"{check.outcome:8} {check.of + ':':<10} {check.sentence}")
+    refused = [check.of for check in checks if check.outcome is Outcome.REFUSED]
+    skipped = [check.of for check in checks if check.outcome is Outcome.SKIPPED]
+    if refused:
+        typer.echo(f"The certificate is REFUSED: {', '.join(refused)}.")
+        raise typer.Exit(1)
+    rest = f", as far as it was checked (skipped: {', '.join(skipped)})" if skipped else ""
+    typer.echo(f"The certificate holds{rest}.")
+
+
+def _say(line: str) -> None:
+    """Print one line; a certificate is text of a stranger until its signature holds, so nothing can fake a line."""
+    typer.echo("".join(letter if letter.isprintable() else "\ufffd" for letter in line))

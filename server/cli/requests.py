@@ -1,0 +1,328 @@
+"""The commands that ask one question of the deletion service and print the answer."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import uuid4
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from server.api.errors import ServiceUnavailable
+from server.cli.connection import AsJson, RequestId, connection_of, user_name
+from server.cli.watch import follow
+from unlearning.errors import InvalidRequest, RequestError
+from unlearning.requests import DeletionRequest, Granularity, Status, Target, parse_sample_ids
+
+DEFAULT_METHOD = "puf-special"
+
+
+def request(
+    ctx: typer.Context,
+    client: Annotated[
+        list[str] | None, typer.Option(help="A client to forget; repeat it for one request each.")
+    ] = None,
+    samples: Annotated[
+        Path | None, typer.Option(help="Forget only these samples of the client: a file, one id a line.")
+    ] = None,
+    class_label: Annotated[
+        int | None, typer.Option("--class", help="Forget this class on every client.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="The unlearning method; `methods` lists them.")
+    ] = DEFAULT_METHOD,
+    parameter: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A parameter of the method.")
+    ] = None,
+    key: Annotated[
+        str, typer.Option(help="Idempotency key: the same request with the same key is filed once.")
+    ] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Show progress until the request is over.")] = False,
+) -> None:
+    """File a deletion request; it is durable when this command returns."""
+    targets = targets_of(client or [], samples, class_label)
+    parameters = dict(_parameter(text) for text in parameter or [])
+    key = key or str(uuid4())
+    filed: list[DeletionRequest] = []
+    refused = 0
+    with connection_of(ctx).client() as service:
+        for target in targets:
+            try:
+                done = service.submit(
+                    target,
+                    method=method,
+                    parameters=parameters,
+                    submitted_by=user_name(),
+                    # one key for the command, so that running it again files nothing twice
+                    idempotency_key=key if len(targets) == 1 else f"{key}/{target.client_id}",
+                )
+            except RequestError as exc:
+                refused += 1
+                typer.echo(f"Refused: {exc}", err=True)
+            except ServiceUnavailable as exc:
+                raise ServiceUnavailable(
+                    f"{exc} With --key {key} the command can be run again without filing anything twice."
+                ) from exc
+            else:
+                filed.append(done)
+                typer.echo(f"{done.id}  {done.status}  forget {target.describe()} with {done.method}")
+        over = [follow(service, done.id) for done in filed] if wait else []
+    if refused:
+        raise typer.Exit(2)
+    if any(done.status is not Status.COMPLETED for done in over):
+        raise typer.Exit(1)
+
+
+def status(ctx: typer.Context, request_id: RequestId, as_json: AsJson = False) -> None:
+    """Show where a request stands."""
+    with connection_of(ctx).client() as service:
+        found = service.get(request_id)
+    if as_json:
+        typer.echo(json.dumps(_request_json(found), indent=2))
+        return
+    for name, value in _request_lines(found):
+        typer.echo(f"{name + ':':<13}{value}")
+
+
+def list_requests(
+    ctx: typer.Context,
+    only: Annotated[
+        list[Status] | None, typer.Option("--status", help="Only requests of this status.")
+    ] = None,
+    client: Annotated[str, typer.Option(help="Only requests about this client.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the requests in order of arrival."""
+    with connection_of(ctx).client() as service:
+        found = service.list_requests(statuses=only or (), client_id=client)
+    if as_json:
+        typer.echo(json.dumps([_request_json(item) for item in found], indent=2))
+        return
+    rows = [
+        (
+            item.id,
+            item.target.describe(),
+            item.method,
+            item.status,
+            f"{item.created_at:%Y-%m-%d %H:%M}",
+            item.reason,
+        )
+        for item in found
+    ]
+    _table(("id", "forget", "method", "status", "filed (UTC)", "reason"), rows, "No requests.")
+
+
+def cancel(ctx: typer.Context, request_id: RequestId) -> None:
+    """Withdraw a request that has not begun."""
+    with connection_of(ctx).client() as service:
+        done = service.cancel(request_id, by=user_name())
+    typer.echo(f"{done.id}  {done.status}")
+
+
+def retry(
+    ctx: typer.Context,
+    request_id: RequestId,
+    accept_score_loss: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=100,
+            metavar="POINTS",
+            help="Let the model lose up to so many points of score this time, whatever max-score-loss says. The ledger "
+            "and the report name you.",
+        ),
+    ] = 0.0,
+) -> None:
+    """Try a failed request again."""
+    with connection_of(ctx).client() as service:
+        done = service.retry(request_id, by=user_name(), accept_score_loss=accept_score_loss)
+    typer.echo(f"{done.id}  {done.status}")
+
+
+def report(
+    ctx: typer.Context,
+    request_id: RequestId,
+    output: Annotated[Path, typer.Option(help="Directory to write the report to.")] = Path(),
+) -> None:
+    """Fetch the report and the certificate of a completed request."""
+    with connection_of(ctx).client() as service:
+        found = service.report(request_id)
+    output.mkdir(parents=True, exist_ok=True)
+    files = {"report.json": found.json, "report.html": found.html, "certificate.json": found.certificate}
+    for name, content in files.items():
+        if content:
+            stem, suffix = name.split(".")
+            path = output / f"{stem}-{request_id}.{suffix}"
+            path.write_bytes(content)
+            typer.echo(str(path))
+
+
+def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List the clients of the federation."""
+    with connection_of(ctx).client() as service:
+        found = service.clients()
+    if as_json:
+        typer.echo(
+            json.dumps(
+                [
+                    {
+                        "client_id": item.client.client_id,
+                        "node_name": item.client.node_name,
+                        "public_key": item.client.public_key_hex,
+                        "online": item.client.online,
+                        "last_seen": item.client.last_seen.isoformat() if item.client.last_seen else None,
+                        "forgotten": item.forgotten,
+                        "num_forgotten_samples": item.num_forgotten_samples,
+                    }
+                    for item in found
+                ],
+                indent=2,
+            )
+        )
+        return
+    rows = []
+    for item in found:
+        samples = f"{item.num_forgotten_samples:,} sample(s)" if item.num_forgotten_samples else "–"
+        seen = f"{item.client.last_seen:%Y-%m-%d %H:%M:%S}" if item.client.last_seen else "–"
+        rows.append(
+            (
+                item.client.client_id,
+                item.client.node_name or "–",
+                "yes" if item.client.online else "no",
+                seen,
+                "all" if item.forgotten else samples,
+            )
+        )
+    _table(
+        ("client", "node", "online", "last seen (UTC)", "forgotten"),
+        rows,
+        "No client has joined yet.",
+    )
+
+
+def methods(ctx: typer.Context) -> None:
+    """List the unlearning methods of the service, their parameters and what they took here."""
+    with connection_of(ctx).client() as service:
+        found = service.methods()
+    table = Table("method", "what it is, needs and takes", show_lines=True)
+    table.columns[0].no_wrap = True
+    for item in found:
+        levels = ", ".join(item.granularities) + ("" if item.several_at_once else " (one)")
+        lines = [f"{item.title}: {item.source}"]
+        if item.remark:
+            lines.append(f"note: {item.remark}")
+        lines.append(f"needs: {'; '.join(item.needs) or 'nothing'}")
+        if item.keeps:
+            lines.append(f'prepare: prepare = "{item.name}", which keeps {item.keeps}')
+        lines += [
+            f"  {name}={json.dumps(schema['default']) if 'default' in schema else '(required)'}"
+            + (f"  {schema['description']}" if schema.get("description") else "")
+            + (f"  (who is no operator: {schema['safe']})" if "safe" in schema else "")
+            for name, schema in item.parameters.items()
+        ]
+        if item.measured:
+            lines.append(f"here: {measured_text(item.measured)}")
+        table.add_row(escape(f"{item.name}\n{levels}"), escape("\n".join(lines)))
+    Console().print(table)
+
+
+def targets_of(clients: Sequence[str], samples: Path | None, class_label: int | None) -> list[Target]:
+    """What the options name: clients, samples of one client, or a class.
+
+    Raises:
+        InvalidRequest: they name nothing, or do not go together.
+    """
+    if class_label is not None:
+        if clients or samples is not None:
+            raise InvalidRequest("--class concerns every client; leave --client and --samples out.")
+        return [Target(Granularity.CLASS, class_label=class_label)]
+    if not clients:
+        raise InvalidRequest("Say what to forget: --client ID, --client ID --samples FILE, or --class LABEL.")
+    if samples is None:
+        return [Target(Granularity.CLIENT, client_id) for client_id in dict.fromkeys(clients)]
+    if len(clients) > 1:
+        raise InvalidRequest("--samples names the samples of one client; give one --client.")
+    try:
+        ids = parse_sample_ids(samples.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError) as exc:
+        raise InvalidRequest(f"--samples {str(samples)!r} cannot be read as text: {exc}") from exc
+    except InvalidRequest as exc:
+        raise InvalidRequest(f"{samples}: {exc}") from exc
+    return [Target(Granularity.SAMPLE, clients[0], ids)]
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise InvalidRequest(f"--parameter takes NAME=VALUE, got {text!r}.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value  # a bare word
+
+
+def _request_json(request: DeletionRequest) -> dict[str, Any]:
+    return {
+        "id": request.id,
+        "status": str(request.status),
+        "target": request.target.to_json(),
+        "method": request.method,
+        "parameters": dict(request.parameters),
+        "submitted_by": request.submitted_by,
+        "idempotency_key": request.idempotency_key,
+        "reason": request.reason,
+        "retryable": request.retryable,
+        "attempts": request.attempts,
+        "created_at": request.created_at.isoformat(),
+        "updated_at": request.updated_at.isoformat(),
+        "result": dict(request.result),
+    }
+
+
+def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:
+    yield "request", request.id
+    yield "forget", request.target.describe()
+    yield "status", str(request.status)
+    if request.reason:
+        yield "reason", request.reason
+    if request.status is Status.FAILED:
+        yield "retry", f"flower-unlearn retry {request.id}" if request.retryable else "would not help"
+    yield "method", request.method
+    yield "parameters", ", ".join(f"{name}={value}" for name, value in request.parameters.items()) or "–"
+    yield "attempts", str(request.attempts)
+    yield "filed by", request.submitted_by
+    yield "filed at", f"{request.created_at:%Y-%m-%d %H:%M:%S} UTC"
+    yield "changed at", f"{request.updated_at:%Y-%m-%d %H:%M:%S} UTC"
+    yield "key", request.idempotency_key
+
+
+def measured_text(measured: Mapping[str, Any]) -> str:
+    """What past deletions by a method took; a dash before the first."""
+    if not measured:
+        return "–"
+    return (
+        f"{measured['seconds']:.3g} s, {size_text(measured['bytes'])} "
+        f"({measured['deletions']} deletion(s), median; {measured['recovery_rounds']:g} recovery round(s))"
+    )
+
+
+def size_text(count: float) -> str:
+    """A number of bytes with a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
+    if not rows:
+        typer.echo(empty)
+        return
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    Console().print(table)

@@ -1,0 +1,1 @@
+"""One deletion on the live federation, from the claim of a request to its report and certificate."""

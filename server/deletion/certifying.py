@@ -1,0 +1,192 @@
+"""Writes the certificate of a deletion beside its report, from what checkpoint, ledger and report say.
+
+It is written before the ledger's completion, which notes its SHA-256 among the events that are chained. Its
+time is that of the last event, so one written again after a crash says the same: only the ledger's head, and
+the report's own time and so its hash, may have moved on.
+"""
+
+import hashlib
+from datetime import UTC
+from logging import getLogger
+from pathlib import Path
+
+from server.certificate.document import (
+    NAME,
+    Certificate,
+    CertifiedAttacks,
+    CertifiedMethod,
+    CertifiedPrivacy,
+    CertifiedRequest,
+    LedgerPlace,
+    ModelHashes,
+    Position,
+    ReplayInputs,
+    encode,
+)
+from server.certificate.keys import key_id, signer
+from server.certificate.replay_inputs import (
+    RecordingMethod,
+    directory_of,
+    keep_model_after,
+    kept_inputs,
+    list_kept,
+)
+from server.deletion.privacy_account import FINDING
+from server.federation.driver import Driver
+from server.federation.state import Batch, FederationState
+from server.ledger import Event, Ledger
+from server.report import ReportData
+from unlearning.durable_files import write_atomically
+from unlearning.methods import Method, method_named
+from unlearning.pseudonyms import commitment
+from unlearning.requests import hash_of_ids
+from unlearning.verification.measurement import Measurement
+
+_log = getLogger(__name__)
+_OFF = "the run does not keep inputs (keep-replay-inputs)"
+_GONE = "the inputs were erased, or not kept when the method began"
+
+
+def write_certificate(driver: Driver, state: FederationState, report: ReportData, directory: Path) -> str:
+    """Write the certificate of the request that `report` is about beside it; returns the file's SHA-256.
+
+    Raises:
+        OSError: the directory cannot be written to.
+    """
+    assert state.batch is not None, "a certificate belongs to a batch"
+    keep_model_after(directory_of(driver.state_dir, state.batch), state.parameters)
+    key, unsigned_because = signer(driver.settings.certificate_key)
+    certificate = _certificate(
+        driver,
+        state,
+        report,
+        report_sha256=hashlib.sha256((directory / "report.json").read_bytes()).hexdigest(),
+        signed_by=None if key is None else key_id(key.public_key()),
+        unsigned_because=unsigned_because,
+    )
+    content = encode(certificate, key)
+    write_atomically(directory / NAME, content)
+    if key is None:
+        _log.warning("The certificate of %s is not signed: %s", report.request.id, unsigned_because)
+    return hashlib.sha256(content).hexdigest()
+
+
+def recording(driver: Driver, batch: Batch) -> Method:
+    """The batch's method; where inputs are kept, one that also writes them down."""
+    method = method_named(batch.method)
+    if not driver.settings.keep_replay_inputs:
+        return method
+    return RecordingMethod(method, directory_of(driver.state_dir, batch), driver.settings)
+
+
+def warn_of_kept_inputs(driver: Driver) -> None:
+    """Say which inputs of deletions lie there: they carry what is forgotten, also by later deletions."""
+    kept = [path.name for path in list_kept(driver.state_dir)]
+    if kept:
+        _log.warning(
+            "Inputs kept for a replay (%s) still carry what was forgotten. When they were replayed: "
+            "flower-unlearn erase-replay --state-dir %s",
+            ", ".join(kept),
+            driver.state_dir,
+        )
+
+
+def last_event(ledger: Ledger, request_id: str) -> Event:
+    """The newest event of a request."""
+    found: Event | None = None
+    for event in ledger.all_events(request_id):
+        found = event
+    assert found is not None, "a request begins with an event"
+    return found
+
+
+def _certificate(
+    driver: Driver,
+    state: FederationState,
+    report: ReportData,
+    *,
+    report_sha256: str,
+    signed_by: str | None,
+    unsigned_because: str,
+) -> Certificate:
+    batch = state.batch
+    assert batch is not None, "a certificate belongs to a batch"
+    event = last_event(driver.ledger, report.request.id)
+    head_sequence, head_hash = driver.ledger.event_head()
+    asked, facts = report.request, report.to_json()
+    return Certificate(
+        issued_at=event.at.astimezone(UTC).isoformat(timespec="seconds"),
+        federation=report.federation.name,
+        request=CertifiedRequest(
+            id=asked.id,
+            granularity=asked.granularity,
+            client_id=asked.client_id,
+            class_label=asked.class_label,
+            num_samples=asked.num_samples,
+            sample_ids_commitment=_commitment(driver.ledger, asked.id),
+            submitted_by=asked.submitted_by,
+            created_at=asked.created_at,
+            served_with=list(asked.served_with),
+        ),
+        method=CertifiedMethod(
+            name=asked.method,
+            title=asked.method_title,
+            source=asked.method_source,
+            parameters=facts["request"]["parameters"],
+        ),
+        model=ModelHashes(
+            before=report.model_hash_before,
+            unlearned=report.model_hash_after_unlearning,
+            after=report.model_hash_after,
+        ),
+        ledger=LedgerPlace(
+            event=Position(sequence=event.sequence, hash=driver.ledger.event_hash(event.sequence) or ""),
+            head=Position(sequence=head_sequence, hash=head_hash),
+        ),
+        attacks=CertifiedAttacks(**facts["attacks"]),
+        scores={"before": _scores(report.first("before")), "after": _scores(report.final())},
+        not_measured=[*report.not_measured, *_gaps(report)],
+        software=dict(report.software),
+        report_sha256=report_sha256,
+        replay=_replay_inputs(driver, batch),
+        privacy=_privacy(batch),
+        key_id=signed_by,
+        unsigned_because=unsigned_because,
+    )
+
+
+def _commitment(ledger: Ledger, request_id: str) -> str | None:
+    """What the certificate says of the request's sample ids; None where it names none."""
+    target = ledger.target_of(ledger.get(request_id))
+    if target.client_id is None or not target.sample_ids:
+        return None
+    assert ledger.keys is not None, "a ServerApp opens its ledger with keys"
+    return commitment(ledger.keys.of(target.client_id), request_id, hash_of_ids(target.sample_ids))
+
+
+def _privacy(batch: Batch) -> CertifiedPrivacy | None:
+    """The account of the deletion, where it has one."""
+    account = batch.findings.get(FINDING)
+    if account is None:
+        return None
+    return CertifiedPrivacy(**{name: account[name] for name in CertifiedPrivacy.model_fields})
+
+
+def _replay_inputs(driver: Driver, batch: Batch) -> ReplayInputs:
+    note = _GONE if driver.settings.keep_replay_inputs else _OFF
+    return kept_inputs(directory_of(driver.state_dir, batch), note)
+
+
+def _scores(measurement: Measurement | None) -> dict[str, object]:
+    if measurement is None:
+        return {}
+    plain = measurement.to_json()
+    return {name: plain[name] for name in ("stage", "round", "test", "retained", "forgotten")}
+
+
+def _gaps(report: ReportData) -> list[str]:
+    return [
+        f"{item.stage}, round {item.round}: {gap}"
+        for item in report.measurements
+        for gap in item.not_measured
+    ]

@@ -1,0 +1,88 @@
+"""How a method's exchanges travel: each by Flower messages, or all over one session (docs/sessions.md)."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from server.federation.driver import Driver
+from strategies.exchange import Exchange
+from strategies.messages import model_record
+from strategies.sessions.server_half import Session
+from strategies.unlearning_strategy import UnlearningStrategy
+from unlearning.errors import MethodFailed
+from unlearning.methods import Method
+from unlearning.parameters import Vector
+
+# How many clients' reasons a failure lists; a federation may have thousands of clients.
+_SHOWN = 5
+
+
+def session_for(driver: Driver, method: Method) -> AbstractContextManager[Session | None]:
+    """A session for the rest of the method's exchanges; None where each goes by Flower messages.
+
+    Raises (on entering):
+        SessionError: the session's address cannot be used.
+    """
+    if driver.endpoint is None or not method.info.is_iterative:
+        return nullcontext()
+    return Session(driver.grid, driver.endpoint)
+
+
+def carry_out(
+    driver: Driver, session: Session | None, strategy: UnlearningStrategy, number: int, model: Vector
+) -> Exchange:
+    """Carry out the strategy's next exchange, as round `number`; afterwards its state is the next one.
+
+    Raises:
+        MethodFailed: the replies do not suffice; the message ends with why clients gave no usable one.
+    """
+    if session is None:
+        done = driver.exchange(strategy.unlearn_messages(number, model_record(model), driver.grid))
+        _check_final(done, strategy)
+        with _explained(done, strategy):
+            strategy.aggregate_train(number, done.messages.values())
+        return done
+    instructions = strategy.instructions(number, model_record(model), driver.grid)
+    answers = session.exchange(
+        number,
+        strategy.method.info.name,
+        instructions,
+        lambda values: strategy.invitations(number, values),
+    )
+    _check_final(answers.exchange, strategy)
+    with _explained(answers.exchange, strategy):
+        strategy.aggregate(answers.replies)
+    if not strategy.is_finished:
+        return answers.exchange
+    accounts = session.close()
+    driver.take_site_requests(accounts)
+    return answers.exchange.plus(accounts)
+
+
+def _check_final(done: Exchange, strategy: UnlearningStrategy) -> None:
+    """Give up where one who must forget says that it never can; another's word only leaves it out."""
+    final = {
+        client: str(failure)
+        for client, failure in done.failures.items()
+        if failure.is_final and strategy.concerns(client)
+    }
+    if final:
+        raise MethodFailed(f"A client cannot do its part: {_listed(final)}.", retryable=False)
+
+
+@contextmanager
+def _explained(done: Exchange, strategy: UnlearningStrategy) -> Iterator[None]:
+    """Let a failure of the method say why clients that were asked gave no usable answer, if any."""
+    try:
+        yield
+    except MethodFailed as exc:
+        reasons = {client: str(failure) for client, failure in done.failures.items()}
+        reasons |= strategy.fedavg.outcome.refused
+        if not reasons:
+            raise
+        raise MethodFailed(f"{exc} Not usable: {_listed(reasons)}.", retryable=exc.retryable) from exc
+
+
+def _listed(reasons: Mapping[str, str]) -> str:
+    shown = [f"client {client}: {reasons[client].rstrip('.')}" for client in sorted(reasons)[:_SHOWN]]
+    more = len(reasons) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "")

@@ -1,0 +1,119 @@
+"""The closed cost formulas of one deletion beside what was measured, for its report."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from server.federation.driver import Driver
+from server.federation.state import Batch, FederationState
+from server.report.data import FormulaCost
+from unlearning.errors import DataError
+from unlearning.methods.costs import (
+    CostSymbols,
+    compare,
+    formula_cost,
+    recovery_cost,
+    with_parameters,
+)
+from unlearning.requests import Granularity
+
+# whoever takes part does so as a retained client, with what it keeps
+_WORK_OF_THE_RETAINED = {"newton-cg", "retrain", "sisa"}
+
+_REPEATED_ROUNDS = {"federaser": "stored rounds replayed", "sisa": "rounds done again"}
+"""Where a method says itself how many rounds it repeated."""
+
+_WHY = {
+    "fedau": "without a head trained beforehand the target gets the whole model and trains one now",
+    "newton-cg": "each exchange carries the model beside a vector, and preconditioning asks twice a product",
+    "pga": "the formula is that of one target",
+    "fedau-learning": "the target gets the whole model, as with every instruction, and sends its head",
+    "federaser": "the first stored round is replayed without asking anybody",
+}
+
+
+def formula_costs(
+    driver: Driver, state: FederationState, parameters: Mapping[str, Any]
+) -> tuple[FormulaCost, ...]:
+    """Unlearning and recovery of the state's batch by formula, as far as there is one, and as measured.
+
+    parameters: the method's own, validated.
+    """
+    batch = state.batch
+    assert batch is not None, "costs belong to a batch"
+    trips = _recovery_participations(driver, batch)
+    symbols = with_parameters(batch.method, parameters, _symbols(driver, state, batch))
+    products = sum(
+        int(found["products"])
+        for found in batch.findings.values()
+        if isinstance(found, Mapping) and "products" in found
+    )
+    if batch.method == "newton-cg" and products:
+        symbols = replace(symbols, num_products=products)
+    phases = []
+    try:
+        cost = formula_cost(batch.method, symbols)
+    except DataError:
+        pass  # a method of the user's own; the page shows no line for it
+    else:
+        spent = batch.unlearning_cost
+        phases.append(("unlearning", cost, spent, spent.exchanges * len(batch.participants)))
+    # every participation is counted, so that clients that were away do not look like a saving
+    recovery = recovery_cost(replace(symbols, num_retained=trips), 1)
+    phases.append(("recovery", recovery, batch.recovery_cost, trips))
+    lines = []
+    for phase, cost, spent, messages in phases:
+        comparison = compare(
+            cost.communication_bytes,
+            spent.bytes_sent + spent.bytes_received,
+            num_messages=messages,
+            why=_WHY.get(batch.method, "") if phase == "unlearning" else "",
+        )
+        lines.append(
+            FormulaCost(
+                phase=phase,
+                formula_bytes=comparison.formula_bytes,
+                measured_bytes=comparison.measured_bytes,
+                ratio=comparison.ratio,
+                explanation=comparison.explanation,
+                formula_flops=cost.computation_flops if symbols.flops_per_example else None,
+                storage_bytes=cost.storage_bytes if phase == "unlearning" else None,
+            )
+        )
+    return tuple(lines)
+
+
+def _symbols(driver: Driver, state: FederationState, batch: Batch) -> CostSymbols:
+    targets = {target.client_id for target in batch.targets}
+    of_class = any(target.granularity is Granularity.CLASS for target in batch.targets)
+    asked = set(batch.participants)
+    forgetting = asked if of_class else asked & targets
+    retained = asked if batch.method in _WORK_OF_THE_RETAINED else asked - forgetting
+    examples = [state.num_examples[client] for client in sorted(asked) if client in state.num_examples]
+    everyone = list(state.num_examples.values())
+    counted = examples or everyone
+    return CostSymbols(
+        num_parameters=state.parameters.size,
+        bytes_per_parameter=state.parameters.itemsize,
+        num_targets=len(forgetting),
+        num_retained=len(retained),
+        flops_per_example=driver.federation.flops_per_example,
+        examples_per_client=sum(counted) / len(counted) if counted else 0.0,
+        epochs=driver.settings.training(state.round).epochs,
+        num_head_parameters=driver.federation.num_head_parameters,
+        repeated_rounds=int(
+            batch.findings.get(_REPEATED_ROUNDS.get(batch.method, ""), state.training_rounds)
+        ),
+        num_shards=int(batch.findings.get("shards in all", 1)),
+        num_vectors=int(batch.findings.get("clients that may be forgotten so", 0)),
+    )
+
+
+def _recovery_participations(driver: Driver, batch: Batch) -> int:
+    """How often a client took part in a recovery round, over all of them; a repeated round counts once."""
+    participants = {
+        record.round: len(record.metrics["participants"])
+        for record in driver.ledger.all_rounds()
+        if record.kind == "recovery" and set(record.request_ids) & set(batch.request_ids)
+    }
+    return sum(participants.values())

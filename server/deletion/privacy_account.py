@@ -1,0 +1,279 @@
+"""How much of (ε, δ) the deletions served so far have used up, and which next one would be too much.
+
+A release is noted in the ledger, as an event of its request, before its model leaves this process. It counts from then
+on, whatever becomes of the attempt: the model may have been seen. The same deletion done again (the same request,
+model and noise) is the same release. So the account is the same after a crash, a restart and from a backup. It is
+computed in three places:
+
+    accounted       when the method has finished, before anything is committed: refuses what exceeds the budget
+    announce        after every round: what each next deletion would cost, for the door
+    check_budget    at the door, in the deletion service, which has the ledger alone
+
+What the noise rests on: `unlearning.certified.privacy_accountant`.
+What Δ is: `unlearning.methods.hf_online.sensitivity`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from server.federation.preparations import FIRST
+from server.federation.state import Batch, FederationState, Phase
+from server.ledger import Ledger
+from server.state_directory.files import UNDONE_FILE
+from strategies.run_config import RunSettings
+from unlearning.certified import Account, AccountedRelease, Sensitivity
+from unlearning.errors import MethodFailed, UnsupportedRequest
+from unlearning.methods import UnlearningState
+from unlearning.methods.hf_online.lengths import KeptRounds
+from unlearning.methods.hf_online.options import CarriedVectorOptions
+from unlearning.methods.hf_online.sensitivity import Deletion, deletion_sensitivity
+from unlearning.methods.hf_online.vectors import kept_rounds
+from unlearning.parameters import content_hash
+from unlearning.requests import Target
+from unlearning.stores import DirectoryStore, Store
+from unlearning.training import initial_parameters
+
+if TYPE_CHECKING:
+    from server.federation.driver import Driver
+
+METHOD = "hf-online"
+FACT = "privacy"
+"""The fact under which the door finds the budget and what is left of it."""
+FINDING = "privacy account"
+"""The finding of the report, and the key in a request's result, that hold the account."""
+
+RELEASED = "noise-released"
+"""The kind of the event of a release: its detail is the release, in plain values."""
+
+_RELEASE = "privacy_release"
+_USUAL_DELTA = 1e-5  # at which a deletion without noise or budget is spoken of
+_OLDER = "It was counted by an earlier version of this program, whose bounds did not hold in all cases."
+_UNDONE = f"A restore has undone deletions ({UNDONE_FILE}); releases that went with them are not known here any more."
+_WHAT_TO_DO = (
+    "Choose retrain, which needs no noise; or give more noise (sigma) or a larger budget in prepare and restart the "
+    "run. Noise that is larger from now on takes nothing back of what is used up."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Records:
+    """What is kept of the rounds, and the hashes of the models that the next deletion and training began with."""
+
+    store: Store
+    kept: KeptRounds
+    model: str
+    start: str
+
+
+def budget_of(settings: RunSettings) -> CarriedVectorOptions | None:
+    """The options that set a budget for HF-online; None where there is none."""
+    prepared = settings.preparations().get(METHOD)
+    options: Any = None if prepared is None else prepared.options
+    return options if isinstance(options, CarriedVectorOptions) and options.sigma is not None else None
+
+
+def may_serve_together(settings: RunSettings, method: str) -> bool:
+    """Whether several requests may be one deletion; with a budget each is counted, and refused, by itself."""
+    return method != METHOD or budget_of(settings) is None
+
+
+def earlier_releases(ledger: Ledger) -> tuple[AccountedRelease, ...]:
+    """HF-online's releases so far, in their order: all that were noted, also of attempts that failed since.
+
+    Of earlier versions, which noted none, those of completed requests; what they proved is not taken over.
+    """
+    releases: dict[tuple[str, str], AccountedRelease] = {}
+    for request in ledger.list_requests():
+        if request.method != METHOD:
+            continue
+        if _RELEASE in request.result and not request.result[_RELEASE].get("after"):
+            release = AccountedRelease.restored(request.result[_RELEASE])
+            releases[release.name, ""] = replace(release, unmet=(*release.unmet, _OLDER))
+        for event in ledger.all_events(request.id):
+            if event.kind == RELEASED:
+                release = AccountedRelease.restored(event.detail)
+                releases[release.name, release.after] = release
+    return tuple(sorted(releases.values(), key=lambda one: one.number))
+
+
+def accounted(
+    driver: "Driver", state: FederationState, batch: Batch, found: UnlearningState
+) -> dict[str, Any]:
+    """The findings of a method that has finished, with the account where it is HF-online.
+
+    The release is in the ledger when this returns, before anything of it is committed or sent.
+
+    Raises:
+        MethodFailed: the deletion would use more than the budget; nothing of it may be committed.
+    """
+    findings = dict(found.findings)
+    if batch.method != METHOD:
+        return findings
+    options = budget_of(driver.settings)
+    own = batch.parameters
+    after = content_hash(found.parameters)
+    earlier = tuple(
+        release
+        for release in earlier_releases(driver.ledger)
+        if (release.name, release.after) != (batch.request_ids[0], after)
+    )
+    targets = frozenset(target.client_id for target in batch.targets if target.client_id is not None)
+    declared = own.get("sensitivity") if options is None else options.sensitivity
+    sensitivity, unmet = _sensitivity(driver, state, targets, earlier, declared)
+    release = AccountedRelease(
+        name=batch.request_ids[0],
+        number=state.round + 1,
+        sigma=float(findings.get("σ", 0.0)),
+        sensitivity=sensitivity,
+        unmet=unmet,
+        clients=tuple(sorted(targets)),
+        before=content_hash(state.parameters),
+        after=after,
+    )
+    if options is not None:
+        _refuse_if_spent(options, earlier, release)
+    driver.ledger.note(release.name, RELEASED, token=driver.token, now=driver.now(), detail=release.values())
+    delta = own.get("delta") if options is None else options.delta
+    account = Account(
+        releases=(*earlier, release),
+        delta=delta or _USUAL_DELTA,
+        epsilon=None if options is None else options.epsilon,
+    )
+    return {**findings, FINDING: account.values(), _RELEASE: release.values()}
+
+
+def result_of(batch: Batch) -> dict[str, Any]:
+    """What the ledger keeps of the account with the request's result."""
+    return {name: batch.findings[name] for name in (FINDING, _RELEASE) if name in batch.findings}
+
+
+def shown(findings: Mapping[str, Any]) -> dict[str, Any]:
+    """The findings for the report, without what only the ledger needs."""
+    return {name: value for name, value in findings.items() if name != _RELEASE}
+
+
+def announce(driver: "Driver", state: FederationState) -> None:
+    """Tell the door what the next deletion of each client would use up; only where there is a budget."""
+    options = budget_of(driver.settings)
+    if options is None or state.phase is not Phase.TRAINING or METHOD not in state.prepared_since:
+        return
+    earlier = earlier_releases(driver.ledger)
+    known = _records(driver, state)
+    sensitivities = {}
+    for record in driver.ledger.clients():
+        client = record.client_id
+        if options.has(client) and not state.exclusions.is_forgotten(client):
+            found, unmet = _sensitivity(
+                driver, state, frozenset({client}), earlier, options.sensitivity, known
+            )
+            sensitivities[client] = [None if found is None else found.value, list(unmet)]
+    fact = {
+        "epsilon": options.epsilon,
+        "delta": options.delta,
+        "sigma": options.sigma,
+        "releases": [release.values() for release in earlier],
+        "sensitivities": sensitivities,
+    }
+    driver.ledger.set_facts({FACT: fact}, token=driver.token, now=driver.now())
+
+
+def check_budget(ledger: Ledger, target: Target, method: str, parameters: Mapping[str, Any]) -> None:
+    """Refuse an HF-online request for which the budget, as far as the door knows, does not suffice.
+
+    Raises:
+        UnsupportedRequest: it would exceed the budget, or brings noise of its own to a federation that has one.
+    """
+    fact = ledger.facts().get(FACT) if method == METHOD else None
+    if fact is None or target.client_id not in fact["sensitivities"]:
+        return
+    if parameters.get("epsilon") is not None:
+        raise UnsupportedRequest(
+            "This federation's noise and budget are set in prepare. Leave epsilon, delta and sensitivity out of the "
+            "request."
+        )
+    value, unmet = fact["sensitivities"][target.client_id]
+    sensitivity = None if value is None else Sensitivity(value=value, is_bound=not unmet, source="")
+    release = AccountedRelease(
+        name="the request", number=0, sigma=fact["sigma"], sensitivity=sensitivity, unmet=tuple(unmet)
+    )
+    options = CarriedVectorOptions(epsilon=fact["epsilon"], delta=fact["delta"], sigma=fact["sigma"])
+    try:
+        _refuse_if_spent(options, [AccountedRelease.restored(one) for one in fact["releases"]], release)
+    except MethodFailed as exc:
+        raise UnsupportedRequest(str(exc)) from exc
+
+
+def _refuse_if_spent(
+    options: CarriedVectorOptions,
+    earlier: Sequence[AccountedRelease],
+    release: AccountedRelease,
+) -> None:
+    assert options.epsilon is not None, "a budget is whole"
+    assert options.delta is not None, "a budget is whole"
+    if release.sensitivity is None:
+        raise MethodFailed(
+            "A budget is set, and no sensitivity is known that the noise could be counted by: "
+            f"{' '.join(release.unmet)} Choose retrain; or give a measured sensitivity in prepare and restart the run. "
+            "A proven one needs feature_norm from the first round on.",
+            retryable=False,
+        )
+    account = Account(releases=(*earlier, release), delta=options.delta, epsilon=options.epsilon)
+    if account.is_within_budget:
+        return
+    before = Account(releases=tuple(earlier), delta=options.delta).spent_epsilon
+    used = "an earlier deletion had no noise that could be counted"
+    if before is not None:
+        used = (
+            f"{before:.4g} is used up by {len(earlier)} deletion(s), with this one it would be "
+            f"{account.spent_epsilon:.4g}"
+        )
+    raise MethodFailed(
+        f"The deletion would exceed the federation's budget of epsilon = {options.epsilon:g} at delta = "
+        f"{options.delta:g}: {used} (sensitivity {release.sensitivity.value:.4g}, noise {release.sigma:.4g}). "
+        f"{_WHAT_TO_DO}",
+        retryable=False,
+    )
+
+
+def _options(driver: "Driver") -> CarriedVectorOptions:
+    options: Any = driver.preparations.prepared[METHOD].options
+    assert isinstance(options, CarriedVectorOptions)
+    return options
+
+
+def _records(driver: "Driver", state: FederationState) -> _Records:
+    store = DirectoryStore(driver.preparations.directory / METHOD / state.generations.get(METHOD, FIRST))
+    kept = kept_rounds(_options(driver), store)
+    is_whole = bool(kept.rounds) and kept.rounds[0].lengths.number == 1
+    return _Records(
+        store=store,
+        kept=kept,
+        model=content_hash(state.parameters),
+        start=kept.rounds[0].before if is_whole else _start(driver),
+    )
+
+
+def _start(driver: "Driver") -> str:
+    """The hash of the model that the present settings begin with: in the first rounds, nobody may have trained."""
+    return content_hash(initial_parameters(driver.task, driver.settings.seed))
+
+
+def _sensitivity(
+    driver: "Driver",
+    state: FederationState,
+    targets: frozenset[str],
+    earlier: Sequence[AccountedRelease],
+    declared: float | None,
+    known: _Records | None = None,
+) -> tuple[Sensitivity | None, tuple[str, ...]]:
+    known = known or _records(driver, state)
+    kept_at = {client: known.store.rounds(client) for client in targets}
+    deletion = Deletion(
+        targets=targets,
+        model=known.model,
+        start=known.start,
+        kept_at={client: rounds[-1] if rounds else None for client, rounds in kept_at.items()},
+        unmet=(_UNDONE,) if (driver.state_dir / UNDONE_FILE).exists() else (),
+    )
+    return deletion_sensitivity(known.kept, deletion, earlier, declared=declared)

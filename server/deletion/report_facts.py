@@ -1,0 +1,155 @@
+"""Gathers what the report of a deletion says, from the ledger, the state and the settings."""
+
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+
+from server.deletion.formula_costs import formula_costs
+from server.deletion.privacy_account import shown
+from server.federation.driver import Driver
+from server.federation.state import Batch, FederationState
+from server.ledger import Event
+from server.report import (
+    Asked,
+    FederationSummary,
+    MeasuringCost,
+    RecoveryPhase,
+    ReportData,
+    ReportEvent,
+    UnlearningPhase,
+)
+from unlearning.methods import method_named, validated_parameters
+from unlearning.parameters import content_hash
+from unlearning.requests import Granularity, Target
+
+PACKAGES = ("flower-unlearning", "flwr", "torch", "numpy", "scikit-learn")
+NOT_MEASURED = (
+    "the difference to a model retrained without the data: no retrained model exists in a live federation",
+    "attacks other than those named here: stronger ones may still find members",
+    "copies of the model or of updates that anybody outside this server and these clients has kept",
+)
+
+
+def report_of(driver: Driver, state: FederationState, request_id: str) -> ReportData:
+    """Everything that is known about the deletion `request_id` of the state's batch."""
+    batch = state.batch
+    assert batch is not None, "a report belongs to a batch"
+    request = driver.ledger.get(request_id)
+    target = request.target
+    method = method_named(request.method)
+    parameters = validated_parameters(method, request.parameters).model_dump()
+    known = tuple(sorted(record.client_id for record in driver.ledger.clients()))
+    return ReportData(
+        request=Asked(
+            id=request.id,
+            target=target.describe(),
+            granularity=str(target.granularity),
+            client_id=target.client_id,
+            num_samples=target.num_samples or None,
+            class_label=target.class_label,
+            method=request.method,
+            method_title=method.info.title,
+            method_source=method.info.source,
+            parameters=parameters,
+            submitted_by=request.submitted_by,
+            created_at=_text(request.created_at),
+            served_with=tuple(other for other in batch.request_ids if other != request_id),
+        ),
+        federation=FederationSummary(
+            name=driver.settings.federation,
+            task=f"{driver.settings.model} on {driver.settings.dataset}",
+            score_name=driver.task.score_name,
+            clients_known=known,
+            clients_retained=tuple(name for name in known if not state.exclusions.is_forgotten(name)),
+        ),
+        model_hash_before=batch.hash_before,
+        model_hash_after_unlearning=batch.hash_unlearned,
+        model_hash_after=content_hash(state.parameters),
+        unlearning=UnlearningPhase(
+            rounds=batch.unlearning_cost.exchanges,
+            participants=batch.participants,
+            attempts=batch.attempt,
+            seconds=batch.unlearning_cost.seconds,
+            bytes_sent=batch.unlearning_cost.bytes_sent,
+            bytes_received=batch.unlearning_cost.bytes_received,
+            peak_memory=batch.unlearning_cost.peak_memory,
+            findings=shown(batch.findings),
+        ),
+        recovery=RecoveryPhase(
+            rounds=batch.recovery_rounds,
+            stop_reason=batch.stop_reason,
+            target_score=batch.target_score,
+            seconds=batch.recovery_cost.seconds,
+            bytes_sent=batch.recovery_cost.bytes_sent,
+            bytes_received=batch.recovery_cost.bytes_received,
+            peak_memory=batch.recovery_cost.peak_memory,
+        ),
+        measuring=MeasuringCost(
+            seconds=batch.measuring_cost.seconds,
+            bytes_sent=batch.measuring_cost.bytes_sent,
+            bytes_received=batch.measuring_cost.bytes_received,
+            peak_memory=batch.measuring_cost.peak_memory,
+        ),
+        shadows=None
+        if not batch.shadow_cost.exchanges
+        else MeasuringCost(
+            seconds=batch.shadow_cost.seconds,
+            bytes_sent=batch.shadow_cost.bytes_sent,
+            bytes_received=batch.shadow_cost.bytes_received,
+            peak_memory=batch.shadow_cost.peak_memory,
+        ),
+        formulas=formula_costs(driver, state, parameters),
+        measurements=tuple(batch.measurements.get(request_id, ())),
+        events=tuple(_line(event) for event in driver.ledger.all_events(request_id)),
+        stop_rule=_stop_rule(driver, batch),
+        exclusions_note=_exclusions_note(target),
+        not_measured=(*NOT_MEASURED, *_not_switched_on(driver)),
+        software={name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
+        seeds={"run": driver.settings.seed},
+        written_at=_text(driver.now()),
+    )
+
+
+def _not_switched_on(driver: Driver) -> list[str]:
+    """The attacks that the settings do without, and which setting runs them."""
+    off = []
+    if not driver.settings.shadow_federations:
+        off.append("LiRA, the attack with shadow models: set shadow-federations")
+    if not driver.settings.mia_u_classifiers:
+        off.append("MIA-U, the attack on the change, with classifiers: set mia-u-classifiers")
+    return off
+
+
+def _line(event: Event) -> ReportEvent:
+    move = f"{event.from_status} → {event.to_status}" if event.from_status is not None else event.kind
+    reason = event.detail.get("reason") or event.detail.get("text") or ""
+    return ReportEvent(time=_text(event.at), move=move, reason=str(reason))
+
+
+def _stop_rule(driver: Driver, batch: Batch) -> str:
+    name, most = driver.task.score_name, driver.settings.recovery_max_rounds
+    if batch.target_score is None:
+        return f"{most} recovery rounds; there is no test data to decide earlier"
+    return f"test {name} of at least {batch.target_score:.4f}, or {most} recovery rounds"
+
+
+def _exclusions_note(target: Target) -> str:
+    if target.granularity is Granularity.CLIENT:
+        return (
+            f"Client {target.client_id} is excluded for good: the server asks it for no more training, and "
+            "the client itself refuses."
+        )
+    if target.granularity is Granularity.SAMPLE:
+        return f"The samples are excluded for good from client {target.client_id}'s training, by the client."
+    return f"Examples of class {target.class_label} are excluded for good from training, by every client."
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,71 @@
+"""`flower-unlearn demo`: the whole story on one machine, told while it happens."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+DEFAULT_METHOD = "puf-special"
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def demo_command(
+    simulation: Annotated[
+        bool, typer.Option("--simulation", help="Virtual clients in Flower's Ray simulation; under a minute.")
+    ] = False,
+    clients: Annotated[int, typer.Option(min=2, help="How many clients there are.")] = 3,
+    method: Annotated[str, typer.Option(help="The unlearning method.")] = DEFAULT_METHOD,
+    directory: Annotated[
+        Path | None,
+        typer.Option(help="A new directory for the report and all files.", show_default="runs/demo-TIME"),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep logs, ledger and checkpoints too, not only the report.")
+    ] = False,
+) -> None:
+    """Watch a live federation forget a client: starts everything on this machine, and stops it again."""
+    console = Console(highlight=False)
+    with ended_by_signals():
+        console.print("[bold]A live federation forgets a client[/bold]  (loading PyTorch …)")
+        # Imported here because it needs PyTorch, which takes seconds; other commands do not.
+        from server.demo.story import tell
+
+        tell(
+            console,
+            simulation=simulation,
+            num_clients=clients,
+            method=method,
+            directory=directory,
+            keep=keep,
+        )
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Turn Ctrl-C, SIGTERM and a closed terminal into SystemExit(128 + signal), once.
+
+    Whoever ends a program by a signal wants it to stop what it has started; a second signal must not
+    interrupt that.
+    """
+
+    def end(number: int, _: FrameType | None) -> None:
+        for other in _ENDING:
+            signal.signal(other, signal.SIG_IGN)
+        if number == signal.SIGHUP:  # the terminal is gone: nobody reads, and writing would fail
+            sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,143 @@
+"""The story that `flower-unlearn demo` tells: what is learnt, who asks to be forgotten, and when."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.processes.flower_control import ConfigValue, config_argument
+from strategies.run_config import RunSettings
+from unlearning.errors import ConfigurationError
+from unlearning.methods import check_supports, method_named
+from unlearning.requests import Granularity, Target
+from unlearning.tasks import load_site
+
+ROUNDS_BEFORE = 3
+"""The request is filed while this training round goes on."""
+ROUNDS_AFTER = 1
+"""Training goes on for so many rounds after the deletion."""
+
+SETTINGS: Mapping[str, ConfigValue] = {
+    "dataset": "digits",
+    "model": "mlp",
+    # A strong label skew: whoever leaves takes digits along that nobody else has, so that forgetting
+    # shows. The seed is one at which three clients hold comparable amounts of data.
+    "partition": "dirichlet",
+    "alpha": 0.1,
+    "seed": 3,
+    # Much work in each of few rounds, because on real processes a round costs seconds whatever it does.
+    "local-epochs": 5,
+    "learning-rate": 0.1,
+    "momentum": 0.5,
+    "rounds": ROUNDS_BEFORE + ROUNDS_AFTER,
+    "recovery-max-rounds": 2,
+    # The digits that nobody else has are lost to any model, the retrained one too.
+    "max-score-loss": 60.0,
+    "federation": "demo",
+}
+
+ALONE = 0.9
+"""Who has this share of a digit's pictures is said to hold the digit nearly alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What happens in a demo.
+
+    target: the client that asks to be forgotten; `num_examples` of all `num_examples_all` pictures are
+        its own, and nearly all pictures of the digits `alone`.
+    """
+
+    num_clients: int
+    method: str
+    target: Target
+    num_examples: int
+    num_examples_all: int
+    alone: tuple[int, ...]
+
+    @property
+    def run_config(self) -> dict[str, ConfigValue]:
+        """The run's settings; the request is not among them."""
+        return {**SETTINGS, "num-clients": self.num_clients}
+
+    @property
+    def scripted_request(self) -> str:
+        """The request as a run's own configuration files it."""
+        return f"at={ROUNDS_BEFORE} client={self.target.client_id} method={self.method}"
+
+
+def make_scenario(num_clients: int, method: str) -> Scenario:
+    """Deal the data out and find who shall leave: see `_leaving`.
+
+    Raises:
+        ConfigurationError: there are too few clients or too many.
+        UnknownMethod: there is no such method.
+        UnsupportedRequest: the method cannot forget a client.
+    """
+    if num_clients < 2:
+        raise ConfigurationError(
+            [f"--clients must be 2 or more: one leaves, others stay; got {num_clients}."]
+        )
+    chosen = method_named(method)
+    settings = RunSettings.from_run_config({**SETTINGS, "num-clients": num_clients})
+    labels = [load_site(settings.task(), client).train.targets.numpy() for client in range(num_clients)]
+    counts = np.stack([np.bincount(own, minlength=10) for own in labels])
+    leaving = _leaving(counts)
+    target = Target(Granularity.CLIENT, str(leaving))
+    check_supports(chosen, target)
+    return Scenario(
+        num_clients=num_clients,
+        method=method,
+        target=target,
+        num_examples=int(counts[leaving].sum()),
+        num_examples_all=int(counts.sum()),
+        alone=tuple(int(digit) for digit in np.flatnonzero(_held_alone(counts)[leaving])),
+    )
+
+
+def app_directory(directory: Path) -> Path:
+    """Write the thin app that `flwr run` submits into `directory`, and give it back.
+
+    It names the installed components and every setting, as the project's own pyproject.toml does, and
+    exists without a checkout; besides, bundling a checkout walks through all of its files.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "README.md").write_text("The app of `flower-unlearn demo`; the code is installed.\n")
+    lines = [
+        "[project]",
+        'name = "flower-unlearning"',
+        'version = "0.1.0"',
+        'description = "The demo of flower-unlearning."',
+        'license = "Apache-2.0"',
+        "dependencies = []",
+        "[tool.flwr.app]",
+        'publisher = "flower-unlearning"',
+        'fab-include = ["README.md"]',
+        "[tool.flwr.app.components]",
+        'serverapp = "server.app:app"',
+        'clientapp = "client.app:app"',
+        "[tool.flwr.app.config]",
+        *(config_argument({name: value}) for name, value in RunSettings().model_dump(by_alias=True).items()),
+    ]
+    (directory / "pyproject.toml").write_text("\n".join(lines) + "\n")
+    return directory
+
+
+def _leaving(counts: NDArray[Any]) -> int:
+    """Who shall leave, of `counts` of shape (clients, digits).
+
+    Of the clients with at least an average number of pictures, whose update therefore weighs, the one
+    whose data are to the largest part its alone.
+    """
+    sizes = counts.sum(axis=1)
+    shares = np.where(_held_alone(counts), counts, 0).sum(axis=1) / sizes
+    return int(np.argmax(np.where(sizes >= sizes.mean(), shares, -1.0)))
+
+
+def _held_alone(counts: NDArray[Any]) -> NDArray[Any]:
+    """Which digits each client holds nearly alone, shape (clients, digits)."""
+    alone: NDArray[Any] = counts > ALONE * counts.sum(axis=0)
+    return alone

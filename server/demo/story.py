@@ -1,0 +1,287 @@
+"""What happens in a demo, in order: start, train, a request in the middle of a round, and its outcome.
+
+What is told is read from the ledger, which is the same in both cases. With real processes the request
+goes through the deletion service over gRPC; in a simulation the run's own configuration files it.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from server.api.client import DeletionClient, Report
+from server.demo.scenario import ROUNDS_AFTER, ROUNDS_BEFORE, Scenario, app_directory, make_scenario
+from server.demo.simulation import LocalSimulation
+from server.demo.view import Narrator, introduce, outcome_table, reading
+from server.ledger import Event, Ledger, RoundRecord
+from server.processes.deployment import LocalDeployment
+from unlearning.durable_files import make_private
+from unlearning.errors import ConfigurationError, DeploymentError, FlowerUnlearningError
+from unlearning.requests import OPEN_STATUSES, Status
+
+REPORT_PAGE, REPORT_JSON = "report.html", "report.json"
+
+_LIMIT_S = 600.0
+_POLL_S = 0.3
+_ASK_EVERY_S = 10.0  # asking the SuperLink starts a process
+
+
+def tell(
+    console: Console,
+    *,
+    simulation: bool,
+    num_clients: int,
+    method: str,
+    directory: Path | None,
+    keep: bool,
+) -> None:
+    """Play the story and print its outcome; everything that was started has ended when this returns.
+
+    Raises:
+        ConfigurationError: too few clients, or the directory holds something already.
+        RequestError: no such method, or it cannot forget a client.
+        DeploymentError: something failed on the way; the message says what and where the logs are.
+    """
+    scenario = make_scenario(num_clients, method)
+    directory = _new_directory(directory)
+    introduce(console, scenario)
+    try:
+        report = _play(Narrator(console), scenario, directory, simulation)
+    except FlowerUnlearningError as exc:
+        raise DeploymentError(f"{exc}\nEverything was stopped. The logs are in {directory}.") from exc
+    except (SystemExit, KeyboardInterrupt):
+        console.print(f"Ended early. Everything was stopped. The logs are in {directory}.", soft_wrap=True)
+        raise
+    (directory / REPORT_PAGE).write_bytes(report.html)
+    (directory / REPORT_JSON).write_bytes(report.json)
+    if not keep:
+        for path in directory.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+    _conclude(console, scenario, directory, keep)
+
+
+def _conclude(console: Console, scenario: Scenario, directory: Path, keep: bool) -> None:
+    """Print what was measured, how to read it, and where the report is."""
+    report = json.loads((directory / REPORT_JSON).read_text(encoding="utf-8"))
+    console.print()
+    console.print(outcome_table(report))
+    console.print()
+    for sentence in reading(report, scenario):
+        console.print(sentence)
+    console.print()
+    console.print(f"The report: {directory / REPORT_PAGE} (and {REPORT_JSON} beside it)", soft_wrap=True)
+    if keep:
+        console.print(f"Logs, ledger and checkpoints: {directory}", soft_wrap=True)
+
+
+def _new_directory(directory: Path | None) -> Path:
+    if directory is None:
+        directory = Path("runs") / f"demo-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}"
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ConfigurationError([f"--directory {directory} holds something already; name a new one."])
+    make_private(directory)
+    return directory
+
+
+def _play(narrator: Narrator, scenario: Scenario, directory: Path, simulation: bool) -> Report:
+    app = app_directory(directory / "app")
+    with narrator.telling():
+        if simulation:
+            return _play_in_simulation(narrator, scenario, directory, app)
+        return _play_on_processes(narrator, scenario, directory, app)
+
+
+def _play_on_processes(narrator: Narrator, scenario: Scenario, directory: Path, app: Path) -> Report:
+    num = scenario.num_clients
+    narrator.now(f"starting a SuperLink, {num} SuperNodes and the deletion service")
+    deployment = LocalDeployment(
+        directory,
+        num_clients=num,
+        app_dir=app,
+        run_config=scenario.run_config,
+        with_deletion_service=True,
+    )
+    layout = deployment.layout
+    with deployment, closing(Ledger.open(layout.ledger_url)) as ledger:
+        narrator.say(
+            f"started: SuperLink (fleet: gRPC on {layout.fleet_address}), SuperExec, {num} SuperNodes, "
+            f"deletion service (gRPC on {layout.deletion_address})"
+        )
+        story = Story(deployment, ledger, narrator)
+        story.begin()
+        story.wait_until(story.is_amid_round(ROUNDS_BEFORE), "the federation has trained for some rounds")
+        with DeletionClient(layout.deletion_address) as service:
+            filed = service.submit(
+                scenario.target, method=scenario.method, submitted_by="demo", idempotency_key="demo"
+            )
+            story.wait_until(lambda: story.is_over, "the deletion is over")
+            story.check_completed()
+            deployment.erase_residue()
+            narrator.say("erased what the SuperLink kept of the messages")
+            report = service.report(filed.id)
+        story.wait_until(story.has_gone_on, "training has gone on")
+        narrator.now("stopping everything")
+    narrator.say("everything that was started has been stopped")
+    return report
+
+
+def _play_in_simulation(narrator: Narrator, scenario: Scenario, directory: Path, app: Path) -> Report:
+    num = scenario.num_clients
+    narrator.now("starting a SuperLink for simulations")
+    simulation = LocalSimulation(
+        directory,
+        num_clients=num,
+        app_dir=app,
+        run_config={**scenario.run_config, "requests": scenario.scripted_request},
+    )
+    state_dir = simulation.layout.state_dir
+    with simulation, closing(Ledger.open(simulation.layout.ledger_url)) as ledger:
+        narrator.say("started a SuperLink and its SuperExec")
+        story = Story(simulation, ledger, narrator)
+        story.begin()
+        story.wait_until(lambda: story.is_over, "the deletion is over")
+        story.check_completed()
+        files = state_dir / "reports" / story.request_id
+        report = Report((files / "report.json").read_bytes(), (files / "report.html").read_bytes())
+        story.wait_until(story.has_gone_on, "training has gone on")
+        narrator.now("stopping everything")
+    narrator.say("everything that was started has been stopped")
+    return report
+
+
+RAY_GAVE_UP = "The current node timed out during startup"
+"""What Ray says when its own processes have not found each other in 30 s. The wait is fixed in Ray's code, no variable
+of its environment changes it (2.55), so more time is given by starting it again."""
+MAX_STARTS = 4
+
+
+class Story:
+    """Follows one run through the ledger and has what happens told."""
+
+    def __init__(self, federation: LocalDeployment, ledger: Ledger, narrator: Narrator) -> None:
+        self._federation, self._ledger, self._narrator = federation, ledger, narrator
+        self._run_id, self._starts = 0, 1
+        self._events_seen = self._rounds_seen = 0
+        self._training: list[RoundRecord] = []
+        self._status: Status | None = None
+        self._asked_at = 0.0
+        self.request_id = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the request has come to an end, in whatever way."""
+        return self._status is not None and self._status not in OPEN_STATUSES
+
+    def has_gone_on(self) -> bool:
+        """Whether training has gone on after the deletion."""
+        return len(self._training) >= ROUNDS_BEFORE + ROUNDS_AFTER
+
+    def is_amid_round(self, number: int) -> Callable[[], bool]:
+        """Says whether training round `number`, from 1, has begun a second ago or longer."""
+
+        def is_so() -> bool:
+            if len(self._training) < number - 1:
+                return False
+            return (datetime.now(UTC) - self._training[number - 2].at).total_seconds() > 1.0
+
+        return is_so
+
+    def begin(self) -> None:
+        """Submit the run.
+
+        Raises:
+            DeploymentError: the SuperLink did not take it.
+        """
+        self._narrator.now("submitting the run with `flwr run`")
+        self._run_id = self._federation.submit_run()
+        self._asked_at = time.monotonic()
+        self._narrator.say(f"run {self._run_id} submitted")
+        self._narrator.now("the server's process starts, the clients join, the first round")
+
+    def wait_until(self, predicate: Callable[[], bool], what: str) -> None:
+        """Tell what happens until `predicate` holds.
+
+        Raises:
+            DeploymentError: the run or a program has ended before, or it takes unreasonably long.
+        """
+
+        def is_so() -> bool:
+            ended = self._how_the_run_ended()
+            self._look()
+            if not predicate() and ended and not self._has_begun_again():
+                raise DeploymentError(f"The run ended before {what}: {ended}.\n{self._run_log()}")
+            return predicate()
+
+        self._federation.wait_until(is_so, _LIMIT_S, what, poll_s=_POLL_S)
+
+    def check_completed(self) -> None:
+        """The request must have been completed.
+
+        Raises:
+            DeploymentError: it was not; says why.
+        """
+        if self._status is not Status.COMPLETED:
+            request = self._ledger.get(self.request_id)
+            raise DeploymentError(f"Request {request.id} is {request.status}: {request.reason}")
+
+    def _look(self) -> None:
+        """Tell what is new in the ledger, in order of time."""
+        news: list[Event | RoundRecord] = [*self._ledger.events(after=self._events_seen)]
+        news += self._ledger.rounds(after=self._rounds_seen)
+        for item in sorted(news, key=lambda item: item.at):
+            if isinstance(item, Event):
+                self._events_seen = item.sequence
+                if not item.request_id:
+                    continue  # of the federation
+                self.request_id = item.request_id
+                self._status = item.to_status or self._status
+                self._narrator.event(item)
+            else:
+                self._rounds_seen = item.sequence
+                self._training += [item] if item.kind == "training" else []
+                self._narrator.round(item)
+            if not self.has_gone_on():
+                training = f"training, round {len(self._training) + 1}"
+                self._narrator.now(_GOING_ON.get(self._status or Status.RECEIVED, training))
+
+    def _how_the_run_ended(self) -> str:
+        """The run's status if it has ended; asks only while no process of it can be seen."""
+        if self._federation.server_app_pid() is not None or time.monotonic() < self._asked_at + _ASK_EVERY_S:
+            return ""
+        self._asked_at = time.monotonic()
+        run = self._federation.control.run(self._run_id)
+        return f"{run.status} ({run.details or 'no details'})" if run.is_finished else ""
+
+    def _has_begun_again(self) -> bool:
+        """Submit the run once more where Ray gave up waiting for itself; whether that was so.
+
+        Raises:
+            DeploymentError: it was so too often.
+        """
+        if RAY_GAVE_UP not in self._federation.control.log(self._run_id):
+            return False
+        self._starts += 1
+        if self._starts > MAX_STARTS:
+            raise DeploymentError(
+                f"Ray did not start within its 30 seconds, {MAX_STARTS} times: this machine is busy. "
+                "Try again when it is not, or without Ray: `flower-unlearn demo` without --simulation."
+            )
+        self._narrator.say("Ray did not start within its 30 seconds on this busy machine; trying again")
+        self.begin()
+        return True
+
+    def _run_log(self) -> str:
+        return "\n".join(self._federation.control.log(self._run_id).splitlines()[-15:])
+
+
+_GOING_ON = {
+    Status.UNLEARNING: "measuring the model, then unlearning",
+    Status.RECOVERING: "measuring the model, and recovery rounds",
+    Status.VERIFYING: "writing the report",
+}

@@ -1,0 +1,1 @@
+"""The live federation as it stands: its state, checkpoints, clients and what methods keep."""

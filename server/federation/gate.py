@@ -1,0 +1,140 @@
+"""The gate: what a model must be before it becomes the federation's.
+
+    right after every exchange of a method    it is finite, and its norm has not exploded
+    after recovery                            its score on what is retained is not far below the score before
+    after every ordinary round                it is finite, and its score on the server's test set has not collapsed
+
+Scores are compared on the server's test examples without the forgotten classes, which lose by design. A server without
+test examples asks the clients for the score on what they retain, and compares the median of those that answered both
+times: what a minority of them says cannot move it beyond what the others say.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from server.federation.state import Batch, FederationState
+from strategies.observations import measured
+from unlearning.errors import ModelRefused
+from unlearning.parameters import Vector
+
+if TYPE_CHECKING:
+    from server.federation.driver import Driver, Observed
+
+TEST_SET = ""
+"""Among scores, the name of the server's test set; no client's id is empty."""
+
+LARGEST_GROWTH = 100.0
+"""So many times the norm before: no method here has more than doubled it, and 1e30 overflows in the next round."""
+
+
+def check_unlearned(parameters: Vector, before: Vector) -> None:
+    """Refuse what a method has made of the model if it is not finite, or its norm has exploded.
+
+    Raises:
+        ModelRefused: with both norms, or how many values are not finite.
+    """
+    bad = parameters.size - int(np.isfinite(parameters).sum())
+    if bad:
+        raise ModelRefused(
+            f"The method gave a model of which {bad:,} of {parameters.size:,} values are not finite. The model is as "
+            "it was. File a request with other parameters or another method."
+        )
+    norm, norm_before = (float(np.linalg.norm(vector.astype(np.float64))) for vector in (parameters, before))
+    if norm_before > 0 and norm > LARGEST_GROWTH * norm_before:
+        raise ModelRefused(
+            f"The method gave a model of norm {norm:.4g}, before it was {norm_before:.4g}; over {LARGEST_GROWTH:g} "
+            "times is no step of unlearning. The model is as it was. File a request with other parameters or another "
+            "method."
+        )
+
+
+def retained_scores(
+    driver: "Driver", state: FederationState, batch: Batch, observed: "Observed"
+) -> dict[str, float]:
+    """The model's score on what is retained: on the server's test set, or without one by client.
+
+    Nothing where nobody has a score, or it is not a finite number.
+    """
+    if driver.test_set is not None:
+        classes = state.exclusions.including(batch.targets).classes
+        score = driver.test_score(state.parameters, without=classes)
+        return {} if score is None else {TEST_SET: score}
+    told = measured(observed.exchange.replies, "retained", driver.fedavg.check_count).by_client
+    scores = {client: observations.mean_score for client, observations in told.items()}
+    return {client: score for client, score in scores.items() if score is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the gate says of a recovered model: one sentence, and how many points it lost (None: not known)."""
+
+    passes: bool
+    text: str
+    lost: float | None = None
+
+
+def judged(driver: "Driver", batch: Batch) -> Judgement:
+    """Whether the recovered model, measured last as `batch.scores`, may become the federation's."""
+    name = driver.task.score_name
+    allowed = batch.accepted_loss or driver.settings.max_score_loss
+    rule = (
+        f"{batch.accepted_by} accepted up to {allowed:g}"
+        if batch.accepted_loss
+        else f"max-score-loss allows {allowed:g}"
+    )
+    if not allowed:
+        return Judgement(True, "the score was not judged: max-score-loss is 0")
+    if not batch.scores_before:
+        return Judgement(True, f"the score was not judged: nobody had a {name} of the model before")
+    if not batch.scores:
+        return Judgement(False, f"nobody has a {name} of the recovered model that is a number; {rule}", 100.0)
+    before, after = _compared(batch.scores_before, batch.scores)
+    lost = 100 * (before - after)
+    where = "the test set" if TEST_SET in batch.scores_before else "what the clients retain"
+    text = (
+        f"{name} on {where} {before:.4f} before, {after:.4f} after recovery: {lost:.1f} points lost, {rule}"
+    )
+    return Judgement(lost <= allowed, text, lost)
+
+
+def refusal(request_id: str, verdict: Judgement) -> ModelRefused:
+    """What is said where the gate holds a deletion's model."""
+    points = min(100, math.ceil(verdict.lost or 0))
+    return ModelRefused(
+        f"The unlearned model was not committed: {verdict.text}. The model is as it was before the deletion, and "
+        "nothing is forgotten. File a request with another method or other parameters, or accept the loss: "
+        f"flower-unlearn retry {request_id} --accept-score-loss {points}"
+    )
+
+
+def round_problem(driver: "Driver", before: Vector, after: Vector) -> str:
+    """Why the model of an ordinary round is not committed; empty if it is."""
+    bad = after.size - int(np.isfinite(after).sum())
+    if bad:
+        return f"{bad:,} of the {after.size:,} values of the averaged model are not finite"
+    allowed = driver.settings.max_round_score_loss
+    if not allowed or driver.test_set is None:
+        return ""
+    score_before = driver.test_score(before)
+    score = driver.test_score(after)
+    if score_before is None or (score is not None and 100 * (score_before - score) <= allowed):
+        return ""
+    shown = "not a number" if score is None else f"{score:.4f}"
+    return (
+        f"test {driver.task.score_name} {score_before:.4f} before the round, {shown} after it: max-round-score-loss "
+        f"allows {allowed:g} points"
+    )
+
+
+def _compared(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float, float]:
+    """The medians over who has a score of both models; over all where nobody has."""
+    both = set(before) & set(after)
+    return (
+        median(before[name] for name in both or before),
+        median(after[name] for name in both or after),
+    )

@@ -1,0 +1,207 @@
+"""What the server keeps for methods that are prepared for during training, and since when.
+
+    STATE_DIR/kept/METHOD/GENERATION/CLIENT/ROUND.npz
+
+A method whose unlearning rewrites history writes a new generation. With the unlearned model every store goes on in a
+new generation, the rewritten one or a copy, for the model may still be held by the gate and all go back. What counts is
+what the checkpoint names. So neither a failed attempt nor a crash leaves a trace. What is kept of a client is
+erased when the deletion of its data completes.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from server.federation.state import Batch, FederationState
+from strategies.messages import by_preparation, named_for_preparations
+from unlearning.errors import StoreFull
+from unlearning.methods import Prepared
+from unlearning.methods.method import Kept
+from unlearning.methods.preparation import FederatedRound
+from unlearning.parameters import Vector, weighted_mean
+from unlearning.requests import Exclusions
+from unlearning.stores import Arrays, DirectoryStore
+
+_log = getLogger(__name__)
+
+FIRST = "0"
+"""The generation that training begins with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparations:
+    """The server's half of what the setting `prepare` switches on.
+
+    directory: of all stores. prepared: by method's name.
+    """
+
+    directory: Path
+    prepared: Mapping[str, Prepared]
+
+    def begun(self, state: FederationState) -> FederationState:
+        """`state` at the start of a run: what is newly switched on counts from now, what is off is erased.
+
+        Entries of rounds that no checkpoint knows are erased, those rounds will be done again; so is what an
+        attempt has left that is not under way any more.
+        """
+        for path in self.directory.glob("*"):
+            if path.name not in self.prepared or path.name not in state.prepared_since:
+                shutil.rmtree(path)
+        since = {name: state.prepared_since.get(name, state.training_rounds) for name in self.prepared}
+        generations = {name: state.generations[name] for name in self.prepared if name in state.generations}
+        state = replace(state, prepared_since=since, generations=generations)
+        for name in self.prepared:
+            store = self._current(name, state)
+            needed = {store.directory}
+            if state.batch is not None:
+                needed.add(self._next(state.batch))
+                before = state.batch.before
+                needed |= {self.directory / name / before.generations.get(name, FIRST)} if before else set()
+            for path in (self.directory / name).glob("*"):
+                if path not in needed:
+                    shutil.rmtree(path)
+            for client in store.list_keys():
+                store.erase_rounds(client, beyond=state.round)
+        return state
+
+    def kept(self, state: FederationState, batch: Batch) -> Kept | None:
+        """What the batch's method can use; None where it is not prepared for."""
+        if batch.method not in self.prepared or batch.method not in state.prepared_since:
+            return None
+        return Kept(
+            options=self.prepared[batch.method].options,
+            store=self._current(batch.method, state),
+            next_store=DirectoryStore(self._next(batch)),
+        )
+
+    def discard(self, batch: Batch) -> None:
+        """Erase what this attempt has written: it is begun anew, or has failed."""
+        for path in (self._next(batch), *(self._copy(batch, name) for name in self.prepared)):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def combine(self, before: Vector, models: Mapping[str, tuple[int, Vector]]) -> Vector:
+        """One model of a round's local ones: FedAvg's mean, unless a method trains in a way of its own."""
+        for prepared in self.prepared.values():
+            if prepared.preparation.replaces_training:
+                return prepared.preparation.combine(prepared.options, before, models)
+        return weighted_mean(models)
+
+    def takes_part(self, client_id: str, number: int) -> bool:
+        """Whether a client is asked in the training round `number`."""
+        return all(
+            prepared.preparation.takes_part(prepared.options, client_id, number)
+            for prepared in self.prepared.values()
+        )
+
+    def to_send(self, state: FederationState, number: int) -> dict[str, NDArray[Any]]:
+        """What travels with the model in the training round `number`, under the names it travels by.
+
+        Raises:
+            ConfigurationError: what a preparation's options name cannot be used on this machine.
+        """
+        return named_for_preparations(
+            {
+                name: prepared.preparation.send(
+                    prepared.options, number, self._current(name, state), state.left_out
+                )
+                for name, prepared in self.prepared.items()
+                if name in state.prepared_since
+            }
+        )
+
+    def check(self, sent: Arrays, returned: Arrays) -> None:
+        """Refuse a client's answer that lacks what methods need for what they sent, or has it wrong.
+
+        Raises:
+            UpdateRefused: what is wrong.
+        """
+        answers = by_preparation(returned)
+        for name, own in by_preparation(sent).items():
+            prepared = self.prepared[name]
+            prepared.preparation.check(prepared.options, own, answers.get(name, {}))
+
+    def after_round(self, state: FederationState, done: FederatedRound) -> FederationState:
+        """Let every method keep what it needs of a round that the next checkpoint will know."""
+        answers = {client: by_preparation(arrays) for client, arrays in done.arrays.items()}
+        for name, prepared in self.prepared.items():
+            if name not in state.prepared_since:
+                continue
+            own = replace(done, arrays={client: found.get(name, {}) for client, found in answers.items()})
+            try:
+                prepared.preparation.keep(prepared.options, own, self._current(name, state))
+            except StoreFull as exc:
+                _log.error("%s can no longer be served: %s", name, exc)
+                since = {key: value for key, value in state.prepared_since.items() if key != name}
+                state = replace(state, prepared_since=since)
+        return state
+
+    def branched(self, state: FederationState, batch: Batch) -> FederationState:
+        """`state` with the unlearned model: its method's store is the one it wrote, if any, all others are copies."""
+        generations = dict(state.generations)
+        for name in self.prepared:
+            if name == batch.method and DirectoryStore(self._next(batch)).list_keys():
+                generations[name] = self._next(batch).name
+                continue
+            copy, current = self._copy(batch, name), self._current(name, state).directory
+            shutil.rmtree(copy, ignore_errors=True)
+            if current.exists():
+                shutil.copytree(current, copy, copy_function=_linked)
+            generations[name] = copy.name
+        return replace(state, generations=generations)
+
+    def erase(self, state: FederationState) -> FederationState:
+        """Erase what was kept of what the state's batch forgets, and generations that no longer count.
+
+        A method that says that it has lost what it needs is not prepared any more.
+        """
+        assert state.batch is not None, "only a deletion erases"
+        before = self.num_bytes()
+        forgotten = Exclusions().including(state.batch.targets)
+        since = dict(state.prepared_since)
+        for name, prepared in self.prepared.items():
+            current = self._current(name, state)
+            if not prepared.preparation.survives(state.batch.method):
+                shutil.rmtree(self.directory / name, ignore_errors=True)
+                since.pop(name, None)
+                continue
+            for path in (self.directory / name).glob("*"):
+                if path != current.directory:
+                    shutil.rmtree(path)
+            is_prepared = prepared.preparation.erase(
+                prepared.options,
+                current,
+                forgotten,
+                until=state.batch.started_round,
+                rewritten=current.directory == self._next(state.batch),
+            )
+            if not is_prepared:
+                since.pop(name, None)
+        _log.info("%d byte(s) erased that were kept for methods.", before - self.num_bytes())
+        return replace(state, prepared_since=since)
+
+    def num_bytes(self, name: str = "") -> int:
+        """How much room the stores take on disk, all together or one method's."""
+        return sum(path.stat().st_size for path in (self.directory / name).glob("**/*.npz"))
+
+    def _current(self, name: str, state: FederationState) -> DirectoryStore:
+        return DirectoryStore(self.directory / name / state.generations.get(name, FIRST))
+
+    def _next(self, batch: Batch) -> Path:
+        return self.directory / batch.method / f"{batch.started_round}-{batch.attempt}"
+
+    def _copy(self, batch: Batch, name: str) -> Path:
+        return self.directory / name / f"{batch.started_round}-{batch.attempt}-copy"
+
+
+def _linked(source: str, destination: str) -> None:
+    """A second name for a file: entries are replaced and never changed, until a deletion that counts erases all."""
+    try:
+        os.link(source, destination)
+    except OSError:  # a file system without links
+        shutil.copy2(source, destination)

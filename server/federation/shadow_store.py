@@ -1,0 +1,107 @@
+"""The shadow federations on disk: one file, the state after their newest round.
+
+    STATE_DIR/shadows/0000000017.npz    the models after round 17, and what they were trained without
+
+They were trained on data that may be asked to be forgotten, so they count only as long as nothing was
+forgotten since they began; `server.federation.shadow_federations` erases them with a deletion and they begin anew.
+"""
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from logging import getLogger
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from server.federation.state import Cost
+from unlearning.durable_files import sync_directory, write_atomically
+from unlearning.parameters import Vector
+from unlearning.requests import Exclusions
+
+_log = getLogger(__name__)
+
+DIRECTORY = "shadows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowState:
+    """All shadow federations after `rounds` rounds.
+
+    models: by their number, each (d,). seed: of the run that they belong to.
+    exclusions: what was forgotten when they began.
+    took_part: in how many rounds each client did.
+    cost: what their training has cost so far.
+    """
+
+    models: tuple[Vector, ...]
+    seed: int
+    rounds: int = 0
+    exclusions: Exclusions = field(default_factory=Exclusions)
+    took_part: Mapping[str, int] = field(default_factory=dict)
+    cost: Cost = field(default_factory=Cost)
+
+
+class ShadowStore:
+    """The newest state of the shadow federations in a state directory."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._directory = state_dir / DIRECTORY
+
+    def rounds(self) -> int:
+        """How many rounds the stored shadow federations have had; 0 where there are none."""
+        return max((int(path.stem) for path in self._files()), default=0)
+
+    def save(self, state: ShadowState) -> None:
+        """Write `state` in the place of what is there; when this returns it survives a crash.
+
+        Raises:
+            OSError: the directory cannot be written to.
+        """
+        meta = {
+            "seed": state.seed,
+            "rounds": state.rounds,
+            "exclusions": state.exclusions.to_json(),
+            "took_part": dict(state.took_part),
+            "cost": state.cost.to_json(),
+        }
+        text = np.frombuffer(json.dumps(meta, sort_keys=True).encode(), dtype=np.uint8)
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, meta=text, models=np.stack(state.models))
+        path = self._directory / f"{state.rounds:010d}.npz"
+        write_atomically(path, buffer.getvalue())
+        for older in self._files():
+            if older != path:
+                older.unlink(missing_ok=True)
+
+    def load(self) -> ShadowState | None:
+        """The stored state; None where there is none, or it is damaged, for it can be trained anew."""
+        for path in sorted(self._files(), reverse=True):
+            try:
+                with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
+                    models, meta = archive["models"], json.loads(archive["meta"].tobytes())
+                return ShadowState(
+                    models=tuple(models),
+                    seed=meta["seed"],
+                    rounds=meta["rounds"],
+                    exclusions=Exclusions.from_json(meta["exclusions"]),
+                    took_part=meta["took_part"],
+                    cost=Cost.from_json(meta["cost"]),
+                )
+            except (ValueError, KeyError, TypeError, EOFError, BadZipFile) as exc:
+                _log.warning("The shadow models in %s cannot be read and are trained anew: %s", path, exc)
+        return None
+
+    def erase(self) -> int:
+        """Erase all that is there; returns how many files. When this returns they are gone for good."""
+        files = self._files()
+        for path in files:
+            path.unlink(missing_ok=True)
+        if files:
+            sync_directory(self._directory)
+        return len(files)
+
+    def _files(self) -> list[Path]:
+        return list(self._directory.glob("[0-9]*.npz"))

@@ -1,0 +1,122 @@
+"""Requests that data owners file at their own sites: they travel with the clients' answers, and are admitted here.
+
+A client speaks for itself only. Of what it sends, a bounded number is looked at with each answer and on each day; the
+rest is not refused but left: it stays in the site's outbox and comes again, so that nothing of an honest site is lost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from logging import getLogger
+from typing import Any
+
+from server.ledger import Ledger, LedgerUnavailable, Quota, Refusal
+from server.requests.admission import SITE, admit
+from strategies.messages import SITE_REQUESTS, Json
+from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
+from unlearning.requests import Granularity, Target
+from unlearning.untrusted import as_line, reason_of
+
+_log = getLogger(__name__)
+
+MAX_A_DAY = 100
+"""Of one client. One request of a client can be open at a time and takes rounds, so more are a program's, not a
+person's."""
+_MAX_KEY = 64
+_SHOWN = 3
+
+
+@dataclass(slots=True)
+class SiteRequests:
+    """What became of them. answers: by client and key, until the client has taken note."""
+
+    answers: dict[str, dict[str, str]] = field(default_factory=dict)
+    _day: date = date.min
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def take(self, ledger: Ledger, client: str, values: Json, *, now: datetime) -> str:
+        """Admit what `client` filed at its own site; says what is wrong with how it came, if something is.
+
+        Raises:
+            LedgerUnavailable: the ledger cannot be written.
+            ConfigurationError: the ledger holds what this version cannot read.
+        """
+        if "site-requests" not in values:
+            self.answers.pop(client, None)  # it has taken note of every answer
+            return ""
+        filed = _by_key(values["site-requests"])
+        known = self.answers.get(client, {})
+        self.answers[client] = known = {key: answer for key, answer in known.items() if key in filed}
+        fresh = {key: one for key, one in filed.items() if key not in known}
+        refused: list[str] = []
+        for key, one in list(fresh.items())[: self._left(client, now)]:
+            self._counts[client] = self._counts.get(client, 0) + 1
+            known[key] = answer = _answer(ledger, client, key, one, now)
+            _log.info("Site request %s of client %s: %s", key, client, answer)
+            if answer.startswith("refused: "):
+                refused.append(answer.removeprefix("refused: "))
+        if refused:
+            ledger.record_refusals([_refusal(client, refused, now)])
+        return "" if filed else "Its site requests are malformed."
+
+    def _left(self, client: str, now: datetime) -> int:
+        """How many of the client's requests may be looked at now."""
+        if now.date() != self._day:
+            self._day, self._counts = now.date(), {}
+        return max(0, min(SITE_REQUESTS, MAX_A_DAY - self._counts.get(client, 0)))
+
+
+def _by_key(filed: Any) -> dict[str, Mapping[str, Any]]:
+    """The requests among what was sent, by the keys under which the site waits for answers."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for one in filed if isinstance(filed, list) else []:
+        key = one.get("key") if isinstance(one, dict) else None
+        if isinstance(key, str) and 0 < len(key) <= _MAX_KEY and key == as_line(key):
+            found.setdefault(key, one)
+    return found
+
+
+def _answer(ledger: Ledger, client: str, key: str, filed: Mapping[str, Any], now: datetime) -> str:
+    try:
+        target = _own_target(client, filed)
+        method, parameters = filed.get("method", ""), filed.get("parameters", {})
+        if not isinstance(method, str) or not isinstance(parameters, dict):
+            raise InvalidRequest("A method is named by a word, and its parameters are by name.")
+    except Exception as exc:  # noqa: BLE001 - what was filed is the client's, and so is what it leads to
+        return f"refused: {reason_of(exc)}"
+    try:
+        request = admit(
+            ledger,
+            target,
+            method=method,
+            parameters=parameters,
+            submitted_by=f"site of client {client}",
+            submitted_role=SITE,
+            idempotency_key=f"site/{client}/{key}",
+            now=now,
+            quota=Quota(),
+        )
+    except (ConfigurationError, LedgerUnavailable):
+        raise
+    except (FlowerUnlearningError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as exc:
+        return f"refused: {reason_of(exc)}"
+    return f"accepted as {request.id}"
+
+
+def _own_target(client: str, filed: Mapping[str, Any]) -> Target:
+    asked = Target.from_json(filed["target"])
+    if asked.granularity is Granularity.CLASS:
+        raise InvalidRequest("A client may ask to forget itself or its own samples, not a class.")
+    return replace(asked, client_id=client)
+
+
+def _refusal(client: str, reasons: list[str], now: datetime) -> Refusal:
+    """One row, however many they are."""
+    return Refusal(
+        at=now,
+        caller=client,
+        role="client",
+        call="request at a site",
+        reason=reasons[0],
+        detail={"count": len(reasons), "reasons": sorted(set(reasons))[:_SHOWN]},
+    )

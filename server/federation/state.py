@@ -1,0 +1,152 @@
+"""Everything the live federation knows between two steps. A checkpoint holds exactly this.
+
+training ──► unlearning ──► recovering ──► verifying ──► training
+    ▲             │              │
+    └─────────────┴──────────────┘    the method failed, or the gate holds its model: all is as it was
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from strategies.exchange import Exchange
+from unlearning.methods import UnlearningState
+from unlearning.parameters import Vector
+from unlearning.peak_memory import PeakMemory
+from unlearning.requests import Exclusions, Target
+from unlearning.verification.measurement import Measurement
+from unlearning.verification.observations import Outputs
+from unlearning.verification.shadow_models import ShadowFits
+
+
+class Phase(StrEnum):
+    """What the next step will be about."""
+
+    TRAINING = "training"
+    UNLEARNING = "unlearning"
+    RECOVERING = "recovering"
+    VERIFYING = "verifying"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a phase has cost so far: payload bytes both ways, seconds, memory, and how many exchanges."""
+
+    exchanges: int = 0
+    seconds: float = 0.0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    peak_memory: PeakMemory = field(default_factory=PeakMemory)
+
+    def plus(self, done: Exchange, peak_memory: PeakMemory) -> "Cost":
+        """This cost and one more exchange's."""
+        return Cost(
+            exchanges=self.exchanges + 1,
+            seconds=self.seconds + done.seconds,
+            bytes_sent=self.bytes_sent + done.bytes_sent,
+            bytes_received=self.bytes_received + done.bytes_received,
+            peak_memory=self.peak_memory.joined(peak_memory),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As a file keeps it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Cost":
+        """The inverse of `to_json`; files of earlier versions know nothing of memory."""
+        return cls(**{**value, "peak_memory": PeakMemory(**value.get("peak_memory", {}))})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What the federation goes back to where the gate holds a deletion's model; fields as in `FederationState`."""
+
+    parameters: Vector
+    num_examples: Mapping[str, int]
+    prepared_since: Mapping[str, int]
+    generations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The requests that are being carried out together.
+
+    method_state: where the method stands; its parameters are the model that is being unlearned, while
+        the federation's own model stays as it was until the method has finished.
+    findings: what the method itself reports, by name.
+    measurements: by request id, in order of time; all requests of a batch are measured together.
+    outputs_before: posteriors of the model before the deletion, by `test` and `forgotten`; what they are
+        compared with comes later.
+    shadow_fits: what shadow models say of examples, by `test` and `forgotten`; None where none were asked.
+    shadow_notes: what of that is missing and why, by client; under an empty name what concerns all.
+    shadow_cost: what training those shadow models has cost, one exchange a round.
+    before: the federation as it was; from the unlearned model until that is committed, else None.
+    scores_before, scores: what the gate compares, before the deletion and at the last measurement
+        (`server.federation.gate`).
+    accepted_loss, accepted_by: how many points an operator lets this deletion cost, and who; 0: as the settings say.
+    target_score: recovery may end when the test score reaches it; None if there is nothing to test on.
+    """
+
+    request_ids: tuple[str, ...]
+    targets: tuple[Target, ...]
+    method: str
+    parameters: Mapping[str, Any]
+    attempt: int
+    started_round: int
+    hash_before: str
+    hash_unlearned: str = ""
+    method_state: UnlearningState | None = None
+    before: Before | None = None
+    scores_before: Mapping[str, float] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
+    accepted_loss: float = 0.0
+    accepted_by: str = ""
+    target_score: float | None = None
+    recovery_rounds: int = 0
+    stop_reason: str = ""
+    findings: Mapping[str, Any] = field(default_factory=dict)
+    participants: tuple[str, ...] = ()
+    measurements: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
+    outputs_before: Mapping[str, Outputs] = field(default_factory=dict)
+    shadow_fits: Mapping[str, ShadowFits] | None = None
+    shadow_notes: Mapping[str, str] = field(default_factory=dict)
+    shadow_cost: Cost = field(default_factory=Cost)
+    unlearning_cost: Cost = field(default_factory=Cost)
+    recovery_cost: Cost = field(default_factory=Cost)
+    measuring_cost: Cost = field(default_factory=Cost)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederationState:
+    """The live federation.
+
+    num_examples: how many examples each client trained on when it last did, without the forgotten ones.
+    prepared_since: by method, how many training rounds there had been when its preparation was switched on.
+    generations: by method, what of its store counts (`server.federation.preparations`); not named: the first one.
+    is_resting: an unlearning attempt has just failed; a training round comes before the next one.
+
+    round: counts every exchange that moves the model (training, unlearning, recovery); it decides the
+        learning rate and all seeds, so that a round repeated after a crash is the same round.
+    training_rounds: the rounds outside of deletions; `rounds` in the configuration bounds these.
+    """
+
+    parameters: Vector
+    round: int = 0
+    training_rounds: int = 0
+    phase: Phase = Phase.TRAINING
+    exclusions: Exclusions = field(default_factory=Exclusions)
+    batch: Batch | None = None
+    is_resting: bool = False
+    num_examples: Mapping[str, int] = field(default_factory=dict)
+    prepared_since: Mapping[str, int] = field(default_factory=dict)
+    generations: Mapping[str, str] = field(default_factory=dict)
+    event_sequence: int = 0
+
+    @property
+    def left_out(self) -> Exclusions:
+        """What takes part in no round now: the forgotten, and in recovery what will be if the gate lets it pass."""
+        if self.phase is Phase.RECOVERING and self.batch is not None:
+            return self.exclusions.including(self.batch.targets)
+        return self.exclusions

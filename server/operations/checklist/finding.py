@@ -1,0 +1,54 @@
+"""What a check looks at, and what it says."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from server.state_directory.files import SUPERLINK_DATABASE
+
+
+class Level(StrEnum):
+    """How bad it is: `problem` is to be mended, `warning` to be known."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. `mend` says what to do; empty where nothing is to be done."""
+
+    level: Level
+    what: str
+    mend: str = ""
+
+
+def ok(what: str) -> Finding:
+    """As it should be."""
+    return Finding(Level.OK, what)
+
+
+def warning(what: str, mend: str) -> Finding:
+    """It works, and somebody should know."""
+    return Finding(Level.WARNING, what, mend)
+
+
+def problem(what: str, mend: str) -> Finding:
+    """To be mended."""
+    return Finding(Level.PROBLEM, what, mend)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """Where an installation keeps things on this host.
+
+    config_dir: certificates, keys, secrets. ledger_url: empty for SQLite in the state directory; on a client
+        host there is none. superlink_database: Flower's own, on a server host.
+    """
+
+    config_dir: Path = Path("/etc/flower-unlearning")
+    state_dir: Path = Path("/var/lib/flower-unlearning/state")
+    ledger_url: str = ""
+    superlink_database: Path = SUPERLINK_DATABASE
+    is_server: bool = True

@@ -1,0 +1,182 @@
+"""Processes, ports, clock, versions and the ledger of an installation that runs."""
+
+import ipaddress
+import socket
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
+from importlib.metadata import PackageNotFoundError, requires, version
+
+from packaging.requirements import Requirement
+
+from server.ledger import Ledger, LedgerUnavailable
+from server.ledger.database import Database
+from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
+from server.operations.checklist.residue import check_residue
+from server.state_directory.ledger_address import ledger_url
+
+PRIVATE_PORTS = {8000: "control and runtime of the SuperLink", 9094: "runtime of a SuperNode"}
+PUBLIC_PORTS = {9092: "fleet", 9100: "deletion service"}
+_LISTEN = "0A"
+_SKEW = timedelta(minutes=5)
+
+
+def check_processes(commands: Iterable[str], installation: Installation) -> Iterator[Finding]:
+    """SuperLink and SuperNode run with TLS, registered keys and in isolation. `commands`: command lines."""
+    wanted = "flower-superlink" if installation.is_server else "flower-supernode"
+    running = [command for command in commands if _runs(command, wanted)]
+    if not running:
+        yield problem(f"No {wanted} is running.", f"systemctl status {wanted}, or docker compose ps.")
+    for command in running:
+        if "--insecure" in command:
+            yield problem(
+                f"{wanted} runs with --insecure: anybody can listen and pretend.", "Start it with TLS."
+            )
+        if not installation.is_server:
+            continue
+        if "--enable-supernode-auth" not in command:
+            yield problem(
+                "The SuperLink admits every node, whatever client it says to be.",
+                "Start it with --enable-supernode-auth and register the clients' keys.",
+            )
+        if "--isolation=process" not in command.replace("--isolation process", "--isolation=process"):
+            yield problem(
+                "The SuperLink runs ServerApps inside of its own process (no --isolation process).",
+                "Start it with --isolation process and run flower-superexec beside it.",
+            )
+        else:
+            yield ok("ServerApps run in processes of their own.")
+
+
+def check_ports(tables: Iterable[str], installation: Installation) -> Iterator[Finding]:
+    """Private ports listen on loopback only, public ones beyond. `tables`: /proc/net/tcp and tcp6."""
+    listening = list(_listening(tables))
+    for port, name in PRIVATE_PORTS.items():
+        open_to = [
+            str(address) for address, number in listening if number == port and not address.is_loopback
+        ]
+        if open_to:
+            yield problem(
+                f"Port {port} ({name}) listens at {', '.join(open_to)}; whoever reaches it controls the federation.",
+                "Bind it to 127.0.0.1.",
+            )
+    if not installation.is_server:
+        return
+    for port, name in PUBLIC_PORTS.items():
+        addresses = [address for address, number in listening if number == port]
+        if not addresses:
+            yield problem(f"Nothing listens at port {port} ({name}).", "Start it; see deploy/README.md.")
+        elif all(address.is_loopback for address in addresses):
+            yield warning(
+                f"Port {port} ({name}) listens on this host only.", "Others need it: bind it to 0.0.0.0."
+            )
+        else:
+            yield ok(f"Port {port} ({name}) listens beyond this host.")
+
+
+def check_from_outside(host: str, *, connects: Callable[[str, int], bool]) -> Iterator[Finding]:
+    """From another host: the public ports answer, the private ones do not."""
+    for port, name in PUBLIC_PORTS.items():
+        if connects(host, port):
+            yield ok(f"{host}:{port} ({name}) can be reached.")
+        else:
+            yield problem(
+                f"{host}:{port} ({name}) cannot be reached.", "Check the firewall and that it runs."
+            )
+    for port, name in {**PRIVATE_PORTS, 9105: "metrics"}.items():
+        if connects(host, port):
+            yield problem(
+                f"{host}:{port} ({name}) can be reached from here.",
+                "Bind it to 127.0.0.1, close it in the firewall.",
+            )
+        else:
+            yield ok(f"{host}:{port} ({name}) cannot be reached from here.")
+
+
+def check_versions(package: str = "flower-unlearning") -> Iterator[Finding]:
+    """What is installed is what the package asks for."""
+    for text in requires(package) or ():
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found = version(requirement.name)
+        except PackageNotFoundError:
+            yield problem(f"{requirement.name} is not installed.", "Install the package again with pip.")
+            continue
+        if not requirement.specifier.contains(found, prereleases=True):
+            yield problem(
+                f"{requirement.name} is {found}, needed is {requirement.specifier}.",
+                "Install the package again with pip.",
+            )
+    yield ok(f"{package} {version(package)} with flwr {version('flwr')}; the same on every host.")
+
+
+def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Finding]:
+    """The ledger can be read, its events are whole, and none is from the future."""
+    url = installation.ledger_url or ledger_url(installation.state_dir)
+    if not installation.ledger_url and not (installation.state_dir / "ledger.db").exists():
+        yield problem(
+            f"There is no ledger in {installation.state_dir}.",
+            "Start the run, or give --ledger if it is elsewhere.",
+        )
+        return
+    ledger = Ledger(Database(url))  # not `open`, which would migrate it
+    try:
+        yield from _check_open_ledger(ledger, url.partition(":")[0].partition("+")[0], now)
+        yield from check_residue(installation, ledger)
+    except LedgerUnavailable as exc:
+        yield problem(
+            str(exc), "The federation waits until it is back. After an upgrade, start the services once."
+        )
+    finally:
+        ledger.close()
+
+
+def connects(host: str, port: int, timeout_s: float = 3.0) -> bool:
+    """Whether a TCP connection can be opened."""
+    try:
+        with socket.create_connection((host, port), timeout_s):
+            return True
+    except OSError:
+        return False
+
+
+def _check_open_ledger(ledger: Ledger, kind: str, now: datetime) -> Iterator[Finding]:
+    broken = ledger.verify()
+    if broken:
+        yield problem(
+            f"The ledger was changed past this program. {broken}",
+            "Somebody or a fault wrote to the database past this program: keep a copy, restore a backup.",
+        )
+    else:
+        yield ok(f"The ledger is on {kind}; its {ledger.last_event_sequence()} events are whole.")
+    newest = ledger.events(after=max(0, ledger.last_event_sequence() - 1), limit=1)
+    if newest and newest[0].at > now + _SKEW:
+        yield problem(
+            f"The ledger's newest event is of {newest[0].at:%Y-%m-%d %H:%M} UTC: the clock was put back.",
+            "Set the clock by NTP. SuperNodes are refused when clocks differ by more than five minutes.",
+        )
+
+
+def _runs(command: str, program: str) -> bool:
+    return any(word.rpartition("/")[2] == program for word in command.split()[:3])
+
+
+def _listening(tables: Iterable[str]) -> Iterator[tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]]:
+    for table in tables:
+        for line in table.splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 3 and fields[3] == _LISTEN:
+                address, _, port = fields[1].partition(":")
+                yield _address(address), int(port, 16)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An address of /proc/net: 32-bit words in the machine's byte order."""
+    words = [int(text[start : start + 8], 16) for start in range(0, len(text), 8)]
+    packed = struct.pack(f"={len(words)}I", *words)
+    if len(words) == 1:
+        return ipaddress.IPv4Address(packed)
+    address = ipaddress.IPv6Address(packed)
+    return address.ipv4_mapped or address

@@ -1,0 +1,116 @@
+"""What Flower's SuperLink keeps of messages that are over, and how it is erased when a deletion is completed.
+
+The SuperLink stores each message in SQLite until it is fetched. Then the row goes, but its bytes stay: in free pages
+of the database, and in the write-ahead log, which is written over when its turn comes and never shortened. So the
+losses, posteriors and updates of a forgotten client outlive the deletion. `erase_residue` rewrites the database
+without them and empties the log, while the SuperLink runs; the supervisor does it within a look of a completion.
+
+Messages that nobody has fetched yet are no residue and stay. Blocks that the file system gives back are not
+overwritten, and swap is not looked at (docs/operations.md).
+"""
+
+import json
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from logging import getLogger
+from pathlib import Path
+
+from server.ledger import Ledger
+from server.state_directory.files import RESIDUE_FILE
+from unlearning.durable_files import write_atomically
+from unlearning.errors import DeploymentError
+from unlearning.requests import Status
+
+_log = getLogger(__name__)
+
+# The SuperLink waits 5 s for its own writes; nobody shall hold the lock longer than that for nothing.
+_WAIT_S = 5.0
+
+
+def erase_residue(database: Path) -> int:
+    """Rewrite the SuperLink's database without what was deleted from it, and empty its log; bytes that are left.
+
+    Raises:
+        DeploymentError: there is no such database, or it is in use the whole time; try again.
+    """
+    if not database.is_file():
+        raise DeploymentError(
+            f"There is no database {database}; name the one that flower-superlink was started with."
+        )
+    try:
+        with closing(sqlite3.connect(database, timeout=_WAIT_S, isolation_level=None)) as connection:
+            connection.execute("PRAGMA secure_delete = ON")
+            connection.execute("VACUUM")
+            is_busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error as exc:
+        raise DeploymentError(
+            f"{database} cannot be rewritten now: {exc}. It is tried again; else look at it."
+        ) from exc
+    if is_busy:
+        raise DeploymentError(f"The log of {database} is being read and could not be emptied. Try again.")
+    return database.stat().st_size
+
+
+@dataclass(slots=True, kw_only=True)
+class ResidueEraser:
+    """Erases the residue once for all deletions that were completed since it last did.
+
+    `state_dir` remembers up to which event of the ledger that is so.
+    """
+
+    database: Path
+    state_dir: Path
+    ledger: Ledger
+
+    def step(self, *, always: bool = False) -> bool:
+        """Erase if a deletion was completed since, or in any case; whether it was done.
+
+        Raises:
+            DeploymentError: it could not be erased now.
+            LedgerUnavailable: the ledger cannot be read.
+        """
+        before = erased_up_to(self.state_dir)
+        newest = max(before, newest_completion(self.ledger, after=before))
+        if newest == before and not always:
+            return False
+        began = time.monotonic()
+        size_bytes = erase_residue(self.database)
+        write_atomically(self.state_dir / RESIDUE_FILE, json.dumps({"event_sequence": newest}).encode())
+        _log.info(
+            "Erased what %s kept of messages up to event %d: %.1f s, %d bytes are left.",
+            self.database,
+            newest,
+            time.monotonic() - began,
+            size_bytes,
+        )
+        return True
+
+
+def newest_completion(ledger: Ledger, *, after: int) -> int:
+    """The sequence number of the newest event after this one that completed a deletion; 0 where none did."""
+    events = ledger.all_events(after=after)
+    return max((event.sequence for event in events if event.to_status is Status.COMPLETED), default=0)
+
+
+def erased_up_to(state_dir: Path) -> int:
+    """The event up to which the residue was erased; 0 where that is not known."""
+    try:
+        return int(json.loads((state_dir / RESIDUE_FILE).read_text(encoding="utf-8"))["event_sequence"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def waiting_answers(database: Path) -> int:
+    """How many answers of clients lie in the SuperLink's database because nobody has fetched them.
+
+    Raises:
+        DeploymentError: the database cannot be read.
+    """
+    try:
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=_WAIT_S)) as connection:
+            (count,) = connection.execute("SELECT COUNT(*) FROM message_res").fetchone()
+    except sqlite3.Error as exc:
+        raise DeploymentError(f"{database} cannot be read: {exc}.") from exc
+    return int(count)

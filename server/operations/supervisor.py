@@ -1,0 +1,218 @@
+"""Keeps the federation's run alive: submits it again when it ended in failure, and only then.
+
+A ServerApp that is killed is not restarted by Flower; its run becomes `finished:failed` within a
+minute. The run that is submitted in its place goes on from the newest checkpoint.
+
+What to do is decided from the SuperLink's list of runs alone (`decide`), so a supervisor that is
+itself restarted decides the same.
+"""
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import takewhile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from server.ledger import Ledger, LedgerUnavailable
+from server.operations.logs import log_to_stderr
+from server.operations.superlink_residue import ResidueEraser
+from server.processes.flower_control import (
+    ConfigValue,
+    FlowerControl,
+    Run,
+    parse_config_arguments,
+)
+from server.state_directory.ledger_address import asked_ledger
+from unlearning.errors import ConfigurationError, DeploymentError
+
+_log = logging.getLogger(__name__)
+
+# More than any two clocks of one host differ by themselves.
+_CLOCK_JUMP_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How long to wait after a failure: `first_s`, then twice as long each time, `longest_s` at most.
+
+    A run that lived `healthy_s` before it failed starts the count anew.
+    """
+
+    first_s: float = 5.0
+    longest_s: float = 300.0
+    healthy_s: float = 300.0
+
+    def delay_s(self, num_failures: int) -> float:
+        """The wait after the given number of failures in a row, 1 or more."""
+        # The exponent is bounded because a federation may fail for weeks.
+        return float(min(self.longest_s, self.first_s * 2.0 ** min(num_failures - 1, 60)))
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Nothing to do, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resubmit:
+    """Submit the run again in `after_s` seconds; 0 is now."""
+
+    after_s: float
+    reason: str
+
+
+def decide(runs: Sequence[Run], *, now: datetime, backoff: Backoff) -> Leave | Resubmit:
+    """Say what `runs`, newest first, ask for.
+
+    Never two at once: while any run is pending, starting or running, it is left alone. A run that
+    completed or that an operator stopped is over.
+    """
+    for run in runs:
+        if not run.is_finished:
+            return Leave(f"run {run.run_id} is {run.status}")
+    if not runs:
+        return Leave("no run was submitted yet")
+    newest = runs[0]
+    if not newest.has_failed:
+        return Leave(f"run {newest.run_id} is {newest.status}")
+    num_failures = _failures_in_a_row(runs, backoff)
+    age_s = (now - newest.finished_at).total_seconds() if newest.finished_at else 0.0
+    reason = f"run {newest.run_id} is {newest.status} ({newest.details}); failure {num_failures} in a row"
+    if age_s < -_CLOCK_JUMP_S:  # the clock was put back: waiting until it is there again could take years
+        return Resubmit(0.0, f"{reason}; it ended in the future, so the clock was put back")
+    return Resubmit(max(0.0, backoff.delay_s(num_failures) - max(0.0, age_s)), reason)
+
+
+def _failures_in_a_row(runs: Iterable[Run], backoff: Backoff) -> int:
+    newest, *older = runs
+    if newest.lived_s >= backoff.healthy_s:
+        return 1
+    return 1 + sum(
+        1 for _ in takewhile(lambda run: run.has_failed and run.lived_s < backoff.healthy_s, older)
+    )
+
+
+class Supervisor:
+    """Watches the runs of one app on one SuperLink; see `decide`.
+
+    A SuperLink that does not answer is not a failure of the run: the supervisor waits for it.
+    `residue` erases what the SuperLink keeps of messages when a deletion is completed.
+    `now` gives the time in UTC; it must agree with the SuperLink's to a few seconds.
+
+    Raises:
+        ConfigurationError: the settings hold a secret.
+    """
+
+    def __init__(
+        self,
+        control: FlowerControl,
+        *,
+        run_config: Mapping[str, ConfigValue] | None = None,
+        backoff: Backoff | None = None,
+        poll_s: float = 5.0,
+        residue: ResidueEraser | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._control = control
+        self._run_config = dict(run_config or {})
+        control.refuse_secrets(self._run_config)
+        self._backoff = backoff if backoff is not None else Backoff()
+        self._poll_s = poll_s
+        self._residue = residue
+        self._now = now
+        self._said = ""
+
+    def step(self) -> float:
+        """Look once and do what is to be done; give the seconds until the next look."""
+        try:
+            decision = decide(self._control.runs(), now=self._now(), backoff=self._backoff)
+        except DeploymentError as exc:
+            self._say(logging.WARNING, f"The SuperLink cannot be asked; waiting for it: {exc}")
+            return self._poll_s
+        if isinstance(decision, Leave):
+            self._say(logging.INFO, f"Nothing to do: {decision.reason}.")
+            return self._poll_s
+        if decision.after_s > 0:
+            self._say(logging.WARNING, f"Will submit the run again: {decision.reason}.")
+            return min(decision.after_s, self._poll_s)
+        try:
+            run_id = self._control.submit_run(self._run_config)
+        except DeploymentError as exc:
+            # It may have been taken nevertheless; the next look shows it.
+            self._say(logging.ERROR, f"The run could not be submitted; looking again: {exc}")
+        else:
+            self._say(logging.WARNING, f"Submitted run {run_id}: {decision.reason}.")
+        return self._poll_s
+
+    def run(self, stop: threading.Event) -> None:
+        """Go on until `stop` is set. Nothing that a look meets ends this loop."""
+        while not stop.is_set():
+            try:
+                self._erase_residue()
+                wait_s = self.step()
+            except Exception:  # noqa: BLE001 - see below
+                # Whoever watches over others must not end by a surprise, such as a new Flower's JSON.
+                _log.exception("A look at the runs failed; looking again in %g s.", self._poll_s)
+                wait_s = self._poll_s
+            stop.wait(wait_s)
+
+    def _erase_residue(self) -> None:
+        """What cannot be erased now is erased at a later look, and `flower-unlearn check` names it until then."""
+        try:
+            if self._residue is not None:
+                self._residue.step()
+        except (DeploymentError, LedgerUnavailable) as exc:
+            _log.warning("What the SuperLink keeps of a completed deletion is not erased yet: %s", exc)
+
+    def _say(self, level: int, text: str) -> None:
+        """Log what is new; a state that lasts is said once."""
+        if text != self._said:
+            _log.log(level, text)
+            self._said = text
+
+
+def supervise_command(
+    app_dir: Annotated[Path, typer.Argument(help="The app's directory, with its pyproject.toml.")],
+    federation: Annotated[str, typer.Argument(help="A [superlink.NAME] table of $FLWR_HOME/config.toml.")],
+    run_config: Annotated[
+        list[str] | None,
+        typer.Option(help="A setting of the submitted runs, key=value; repeatable."),
+    ] = None,
+    delay_s: Annotated[float, typer.Option(min=0, help="Wait after a first failure, seconds.")] = 5.0,
+    longest_delay_s: Annotated[float, typer.Option(min=0, help="The longest wait, seconds.")] = 300.0,
+    poll_s: Annotated[float, typer.Option(min=0.1, help="Time between looks, seconds.")] = 5.0,
+    superlink_database: Annotated[
+        Path | None,
+        typer.Option(help="The SuperLink's database: erase what it keeps of messages after each deletion."),
+    ] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="The server's state directory; needed with --superlink-database.")
+    ] = None,
+) -> None:
+    """Submit the federation's run again whenever it ends in failure; runs until SIGTERM or Ctrl-C."""
+    log_to_stderr()
+    if (superlink_database is None) != (state_dir is None):
+        raise ConfigurationError(["--superlink-database, --state-dir: give both or none."])
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    residue = None
+    if superlink_database is not None and state_dir is not None:
+        ledger = Ledger.open(asked_ledger("", state_dir))
+        residue = ResidueEraser(database=superlink_database, state_dir=state_dir, ledger=ledger)
+    supervisor = Supervisor(
+        FlowerControl(app_dir, federation),
+        run_config=parse_config_arguments(run_config or []),
+        backoff=Backoff(first_s=delay_s, longest_s=longest_delay_s),
+        poll_s=poll_s,
+        residue=residue,
+    )
+    supervisor.run(stop)

@@ -1,0 +1,357 @@
+"""A whole federation of real processes on this machine: for the demo, the tests and the benchmarks."""
+
+import os
+import shutil
+import signal
+import socket
+import ssl
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from server.operations.superlink_residue import erase_residue
+from server.processes.flower_control import ConfigValue, FlowerControl, flower_environment, program
+from server.processes.layout import FEDERATION, new_layout
+from server.processes.process_group import ProcessGroup
+from server.state_directory.ledger_address import VARIABLE
+from unlearning.errors import DeploymentError
+
+SUPERLINK = "flower-superlink"
+SUPEREXEC = "flower-superexec"
+DELETION_SERVICE = "deletion-service"
+SUPERNODE = "flower-supernode"
+WORKER = "worker"
+
+_START_TIMEOUT_S = 60.0
+_STOP_GRACE_S = 5.0
+
+
+class LocalDeployment:
+    """A SuperLink, its SuperExec, `num_clients` SuperNodes and, if asked for, the deletion service.
+
+    A context manager: entering starts everything and returns when the SuperLink answers (SuperNodes
+    and SuperExec are then on their way; runs wait for them), leaving ends all of it by its process
+    groups, also after an exception or Ctrl-C.
+
+    Client i is the client of id `str(i)`; if `secure`, it is registered under that name with a key of
+    its own and everything but loopback HTTP inside a client's site is encrypted. `layout` holds the
+    addresses and the places of all files. A directory that was used before goes on where it was.
+
+    SuperNodes share one warm worker that forks the process of each message, unless `with_worker` is False: then each
+    message starts a Python process, as Flower does by itself.
+
+    The deletion service and the app share a ledger, so with it the run configuration's `state-dir` is set.
+    `ledger_url` names another ledger than SQLite there; only the two learn it, by their environment.
+    With sessions, `session-address` is set. `node_config` adds settings to every
+    SuperNode's configuration; `environment` adds environment variables to every program.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        num_clients: int,
+        app_dir: Path,
+        run_config: Mapping[str, ConfigValue] | None = None,
+        secure: bool = False,
+        with_deletion_service: bool = False,
+        with_sessions: bool = False,
+        ledger_url: str = "",
+        with_worker: bool = True,
+        node_config: Mapping[str, ConfigValue] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.run_config: dict[str, ConfigValue] = dict(run_config or {})
+        self.layout = layout = new_layout(
+            directory, num_clients=num_clients, secure=secure, node_config=node_config or {}
+        )
+        self._added_environment = {"OMP_NUM_THREADS": "1", **(environment or {})}
+        self._ledger_environment = {VARIABLE: ledger_url} if ledger_url else {}
+        self._groups: dict[str, ProcessGroup] = {}
+        self._worker_dir = Path(tempfile.mkdtemp(prefix="flower-worker-")) if with_worker else None
+        self._expected: set[str] = set()
+        self._add(SUPERLINK, layout.superlink_command(), layout.server_dir)
+        self._add(SUPEREXEC, layout.superexec_command(), layout.server_dir)
+        if self._worker_dir is not None:  # a directory of its own: a Unix socket's address must be short
+            command = [program("flower-unlearn-site"), "worker", "--worker-dir", str(self._worker_dir)]
+            self._add(WORKER, command, directory / WORKER)
+        for client in range(num_clients):
+            self._add(supernode(client), layout.supernode_command(client), layout.client_dir(client))
+        if with_deletion_service:
+            self._add(DELETION_SERVICE, layout.deletion_service_command(), layout.server_dir)
+            self.run_config |= {"state-dir": str(layout.state_dir)}
+        if with_sessions:
+            self.run_config |= layout.session_settings()
+        self.control = FlowerControl(app_dir, FEDERATION, environment=self._environment_of(layout.server_dir))
+
+    # --- the whole
+
+    def __enter__(self) -> Self:
+        """Start everything; see the class.
+
+        Raises:
+            DeploymentError: a program did not start.
+        """
+        try:
+            self.layout.prepare()
+            is_new = not self.layout.superlink_database.exists()
+            self.start(SUPERLINK)
+            self.wait_until(self.superlink_answers, _START_TIMEOUT_S, "the SuperLink answers")
+            if self.layout.secure and is_new:
+                for client in range(self.layout.num_clients):
+                    self.control.register_supernode(self.layout.client_dir(client) / "key.pub", str(client))
+            for name in self._groups:
+                if name != SUPERLINK:
+                    self.start(name)
+            if DELETION_SERVICE in self._groups:
+                self.wait_until(
+                    self.deletion_service_answers, _START_TIMEOUT_S, "the deletion service answers"
+                )
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop everything."""
+        self.stop()
+
+    def stop(self) -> None:
+        """End every process that this deployment started; the files stay.
+
+        Raises:
+            DeploymentError: a process outlived SIGKILL.
+        """
+        self._expected.clear()
+        # The SuperLink goes last, so that the others can still take their leave of it.
+        for names in ([name for name in self._groups if name != SUPERLINK], [SUPERLINK]):
+            groups = [self._groups[name] for name in names]
+            for group in groups:
+                group.ask_to_end()
+            deadline = time.monotonic() + _STOP_GRACE_S
+            for group in groups:
+                if not group.wait_until_gone(max(0.0, deadline - time.monotonic())):
+                    group.kill()
+        if self._worker_dir is not None:
+            shutil.rmtree(self._worker_dir, ignore_errors=True)
+
+    # --- one program
+
+    @property
+    def names(self) -> list[str]:
+        """The programs' names, in the order in which they are started."""
+        return list(self._groups)
+
+    def start(self, name: str) -> None:
+        """Start one program.
+
+        Raises:
+            DeploymentError: there is none of this name, or it runs already.
+        """
+        self._group(name).start()
+        self._expected.add(name)
+
+    def kill(self, name: str) -> None:
+        """End one program and all that it started with SIGKILL; return when none of it lives.
+
+        Raises:
+            DeploymentError: there is none of this name.
+        """
+        self._expected.discard(name)
+        self._group(name).kill()
+
+    def restart(self, name: str) -> None:
+        """Kill one program, as a crash would, and start it again.
+
+        Raises:
+            DeploymentError: there is none of this name.
+        """
+        self.kill(name)
+        self.start(name)
+
+    def pid(self, name: str) -> int:
+        """The process id of one program, which is also its process group's.
+
+        Raises:
+            DeploymentError: there is none of this name, or it was not started.
+        """
+        return self._group(name).pid
+
+    def log_text(self, name: str) -> str:
+        """Give all that one program has written, over all its starts.
+
+        Raises:
+            DeploymentError: there is none of this name.
+        """
+        return self._group(name).log_text()
+
+    def living_pids(self) -> list[int]:
+        """List every living process that this deployment started or that those started."""
+        return [process.pid for group in self._groups.values() for process in group.members()]
+
+    def server_app_pid(self) -> int | None:
+        """The process id of the ServerApp that runs now, if one does."""
+        for process in self._group(SUPEREXEC).members():
+            if "flwr-serverapp" in process.command:
+                return process.pid
+        return None
+
+    def kill_server_app(self) -> None:
+        """End the ServerApp that runs now with SIGKILL; return when it is dead.
+
+        Raises:
+            DeploymentError: none runs, or it outlived SIGKILL.
+        """
+        pid = self.server_app_pid()
+        if pid is None:
+            raise DeploymentError("No ServerApp runs; submit a run and wait for its server_app_pid().")
+        os.kill(pid, signal.SIGKILL)
+        self.wait_until(lambda: self.server_app_pid() != pid, _STOP_GRACE_S, "the ServerApp is dead")
+
+    # --- residue
+
+    def erase_residue(self) -> None:
+        """Erase what the SuperLink keeps of messages that are over, as a supervisor does after a deletion.
+
+        Raises:
+            DeploymentError: its database is in use the whole time; try again.
+        """
+        erase_residue(self.layout.superlink_database)
+
+    # --- runs
+
+    def submit_run(self, overrides: Mapping[str, ConfigValue] | None = None) -> int:
+        """Submit the app with this deployment's run configuration; give the run's id.
+
+        Raises:
+            DeploymentError: the SuperLink refused it or could not be reached.
+        """
+        return self.control.submit_run({**self.run_config, **(overrides or {})})
+
+    def run_status(self, run_id: int) -> str:
+        """The run's status, such as `running` or `finished:completed`.
+
+        Raises:
+            DeploymentError: the SuperLink cannot be reached or has no such run.
+        """
+        return self.control.run(run_id).status
+
+    def stop_run(self, run_id: int) -> None:
+        """Stop a run.
+
+        Raises:
+            DeploymentError: the SuperLink cannot be reached, or the run is not running.
+        """
+        self.control.stop_run(run_id)
+
+    def wait_until_finished(self, run_id: int, timeout_s: float) -> str:
+        """Wait until the run has ended, in whatever way; give its status.
+
+        Raises:
+            DeploymentError: it has not ended in time, or a program ended unasked.
+        """
+        status = ""
+
+        def is_finished() -> bool:
+            nonlocal status
+            if self.server_app_pid() is not None:
+                return False  # asking the SuperLink costs seconds of processor time
+            status = self.run_status(run_id)
+            return status.startswith("finished")
+
+        self.wait_until(is_finished, timeout_s, f"run {run_id} ends", poll_s=1.0)
+        return status
+
+    def superlink_answers(self) -> bool:
+        """Whether the SuperLink answers over HTTP and takes SuperNodes' connections."""
+        scheme = "https" if self.layout.secure else "http"
+        context = ssl.create_default_context(cafile=self.layout.authority) if self.layout.secure else None
+        try:
+            with urllib.request.urlopen(
+                f"{scheme}://{self.layout.control_address}/health", timeout=2, context=context
+            ) as answer:
+                return bool(answer.status == 200) and _is_listening(self.layout.fleet_address)
+        except OSError:  # urllib's errors among them
+            return False
+
+    def deletion_service_answers(self) -> bool:
+        """Whether the deletion service takes connections."""
+        return _is_listening(self.layout.deletion_address)
+
+    def connected_clients(self) -> list[int]:
+        """List the clients whose SuperNode was given its node id since its last start."""
+        mark = "SuperNode ID:"
+        return [
+            client
+            for client in range(self.layout.num_clients)
+            if mark in self.log_text(supernode(client)).rpartition("Starting Flower SuperNode")[2]
+        ]
+
+    def wait_until(
+        self, predicate: Callable[[], bool], timeout_s: float, what: str, *, poll_s: float = 0.2
+    ) -> None:
+        """Wait until `predicate` holds, looking every `poll_s` seconds.
+
+        Raises:
+            DeploymentError: it does not hold after `timeout_s`, or a program that should run has
+                ended; the message ends with what the programs wrote last.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not predicate():
+            ended = [name for name in sorted(self._expected) if not self._groups[name].is_running]
+            if ended:
+                raise DeploymentError(
+                    f"Ended unasked while waiting until {what}: {ended}.\n{self.log_tails(ended)}"
+                )
+            if time.monotonic() > deadline:
+                raise DeploymentError(f"Waited {timeout_s:g} s in vain until {what}.\n{self.log_tails()}")
+            time.sleep(poll_s)
+
+    def log_tails(self, names: Sequence[str] | None = None, *, num_lines: int = 15) -> str:
+        """Give the last lines of the programs' logs, each under its path."""
+        parts = []
+        for name in names if names is not None else self.names:
+            lines = self._group(name).log_text().splitlines()[-num_lines:]
+            parts.append(f"--- {self._group(name).log_path}\n" + "\n".join(lines))
+        return "\n".join(parts)
+
+    # --- inside
+
+    def _group(self, name: str) -> ProcessGroup:
+        if name not in self._groups:
+            raise DeploymentError(f"There is no program {name!r} here; there are {self.names}.")
+        return self._groups[name]
+
+    def _add(self, name: str, command: Sequence[str], directory: Path) -> None:
+        environment = self._environment_of(directory)
+        if name in (SUPEREXEC, DELETION_SERVICE):
+            environment |= self._ledger_environment
+        if self._worker_dir is not None and name.startswith(SUPERNODE):
+            environment["PATH"] = f"{self._worker_dir / 'bin'}{os.pathsep}{environment['PATH']}"
+        self._groups[name] = ProcessGroup(name, command, environment=environment, directory=directory)
+
+    def _environment_of(self, directory: Path) -> dict[str, str]:
+        return {**flower_environment(directory / "flower"), **self._added_environment}
+
+
+def supernode(client: int) -> str:
+    """The name of a client's SuperNode among a deployment's programs."""
+    return f"{SUPERNODE}-{client}"
+
+
+def _is_listening(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=2):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,294 @@
+"""What a SuperLink says of its runs and what it can be asked: the `flwr` commands, in and out of JSON.
+
+The commands, not Flower's internal classes: they are what Flower keeps stable between versions.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE
+from strategies.secret_settings import secrets_in
+from unlearning.errors import ConfigurationError, DeploymentError
+
+ConfigValue = bool | int | float | str
+"""What a Flower run or node configuration can hold."""
+
+CommandRunner = Callable[[Sequence[str]], subprocess.CompletedProcess[str]]
+"""Runs a command to its end with its output captured as text."""
+
+FLOWER_ENVIRONMENT: Mapping[str, str] = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    # Every machine has the package installed; the SuperLink must not fetch it again at each run.
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+}
+"""What each Flower process of this project runs with."""
+
+_COMMAND_TIMEOUT_S = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as the SuperLink tells of it.
+
+    `status` is `pending`, `starting`, `running`, `finished:completed`, `finished:failed` or
+    `finished:stopped`; `lived_s` is how long the ServerApp ran.
+    """
+
+    run_id: int
+    app: str
+    status: str
+    details: str
+    lived_s: float
+    finished_at: datetime | None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has ended, in whatever way."""
+        return self.status.startswith("finished")
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run ended and neither completed nor was stopped by an operator."""
+        return self.is_finished and self.status not in ("finished:completed", "finished:stopped")
+
+
+def config_argument(values: Mapping[str, ConfigValue]) -> str:
+    """Write a configuration as `flwr run --run-config` and `--node-config` take it: `a=1 b="text"`.
+
+    Raises:
+        DeploymentError: a text holds a double quote, a backslash or a line break, for which
+            Flower's format has no spelling.
+    """
+    words = []
+    for key, value in values.items():
+        if isinstance(value, bool):
+            words.append(f"{key}={str(value).lower()}")
+        elif isinstance(value, int | float):
+            words.append(f"{key}={value!r}")
+        elif any(character in value for character in '"\\\n\r'):
+            raise DeploymentError(
+                f"Flower cannot take {key}={value!r} on a command line: "
+                "use a value without double quotes, backslashes and line breaks."
+            )
+        else:
+            words.append(f'{key}="{value}"')
+    return " ".join(words)
+
+
+def parse_config_arguments(arguments: Sequence[str]) -> dict[str, ConfigValue]:
+    """Read settings given one by one as `key=value`, the value spelled as in TOML: `model="cnn"`.
+
+    Raises:
+        DeploymentError: one is not of that form.
+    """
+    settings: dict[str, ConfigValue] = {}
+    for argument in arguments:
+        try:
+            parsed = tomllib.loads(argument)
+        except tomllib.TOMLDecodeError as exc:
+            raise DeploymentError(
+                f'{argument!r} is not a setting ({exc}): write key=value, texts in double quotes: key="text".'
+            ) from exc
+        settings.update(parsed)
+    return settings
+
+
+def program(name: str) -> str:
+    """Find a program that is installed beside this Python, then on the PATH.
+
+    Raises:
+        DeploymentError: it is in neither place.
+    """
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise DeploymentError(
+            f"The program {name} is neither beside {sys.executable} nor on the PATH: "
+            "install the package into the virtual environment that runs this."
+        )
+    return found
+
+
+def flower_environment(home: Path | None = None) -> dict[str, str]:
+    """Give this process's environment with Flower's settings; `home` becomes Flower's own directory.
+
+    The ledger's address is not in it. Flower starts its helpers (`flower-superexec`, `flwr-serverapp`) by name, so the
+    directory of this Python's programs leads the PATH.
+    """
+    environment = {**os.environ, **FLOWER_ENVIRONMENT}
+    for secret in (VARIABLE, FILE_VARIABLE):  # for the programs that open the ledger, not for all
+        environment.pop(secret, None)
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
+    if home is not None:
+        environment["FLWR_HOME"] = str(home)
+    return environment
+
+
+class FlowerControl:
+    """The runs of one app on one SuperLink.
+
+    `federation` is a `[superlink.NAME]` table of `$FLWR_HOME/config.toml`; `app_dir` holds the app's
+    pyproject.toml. Every call starts a `flwr` command, about a second of processor time.
+    """
+
+    def __init__(
+        self,
+        app_dir: Path,
+        federation: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        run_command: CommandRunner | None = None,
+    ) -> None:
+        self.app_dir = app_dir.resolve()
+        self.federation = federation
+        self._environment = dict(environment) if environment is not None else flower_environment()
+        self._run_command = run_command if run_command is not None else self._run_in_a_process
+        self.app = _app_name(self.app_dir)
+
+    def submit_run(self, run_config: Mapping[str, ConfigValue]) -> int:
+        """Submit the app with these overrides of its configuration; give the new run's id.
+
+        Raises:
+            ConfigurationError: they hold a secret, which the SuperLink would store and send to every client.
+            DeploymentError: the SuperLink did not take it. It may have, if it was lost while
+                answering: look at `runs()` before submitting again.
+        """
+        self.refuse_secrets(run_config)
+        options = ["--run-config", config_argument(run_config)] if run_config else []
+        answer = self._ask(["run", str(self.app_dir), self.federation, *options])
+        return int(answer["run-id"])
+
+    def refuse_secrets(self, run_config: Mapping[str, ConfigValue]) -> None:
+        """Refuse settings, the app's own among them, that nobody but the server may know.
+
+        Raises:
+            ConfigurationError: names each setting and the place for it.
+        """
+        wrong = secrets_in({**_app_settings(self.app_dir), **run_config})
+        if wrong:
+            raise ConfigurationError(wrong)
+
+    def runs(self, *, limit: int = 50) -> list[Run]:
+        """List this app's runs among the SuperLink's newest `limit`, newest first.
+
+        Raises:
+            DeploymentError: the SuperLink cannot be reached.
+        """
+        answer = self._ask(["list", self.federation, "--limit", str(limit)])
+        return [run for run in map(_run_from_json, answer["runs"]) if run.app == self.app]
+
+    def run(self, run_id: int) -> Run:
+        """Give one run.
+
+        Raises:
+            DeploymentError: the SuperLink cannot be reached or has no such run.
+        """
+        return _run_from_json(self._ask(["list", self.federation, "--run-id", str(run_id)])["runs"][0])
+
+    def stop_run(self, run_id: int) -> None:
+        """Stop a run; its ServerApp ends and the run becomes `finished:stopped`.
+
+        Raises:
+            DeploymentError: the SuperLink cannot be reached, or the run is not running.
+        """
+        self._ask(["stop", str(run_id), self.federation])
+
+    def register_supernode(self, public_key: Path, name: str) -> int:
+        """Admit the SuperNode that holds this key, under this name; give its node id.
+
+        Raises:
+            DeploymentError: the SuperLink cannot be reached or refuses the key.
+        """
+        answer = self._ask(["supernode", "register", str(public_key), self.federation, "--name", name])
+        return int(answer["node-id"])
+
+    def log(self, run_id: int) -> str:
+        """Give what the run's ServerApp has logged so far; empty if it cannot be had."""
+        command = [program("flwr"), "log", str(run_id), self.federation, "--show"]
+        try:
+            return self._run_command(command).stdout
+        except (OSError, subprocess.SubprocessError):
+            return ""
+
+    def _ask(self, arguments: Sequence[str]) -> dict[str, Any]:
+        shown = "flwr " + " ".join(arguments)
+        try:
+            done = self._run_command([program("flwr"), *arguments, "--format", "json"])
+        except (OSError, subprocess.SubprocessError) as exc:
+            raise DeploymentError(f"`{shown}` did not end well: {exc}") from exc
+        answer = _first_json_object(done.stdout)
+        # The exit status is 0 even when the command failed; only the JSON tells.
+        if answer is None:
+            raise DeploymentError(
+                f"`{shown}` ended with status {done.returncode} and gave no JSON: "
+                f"{(done.stderr or done.stdout).strip()[-2000:]}"
+            )
+        if not answer.get("success"):
+            raise DeploymentError(f"`{shown}` failed: {str(answer.get('error-message', answer)).strip()}")
+        return answer
+
+    def _run_in_a_process(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            list(command),
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_TIMEOUT_S,
+            check=False,
+        )
+
+
+def _app_name(app_dir: Path) -> str:
+    path = app_dir / "pyproject.toml"
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+        return f"{settings['tool']['flwr']['app']['publisher']}/{settings['project']['name']}"
+    except (OSError, tomllib.TOMLDecodeError, KeyError) as exc:
+        raise DeploymentError(
+            f"{path} is not a Flower app's: it must give [project] name and [tool.flwr.app] publisher "
+            f"({exc!r})."
+        ) from exc
+
+
+def _app_settings(app_dir: Path) -> dict[str, Any]:
+    text = (app_dir / "pyproject.toml").read_text(encoding="utf-8")
+    settings: dict[str, Any] = tomllib.loads(text)["tool"]["flwr"]["app"].get("config", {})
+    return settings
+
+
+def _first_json_object(text: str) -> dict[str, Any] | None:
+    """Find the JSON object in a command's output, which warnings may precede."""
+    decoder = json.JSONDecoder()
+    start = text.find("{")
+    while start >= 0:
+        try:
+            value, _ = decoder.raw_decode(text, start)
+        except json.JSONDecodeError:
+            start = text.find("{", start + 1)
+            continue
+        return value if isinstance(value, dict) else None
+    return None
+
+
+def _run_from_json(row: Mapping[str, Any]) -> Run:
+    finished = str(row["finished-at"])
+    return Run(
+        run_id=int(row["run-id"]),
+        app=str(row["fab-id"]),
+        status=str(row["status"]),
+        details=str(row["status-details"]),
+        lived_s=float(row["elapsed"]),
+        finished_at=None if finished == "N/A" else datetime.fromisoformat(finished),
+    )

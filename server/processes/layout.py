@@ -1,0 +1,249 @@
+"""Where a local federation's programs keep their files, where they listen and how they are called.
+
+The programs and their options are those of deploy/README.md; only the addresses are all loopback.
+Each has a directory of its own, as if it ran on a host of its own:
+
+    server/     superlink.db, state/ (with ledger.db), flower/ (Flower's home), certificates/ if secure
+    client-0/   state/, flower/, key and key.pub if secure
+    ...
+"""
+
+import os
+import secrets
+import socket
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from server.processes.flower_control import ConfigValue, config_argument, program
+from server.state_directory.ledger_address import ledger_url
+from unlearning.durable_files import make_private
+from unlearning.errors import DeploymentError
+
+FEDERATION = "federation"
+"""The name of the SuperLink in Flower's configuration file."""
+
+_GIVEN: set[int] = set()
+_SCRIPTS = Path(__file__).resolve().parents[2] / "deploy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Files, addresses and command lines of a federation on one machine.
+
+    Client i is the client of id `str(i)`. `node_config` adds settings to every SuperNode's.
+    """
+
+    directory: Path
+    secure: bool
+    control_address: str
+    fleet_address: str
+    deletion_address: str
+    session_address: str
+    runtime_ports: tuple[int, ...]
+    node_config: Mapping[str, ConfigValue] = field(default_factory=dict)
+
+    @property
+    def num_clients(self) -> int:
+        """How many SuperNodes there are."""
+        return len(self.runtime_ports)
+
+    @property
+    def server_dir(self) -> Path:
+        """The server's directory."""
+        return self.directory / "server"
+
+    @property
+    def state_dir(self) -> Path:
+        """Where the ServerApp and the deletion service keep checkpoints and reports."""
+        return self.server_dir / "state"
+
+    @property
+    def superlink_database(self) -> Path:
+        """Where the SuperLink keeps its runs, nodes and messages."""
+        return self.server_dir / "superlink.db"
+
+    @property
+    def ledger_url(self) -> str:
+        """The ledger's database, if the deployment is given no other."""
+        return ledger_url(self.state_dir)
+
+    @property
+    def certificates_dir(self) -> Path:
+        """The certificates, if secure: ca.crt, server.pem, server.key, operator.pem, operator.key."""
+        return self.server_dir / "certificates"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that everybody trusts, if secure."""
+        return self.certificates_dir / "ca.crt"
+
+    @property
+    def session_certificates_dir(self) -> Path:
+        """Those of sessions, if secure: ca.crt, server.pem, client-0.pem, ... and their keys.
+
+        An authority of its own, so that a client's certificate does not open the deletion service.
+        """
+        return self.server_dir / "session-certificates"
+
+    def client_dir(self, client: int) -> Path:
+        """The directory of one client's site."""
+        return self.directory / f"client-{client}"
+
+    def prepare(self) -> None:
+        """Write what the programs read: directories, Flower's configuration, the secret, keys.
+
+        Raises:
+            DeploymentError: a key or a certificate could not be made.
+        """
+        for site in (self.server_dir, *map(self.client_dir, range(self.num_clients))):
+            make_private(site / "flower")
+            make_private(site / "state")
+        if not self._secret.exists():
+            self._secret.touch(mode=0o600)
+            self._secret.write_bytes(secrets.token_bytes(32))
+        trust = f'root-certificates = "{self.authority}"' if self.secure else "insecure = true"
+        (self.server_dir / "flower" / "config.toml").write_text(
+            f'[superlink]\ndefault = "{FEDERATION}"\n\n'
+            f'[superlink.{FEDERATION}]\naddress = "{self.control_address}"\n{trust}\n'
+        )
+        if self.secure and not self.authority.exists():
+            _run_script("make_certificates.sh", str(self.certificates_dir), "server", "localhost")
+            _run_script("make_certificates.sh", str(self.certificates_dir), "operator", "operator")
+            sessions = str(self.session_certificates_dir)
+            _run_script("make_certificates.sh", sessions, "server", "localhost")
+            for client in range(self.num_clients):
+                _run_script("make_supernode_key.sh", str(self.client_dir(client) / "key"))
+                _run_script("make_certificates.sh", sessions, "client", f"client-{client}")
+
+    def superlink_command(self) -> list[str]:
+        """How `flower-superlink` is called."""
+        host, _, port = self.control_address.partition(":")
+        command = [program("flower-superlink"), "--host", host, "--port", port, "--isolation", "process"]
+        command += ["--fleet-api-address", self.fleet_address]
+        command += ["--database", str(self.superlink_database)]
+        command += ["--superexec-auth-secret-file", str(self._secret)]
+        if not self.secure:
+            return [*command, "--insecure"]
+        command += ["--ssl-ca-certfile", str(self.authority)]
+        command += ["--ssl-certfile", str(self.certificates_dir / "server.pem")]
+        command += ["--ssl-keyfile", str(self.certificates_dir / "server.key")]
+        return [*command, "--enable-supernode-auth"]
+
+    def superexec_command(self) -> list[str]:
+        """How `flower-superexec` is called, which starts the ServerApps."""
+        command = [program("flower-superexec"), "--runtime-api-address", self.control_address]
+        command += ["--superexec-auth-secret-file", str(self._secret)]
+        return command + (["--root-certificates", str(self.authority)] if self.secure else ["--insecure"])
+
+    def session_settings(self) -> dict[str, ConfigValue]:
+        """What a run's configuration says so that methods of many exchanges use sessions."""
+        return {
+            "session-address": self.session_address,
+            **(self.session_tls("server") if self.secure else {}),
+        }
+
+    def session_tls(self, name: str) -> dict[str, ConfigValue]:
+        """The files by which `name` (server, client-0, ...) proves who it is in a session."""
+        certificates = self.session_certificates_dir
+        return {
+            "session-tls-ca": str(certificates / "ca.crt"),
+            "session-tls-cert": str(certificates / f"{name}.pem"),
+            "session-tls-key": str(certificates / f"{name}.key"),
+        }
+
+    def supernode_command(self, client: int) -> list[str]:
+        """How one client's `flower-supernode` is called."""
+        directory = self.client_dir(client)
+        settings: dict[str, ConfigValue] = {
+            "partition-id": client,
+            "num-partitions": self.num_clients,
+            "client-id": str(client),
+            "state-dir": str(directory / "state"),
+            **(self.session_tls(f"client-{client}") if self.secure else {}),
+            **self.node_config,
+        }
+        command = [program("flower-supernode"), "--superlink", self.fleet_address, "--host", "127.0.0.1"]
+        command += ["--port", str(self.runtime_ports[client]), "--node-config", config_argument(settings)]
+        if not self.secure:
+            return [*command, "--insecure"]
+        command += ["--root-certificates", str(self.authority)]
+        return [*command, "--auth-supernode-private-key", str(directory / "key")]
+
+    def deletion_service_command(self) -> list[str]:
+        """How the deletion service is called."""
+        command = [program("flower-unlearn"), "serve"]
+        command += ["--state-dir", str(self.state_dir), "--address", self.deletion_address]
+        if not self.secure:
+            return command
+        command += ["--tls-ca", str(self.authority)]
+        command += ["--tls-cert", str(self.certificates_dir / "server.pem")]
+        return [*command, "--tls-key", str(self.certificates_dir / "server.key")]
+
+    @property
+    def _secret(self) -> Path:
+        return self.server_dir / "superexec.secret"
+
+
+def new_layout(
+    directory: Path, *, num_clients: int, secure: bool, node_config: Mapping[str, ConfigValue]
+) -> Layout:
+    """Lay a federation out in `directory`, on loopback ports that are free now.
+
+    Raises:
+        DeploymentError: too few ports are free.
+    """
+    control, fleet, deletion, session, *runtimes = free_ports(4 + num_clients)
+    return Layout(
+        directory=directory.resolve(),
+        secure=secure,
+        control_address=f"127.0.0.1:{control}",
+        fleet_address=f"127.0.0.1:{fleet}",
+        deletion_address=f"127.0.0.1:{deletion}",
+        session_address=f"127.0.0.1:{session}",
+        runtime_ports=tuple(runtimes),
+        node_config=dict(node_config),
+    )
+
+
+def free_ports(count: int) -> list[int]:
+    """Find `count` loopback ports that nobody listens on, each given once by this process.
+
+    They lie below those that the system hands out.
+
+    A port from the system's own range could become some other connection's local port while the
+    program that owns it is down for a restart.
+
+    Raises:
+        DeploymentError: there are not as many.
+    """
+    found: list[int] = []
+    first, end = 20_000, 32_000
+    # Different processes begin at different places, so that two deployments do not race for one port.
+    begin = first + os.getpid() * 61 % (end - first)
+    for port in [*range(begin, end), *range(first, begin)]:
+        if len(found) == count:
+            break
+        if port in _GIVEN:  # its program may be down for a restart, or not need it all the time
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+    _GIVEN.update(found)
+    if len(found) < count:
+        raise DeploymentError(f"Only {len(found)} of {count} ports are free between {first} and {end}.")
+    return found
+
+
+def _run_script(name: str, *arguments: str) -> None:
+    script = _SCRIPTS / name
+    if not script.exists():
+        raise DeploymentError(f"{script} is missing: a secure deployment needs a checkout of the repository.")
+    command = ["sh", str(script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise DeploymentError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")

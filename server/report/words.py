@@ -1,0 +1,215 @@
+"""The report in plain words: what was asked, what was done, what was measured.
+
+The words never say that data are forgotten. They say what the attacks that were run call members, and
+how good those attacks are: a number is a fact about a measurement, not a promise.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from server.report.data import ReportData
+from unlearning.verification.discrimination import Estimate
+from unlearning.verification.measurement import CONFIDENCE, CONFIDENCE_POWER, YEOM, Measurement
+from unlearning.verification.optional_attacks import LEARNT_MIA_U, LIRA_OFFLINE, LIRA_ONLINE
+from unlearning.verification.standard_attacks import MIA_U
+from unlearning.verification.thresholds import CONFIDENCE_THRESHOLD, CORRECTNESS, ENTROPY, MODIFIED_ENTROPY
+
+MISSING = "not measured"
+NO_FIGURE = "–"
+WEAK_ATTACK = 0.55  # balanced accuracy below which an attack is hardly better than a coin (0.5)
+
+ATTACK_NAMES = {YEOM: "loss attack (Yeom)", CONFIDENCE: "confidence attack"}
+FIGURE_NAMES = {
+    YEOM: "Loss (Yeom)",
+    CONFIDENCE: "Confidence, learnt (support vector machine)",
+    CORRECTNESS: "Correctness",
+    CONFIDENCE_THRESHOLD: "Confidence, one threshold a class",
+    ENTROPY: "Entropy, one threshold a class",
+    MODIFIED_ENTROPY: "Modified entropy, one threshold a class",
+    MIA_U: "Change from the model before (MIA-U, distance)",
+    LIRA_ONLINE: "Shadow models with and without the example (LiRA, online)",
+    LIRA_OFFLINE: "Shadow models without the example (LiRA, offline)",
+    **{name: f"Change, learnt (MIA-U, {construction})" for construction, name in LEARNT_MIA_U.items()},
+}
+STAGE_NAMES = {"before": "before", "unlearned": "after unlearning", "recovery": "after recovery"}
+
+
+def share(value: float | None) -> str:
+    """`61.2 %`, or that it was not measured."""
+    return MISSING if value is None else f"{100 * value:.1f}\u202f%"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with a fixed number of digits, or that it was not measured."""
+    return MISSING if value is None else f"{value:.{digits}f}"
+
+
+def size(value: int | None) -> str:
+    """`45.2 MB`, or `unknown`."""
+    if value is None:
+        return "unknown"
+    amount, units = float(value), ["B", "kB", "MB", "GB", "TB"]
+    while amount >= 1000 and len(units) > 1:
+        amount, units = amount / 1000, units[1:]
+    return f"{amount:.0f}\u202f{units[0]}" if units[0] == "B" else f"{amount:.1f}\u202f{units[0]}"
+
+
+def memory(resident: int | None, on_device: int | None) -> str:
+    """`412.0 MB`, or with a GPU `412.0 MB, 1.2 GB on the GPU`."""
+    return size(resident) + ("" if on_device is None else f", {size(on_device)} on the GPU")
+
+
+def duration(value: float | None) -> str:
+    """`8.4 s`, `3 min 5 s`, `2 h 10 min`, or `unknown`."""
+    if value is None:
+        return "unknown"
+    if value < 60:
+        return f"{value:.1f}\u202fs"
+    minutes, seconds = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes}\u202fmin {seconds}\u202fs"
+    return f"{minutes // 60}\u202fh {minutes % 60}\u202fmin"
+
+
+def moment(value: str) -> str:
+    """`21 November 2025, 10:15:02 UTC`; what is no ISO time is shown as it is."""
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        return value or "unknown"
+    zone = f" {time.tzname()}" if time.tzinfo is not None else ""
+    return f"{time.day} {time:%B %Y, %H:%M:%S}{zone}"
+
+
+def count(amount: int, noun: str) -> str:
+    """`1 round`, `2,000 rounds`."""
+    return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
+
+
+def asked(data: ReportData) -> str:
+    """Who asked for what, when."""
+    request = data.request
+    return (
+        f"On {moment(request.created_at)}, {request.submitted_by or 'somebody unknown'} asked the federation "
+        f"{data.federation.name} to remove the influence of {request.target} from its model."
+    )
+
+
+def done(data: ReportData) -> Iterator[str]:
+    """What was carried out, one sentence each."""
+    method, phase, recovery = data.request.method_title or data.request.method, data.unlearning, data.recovery
+    attempt = "" if phase.attempts <= 1 else f" (attempt {phase.attempts})"
+    yield (
+        f"The method {method} ran for {count(phase.rounds, 'unlearning round')} with "
+        f"{count(len(phase.participants), 'client')} taking part{attempt}."
+    )
+    if data.request.served_with:
+        others = count(len(data.request.served_with), "other request")
+        yield f"It served {others} in the same rounds: {', '.join(data.request.served_with)}."
+    if data.model_hash_before and data.model_hash_before == data.model_hash_after_unlearning:
+        yield "Attention: the unlearning rounds left the model as it was, bit for bit."
+    reason = f" They ended because {recovery.stop_reason}." if recovery.stop_reason else ""
+    if recovery.rounds == 0:
+        reason = f" Reason: {recovery.stop_reason}." if recovery.stop_reason else ""
+        yield f"No recovery round followed.{reason}"
+    else:
+        noun = "recovery round" if recovery.rounds == 1 else "recovery rounds"
+        yield f"{recovery.rounds:,} {noun} on the retained data alone followed.{reason}"
+    if data.exclusions_note:
+        yield data.exclusions_note
+
+
+def measured(data: ReportData) -> Iterator[str]:
+    """What the measurements say, one sentence each; the attacks are named as the ones used here."""
+    before, after = data.first("before"), final(data)
+    if after is None:
+        yield "The model was not measured after unlearning, so nothing is known of the effect."
+        return
+    score = data.federation.score_name
+    for name, here, there in (
+        ("test data", after.test, before.test if before else None),
+        ("the forgotten data", after.forgotten, before.forgotten if before else None),
+    ):
+        if here is not None and here.score is not None:
+            earlier = there.score if there is not None else None
+            yield f"The {score} on {name} is {share(here.score)}{_earlier(earlier)}."
+    yield f"By the rule of this project the effect of the deletion is: {data.verdict().finding}."
+    for attack in (YEOM, CONFIDENCE):
+        yield from _share_sentences(attack, before, after)
+
+
+def _share_sentences(attack: str, before: Measurement | None, after: Measurement) -> Iterator[str]:
+    now, name = after.attacks.get(attack), ATTACK_NAMES[attack]
+    if now is None:
+        yield f"The {name} could not be run on the final model."
+        return
+    earlier = before.attacks.get(attack) if before is not None else None
+    yield f"The {name} used here calls {share(now)} of the forgotten examples members{_earlier(earlier)}."
+    power = after.attacks.get(CONFIDENCE_POWER) if attack == CONFIDENCE else None
+    if power is not None:
+        weak = ": hardly better than guessing, so its answer says little" if power < WEAK_ATTACK else ""
+        yield (
+            f"On retained and test examples whose truth is known, the confidence attack is right in "
+            f"{share(power)} of the cases (50\u202f% is guessing){weak}."
+        )
+
+
+def _earlier(value: float | None) -> str:
+    return "" if value is None else f", {share(value)} before"
+
+
+def final(data: ReportData) -> Measurement | None:
+    """The measurement of the model that the deletion left behind."""
+    return data.final()
+
+
+def interval(estimate: Estimate | None, *, as_share: bool) -> str:
+    """`12.4 % (9.0 to 16.1)` or `0.612 (0.570 to 0.655)`; empty where the attack has no such figure."""
+    if estimate is None:
+        return NO_FIGURE
+    value, low, high = (
+        f"{100 * number:.1f}" if as_share else f"{number:.3f}"
+        for number in (estimate.value, estimate.low, estimate.high)
+    )
+    return f"{value}{chr(0x202F) + '%' if as_share else ''} ({low} to {high})"
+
+
+def flops(value: float | None) -> str:
+    """`3.1e+09`, or that it was not counted."""
+    return MISSING if value is None else f"{value:.2g}"
+
+
+def gaps(data: ReportData) -> list[str]:
+    """Everything that was not measured and why; what concerns every stage alike is said once."""
+    stages: dict[str, list[str]] = {}
+    for item in data.measurements:
+        name = STAGE_NAMES[item.stage] if item.stage != "recovery" else f"after round {item.round}"
+        for note in item.not_measured:
+            stages.setdefault(note, []).append(name)
+    everywhere = len(data.measurements)
+    lines = list(data.not_measured)
+    if data.first("before") is None:
+        lines.append("the model before the deletion: no measurement was taken")
+    if data.first("unlearned") is None:
+        lines.append("the model right after unlearning: no measurement was taken")
+    if data.first("recovery") is None:
+        none = "no measurement was taken" if data.recovery.rounds else "there was no recovery round"
+        lines.append(f"the model after recovery: {none}")
+    for note, names in stages.items():
+        where = "at every stage" if len(names) == everywhere else ", ".join(names)
+        lines.append(f"{note} ({where})")
+    return lines
+
+
+def finding(value: Any) -> str:
+    """What a method reports, for people: short numbers, lists in one line, nothing cut."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: MISSING}[value]
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {finding(item)}" for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(finding(item) for item in value)
+    return str(value)

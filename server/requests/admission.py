@@ -1,0 +1,198 @@
+"""The one door for new deletion requests: what is refused here never enters the ledger.
+
+The deletion service uses it for requests that people file, and the ServerApp for those that a
+client files at its own site; the live loop checks again before it begins (`check_admissible`),
+because a federation can change while a request waits.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from server.ledger import Ledger, Quota
+from unlearning.errors import AlreadyForgotten, InvalidRequest, UnknownClient
+from unlearning.pseudonyms import PREFIX, is_keyed, names_of
+from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Exclusions, Granularity, Target
+
+if TYPE_CHECKING:
+    from unlearning.methods import Federation
+    from unlearning.methods.preparation import Prepared
+
+FEDERATION = "federation"
+"""The fact under which the ledger knows what the federation is."""
+
+SITE = "site"
+"""The role in which the ServerApp files what a client asks for at its own site."""
+
+# How many ids an error message lists; a federation may have thousands of clients.
+_SHOWN = 20
+
+
+def admit(
+    ledger: Ledger,
+    target: Target,
+    *,
+    method: str,
+    parameters: Mapping[str, Any],
+    submitted_by: str,
+    submitted_role: str | None = None,
+    idempotency_key: str,
+    now: datetime,
+    by_operator: bool = False,
+    max_open: int | None = None,
+    quota: Quota | None = None,
+) -> DeletionRequest:
+    """Check a new request and write it down; it is durable when this returns.
+
+    The method's default parameters are written down too, so that a request says everything about
+    itself. Without an idempotency key it gets one; a key seen before returns the request it made.
+    submitted_role: in which role the submitter files; people of one name in two roles are two submitters.
+    by_operator: whether an operator files it, who may choose parameters beyond the method's safe ranges.
+    max_open: how many open requests this submitter may have; None: as many as it likes.
+    quota: how much it may file within 24 hours; None: as much as it likes.
+
+    Raises:
+        InvalidRequest: a parameter, the key or the submitter's name is malformed, or beyond the safe range.
+        UnknownMethod: there is no such method.
+        UnsupportedRequest: the method does not work at this granularity, or not in this federation.
+        UnknownClient: the federation has no such client.
+        AlreadyForgotten: nothing is left of the target.
+        ConflictingRequest: a request for the same target is open, or the key made another one.
+        LimitExceeded: the submitter has too many open requests, or is over its quota.
+        LedgerUnavailable: the ledger cannot be written.
+    """
+    key = idempotency_key or str(uuid4())
+    _check_text("idempotency key", key)
+    _check_text("submitter's name", submitted_by)
+    _check_ids(target)
+    target = ledger.keyed(target)
+    complete = _complete_parameters(target, method, parameters, by_operator=by_operator)
+    # A request sent twice gets its first answer, also when its client has been forgotten since.
+    if ledger.find(key) is None:
+        _check_target(ledger, target)
+        _check_served(ledger, target, method, complete)
+    return ledger.submit(
+        target,
+        method=method,
+        parameters=complete,
+        submitted_by=submitted_by,
+        submitted_role=submitted_role,
+        idempotency_key=key,
+        now=now,
+        max_open=max_open,
+        quota=quota,
+    )
+
+
+def check_admissible(ledger: Ledger, target: Target, *, method: str, parameters: Mapping[str, Any]) -> None:
+    """Refuse what `admit` would refuse, but for open requests and idempotency keys.
+
+    Raises:
+        InvalidRequest: a parameter is malformed.
+        UnknownMethod: there is no such method.
+        UnsupportedRequest: the method does not work at this granularity, or not in this federation.
+        UnknownClient: the federation has no such client.
+        AlreadyForgotten: nothing is left of the target.
+    """
+    complete = _complete_parameters(
+        target, method, parameters, by_operator=True
+    )  # who filed it was checked then
+    _check_target(ledger, target)
+    _check_served(ledger, target, method, complete)
+
+
+def _complete_parameters(
+    target: Target, method: str, parameters: Mapping[str, Any], *, by_operator: bool
+) -> Mapping[str, Any]:
+    # Imported here because it brings in PyTorch, and the command line needs only parse_sample_ids.
+    from unlearning.methods import beyond_safe_range, check_supports, method_named, validated_parameters
+
+    chosen = method_named(method)
+    check_supports(chosen, target)
+    valid = validated_parameters(chosen, parameters)
+    beyond = "" if by_operator else "; ".join(beyond_safe_range(valid))
+    if beyond:
+        raise InvalidRequest(
+            f"Only an operator may ask {method} for {beyond}. Stay within the range, or ask the federation's operator."
+        )
+    return valid.model_dump(mode="json")
+
+
+def _check_ids(target: Target) -> None:
+    """The ids of samples are there, and plain: a hash of one would name nothing but itself."""
+    if target.num_samples and not target.sample_ids:
+        raise InvalidRequest("The request counts samples and names none; name each by its id.")
+    if any(map(is_keyed, target.sample_ids)):
+        raise InvalidRequest(
+            f"Sample ids that begin with {PREFIX!r} are kept for hashes; rename these samples."
+        )
+
+
+def _check_target(ledger: Ledger, target: Target) -> None:
+    if target.client_id is not None and not ledger.has_client(target.client_id):
+        known = [client.client_id for client in ledger.clients()]
+        if not known:
+            raise UnknownClient(
+                f"There is no client {target.client_id!r}: the federation has not started, no client "
+                "has joined yet. Start it, then try again."
+            )
+        raise UnknownClient(f"There is no client {target.client_id!r}. Known: {_some(known, ', ')}.")
+    _refuse_if_forgotten(ledger.exclusions(concerning=target), target)
+
+
+def _check_served(ledger: Ledger, target: Target, method: str, parameters: Mapping[str, Any]) -> None:
+    """Refuse what this federation cannot serve; one that has not said what it is checks that when it starts."""
+    federation = federation_of(ledger)
+    if federation is None:
+        return
+    from server.deletion.privacy_account import check_budget
+    from unlearning.methods import check_served, method_named, preparations
+
+    prepared = preparations(federation.prepare)
+    check_served(method_named(method), _named(ledger, target, prepared.values()), federation, prepared)
+    check_budget(ledger, target, method, parameters)
+
+
+def _named(ledger: Ledger, target: Target, prepared: Iterable["Prepared"]) -> Target:
+    """`target` with those ids in clear that preparations name: they compare them."""
+    if ledger.keys is None or target.client_id is None or not target.sample_ids:
+        return target
+    known = {name for one in prepared for name in one.options.named_samples}
+    names = names_of([ledger.keys.of(target.client_id)], known)
+    return replace(target, sample_ids=frozenset(names.get(item, item) for item in target.sample_ids))
+
+
+def federation_of(ledger: Ledger) -> "Federation | None":
+    """What the ServerApp has written down of its federation; None before its first start."""
+    from unlearning.methods import Federation
+
+    known = ledger.facts().get(FEDERATION)
+    return None if known is None else Federation.from_json(known)
+
+
+def _refuse_if_forgotten(forgotten: Exclusions, target: Target) -> None:
+    if target.client_id is not None and forgotten.is_forgotten(target.client_id):
+        raise AlreadyForgotten(f"Client {target.client_id} is already forgotten; nothing is left to do.")
+    if target.granularity is Granularity.SAMPLE:
+        assert target.client_id is not None
+        if target.sample_ids <= forgotten.of(target.client_id).sample_ids:
+            raise AlreadyForgotten(
+                f"All {len(target.sample_ids):,} named sample(s) of client {target.client_id} are already "
+                "forgotten; nothing is left to do."
+            )
+    if target.granularity is Granularity.CLASS and target.class_label in forgotten.classes:
+        raise AlreadyForgotten(f"Class {target.class_label} is already forgotten; nothing is left to do.")
+
+
+def _check_text(what: str, text: str) -> None:
+    if not text or len(text) > MAX_ID_LENGTH or not text.isprintable():
+        # Not repeated: a message is logged, and whoever knows a key can learn what it was used for.
+        raise InvalidRequest(f"Malformed {what}: it is 1 to {MAX_ID_LENGTH} printable characters.")
+
+
+def _some(items: Sequence[str], separator: str) -> str:
+    rest = len(items) - _SHOWN
+    shown = separator.join(item[:120] for item in items[:_SHOWN])
+    return f"{shown} and {rest:,} more" if rest > 0 else shown

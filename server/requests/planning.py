@@ -1,0 +1,167 @@
+"""Which methods can serve a request now, what each would cost, and why the others cannot.
+
+Costs of unlearning are those of the closed formulas (`unlearning.methods.costs`) with this federation's
+sizes; a training round's, and what past deletions took, are those that the ledger recorded.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from server.ledger import Ledger, RoundRecord
+from server.requests.admission import check_admissible, federation_of
+from server.requests.plan import Measured, Plan, PlannedMethod
+from unlearning.errors import DataError, RequestError, UnknownClient
+from unlearning.methods import (
+    METHODS,
+    Federation,
+    Method,
+    Need,
+    Prepared,
+    preparations,
+    validated_parameters,
+)
+from unlearning.methods.costs import Cost, CostSymbols, formula_cost, recovery_cost, with_parameters
+from unlearning.requests import Status, Target
+
+_RECENT = 20
+"""So many of the newest training rounds say what a round takes."""
+
+
+def plan(ledger: Ledger, target: Target) -> Plan:
+    """What serving `target` would take, by every method.
+
+    Raises:
+        UnknownClient: the federation has not started, or has no such client.
+    """
+    federation = federation_of(ledger)
+    if federation is None:
+        raise UnknownClient(
+            "The federation has not started yet; there is nothing to plan with. Start it first."
+        )
+    rounds = _training_rounds(ledger)
+    symbols = _symbols(ledger, target, federation, rounds)
+    recovery = recovery_cost(symbols, 1)
+    seconds = [record.metrics["seconds"] for record in rounds[-_RECENT:] if "seconds" in record.metrics]
+    online = {record.client_id for record in ledger.clients() if record.online}
+    past, prepared = measured(ledger), preparations(federation.prepare)
+    planned = [
+        _planned(ledger, target, method, symbols, online, past.get(name), prepared.get(name))
+        for name, method in METHODS.items()
+    ]
+    return Plan(
+        target=target.describe(),
+        recovery_max_rounds=federation.recovery_max_rounds,
+        recovery_bytes=recovery.communication_bytes,
+        recovery_flops=recovery.computation_flops or None,
+        round_seconds=statistics.median(seconds) if seconds else None,
+        methods=tuple(
+            sorted(planned, key=lambda item: (bool(item.refusal), item.bytes is None, item.bytes or 0))
+        ),
+    )
+
+
+def measured(ledger: Ledger) -> dict[str, Measured]:
+    """What the completed deletions took, by method: unlearning and recovery together."""
+    results: dict[str, list[Mapping[str, Any]]] = {}
+    for request in ledger.list_requests(statuses=(Status.COMPLETED,)):
+        if "cost" in request.result:  # deletions of earlier versions have none
+            results.setdefault(request.method, []).append(request.result)
+    return {
+        method: Measured(
+            deletions=len(items),
+            seconds=statistics.median(item["cost"]["seconds"] for item in items),
+            bytes=statistics.median(item["cost"]["bytes"] for item in items),
+            recovery_rounds=statistics.median(item["recovery_rounds"] for item in items),
+        )
+        for method, items in results.items()
+    }
+
+
+def _planned(
+    ledger: Ledger,
+    target: Target,
+    method: Method,
+    symbols: CostSymbols,
+    online: set[str],
+    past: Measured | None,
+    prepared: Prepared | None,
+) -> PlannedMethod:
+    info = method.info
+    refusal = ""
+    try:
+        check_admissible(ledger, target, method=info.name, parameters={})
+    except UnknownClient:
+        raise
+    except RequestError as exc:
+        refusal = str(exc)
+    cost: Cost | None = None
+    try:
+        parameters = validated_parameters(method, {}).model_dump()
+        if prepared is not None:
+            parameters |= prepared.options.model_dump()
+        own = with_parameters(info.name, parameters, symbols)
+        cost = formula_cost(info.name, _of_one_shard(own) if target.client_id is not None else own)
+    except DataError:
+        pass  # no closed formula: said as unknown
+    a_round = recovery_cost(symbols, 1).communication_bytes
+    return PlannedMethod(
+        method=info.name,
+        title=info.title,
+        remark=info.remark,
+        refusal=refusal,
+        waits_for=_waits_for(method, target, online),
+        bytes=None if cost is None else cost.communication_bytes,
+        flops=None if cost is None or not symbols.flops_per_example else cost.computation_flops,
+        rounds=None if cost is None or not a_round else cost.communication_bytes / a_round,
+        measured=past,
+    )
+
+
+def _of_one_shard(symbols: CostSymbols) -> CostSymbols:
+    """Where there are shards, a client's deletion touches its own; the clients are dealt out evenly."""
+    if symbols.num_shards == 1:
+        return symbols
+    of_the_shard = round(symbols.num_clients / symbols.num_shards)
+    return replace(symbols, num_retained=max(1, of_the_shard - symbols.num_targets))
+
+
+def _waits_for(method: Method, target: Target, online: set[str]) -> str:
+    needs_it = method.info.needs & {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE}
+    if target.client_id is not None and target.client_id not in online and needs_it:
+        return f"client {target.client_id}"
+    return "" if online else "any client"
+
+
+def _symbols(
+    ledger: Ledger, target: Target, federation: Federation, rounds: Sequence[RoundRecord]
+) -> CostSymbols:
+    staying = _eligible(ledger)
+    if target.client_id is None:  # every client is asked to forget a class, and goes on afterwards
+        num_targets = num_retained = len(staying)
+    else:
+        num_targets, num_retained = 1, len(staying - {target.client_id})
+    last = rounds[-1].metrics if rounds else {}
+    participants = len(last.get("participants", ()))
+    return CostSymbols(
+        num_parameters=federation.num_parameters,
+        bytes_per_parameter=federation.bytes_per_parameter,
+        num_head_parameters=federation.num_head_parameters,
+        num_targets=num_targets,
+        num_retained=num_retained,
+        flops_per_example=federation.flops_per_example,
+        examples_per_client=last.get("num_examples", 0) / participants if participants else 0.0,
+        epochs=federation.local_epochs,
+        repeated_rounds=len(rounds),
+    )
+
+
+def _eligible(ledger: Ledger) -> set[str]:
+    return {record.client_id for record in ledger.clients()} - ledger.forgotten_clients()
+
+
+def _training_rounds(ledger: Ledger) -> list[RoundRecord]:
+    """The training rounds by number; of one that was done again the last record counts."""
+    last = {record.round: record for record in ledger.all_rounds() if record.kind == "training"}
+    return [last[number] for number in sorted(last)]

@@ -1,0 +1,50 @@
+"""The server's state directory as files: what lies in it, for its owner alone, and nothing half-written."""
+
+from logging import getLogger
+from pathlib import Path
+
+from server.state_directory.ledger_address import LEDGER_FILE
+from unlearning.durable_files import close_state, erase_partials, make_private
+
+_log = getLogger(__name__)
+
+CHECKPOINTS, KEPT, REPORTS, REPLAY, SHADOWS = "checkpoints", "kept", "reports", "replay", "shadows"
+SETTINGS_FILE = "settings.json"
+"""The run's settings, which say what model a checkpoint's vector belongs to."""
+UNDONE_FILE, RESIDUE_FILE = "undone-by-restore.json", "residue-erased.json"
+NOISE_SECRET = "noise-secret"
+"""What the noise of released models is derived from (`server.state_directory.noise_secret`)."""
+SUBJECT_KEY = "subject-key"
+"""The key of the hashes that stand for sample ids (`server.state_directory.subject_key`)."""
+REPLACED, RESTORING = "replaced-", "restoring"
+SUPERLINK_DATABASE = Path("/var/lib/flower-unlearning/superlink.db")
+"""Flower's own, beside the state directory, where deploy/ puts it."""
+FOLDERS = (CHECKPOINTS, KEPT, REPORTS, REPLAY, SHADOWS)
+_OURS = (
+    *FOLDERS,
+    SETTINGS_FILE,
+    UNDONE_FILE,
+    NOISE_SECRET,
+    SUBJECT_KEY,
+    RESIDUE_FILE,
+    f"{LEDGER_FILE}*",
+    f"{REPLACED}*",
+    f"{RESTORING}*",
+)
+
+
+def private_state(state_dir: Path) -> None:
+    """Make the directory if need be, and close to others what this program keeps in it; say what was open.
+
+    Raises:
+        OSError: a file belongs to another user.
+    """
+    make_private(state_dir)
+    close_state(state_dir, _OURS)
+
+
+def erase_unfinished(state_dir: Path) -> None:
+    """Erase what a killed process left half-written; it may carry what was forgotten. For the one who may write."""
+    for folder in FOLDERS:
+        for path in erase_partials(state_dir / folder):
+            _log.info("%s was left half-written by a process that died; erased.", path)

@@ -1,0 +1,295 @@
+"""Experiment files, tables and a whole small experiment."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from server.bench import figures, runner, tables
+from server.bench.experiment import Case, Contender, Experiment, found, shipped
+from server.bench.parts import parts_of, row_path, seed_directory
+from unlearning.errors import ConfigurationError
+from unlearning.requests import Granularity
+
+TINY = """
+name: tiny
+title: A tiny experiment
+run: {dataset: digits, model: logistic, num-clients: 3, rounds: 2, learning-rate: 0.5, recovery-max-rounds: 1,
+      max-examples: 120}
+seeds: [0]
+cases:
+  - {name: one client, clients: ["0"]}
+methods: [natural, puf-special, {method: federaser, prepare: federaser}]
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "experiment.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_every_shipped_experiment_is_in_order(name):
+    """It reads, and is called what its file is called."""
+    assert found(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("seeds: [0]", "seeds: []"), "seeds"),
+        (("natural", "amnesia"), "Unknown method 'amnesia'"),
+        (("prepare: federaser", "prepare: ''"), "it needs prepare"),
+        (('clients: ["0"]', 'clients: ["7"]'), "there is no client 7"),
+        (('clients: ["0"]', "share: 0.5"), "either clients or a class"),
+        (("rounds: 2", "rounds: -2"), "run: rounds"),
+        (("natural, ", "natural, natural, "), "natural is there twice"),
+        (("natural, ", "retrain, "), "have a row of that name"),
+        (("title: A tiny experiment", "title: [a, b"), "is no YAML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_reason(tmp_path, change, message):
+    """What is wrong is named, so that the file can be mended without reading our code."""
+    with pytest.raises(ConfigurationError, match=message):
+        Experiment.read(written(tmp_path, TINY.replace(*change)))
+
+
+def test_an_unknown_experiment_is_refused_with_the_list():
+    """The message lists those that come along."""
+    with pytest.raises(ConfigurationError, match="digits-small"):
+        found("no-such-experiment")
+
+
+def test_a_size_replaces_run_settings_one_by_one_and_everything_else_as_a_whole(tmp_path):
+    """Of two run settings the size changes one; its seeds take the place of the file's."""
+    path = written(tmp_path, TINY + "sizes: {small: {run: {rounds: 1}}, full: {seeds: [3, 4]}}\n")
+    small, full = found(f"{path}:small"), found(f"{path}:full")
+    assert (small.name, small.run["rounds"], small.run["num-clients"], small.seeds) == (
+        "tiny-small",
+        1,
+        3,
+        (0,),
+    )
+    assert (full.name, full.run["rounds"], full.seeds) == ("tiny-full", 2, (3, 4))
+    with pytest.raises(ConfigurationError, match="has the sizes small, full"):
+        found(str(path))
+    with pytest.raises(ConfigurationError, match="leave out :huge"):
+        found(f"{written(tmp_path, TINY)}:huge")
+
+
+def test_a_case_says_at_which_level_it_forgets():
+    """Whole clients, a share of samples, or a class; of four samples the first half is two."""
+    assert Case(name="c", clients=("0",)).granularity is Granularity.CLIENT
+    assert Case.model_validate({"name": "c", "class": 3}).granularity is Granularity.CLASS
+    half = Case(name="c", clients=("0",), share=0.5)
+    (target,) = half.targets({"0": ["d", "a", "b", "c"]})
+    assert target.sample_ids == {"d", "a"}
+
+
+def test_a_method_runs_only_where_it_serves(tmp_path):
+    """FedEraser forgets clients; it has no part in a case of samples."""
+    text = TINY.replace('clients: ["0"]}', 'clients: ["0"], share: 0.5}')
+    experiment = Experiment.read(written(tmp_path, text))
+    names = [part.name for part in parts_of(experiment, experiment.settings[0])]
+    assert names == ["original", "retrain", "natural", "puf-special"]
+
+
+def row(seed: int, method: str, forget: float, size: int) -> dict:
+    return {
+        "seed": seed,
+        "setting": "",
+        "case": "one client",
+        "method": method,
+        "test": 0.5,
+        "retained": 0.5,
+        "forget": forget,
+        "attacks": {},
+        "bytes": size,
+        "flops": 0.0,
+        "seconds": 1.0,
+        "recovery_rounds": 1,
+    }
+
+
+def test_a_table_shows_mean_spread_distance_and_gain(tmp_path):
+    """By hand: 60 and 85 % against 50 and 90 %: mean 72.5, distances 10 and 5; 100 bytes to 400: 4 times."""
+    rows = [
+        row(0, "puf-special", 0.6, 100),
+        row(1, "puf-special", 0.85, 100),
+        row(0, "retrain", 0.5, 400),
+        row(1, "retrain", 0.9, 400),
+    ]
+    text = tables.markdown(Experiment.read(written(tmp_path, TINY)), rows, {"experiment": "tiny"})
+    assert "72.5 (7.5 ± 3.5)" in text
+    assert "70.0 ± 28.3" in text  # Retrain's own spread
+    assert "100 (4×)" in text
+
+
+def test_a_method_that_failed_is_said_to_have_failed(tmp_path):
+    """Its cells are empty, and the reason stands below the table."""
+    rows = [
+        {
+            "seed": 0,
+            "setting": "",
+            "case": "one client",
+            "method": "puf-special",
+            "attacks": {},
+            "failed": "failed: it blew up",
+        },
+        row(0, "original", 0.6, 100),
+        row(0, "retrain", 0.5, 400),
+    ]
+    experiment = Experiment.read(written(tmp_path, TINY))
+    text = tables.markdown(experiment, rows, {"experiment": "tiny"})
+    assert "- puf-special, seed 0: failed: it blew up" in text
+    assert "| puf-special | – | – |" in text
+    assert figures.draw(experiment, rows, tmp_path / "tiny") == []
+
+
+def test_a_whole_experiment_runs_and_goes_on_where_it_stopped(tmp_path):
+    """Every part gives a row; a second run does no part again; tables and figures come out."""
+    experiment = Experiment.read(written(tmp_path, TINY))
+    seen: list[tuple[int, int]] = []
+    rows = runner.run(
+        experiment, tmp_path / "work", jobs=1, progress=lambda done, total, _: seen.append((done, total))
+    )
+    assert [item["method"] for item in rows] == ["original", "retrain", "natural", "puf-special", "federaser"]
+    assert seen[-1] == (5, 5)
+    by_name = {item["method"]: item for item in rows}
+    assert by_name["federaser"]["server_bytes"] > 0 == by_name["puf-special"]["server_bytes"]
+    assert by_name["natural"]["bytes"] > 0
+    assert by_name["retrain"]["bytes"] < by_name["original"]["bytes"]
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*--*.json")}
+    assert len(files) == 5
+    assert rows == runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
+    assert files == {path: path.stat().st_mtime_ns for path in files}
+    assert json.dumps(rows)
+    (original,) = (tmp_path / "work").glob("*/seed-0/original-*")
+    histories = list((original / "kept").rglob("*.npz"))
+    assert histories
+    for path in histories:  # each method worked on a copy: what it erased there is whole here
+        assert np.load(path).files
+    (figure,) = figures.draw(experiment, rows, tmp_path / "tiny")
+    assert 10_000 < figure.stat().st_size < 100_000
+    text = tables.markdown(experiment, rows, runner.circumstances(experiment))
+    assert "| federaser |" in text
+
+
+@pytest.mark.slow
+def test_parts_side_by_side_give_the_rows_of_one_after_the_other(tmp_path):
+    """Three at a time in one seed wait for each other's federations and train none of them twice."""
+    text = TINY.replace("methods: [", "methods: [{method: sisa, prepare: sisa}, ")
+    experiment = Experiment.read(written(tmp_path, text))
+    alone = runner.run(experiment, tmp_path / "alone", jobs=1, progress=lambda *_: None)
+    together = runner.run(experiment, tmp_path / "together", jobs=3, progress=lambda *_: None)
+    for rows in (alone, together):
+        for row in rows:
+            for name in ("wall_seconds", "seconds", "peak_memory"):
+                row.pop(name)
+    assert together == alone
+    trained = [
+        sorted(path.name for path in (tmp_path / work).glob("*/seed-0/original-*"))
+        for work in ("alone", "together")
+    ]
+    assert trained[0] == trained[1]
+    assert len(trained[0]) == 2  # SISA trains in a way of its own
+
+
+def test_the_federations_come_before_the_methods_and_seeds_take_turns(tmp_path):
+    """Nobody waits for what could have been done first."""
+    experiment = Experiment.read(written(tmp_path, TINY.replace("seeds: [0]", "seeds: [0, 1]")))
+    turns = runner._turns(experiment, runner._seed_runs(tmp_path, experiment))
+    assert [(number, part.name) for number, part in turns[:5]] == [
+        (0, "original"),
+        (1, "original"),
+        (0, "retrain"),
+        (1, "retrain"),
+        (0, "natural"),
+    ]
+    assert len(turns) == 10
+
+
+def test_other_settings_have_parts_of_their_own(tmp_path):
+    """Finished parts of another configuration are never mixed in; how recovery goes decides rows, not the training."""
+    one = Experiment.read(written(tmp_path, TINY))
+    longer = Experiment.read(written(tmp_path, TINY.replace("rounds: 2", "rounds: 3")))
+    recovered = Experiment.read(
+        written(tmp_path, TINY.replace("recovery-max-rounds: 1", "recovery-max-rounds: 2"))
+    )
+    places = [seed_directory(tmp_path, item, item.settings[0], 0) for item in (one, longer, recovered)]
+    assert places[0] != places[1]
+    assert places[0] == places[2]
+    parts = [parts_of(item, item.settings[0])[-1] for item in (one, recovered)]
+    assert row_path(places[0], one, parts[0]) != row_path(places[0], recovered, parts[1])
+
+
+SEVERAL = """
+name: several
+title: Two federations, one of them poisoned
+run: {dataset: digits, model: mlp, num-clients: 3, rounds: 6, max-examples: 150, recovery-max-rounds: 0}
+settings:
+  - {name: clean}
+  - {name: poisoned, backdoor: {client: "0", label: 7, share: 1.0, side: 3}}
+seeds: [0]
+cases: [{name: one client, clients: ["0"]}]
+methods: [puf-special]
+columns: [test, backdoor]
+published:
+  - {source: "A paper, Table 1", columns: [test], rows: {puf-special: ["99.9"]}, settings: [clean]}
+"""
+
+
+def test_settings_are_federations_of_their_own_and_a_paper_stands_below_ours(tmp_path):
+    """The backdoor succeeds where it was planted and not after Retrain; the paper's row is where it was asked for."""
+    experiment = Experiment.read(written(tmp_path, SEVERAL))
+    rows = runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
+    found = {(row["setting"], row["method"]): row.get("backdoor") for row in rows}
+    assert found["clean", "original"] is None
+    assert found["poisoned", "original"] > found["poisoned", "retrain"] + 0.2
+    clean, poisoned = tables.markdown(experiment, rows, {"experiment": "several"}).split("## ")[1:3]
+    assert "| *A paper* | *99.9* |" in clean
+    assert "backdoor succeeds % (Δ)" not in clean
+    assert "*A paper*" not in poisoned
+    assert "backdoor succeeds % (Δ)" in poisoned
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("columns: [test, backdoor]", "columns: [taste]"), "there is no 'taste'"),
+        (("rows: {puf-special", "rows: {natural"), "no row 'natural' of ours"),
+        (('["99.9"]', "[1, 2]"), "2 values for 1 columns"),
+        (("settings: [clean]", "settings: [green]"), "no setting 'green'"),
+        (("name: poisoned", "name: clean"), "clean is there twice"),
+        (('client: "0"', 'client: "9"'), "there is no client 9"),
+        (
+            (
+                "[puf-special]",
+                "[{method: pga, prepare: pga}, {method: federaser, prepare: 'federaser; pga every=2'}]",
+            ),
+            "pga",
+        ),
+    ],
+)
+def test_wrong_settings_columns_and_published_rows_are_refused(tmp_path, change, message):
+    """The file is judged before anything is trained."""
+    with pytest.raises(ConfigurationError, match=message):
+        Experiment.read(written(tmp_path, SEVERAL.replace(*change)))
+
+
+def test_a_method_that_trains_alone_shares_no_original():
+    """SISA's shards are a training of their own; PGA's last model is kept beside the common one."""
+    assert Contender(method="sisa", prepare="sisa").trains_alone
+    assert not Contender(method="pga", prepare="pga").trains_alone
+
+
+def test_the_documented_experiment_is_in_order(tmp_path):
+    """What docs/bench.md shows as an experiment file is one, in both of its sizes."""
+    document = Path(__file__).parents[4] / "docs" / "bench.md"
+    (example,) = re.findall(r"```yaml\n(.*?)```", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    path = written(tmp_path, example)
+    assert found(f"{path}:small").run["max-examples"] == 500
+    assert len(found(f"{path}:full").seeds) == 5

@@ -1,0 +1,341 @@
+"""A certificate's file: its one form, its signature, and the keys."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.certificate.checks import Outcome, check_samples
+from server.certificate.document import Certificate, canonical, decode, encode
+from server.certificate.keys import (
+    check_certificate_key,
+    key_id,
+    load_public_key,
+    load_signing_key,
+    make_key_pair,
+    signer,
+)
+from server.operations.checklist import Installation, Level
+from server.operations.checklist.files import check_certificates, check_secrets
+from unlearning.errors import CertificateError, ConfigurationError
+from unlearning.pseudonyms import SubjectKeys, commitment, keyed_ids
+from unlearning.requests import hash_of_ids
+from unlearning.verification.verdict import Finding
+
+HASH = "5b" * 32
+
+
+def certificate(signed_by: str | None = None, **changes: Any) -> Certificate:
+    """A certificate of made-up facts."""
+    facts: dict[str, Any] = {
+        "issued_at": "2026-03-01T00:00:00+00:00",
+        "federation": "Zürich",
+        "request": {
+            "id": "r-000001",
+            "granularity": "client",
+            "client_id": "3",
+            "class_label": None,
+            "num_samples": None,
+            "sample_ids_sha256": None,
+            "submitted_by": "ada",
+            "created_at": "2026-03-01T00:00:00+00:00",
+            "served_with": [],
+        },
+        "method": {"name": "not", "title": "NoT", "source": "a paper", "parameters": {"rate": 1e-7}},
+        "model": {"before": HASH, "unlearned": HASH, "after": HASH},
+        "ledger": {"event": {"sequence": 5, "hash": HASH}, "head": {"sequence": 6, "hash": HASH}},
+        "attacks": {"verdict": "not shown", "reasons": [], "before": {}, "after": {"yeom": {"called": 0.25}}},
+        "scores": {},
+        "not_measured": [],
+        "software": {"numpy": "2"},
+        "report_sha256": HASH,
+        "replay": {"directory": "", "files": [], "note": "off"},
+        "key_id": signed_by,
+        "unsigned_because": "",
+    }
+    return Certificate.model_validate({**facts, **changes})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+).filter(lambda value: "\\ud" not in json.dumps(value))
+
+
+@given(JSON)
+def test_the_canonical_form_reads_back_as_itself(value: Any) -> None:
+    """Reading and writing again gives the same bytes."""
+    text = canonical(value)
+    assert canonical(json.loads(text)) == text
+
+
+def test_the_canonical_form_is_the_documented_one() -> None:
+    """Keys sorted, no blanks, letters beyond ASCII as they are, shortest numbers."""
+    assert (
+        canonical({"b": [1, 0.1, None], "a": "é", "Z": True})
+        == '{"Z":true,"a":"é","b":[1,0.1,null]}'.encode()
+    )
+
+
+def test_what_is_not_a_number_is_refused() -> None:
+    """JSON has no word for it."""
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical({"auc": float("nan")})
+
+
+def test_a_signed_certificate_reads_back_and_its_signature_holds(tmp_path: Path) -> None:
+    """With the public key of the pair that was made."""
+    private, public, identity = make_key_pair(tmp_path)
+    written = certificate(identity)
+    file = decode(encode(written, load_signing_key(private)))
+    assert file.certificate == written
+    assert file.is_signed_by(load_public_key(public))
+
+
+def test_equal_certificates_have_equal_bytes(tmp_path: Path) -> None:
+    """Ed25519 takes no randomness, so writing again after a crash gives the same file."""
+    private, _, identity = make_key_pair(tmp_path)
+    key = load_signing_key(private)
+    assert encode(certificate(identity), key) == encode(certificate(identity), key)
+
+
+def test_another_key_did_not_sign(tmp_path: Path) -> None:
+    """A signature belongs to one key."""
+    private, _, identity = make_key_pair(tmp_path / "one")
+    _, other, _ = make_key_pair(tmp_path / "two")
+    file = decode(encode(certificate(identity), load_signing_key(private)))
+    assert not file.is_signed_by(load_public_key(other))
+
+
+def test_an_unsigned_certificate_is_signed_by_nobody(tmp_path: Path) -> None:
+    """Not even by the right key."""
+    _, public, _ = make_key_pair(tmp_path)
+    assert not decode(encode(certificate(), None)).is_signed_by(load_public_key(public))
+
+
+@pytest.mark.parametrize("change", [(b"0.25", b"0.15"), (b'"r-000001"', b'"r-000002"'), (b'"ada"', b'"eve"')])
+def test_whatever_is_changed_the_signature_does_not_hold(tmp_path: Path, change: tuple[bytes, bytes]) -> None:
+    """A figure, the request, a name."""
+    private, public, identity = make_key_pair(tmp_path)
+    content = encode(certificate(identity), load_signing_key(private))
+    assert not decode(content.replace(*change, 1)).is_signed_by(load_public_key(public))
+
+
+def test_a_file_cut_anywhere_is_refused() -> None:
+    """Also where only its newline is missing."""
+    content = encode(certificate(), None)
+    for length in range(len(content)):
+        with pytest.raises(CertificateError):
+            decode(content[:length])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"certificate":{', b'"certificate": {'),
+        (b'"issued_at":', b'"issued_at":"never","issued_at":'),
+        ("Zürich".encode(), b"Z\\u00fcrich"),
+    ],
+    ids=["a blank", "a key twice", "another spelling"],
+)
+def test_another_form_of_the_same_content_is_refused(old: bytes, new: bytes) -> None:
+    """One content has one file, so that readers cannot see two things in it."""
+    with pytest.raises(CertificateError, match="canonical form"):
+        decode(encode(certificate(), None).replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b"\xff",
+        b'{"certificate":{},"signature":null}\n',
+        b'"\\ud800"\n',
+        b"NaN\n",
+    ],
+)
+def test_what_is_no_certificate_is_refused_with_a_sentence(content: bytes) -> None:
+    """Whatever the bytes, it is our own error."""
+    with pytest.raises(CertificateError):
+        decode(content)
+
+
+@pytest.mark.parametrize(
+    "signature", ["{}", '"ab"', '{"algorithm":"ed25519","value":"x"}', '{"algorithm":"none","value":""}']
+)
+def test_a_malformed_signature_is_refused(signature: str) -> None:
+    """And not taken for none."""
+    content = encode(certificate(), None).replace(b'"signature":null', f'"signature":{signature}'.encode())
+    with pytest.raises(CertificateError, match="signature is malformed"):
+        decode(content)
+
+
+@pytest.mark.parametrize(
+    "rewrite",
+    [
+        str.upper,
+        lambda value: value[:2] + " " + value[2:],
+        lambda value: value + "\t",
+        lambda value: value[:-2],
+        lambda value: value.replace(value[0], "é"),
+    ],
+    ids=["capitals", "blanks", "a tab", "too short", "no hex"],
+)
+def test_a_signature_has_one_form(tmp_path: Path, rewrite: Callable[[str], str]) -> None:
+    """Lower-case hexadecimal digits, 128 of them; the same number written otherwise is refused."""
+    private, _, identity = make_key_pair(tmp_path)
+    value = json.loads(encode(certificate(identity), load_signing_key(private)))
+    value["signature"]["value"] = rewrite(value["signature"]["value"])
+    with pytest.raises(CertificateError, match="signature is malformed"):
+        decode(canonical(value) + b"\n")
+
+
+@pytest.mark.parametrize("finding", list(Finding))
+def test_every_verdict_can_be_certified(finding: Finding) -> None:
+    """The two lists agree."""
+    assert certificate(attacks={"verdict": str(finding), "reasons": [], "before": {}, "after": {}})
+
+
+def test_another_verdict_than_the_three_is_refused() -> None:
+    """Nobody certifies that something is forgotten."""
+    content = encode(certificate(), None).replace(b'"not shown"', b'"forgotten"')
+    with pytest.raises(CertificateError, match=r"attacks\.verdict"):
+        decode(content)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "digest"), [(0, HASH), (2**63, HASH), (5, ""), (5, HASH[:-1]), (5, HASH + "\n")]
+)
+def test_what_cannot_be_an_event_is_refused(sequence: int, digest: str) -> None:
+    """An event that no ledger can have would otherwise equal one that is missing."""
+    content = json.loads(encode(certificate(), None))
+    content["certificate"]["ledger"]["event"] = {"sequence": sequence, "hash": digest}
+    with pytest.raises(CertificateError, match=r"ledger\.event"):
+        decode(canonical(content) + b"\n")
+
+
+def test_a_field_that_is_not_known_is_refused() -> None:
+    """What this version does not check, it does not let pass."""
+    content = json.loads(encode(certificate(), None))
+    content["certificate"]["extra"] = 1
+    with pytest.raises(CertificateError, match="extra"):
+        decode(canonical(content) + b"\n")
+
+
+# Keys
+
+
+def test_only_the_owner_reads_the_private_key(tmp_path: Path) -> None:
+    """Mode 600, whatever the umask."""
+    private, public, _ = make_key_pair(tmp_path / "keys")
+    assert (private.stat().st_mode & 0o777, public.stat().st_mode & 0o777) == (0o600, 0o644)
+
+
+def test_the_hosts_check_takes_the_pair_for_what_it_is(tmp_path: Path) -> None:
+    """A private key that is private, and no certificate of TLS that would be broken."""
+    make_key_pair(tmp_path)
+    host = Installation(config_dir=tmp_path, state_dir=tmp_path, ledger_url="", is_server=True)
+    found = [*check_secrets(host), *check_certificates(host, now=datetime.now(UTC))]
+    assert [finding.level for finding in found] == [Level.OK]
+
+
+def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
+    """What it signed could no longer be checked."""
+    private, _, _ = make_key_pair(tmp_path)
+    before = private.read_bytes()
+    with pytest.raises(ConfigurationError, match="exists already"):
+        make_key_pair(tmp_path)
+    assert private.read_bytes() == before
+
+
+def test_a_private_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    """Anybody on the machine could sign with it."""
+    private, _, _ = make_key_pair(tmp_path)
+    private.chmod(0o640)
+    with pytest.raises(ConfigurationError, match="chmod 600"):
+        check_certificate_key(str(private))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no key", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"]
+)
+def test_what_is_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
+    """On both sides, each with its own kind of error."""
+    path = tmp_path / "key"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(ConfigurationError, match="certificate-key"):
+        load_signing_key(path)
+    with pytest.raises(CertificateError, match="public key"):
+        load_public_key(path)
+
+
+def test_a_missing_key_is_refused_at_the_start_and_tolerated_at_the_end(tmp_path: Path) -> None:
+    """A deletion that was carried out is certified, if need be unsigned and with the reason."""
+    with pytest.raises(ConfigurationError):
+        check_certificate_key(str(tmp_path / "gone"))
+    key, why = signer(str(tmp_path / "gone"))
+    assert key is None
+    assert "No such file" in why
+    assert signer("") == (None, "the run has no certificate-key")
+
+
+def test_the_keys_id_is_that_of_its_public_half(tmp_path: Path) -> None:
+    """Both sides compute the same."""
+    private, public, identity = make_key_pair(tmp_path)
+    assert identity == key_id(load_public_key(public)) == key_id(load_signing_key(private).public_key())
+
+
+# What is certified of sample ids
+
+
+def test_sample_ids_are_certified_by_the_hash_of_their_sorted_list() -> None:
+    """The order does not count, the ids do."""
+    one, same, other = (hash_of_ids(ids) for ids in (["b", "a"], ["a", "b"], ["a", "c"]))
+    # printf '["a","b"]' | sha256sum
+    assert one == same == "0473ef2dc0d324ab659d3580c1134e9d812035905c4781fdd6d529b0c6860e13"
+    assert one != other
+
+
+def of_samples(tmp_path: Path, **request: Any) -> tuple[Certificate, Path]:
+    """A certificate of the samples a and b of client 3, and a list of them."""
+    made = certificate()
+    asked = made.request.model_copy(update={"granularity": "sample", "num_samples": 2, **request})
+    (tmp_path / "ids.txt").write_text("b\na\n")
+    return made.model_copy(update={"request": asked}), tmp_path / "ids.txt"
+
+
+def test_only_who_has_the_key_can_test_which_samples_a_certificate_means(tmp_path: Path) -> None:
+    """The operator's key and the client's own tell; another key, or the plain hash of the right ids, does not."""
+    keys = SubjectKeys(b"k" * 32)
+    listed = hash_of_ids(keyed_ids(keys.of("3"), ["a", "b"]))
+    made, ids = of_samples(tmp_path, sample_ids_commitment=commitment(keys.of("3"), "r-000001", listed))
+    for name, key in (
+        ("subject-key", keys.master),
+        ("subject-keys", keys.of("3")),
+        ("other", keys.of("4")),
+    ):
+        (tmp_path / name).write_text(f"{key.hex()}\n")
+    assert check_samples(made, ids, tmp_path / "subject-key").outcome is Outcome.HOLDS
+    assert check_samples(made, ids, tmp_path / "subject-keys").outcome is Outcome.HOLDS
+    assert check_samples(made, ids, tmp_path / "other").outcome is Outcome.REFUSED
+    assert check_samples(made, ids, None).outcome is Outcome.SKIPPED
+    assert hash_of_ids(["a", "b"]) not in encode(made, None).decode()
+
+
+def test_the_samples_of_an_earlier_certificate_are_checked_by_their_plain_hash(tmp_path: Path) -> None:
+    """It says what it said: anybody who has the list can compare, and anybody can guess."""
+    made, ids = of_samples(tmp_path, sample_ids_sha256=hash_of_ids(["a", "b"]))
+    assert decode(encode(made, None)).certificate == made
+    assert check_samples(made, ids, None).outcome is Outcome.HOLDS
+    ids.write_text("a\n")
+    assert check_samples(made, ids, None).outcome is Outcome.REFUSED

@@ -1,0 +1,55 @@
+"""A simulation on a busy machine: Ray gets more time, and in the end there is one sentence."""
+
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+
+from server.demo import story as demo_story
+from server.demo.story import MAX_STARTS, RAY_GAVE_UP, Story
+from unlearning.errors import DeploymentError
+
+LOG = f"Traceback (most recent call last):\n  File node.py\nException: {RAY_GAVE_UP}. This could happen ..."
+
+
+def story_whose_runs_end(logs, monkeypatch) -> tuple[Story, list[int]]:
+    """Every run fails at once; the n-th leaves the n-th of `logs`."""
+    monkeypatch.setattr(demo_story, "_ASK_EVERY_S", -1.0)
+    submitted: list[int] = []
+
+    def submit_run() -> int:
+        submitted.append(len(submitted) + 1)
+        return submitted[-1]
+
+    def wait_until(predicate, *_args, **_options) -> None:
+        while not predicate():
+            pass
+
+    run = SimpleNamespace(is_finished=True, status="finished:failed", details="")
+    control = SimpleNamespace(run=lambda _: run, log=lambda number: logs[number - 1])
+    federation = SimpleNamespace(
+        submit_run=submit_run, server_app_pid=lambda: None, control=control, wait_until=wait_until
+    )
+    ledger = SimpleNamespace(events=lambda **_: [], rounds=lambda **_: [])
+    story = Story(federation, ledger, MagicMock())
+    story.begin()
+    return story, submitted
+
+
+def test_a_ray_that_gave_up_is_started_again_and_in_the_end_one_sentence_says_so(monkeypatch):
+    """No stack trace, which would tell nobody what to do."""
+    story, submitted = story_whose_runs_end([LOG] * (MAX_STARTS + 1), monkeypatch)
+    with pytest.raises(DeploymentError) as caught:
+        story.wait_until(lambda: False, "the deletion is over")
+    assert len(submitted) == MAX_STARTS
+    assert "Traceback" not in str(caught.value)
+    assert "busy" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_run_that_failed_for_another_reason_is_not_repeated(monkeypatch):
+    """Its log says why."""
+    story, submitted = story_whose_runs_end(["ValueError: no such data set"], monkeypatch)
+    with pytest.raises(DeploymentError, match="no such data set"):
+        story.wait_until(lambda: False, "the deletion is over")
+    assert submitted == [1]

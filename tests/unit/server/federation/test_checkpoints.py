@@ -1,0 +1,124 @@
+"""Checkpoints hold the whole state, are atomic and content-hashed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from server.federation.checkpoints import CheckpointStore, decode, encode
+from server.federation.state import Batch, Cost, FederationState, Phase
+from unlearning.errors import CheckpointError
+from unlearning.methods import UnlearningState
+from unlearning.requests import Exclusions, Granularity, Target
+from unlearning.verification.lira import Gaussians
+from unlearning.verification.measurement import Measurement, SetMeasure
+from unlearning.verification.observations import Outputs
+from unlearning.verification.shadow_models import ShadowFits
+
+TARGET = Target(Granularity.SAMPLE, "3", frozenset({"a", "b"}))
+STATE = FederationState(
+    parameters=np.arange(5, dtype=np.float32),
+    round=7,
+    training_rounds=6,
+    phase=Phase.UNLEARNING,
+    exclusions=Exclusions().including([Target(Granularity.CLIENT, "1")]),
+    batch=Batch(
+        request_ids=("r-000001",),
+        targets=(TARGET,),
+        method="puf-special",
+        parameters={"unlearning_rate": 2.0},
+        attempt=1,
+        started_round=6,
+        hash_before="ab",
+        method_state=UnlearningState(
+            parameters=np.ones(5, dtype=np.float32), exchanges=1, arrays={"v": np.eye(2)}, values={"k": 3}
+        ),
+        target_score=0.9,
+        measurements={"r-000001": (Measurement(stage="before", round=6, test=SetMeasure(10, 0.5, 0.91)),)},
+        outputs_before={"test": Outputs(np.array([0.5]), np.array([[0.25, 0.75]], dtype=np.float32))},
+        unlearning_cost=Cost(exchanges=1, seconds=2.5, bytes_sent=10, bytes_received=20),
+    ),
+    event_sequence=12,
+)
+
+
+def test_everything_survives_a_round_trip():
+    """A checkpoint holds exactly the state, the method's own memory included."""
+    back = decode(encode(STATE))
+    assert back.batch is not None
+    method = back.batch.method_state
+    assert method is not None
+    np.testing.assert_array_equal(back.parameters, STATE.parameters)
+    assert back.parameters.dtype == np.float32
+    np.testing.assert_array_equal(method.parameters, np.ones(5))
+    np.testing.assert_array_equal(method.arrays["v"], np.eye(2))
+    outputs, own = back.batch.outputs_before["test"], STATE.batch.outputs_before["test"]
+    np.testing.assert_array_equal(outputs.handles, own.handles)
+    np.testing.assert_array_equal(outputs.posteriors, own.posteriors)
+    assert (outputs.handles.dtype, outputs.posteriors.dtype) == (np.float64, np.float32)
+    without = {"method_state": None, "outputs_before": {}}
+    plain = replace(back, parameters=STATE.parameters, batch=replace(back.batch, **without))
+    assert plain == replace(STATE, batch=replace(STATE.batch, **without))
+
+
+def test_shadow_fits_of_an_earlier_version_are_left_out_with_a_note(monkeypatch):
+    """They were fitted to rounded confidences; the deletion goes on without LiRA, and its report says why."""
+    one = Gaussians(np.zeros(1), np.ones(1), np.full(1, 4.0))
+    fitted = replace(STATE.batch, shadow_fits={"test": ShadowFits(np.array([0.5]), one, one)})
+    older = {
+        f"{side}-{name}": getattr(one, name)
+        for side in ("inside", "outside")
+        for name in ("means", "variances", "counts")
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(ShadowFits, "to_arrays", lambda self: {"handles": self.handles, **older})
+        content = encode(replace(STATE, batch=fitted))
+    back = decode(content).batch
+    assert back is not None
+    assert back.shadow_fits is None
+    assert "of an earlier version" in back.shadow_notes[""]
+
+
+def test_the_newest_is_read_and_only_some_are_kept(tmp_path):
+    """By sequence."""
+    store = CheckpointStore(tmp_path, keep=2)
+    for number in range(4):
+        store.save(replace(STATE, round=number), token=1)
+    assert store.newest().round == 3
+    assert len(list(tmp_path.glob("*.npz"))) == 2
+
+
+def test_a_newer_token_goes_before_a_higher_sequence(tmp_path):
+    """An old process that still writes after it was replaced does not count."""
+    store = CheckpointStore(tmp_path, keep=5)
+    store.save(replace(STATE, round=1), token=2)
+    store.save(replace(STATE, round=99), token=1)
+    assert store.newest().round == 1
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty"])
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, damage):
+    """One bit is enough."""
+    store = CheckpointStore(tmp_path)
+    store.save(replace(STATE, round=1), token=1)
+    path = store.save(replace(STATE, round=2), token=1)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes({"flip": bytes(content), "truncate": bytes(content[:-20]), "empty": b""}[damage])
+    assert store.newest().round == 1
+
+
+def test_no_readable_checkpoint_is_an_error_and_not_a_fresh_start(tmp_path):
+    """Starting from scratch would bring back what was forgotten."""
+    store = CheckpointStore(tmp_path)
+    path = store.save(STATE, token=1)
+    path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="backup"):
+        store.newest()
+
+
+def test_a_half_written_file_is_never_taken_for_a_checkpoint(tmp_path):
+    """A crash while writing leaves a partial file only."""
+    store = CheckpointStore(tmp_path)
+    (tmp_path / ".partial-1").write_bytes(encode(STATE)[:100])
+    assert store.newest() is None

@@ -1,0 +1,31 @@
+"""Requests in the run configuration."""
+
+import pytest
+
+from server.federation.scripted_requests import parse_requests
+from unlearning.errors import ConfigurationError
+from unlearning.requests import Granularity
+
+
+def test_a_script_is_read():
+    """Clients, samples, classes, methods and their parameters."""
+    first, second, third = parse_requests(
+        "at=3 client=2; at=5 client=1 samples=17,21 method=puf-regular unlearning_rate=3; at=6 class=7;"
+    )
+    assert (first.at, first.target.client_id, first.method) == (3, "2", "puf-special")
+    assert second.target.sample_ids == {"17", "21"}
+    assert second.parameters == {"unlearning_rate": "3"}
+    assert third.target.granularity is Granularity.CLASS
+    assert len({first.key, second.key, third.key}) == 3
+
+
+def test_every_wrong_entry_is_reported():
+    """With its place and what is missing."""
+    with pytest.raises(ConfigurationError) as caught:
+        parse_requests("client=2; at=1; at=x client=1; at=1 client=1 oops; at=1 client=1")
+    assert len(caught.value.problems) == 4
+
+
+def test_no_script_is_no_request():
+    """The default."""
+    assert parse_requests("") == ()

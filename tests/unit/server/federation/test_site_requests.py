@@ -1,0 +1,127 @@
+"""Requests filed at a site: bounded an answer and a day, refused in one row, and never lost."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from client.memory import DirectoryMemory, travelling
+from server.federation.site_requests import MAX_A_DAY, SiteRequests
+from server.ledger import ClientRecord, Ledger
+from strategies.messages import SITE_REQUEST_BYTES, SITE_REQUESTS
+from unlearning.errors import InvalidRequest
+from unlearning.requests import Granularity, Target
+
+NOW = datetime(2026, 1, 1, 8, tzinfo=UTC)
+MYSELF = Target(Granularity.CLIENT, "2").to_json()
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """A ledger that knows client 2."""
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
+    token = ledger.acquire_fence("test", now=NOW)
+    ledger.register_clients([ClientRecord("2")], token=token, now=NOW)
+    yield ledger
+    ledger.close()
+
+
+def sent(*keys: str, **other):
+    """What a client sends that filed a request under each key."""
+    filed = {"target": MYSELF, "method": "puf-special", "parameters": {}, **other}
+    return {"site-requests": [{"key": key, **filed} for key in keys]}
+
+
+def test_of_ten_thousand_requests_twenty_are_looked_at_in_few_transactions(ledger):
+    """One is taken, the others conflict with it: one row says so, whatever their number."""
+    writes = []
+    engine = ledger._database._engine
+    sa.event.listen(engine, "commit", lambda connection: writes.append(connection))
+    requests = SiteRequests()
+    requests.take(ledger, "2", sent(*(f"k{number}" for number in range(10_000))), now=NOW)
+    assert len(requests.answers["2"]) == SITE_REQUESTS
+    assert len(ledger.list_requests()) == 1
+    [refusal] = ledger.refusals()
+    assert refusal.detail["count"] == SITE_REQUESTS - 1
+    assert len(writes) < 10 * SITE_REQUESTS
+
+
+def test_a_day_has_a_limit_and_the_next_one_goes_on_where_it_ended(ledger):
+    """What was not looked at is not refused: it has no answer, so the site sends it again."""
+    requests = SiteRequests()
+    left = [f"k{number}" for number in range(MAX_A_DAY + 30)]
+    for _ in range(20):
+        requests.take(ledger, "2", sent(*left), now=NOW)
+        left = [key for key in left if key not in requests.answers["2"]]
+    assert len(left) == 30
+    requests.take(ledger, "2", sent(*left), now=NOW + timedelta(days=1))
+    assert len(requests.answers["2"]) == SITE_REQUESTS
+
+
+def test_an_answer_is_told_until_the_client_has_taken_note(ledger):
+    """Then it is forgotten here, so that a client cannot fill the server's memory."""
+    requests = SiteRequests()
+    requests.take(ledger, "2", sent("a", "b"), now=NOW)
+    assert set(requests.answers["2"]) == {"a", "b"}
+    requests.take(ledger, "2", sent("b"), now=NOW)
+    assert set(requests.answers["2"]) == {"b"}
+    requests.take(ledger, "2", {}, now=NOW)
+    assert requests.answers == {}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"target": {"granularity": "sample", "client_id": "2", "sample_ids": [7]}},
+        {"target": {"granularity": "sample", "client_id": "2", "sample_ids": [[]]}},
+        {"target": {"granularity": ["client"]}},
+        {"target": {"granularity": "class", "class_label": 3}},
+        {"target": 7},
+        {"method": {"a": 1}},
+        {"method": "\x1b[2J\nall is well"},
+        {"parameters": [1]},
+        {"parameters": {"unlearning_rate": 10**18}},
+        {"parameters": {"unlearning_rate": {"a": []}}},
+    ],
+)
+def test_whatever_is_filed_is_answered_in_one_printable_line(ledger, other):
+    """And the answer goes back to the client alone."""
+    requests = SiteRequests()
+    assert requests.take(ledger, "2", sent("a", **other), now=NOW) == ""
+    assert requests.answers["2"]["a"].startswith("refused: ")
+    assert requests.answers["2"]["a"].isprintable()
+
+
+@pytest.mark.parametrize(
+    "filed", ["text", 7, [7], [{"key": 7}], [{"key": "a\nb"}], [{"key": "x" * 65}], [], {}]
+)
+def test_requests_without_a_key_are_said_to_be_malformed(ledger, filed):
+    """Nobody could be answered."""
+    assert "malformed" in SiteRequests().take(ledger, "2", {"site-requests": filed}, now=NOW)
+
+
+def test_a_site_sends_its_oldest_requests_first_and_all_in_the_end(tmp_path):
+    """As many as the server looks at, so that an honest site never meets the limit."""
+    memory = DirectoryMemory(tmp_path)
+    keys = [
+        memory.file_request(Target(Granularity.CLIENT, "2"), "puf-special", {})
+        for _ in range(SITE_REQUESTS + 5)
+    ]
+    first = [filed["key"] for filed in travelling(memory)]
+    assert first == keys[:SITE_REQUESTS]
+    memory.confirm(dict.fromkeys(first, "accepted"))
+    assert [filed["key"] for filed in travelling(memory)] == keys[SITE_REQUESTS:]
+
+
+def test_a_request_too_large_to_travel_is_refused_where_it_is_filed(tmp_path, monkeypatch):
+    """Also one that an earlier version let in: it is answered, not sent for ever."""
+    memory = DirectoryMemory(tmp_path)
+    key = memory.file_request(Target(Granularity.CLIENT, "2"), "puf-special", {"note": "x" * 1000})
+    assert SITE_REQUEST_BYTES > 10**7
+    monkeypatch.setattr("client.memory.SITE_REQUEST_BYTES", 900)
+    assert travelling(memory) == []
+    [answered] = memory.sent()
+    assert answered["key"] == key
+    assert "Split the list" in answered["answer"]
+    with pytest.raises(InvalidRequest, match="Split the list"):
+        memory.file_request(Target(Granularity.CLIENT, "2"), "puf-special", {"note": "x" * 1000})

@@ -1,0 +1,226 @@
+"""What the SuperLink deleted is gone from its files once it is erased, and that happens once a completed deletion."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from server.cli import app
+from server.ledger import Ledger, LedgerUnavailable
+from server.operations.checklist import Installation, Level
+from server.operations.checklist.residue import check_residue, check_superlink_database
+from server.operations.superlink_residue import ResidueEraser, erase_residue, erased_up_to, waiting_answers
+from server.operations.supervisor import Supervisor
+from tests.contract.test_ledger_contract import WAY
+from tests.residue import files_with
+from unlearning.errors import DeploymentError
+from unlearning.requests import Granularity, Status, Target
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+CANARY = b"losses-of-the-forgotten" * 400
+
+
+@dataclass
+class SuperLink:
+    """A database as Flower's SuperLink has it open, with a client's answer that was fetched and deleted."""
+
+    path: Path
+    connection: sqlite3.Connection = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.connection = sqlite3.connect(self.path, isolation_level=None)
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = NORMAL",
+            "mmap_size = 268435456",
+            "secure_delete = OFF",
+        ):
+            self.connection.execute(f"PRAGMA {pragma}")
+        self.connection.execute("CREATE TABLE message_res (content BLOB)")
+        self.connection.execute("CREATE TABLE node (name TEXT)")
+        self.connection.execute("INSERT INTO node VALUES ('hospital-0')")
+        self.answer(CANARY)
+        self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        self.fetch()
+
+    def answer(self, content: bytes) -> None:
+        self.connection.execute("INSERT INTO message_res VALUES (?)", (content,))
+
+    def fetch(self) -> None:
+        self.connection.execute("DELETE FROM message_res")
+
+
+@pytest.fixture
+def superlink(tmp_path: Path) -> Iterator[SuperLink]:
+    (tmp_path / "flower").mkdir(mode=0o700)
+    running = SuperLink(tmp_path / "flower" / "superlink.db")
+    running.path.chmod(0o600)
+    yield running
+    running.connection.close()
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    opened = Ledger.open(f"sqlite:///{tmp_path / 'state' / 'ledger.db'}")
+    yield opened
+    opened.close()
+
+
+def complete(ledger: Ledger, label: int) -> None:
+    """Carry a deletion out, as far as the ledger goes."""
+    request = ledger.submit(
+        Target(Granularity.CLASS, class_label=label),
+        method="not",
+        parameters={},
+        submitted_by="ada",
+        idempotency_key=f"key {label}",
+        now=NOW,
+    )
+    token = ledger.acquire_fence("loop", now=NOW)
+    for status in WAY:
+        ledger.move(request.id, status, token=token, now=NOW)
+
+
+@pytest.fixture
+def eraser(superlink: SuperLink, ledger: Ledger, tmp_path: Path) -> ResidueEraser:
+    return ResidueEraser(database=superlink.path, state_dir=tmp_path / "state", ledger=ledger)
+
+
+def test_what_was_deleted_is_gone_from_database_and_log_while_they_are_open(superlink):
+    """It lay in both; what is still there stays, and the SuperLink goes on."""
+    assert {path.name for path in files_with(superlink.path.parent, CANARY[:60])} == {
+        "superlink.db",
+        "superlink.db-wal",
+    }
+    erase_residue(superlink.path)
+    assert files_with(superlink.path.parent, CANARY[:60]) == []
+    assert superlink.path.with_name("superlink.db-wal").stat().st_size == 0
+    superlink.answer(b"another")
+    assert superlink.connection.execute("SELECT name FROM node").fetchall() == [("hospital-0",)]
+
+
+def test_an_answer_that_nobody_has_fetched_is_not_lost(superlink):
+    """It is no residue; `check` counts it."""
+    superlink.answer(b"on its way")
+    erase_residue(superlink.path)
+    assert waiting_answers(superlink.path) == 1
+
+
+def test_a_database_in_use_is_left_for_later(superlink, monkeypatch):
+    """Nothing waits for ever, and nothing is broken."""
+    monkeypatch.setattr("server.operations.superlink_residue._WAIT_S", 0.01)
+    superlink.connection.execute("BEGIN IMMEDIATE")
+    with pytest.raises(DeploymentError, match="cannot be rewritten now"):
+        erase_residue(superlink.path)
+    superlink.connection.execute("ROLLBACK")
+    erase_residue(superlink.path)
+
+
+def test_a_reader_of_the_log_is_waited_for_at_a_later_look(superlink, monkeypatch):
+    """The log cannot be emptied under it; the next look does."""
+    monkeypatch.setattr("server.operations.superlink_residue._WAIT_S", 0.01)
+    with closing(sqlite3.connect(superlink.path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM node").fetchall()
+        with pytest.raises(DeploymentError, match="could not be emptied"):
+            erase_residue(superlink.path)
+        reader.execute("COMMIT")
+    erase_residue(superlink.path)
+    assert files_with(superlink.path.parent, CANARY[:60]) == []
+
+
+def test_a_database_that_is_not_there_is_not_made(tmp_path):
+    """A wrong path is said."""
+    with pytest.raises(DeploymentError, match="There is no database"):
+        erase_residue(tmp_path / "superlink.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_erased_once_for_each_completed_deletion(eraser, ledger):
+    """A restart of the supervisor remembers."""
+    assert not eraser.step()
+    complete(ledger, 1)
+    assert eraser.step()
+    assert not eraser.step()
+    complete(ledger, 2)
+    assert ResidueEraser(database=eraser.database, state_dir=eraser.state_dir, ledger=ledger).step()
+    assert erased_up_to(eraser.state_dir) == max(
+        event.sequence for event in ledger.events() if event.to_status is Status.COMPLETED
+    )
+
+
+def test_the_command_erases_in_any_case(superlink, ledger, tmp_path):
+    """A late answer of a run that was stopped is residue without a further deletion."""
+    options = ["--superlink-database", str(superlink.path), "--state-dir", str(tmp_path / "state")]
+    done = CliRunner().invoke(app, ["erase-residue", *options])
+    assert done.exit_code == 0, done.output
+    assert files_with(superlink.path.parent, CANARY[:60]) == []
+
+
+def test_check_names_a_deletion_whose_residue_was_not_erased(eraser, ledger):
+    """Until it is."""
+    host = Installation(state_dir=eraser.state_dir, superlink_database=eraser.database)
+    complete(ledger, 1)
+    (found,) = check_residue(host, ledger)
+    assert (found.level, "is not erased" in found.what) == (Level.PROBLEM, True)
+    eraser.step()
+    (found,) = check_residue(host, ledger)
+    assert found.level is Level.OK
+
+
+def test_check_names_a_superlinks_database_that_others_can_read(superlink, tmp_path):
+    """And answers in it that were not fetched, and that there is none."""
+    host = Installation(superlink_database=superlink.path)
+    for name in ("superlink.db-wal", "superlink.db-shm"):
+        superlink.path.with_name(name).chmod(0o600)
+    assert list(check_superlink_database(host)) == []
+    superlink.path.chmod(0o644)
+    superlink.answer(b"late")
+    assert [finding.level for finding in check_superlink_database(host)] == [Level.PROBLEM, Level.WARNING]
+    (found,) = check_superlink_database(Installation(superlink_database=tmp_path / "none"))
+    assert "There is no database" in found.what
+
+
+def test_check_names_what_a_restore_moved_aside_and_what_is_kept_for_replays(eraser, ledger):
+    """Both may hold what was forgotten."""
+    for name in ("replaced-20260301", "replay/r-000001"):
+        (eraser.state_dir / name).mkdir(parents=True)
+    host = Installation(state_dir=eraser.state_dir, superlink_database=eraser.database)
+    warned = [finding.what for finding in check_residue(host, ledger) if finding.level is Level.WARNING]
+    assert ["replaced-20260301" in warned[0], "replays" in warned[1]] == [True, True]
+
+
+class Control:
+    """A SuperLink without runs."""
+
+    def runs(self):
+        return []
+
+    def refuse_secrets(self, run_config):
+        pass
+
+
+@pytest.mark.parametrize("error", [DeploymentError("busy"), LedgerUnavailable("away")])
+def test_a_supervisor_goes_on_when_it_cannot_erase_now(error, caplog):
+    """It says so, looks after the run all the same, and tries again."""
+    tried = []
+
+    class Stop:
+        def is_set(self):
+            return len(tried) == 2
+
+        def wait(self, _):
+            pass
+
+    class Failing:
+        def step(self):
+            tried.append(1)
+            raise error
+
+    Supervisor(Control(), residue=Failing()).run(Stop())  # type: ignore[arg-type]
+    assert caplog.text.count("is not erased yet") == 2

@@ -1,0 +1,80 @@
+"""The `flwr` commands' arguments and answers are written and read without loss."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from flwr.common.config import parse_config_args
+
+from server.processes.flower_control import (
+    DeploymentError,
+    FlowerControl,
+    config_argument,
+    parse_config_arguments,
+)
+
+
+def a_control(directory: Path, output: str) -> FlowerControl:
+    (directory / "pyproject.toml").write_text(
+        '[project]\nname = "app"\n[tool.flwr.app]\npublisher = "tests"\n'
+    )
+    answer = subprocess.CompletedProcess(["flwr"], 0, output, "")
+    return FlowerControl(directory, "here", run_command=lambda _: answer)
+
+
+def test_flower_reads_what_is_written():
+    """Flower's own parser gives every kind of value back as it was."""
+    values = {"text": "two words, it's", "yes": True, "no": False, "count": 3, "rate": 1e-05, "none": ""}
+    assert parse_config_args([config_argument(values)]) == values
+
+
+@pytest.mark.parametrize("text", ['a "quoted" word', "back\\slash", "two\nlines"])
+def test_a_text_that_flower_cannot_carry_is_refused(text):
+    """What would arrive as something else is refused, by its name."""
+    with pytest.raises(DeploymentError, match="motto"):
+        config_argument({"motto": text})
+
+
+def test_settings_of_a_command_line_keep_their_types():
+    """Written as in TOML, read as in TOML."""
+    given = ["rounds=0", "learning-rate=0.5", 'model="cnn"', "augment=true"]
+    assert parse_config_arguments(given) == {
+        "rounds": 0,
+        "learning-rate": 0.5,
+        "model": "cnn",
+        "augment": True,
+    }
+
+
+@pytest.mark.parametrize("argument", ["model=cnn", "rounds"])
+def test_a_malformed_setting_is_explained(argument):
+    """The message shows how a setting is written."""
+    with pytest.raises(DeploymentError, match="key=value"):
+        parse_config_arguments([argument])
+
+
+def test_an_answer_is_found_behind_remarks(tmp_path):
+    """Whatever is printed before the JSON, braces too, does not matter."""
+    control = a_control(
+        tmp_path, 'Note: {"half": \n{so}\n{"success": true, "run-id": "18446744073709551615"}'
+    )
+    assert control.submit_run({}) == 2**64 - 1
+
+
+def test_a_failure_is_an_error_although_the_command_ends_well(tmp_path):
+    """`flwr` ends with status 0 and says in its JSON that it failed."""
+    control = a_control(tmp_path, '{"success": false, "error-message": "Connection is unavailable."}')
+    with pytest.raises(DeploymentError, match=r"flwr stop 5 here.*Connection is unavailable"):
+        control.stop_run(5)
+
+
+def test_no_answer_is_an_error(tmp_path):
+    """No JSON at all is told with what was printed instead."""
+    with pytest.raises(DeploymentError, match="gave no JSON: Traceback"):
+        a_control(tmp_path, "Traceback").runs()
+
+
+def test_a_directory_without_an_app_is_refused(tmp_path):
+    """The message names the file and what it lacks."""
+    with pytest.raises(DeploymentError, match=r"pyproject\.toml is not a Flower app's"):
+        FlowerControl(tmp_path, "here")

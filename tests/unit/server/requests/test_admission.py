@@ -1,0 +1,215 @@
+"""What the door lets in, what it refuses, and what it says."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.ledger import ClientRecord, Ledger
+from server.requests.admission import admit, check_admissible
+from unlearning.errors import (
+    AlreadyForgotten,
+    ConflictingRequest,
+    InvalidRequest,
+    UnknownClient,
+    UnknownMethod,
+)
+from unlearning.requests import DeletionRequest, Granularity, Status, Target, parse_sample_ids
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+CLIENT_3 = Target(Granularity.CLIENT, "3")
+FORGETTING = (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Ledger]:
+    """The ledger of a federation that has not started."""
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield ledger
+    ledger.close()
+
+
+@pytest.fixture
+def token(empty: Ledger) -> int:
+    return empty.acquire_fence("loop", now=NOW)
+
+
+@pytest.fixture
+def ledger(empty: Ledger, token: int) -> Ledger:
+    """The ledger of a federation with clients 3, 4 and 5."""
+    empty.register_clients([ClientRecord(name) for name in ("3", "4", "5")], token=token, now=NOW)
+    return empty
+
+
+def file(ledger: Ledger, target: Target = CLIENT_3, **changes: Any) -> DeletionRequest:
+    values: dict[str, Any] = {
+        "method": "puf-special",
+        "parameters": {},
+        "submitted_by": "ada",
+        "idempotency_key": "",
+        "now": NOW,
+    }
+    return admit(ledger, target, **values | changes)
+
+
+def forget(ledger: Ledger, token: int, target: Target, **changes: Any) -> None:
+    request = file(ledger, target, **changes)
+    for status in FORGETTING:
+        ledger.move(request.id, status, token=token, now=NOW)
+
+
+def samples(*ids: str) -> Target:
+    return Target(Granularity.SAMPLE, "3", frozenset(ids))
+
+
+def test_an_admitted_request_is_in_the_ledger_with_every_parameter(ledger: Ledger) -> None:
+    """The method's defaults are written down, so that the request says everything about itself."""
+    request = file(ledger, parameters={"unlearning_rate": 1})
+    assert ledger.get(request.id).parameters == {
+        "unlearning_rate": 1.0,
+        "as_published_code": False,
+        "flip_at_client": False,
+    }
+
+
+def test_without_a_key_two_requests_get_two_keys(ledger: Ledger) -> None:
+    """A made-up key never repeats."""
+    first, second = file(ledger), file(ledger, Target(Granularity.CLIENT, "4"))
+    assert first.idempotency_key != second.idempotency_key
+
+
+def test_before_the_federation_has_started_no_client_is_known(empty: Ledger) -> None:
+    """The message says so rather than showing an empty list."""
+    with pytest.raises(UnknownClient, match="has not started"):
+        file(empty)
+
+
+def test_an_unknown_client_is_refused_with_the_known_ones(ledger: Ledger) -> None:
+    """The message lists the clients."""
+    with pytest.raises(UnknownClient, match=r"no client '9'. Known: 3, 4, 5\."):
+        file(ledger, Target(Granularity.CLIENT, "9"))
+
+
+def test_a_long_list_of_known_clients_is_cut(ledger: Ledger, token: int) -> None:
+    """A thousand clients do not fill the screen."""
+    ledger.register_clients([ClientRecord(f"c{n}") for n in range(1000)], token=token, now=NOW)
+    with pytest.raises(UnknownClient, match=r"and 983 more\.$"):
+        file(ledger, Target(Granularity.CLIENT, "9"))
+
+
+def test_an_unknown_method_is_refused(ledger: Ledger) -> None:
+    """The registry's own message passes through."""
+    with pytest.raises(UnknownMethod, match="'magic'"):
+        file(ledger, method="magic")
+
+
+@pytest.mark.parametrize("parameters", [{"unlearning_rate": -1}, {"unlearning_rate": "fast"}, {"rate": 1}])
+def test_bad_parameters_are_refused(ledger: Ledger, parameters: dict[str, Any]) -> None:
+    """Range, type and name are checked, and the message lists what there is."""
+    with pytest.raises(InvalidRequest, match="It takes: as_published_code, flip_at_client, unlearning_rate"):
+        file(ledger, parameters=parameters)
+
+
+def test_only_an_operator_goes_beyond_a_safe_range(ledger: Ledger) -> None:
+    """A step of 100 times the forgotten update destroys a model; the refusal says which range and who may."""
+    with pytest.raises(
+        InvalidRequest,
+        match=r"Only an operator may ask puf-special for unlearning_rate = 100\.0 .*at most 10",
+    ):
+        file(ledger, parameters={"unlearning_rate": 100})
+    assert (
+        file(ledger, parameters={"unlearning_rate": 100}, by_operator=True).parameters["unlearning_rate"]
+        == 100
+    )
+
+
+def test_not_even_an_operator_goes_beyond_a_bound(ledger: Ledger) -> None:
+    """Every number has one."""
+    with pytest.raises(InvalidRequest, match="less than or equal to 1000"):
+        file(ledger, parameters={"unlearning_rate": 1e30}, by_operator=True)
+
+
+def test_a_forgotten_client_is_refused(ledger: Ledger, token: int) -> None:
+    """Neither the client nor samples of it can be forgotten again."""
+    forget(ledger, token, CLIENT_3)
+    for target in (CLIENT_3, samples("1")):
+        with pytest.raises(AlreadyForgotten, match="Client 3 is already forgotten"):
+            file(ledger, target)
+
+
+def test_samples_that_are_all_forgotten_are_refused(ledger: Ledger, token: int) -> None:
+    """Samples forgotten by two requests together count; one that is left makes the request good."""
+    forget(ledger, token, samples("1", "2"))
+    forget(ledger, token, samples("3"))
+    with pytest.raises(AlreadyForgotten, match=r"All 2 named sample\(s\) of client 3"):
+        file(ledger, samples("2", "3"))
+    assert file(ledger, samples("3", "4")).status is Status.RECEIVED
+
+
+def test_a_forgotten_class_is_refused(ledger: Ledger, token: int) -> None:
+    """Another class is not."""
+    forget(ledger, token, Target(Granularity.CLASS, class_label=7))
+    with pytest.raises(AlreadyForgotten, match="Class 7 is already forgotten"):
+        file(ledger, Target(Granularity.CLASS, class_label=7))
+    assert file(ledger, Target(Granularity.CLASS, class_label=8)).status is Status.RECEIVED
+
+
+def test_a_second_request_for_an_open_target_is_refused(ledger: Ledger) -> None:
+    """The message names the open one."""
+    first = file(ledger)
+    with pytest.raises(ConflictingRequest, match=first.id):
+        file(ledger)
+
+
+def test_a_request_sent_again_gets_its_first_answer_even_after_it_was_carried_out(
+    ledger: Ledger, token: int
+) -> None:
+    """Idempotency goes before "already forgotten"."""
+    forget(ledger, token, CLIENT_3, idempotency_key="k")
+    assert file(ledger, idempotency_key="k").status is Status.COMPLETED
+
+
+@pytest.mark.parametrize(
+    "change", [{"idempotency_key": "a\x00b"}, {"submitted_by": ""}, {"submitted_by": "x" * 201}]
+)
+def test_malformed_names_and_keys_are_refused(ledger: Ledger, change: dict[str, str]) -> None:
+    """They go into the ledger's text columns."""
+    with pytest.raises(InvalidRequest, match="Malformed"):
+        file(ledger, **change)
+
+
+def test_a_refused_request_leaves_nothing_in_the_ledger(ledger: Ledger) -> None:
+    """Neither a request nor an event."""
+    with pytest.raises(UnknownMethod):
+        file(ledger, method="magic")
+    assert ledger.list_requests() == []
+    assert [event for event in ledger.events() if event.request_id] == []
+
+
+def test_checking_again_refuses_what_has_been_forgotten_meanwhile(ledger: Ledger, token: int) -> None:
+    """The live loop and retries ask before they begin."""
+    forget(ledger, token, CLIENT_3)
+    with pytest.raises(AlreadyForgotten):
+        check_admissible(ledger, CLIENT_3, method="puf-special", parameters={})
+
+
+def test_a_list_of_samples_has_one_id_a_line() -> None:
+    """Blank lines, comments, blanks around an id and a byte-order mark do not count."""
+    assert parse_sample_ids("\ufeff17\n\n# the second visit\n  21 \r\na b\n") == frozenset(
+        {"17", "21", "a b"}
+    )
+
+
+@pytest.mark.parametrize(("text", "lines"), [("", 0), ("\n \n", 2), ("# only a comment\n", 1)])
+def test_a_list_without_an_id_is_refused(text: str, lines: int) -> None:
+    """An empty file is a mistake, not a request to forget nothing."""
+    with pytest.raises(InvalidRequest, match=rf"is empty: {lines} line\(s\)"):
+        parse_sample_ids(text)
+
+
+def test_a_repeated_id_is_refused_with_both_lines() -> None:
+    """The message says where."""
+    with pytest.raises(InvalidRequest, match="line 4 repeats '17' of line 1"):
+        parse_sample_ids("17\n# x\n21\n17\n")

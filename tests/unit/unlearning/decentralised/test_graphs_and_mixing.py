@@ -1,0 +1,157 @@
+"""Graphs of peers and the weights of their models."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.unlearning.decentralised.graphs import connected_graphs
+from unlearning.decentralised import (
+    Graph,
+    check_mixing,
+    complete,
+    erdos_renyi,
+    from_edges,
+    influence_after,
+    metropolis_weights,
+    mixed,
+    mixing_row,
+    ring,
+    without_influence,
+)
+from unlearning.errors import ConfigurationError, NumericalError
+
+TEN = [str(index) for index in range(10)]
+
+
+def test_a_ring_gives_every_peer_two_neighbours() -> None:
+    """Ten peers in a ring have degree 2 each and are connected."""
+    graph = ring(TEN)
+    assert [graph.degree(node) for node in TEN] == [2] * 10
+    assert graph.is_connected
+
+
+def test_an_erdos_renyi_graph_is_connected_and_repeats_with_its_seed() -> None:
+    """Sparse draws that fall apart are drawn again, the same way for the same seed."""
+    graphs = [erdos_renyi(TEN, 0.25, np.random.default_rng(seed)) for seed in (3, 3, 4)]
+    assert all(graph.is_connected for graph in graphs)
+    assert graphs[0] == graphs[1] != graphs[2]
+
+
+def test_a_hopeless_edge_probability_is_refused() -> None:
+    """Where no draw is connected the error says so instead of returning a graph in pieces."""
+    with pytest.raises(ConfigurationError, match="No connected graph"):
+        erdos_renyi(TEN, 1e-6, np.random.default_rng(0))
+
+
+def test_an_edge_to_an_unknown_peer_is_refused() -> None:
+    """A typing error in an edge list does not become a peer."""
+    with pytest.raises(ConfigurationError, match="must join two different peers"):
+        from_edges(["0", "1"], [("0", "7")])
+
+
+def test_a_star_without_its_centre_stays_connected() -> None:
+    """The parts that a leaving peer held together are joined."""
+    star = from_edges(TEN, [("0", other) for other in TEN[1:]])
+    rest = star.without("0")
+    assert rest.is_connected
+    assert "0" not in rest.nodes
+
+
+@given(connected_graphs(), st.data())
+def test_a_graph_that_a_peer_left_is_connected(graph: Graph, data: st.DataObject) -> None:
+    """Whoever leaves, messages still reach everybody."""
+    assert graph.without(data.draw(st.sampled_from(graph.nodes))).is_connected
+
+
+@given(connected_graphs())
+@settings(max_examples=50)
+def test_metropolis_weights_are_symmetric_and_doubly_stochastic(graph: Graph) -> None:
+    """On every connected graph, with rho below 1."""
+    weights = metropolis_weights(graph)
+    np.testing.assert_allclose(weights, weights.T, atol=1e-15)
+    np.testing.assert_allclose(weights.sum(axis=0), 1, atol=1e-12)
+    assert (weights >= 0).all()
+    assert check_mixing(weights).rho < 1
+
+
+def test_the_weights_of_a_path_are_those_of_the_formula() -> None:
+    """1/(1 + the larger degree) between neighbours, the rest stays."""
+    weights = metropolis_weights(from_edges("abc", [("a", "b"), ("b", "c")]))
+    np.testing.assert_allclose(weights, [[2 / 3, 1 / 3, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 3, 2 / 3]])
+
+
+def test_rho_of_a_ring_is_that_of_its_fourier_modes() -> None:
+    """Weights 1/3 on a ring of N have the eigenvalues (1 + 2 cos(2πk/N))/3."""
+    expected = ((1 + 2 * np.cos(2 * np.pi / 10)) / 3) ** 2
+    assert check_mixing(metropolis_weights(ring(TEN))).rho == pytest.approx(expected)
+
+
+def test_a_complete_graph_agrees_in_one_round() -> None:
+    """Its weights are 1/N everywhere."""
+    report = check_mixing(metropolis_weights(complete(TEN)))
+    assert report.rho == pytest.approx(0, abs=1e-12)
+    assert report.rounds_to(0.01) == 1
+
+
+@given(connected_graphs(most=8))
+@settings(max_examples=25)
+def test_powers_of_the_weights_go_to_the_mean_as_fast_as_rho_says(graph: Graph) -> None:
+    """Lemma 1: the squared spectral distance of Q^k from the mean is at most rho^k."""
+    weights = metropolis_weights(graph)
+    rho = check_mixing(weights).rho
+    mean = np.full_like(weights, 1 / len(weights))
+    for power in (1, 3, 7):
+        distance = np.linalg.norm(np.linalg.matrix_power(weights, power) - mean, 2)
+        assert distance**2 <= rho**power + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("weights", "complaint"),
+    [
+        ([[0.5, 0.5], [0.4, 0.6]], "not symmetric"),
+        ([[0.5, 0.4], [0.4, 0.5]], "not doubly stochastic"),
+        ([[1.0, 0.0], [0.0, 1.0]], "not below 1"),
+        ([[0.0, 1.0], [1.0, 0.0]], "not below 1"),
+    ],
+)
+def test_weights_that_break_an_assumption_are_refused(weights: list[list[float]], complaint: str) -> None:
+    """Each assumption on Q has its own sentence."""
+    with pytest.raises(NumericalError, match=complaint):
+        check_mixing(np.array(weights))
+
+
+def test_mixing_keeps_the_mean_of_all_models() -> None:
+    """Doubly stochastic: nothing is lost or made."""
+    graph = erdos_renyi(TEN, 0.4, np.random.default_rng(0))
+    models = {node: np.random.default_rng(int(node)).normal(size=5) for node in TEN}
+    after = {
+        node: mixed(node, mixing_row(graph, node), {o: models[o] for o in (node, *graph.neighbours(node))})
+        for node in TEN
+    }
+    np.testing.assert_allclose(sum(after.values()), sum(models.values()))
+    np.testing.assert_allclose(
+        after["3"], metropolis_weights(graph)[3] @ np.array([models[node] for node in TEN])
+    )
+
+
+def test_a_missing_neighbours_weight_stays_at_home() -> None:
+    """With the only neighbour away a peer keeps its model."""
+    model = np.array([1.0, -2.0])
+    np.testing.assert_allclose(mixed("a", {"a": 0.5, "b": 0.5}, {"a": model}), model)
+
+
+def test_pdudt_takes_out_exactly_what_mixing_spread_of_a_clients_moves() -> None:
+    """With moves that do not depend on the models, the rest is as if the client had never moved."""
+    generator = np.random.default_rng(0)
+    weights = metropolis_weights(ring(TEN[:5]))
+    moves = generator.normal(size=(7, 5, 3))
+    with_all = without_two = np.zeros((5, 3))
+    influence = np.zeros((5, 3))
+    for move in moves:
+        others = move.copy()
+        others[2] = 0
+        with_all, without_two = weights @ with_all + move, weights @ without_two + others
+        influence = influence_after(influence, weights, 2, move[2])
+    unlearned = without_influence(with_all, influence, sigma=0.0, generator=generator)
+    np.testing.assert_allclose(unlearned, without_two, atol=1e-12)

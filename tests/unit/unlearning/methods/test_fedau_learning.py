@@ -1,0 +1,329 @@
+"""FedAU during learning: the client's two heads against gradients by hand, the server's mix, and the refusals."""
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from strategies.run_config import RunSettings
+from unlearning.errors import ConfigurationError, MethodFailed
+from unlearning.methods import METHODS, ClientSite, Instruction, Problem, Reply, validated_parameters
+from unlearning.methods.fedau.during_learning import AuxiliaryHead, AuxiliaryHeadOptions, auxiliary_labels
+from unlearning.methods.method import Kept
+from unlearning.methods.preparation import LocalRound
+from unlearning.requests import Forget, Granularity, Target
+from unlearning.stores import MemoryStore
+from unlearning.tasks.losses import classification_measures, cross_entropy
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import Trained, TrainingSettings, initial_parameters, train
+
+METHOD = METHODS["fedau-learning"]
+TRAINING = TrainingSettings(epochs=1, batch_size=100, learning_rate=0.3)
+RATE = 0.3
+
+
+def trunk_and_head() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 3))
+
+
+# positions in the flat vector: trunk 0-3, head weight 4-9, head bias 10-12
+TASK = Task(
+    name="tiny",
+    num_classes=3,
+    score_name="accuracy",
+    build_model=trunk_and_head,
+    loss=cross_entropy,
+    per_example=classification_measures,
+    dtype=torch.float64,
+)
+DATA = Examples(
+    torch.tensor([[1.0, 2.0], [-1.0, 0.5], [0.3, -2.0]], dtype=torch.float64),
+    torch.tensor([0, 1, 2]),
+    np.array(["x", "y", "z"]),
+)
+
+
+def options(**values) -> AuxiliaryHeadOptions:
+    return AuxiliaryHeadOptions.model_validate(values)
+
+
+def one_round(store: MemoryStore, number: int = 1, client: str = "u", **values) -> Trained:
+    """A client's part of a round that starts from the model of seed 0."""
+    work = LocalRound(
+        client_id=client,
+        number=number,
+        task=TASK,
+        model=initial_parameters(TASK, 0),
+        examples=DATA,
+        training=TRAINING,
+        store=store,
+    )
+    return AuxiliaryHead().train(options(**values), work, lambda: train(TASK, work.model, DATA, TRAINING))
+
+
+def store_with(head: np.ndarray, number: int = 1, **values) -> MemoryStore:
+    store = MemoryStore()
+    store.save(options(**values).key, number, {"head": head})
+    return store
+
+
+def kept_head(store: MemoryStore, number: int) -> np.ndarray:
+    (key,) = store.list_keys()
+    return np.asarray(store.load(key, number)["head"])
+
+
+def one_hot(labels: torch.Tensor) -> np.ndarray:
+    return np.eye(3)[labels.numpy()]
+
+
+def step_by_hand(model: np.ndarray, head: np.ndarray, labels: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """One step of gradient descent on CE(head, y) + CE(aux, y_aux): trunk and head, and the auxiliary head."""
+    inputs, trunk = DATA.inputs.numpy(), model[:4].reshape(2, 2)
+    features = inputs @ trunk.T
+    trunk_slope, new_heads = np.zeros((2, 2)), []
+    for flat, targets in ((model[4:], DATA.targets), (head, labels)):
+        weight, bias = flat[:6].reshape(3, 2), flat[6:]
+        logits = features @ weight.T + bias
+        softmax = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        slope = (softmax - one_hot(targets)) / len(inputs)
+        trunk_slope += (slope @ weight).T @ inputs
+        new_heads.append(flat - RATE * np.concatenate([(slope.T @ features).ravel(), slope.sum(axis=0)]))
+    return np.concatenate([(trunk - RATE * trunk_slope).ravel(), new_heads[0]]), new_heads[1]
+
+
+def test_a_round_is_one_step_on_the_sum_of_both_losses():
+    """Trunk, head and auxiliary head after one full batch, with the mix γ = 0.25 of saved and global head before."""
+    saved, model = np.arange(9.0) / 10, initial_parameters(TASK, 0)
+    store = store_with(saved)
+    trained = one_round(store, number=2, gamma=0.25)
+    labels = auxiliary_labels(DATA, 3, options())
+    expected, expected_head = step_by_hand(model, 0.75 * model[4:] + 0.25 * saved, labels)
+    np.testing.assert_allclose(trained.parameters, expected, atol=1e-12)
+    np.testing.assert_allclose(kept_head(store, 2), expected_head, atol=1e-12)
+
+
+def test_for_a_class_the_auxiliary_head_is_not_mixed_and_learns_that_class():
+    """W_aux as it was; y_aux is the class for every example."""
+    saved, model = np.arange(9.0) / 10, initial_parameters(TASK, 0)
+    store = store_with(saved, **{"class": 1})
+    trained = one_round(store, number=2, **{"class": 1})
+    expected, expected_head = step_by_hand(model, saved, torch.tensor([1, 1, 1]))
+    np.testing.assert_allclose(trained.parameters, expected, atol=1e-12)
+    np.testing.assert_allclose(kept_head(store, 2), expected_head, atol=1e-12)
+
+
+def test_only_trunk_and_head_are_sent_and_their_loss_reported():
+    """The vector is the model's; the loss is CE(head, y) before the step."""
+    trained, ordinary = one_round(MemoryStore()), train(TASK, initial_parameters(TASK, 0), DATA, TRAINING)
+    assert trained.parameters.size == 13
+    assert trained.loss == pytest.approx(ordinary.loss, abs=1e-12)
+
+
+def test_a_client_that_does_not_leave_trains_as_ever():
+    """Same bits, and nothing is kept."""
+    store = MemoryStore()
+    trained = one_round(store, client="v", clients="u,w")
+    assert np.array_equal(
+        trained.parameters, train(TASK, initial_parameters(TASK, 0), DATA, TRAINING).parameters
+    )
+    assert store.list_keys() == []
+
+
+def test_a_round_that_is_done_again_gives_the_same_head():
+    """It starts from the entry of the round before, not from its own."""
+    store = store_with(np.arange(9.0))
+    one_round(store, number=2)
+    first = kept_head(store, 2)
+    one_round(store, number=2)
+    assert np.array_equal(kept_head(store, 2), first)
+
+
+def test_two_heads_are_kept_however_long_it_trains():
+    """Bounded: 2 · 9 numbers of 8 bytes."""
+    store = MemoryStore()
+    for number in range(1, 6):
+        one_round(store, number=number)
+    assert store.rounds(options().key) == [4, 5]
+    assert store.num_bytes() == 2 * 9 * 8
+
+
+def test_a_head_that_was_trained_for_something_else_is_erased():
+    """After the setting has named another class, the head of the first would subtract the wrong one."""
+    store = MemoryStore()
+    one_round(store, number=1, **{"class": 1})
+    one_round(store, number=2, **{"class": 2})
+    assert store.list_keys() == [options(**{"class": 2}).key]
+    assert store.list_keys() != [options(**{"class": 1}).key]
+
+
+def test_wrong_labels_are_wrong_and_stay_the_same():
+    """Every example, whatever its order; another seed gives others."""
+    many = Examples(
+        torch.zeros(300, 2), torch.arange(300) % 3, np.array([f"id-{number}" for number in range(300)])
+    )
+    labels = auxiliary_labels(many, 3, options())
+    assert not (labels == many.targets).any()
+    assert set(labels.tolist()) == {0, 1, 2}
+    backwards = many.select(np.arange(300)[::-1].copy())
+    assert torch.equal(auxiliary_labels(backwards, 3, options()), labels.flip(0))
+    assert not torch.equal(auxiliary_labels(many, 3, options(seed=1)), labels)
+
+
+def test_with_samples_named_the_others_keep_their_labels():
+    """y_aux = y for kept examples."""
+    labels = auxiliary_labels(DATA, 3, options(samples="y"))
+    assert labels[0] == 0
+    assert labels[1] != 1
+    assert labels[2] == 2
+
+
+def problem(forgets: dict[str, Forget], prepared: AuxiliaryHeadOptions | None, **parameters) -> Problem:
+    kept = None
+    if prepared is not None:
+        kept = Kept(options=prepared, store=MemoryStore(), next_store=MemoryStore())
+    return Problem(
+        task=TASK,
+        targets=forgets,
+        retained=("r",),
+        schedule=lambda _: TRAINING,
+        training=TRAINING,
+        parameters=validated_parameters(METHOD, parameters),
+        kept=kept,
+    )
+
+
+def reply(head: np.ndarray, num_examples: int = 3, *, has_head: bool = True) -> Reply:
+    return Reply(vector=head, num_examples=num_examples, values={"has_head": has_head})
+
+
+EVERYTHING, CLASS = Forget(everything=True), Forget(classes=frozenset({1}))
+ONE, TWO = np.arange(9.0), np.full(9, 2.0)
+
+
+def test_clients_mix_the_mean_auxiliary_head_with_nine_tenths():
+    """W' = 0.1 · W_head + 0.9 · (W_1 + W_2)/2; the trunk stays."""
+    model = initial_parameters(TASK, 0)
+    asked = problem({"u": EVERYTHING, "v": EVERYTHING}, options())
+    state = METHOD.aggregate(asked, METHOD.begin(asked, model), {"u": reply(ONE), "v": reply(TWO)})
+    assert state.finished
+    np.testing.assert_array_equal(state.parameters[:4], model[:4])
+    np.testing.assert_allclose(state.parameters[4:], 0.1 * model[4:] + 0.9 * (ONE + TWO) / 2, atol=1e-12)
+
+
+def test_a_class_is_subtracted_whole():
+    """W' = W_head − mean W_aux, also of a client that holds none of the class; one without a head is left out."""
+    model = initial_parameters(TASK, 0)
+    asked = problem(dict.fromkeys("uvw", CLASS), options(**{"class": 1}))
+    replies = {"u": reply(ONE), "v": reply(TWO, 0), "w": reply(np.zeros(9), has_head=False)}
+    state = METHOD.aggregate(asked, METHOD.begin(asked, model), replies)
+    np.testing.assert_allclose(state.parameters[4:], model[4:] - (ONE + TWO) / 2, atol=1e-12)
+
+
+def test_a_target_without_a_head_fails_for_good():
+    """It does not train while it waits to be forgotten."""
+    asked = problem({"u": EVERYTHING}, options())
+    state = METHOD.begin(asked, initial_parameters(TASK, 0))
+    with pytest.raises(MethodFailed, match=r"u keep no auxiliary head") as caught:
+        METHOD.aggregate(asked, state, {"u": reply(np.zeros(9), has_head=False)})
+    assert not caught.value.retryable
+
+
+def test_a_target_that_does_not_answer_is_waited_for():
+    """Without its head nothing would be forgotten."""
+    asked = problem({"u": EVERYTHING}, options())
+    with pytest.raises(MethodFailed, match="gave none") as caught:
+        METHOD.aggregate(asked, METHOD.begin(asked, initial_parameters(TASK, 0)), {})
+    assert caught.value.retryable
+
+
+def test_the_client_answers_its_newest_head():
+    """And how many examples are to be forgotten."""
+    store = store_with(ONE, 1)
+    store.save(options().key, 2, {"head": TWO})
+    empty = DATA.select(np.array([], dtype=np.intp))
+    site = ClientSite(task=TASK, forget=DATA, retain=empty, store=store)
+    answer = METHOD.client_step(
+        Instruction(
+            operation="auxiliary-head",
+            model=np.zeros(0),
+            training=TRAINING,
+            forget=EVERYTHING,
+            values={"key": options().key},
+        ),
+        site,
+    )
+    assert (answer.vector.tolist(), answer.num_examples) == (TWO.tolist(), 3)
+    assert answer.values == {"has_head": True}
+
+
+@pytest.mark.parametrize(
+    ("prepared", "target", "needed"),
+    [
+        ({"clients": "3,4"}, Target(Granularity.CLIENT, "5"), "clients=3,4,5"),
+        ({"clients": "3"}, Target(Granularity.SAMPLE, "3", frozenset({"x"})), "samples=ID"),
+        ({"samples": "x,y"}, Target(Granularity.SAMPLE, "3", frozenset({"x", "z"})), "samples=ID"),
+        ({"samples": "x", "clients": "4"}, Target(Granularity.SAMPLE, "3", frozenset({"x"})), "clients=3,4"),
+        ({"class": 1}, Target(Granularity.CLASS, class_label=2), "class=2"),
+        ({"class": 1}, Target(Granularity.CLIENT, "3"), "clients=3"),
+        ({}, Target(Granularity.CLASS, class_label=1), "class=1"),
+    ],
+)
+def test_what_was_not_prepared_is_refused_with_the_setting(prepared, target, needed):
+    """At the door and, should it get past it, by the method itself."""
+    assert f'prepare = "fedau-learning {needed}' in AuxiliaryHead().refusal(options(**prepared), target)
+    asked = problem({target.client_id or "u": target.forget}, options(**prepared))
+    with pytest.raises(MethodFailed, match="prepare = ") as caught:
+        METHOD.begin(asked, initial_parameters(TASK, 0))
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("prepared", "target"),
+    [
+        ({}, Target(Granularity.CLIENT, "5")),
+        ({"clients": "all"}, Target(Granularity.CLIENT, "5")),
+        ({"clients": "3,4"}, Target(Granularity.CLIENT, "4")),
+        ({"samples": "x,y"}, Target(Granularity.SAMPLE, "3", frozenset({"x"}))),
+        ({"class": 1}, Target(Granularity.CLASS, class_label=1)),
+    ],
+)
+def test_what_was_prepared_is_served(prepared, target):
+    """No reason against it."""
+    assert AuxiliaryHead().refusal(options(**prepared), target) == ""
+
+
+def test_an_unprepared_federation_is_refused():
+    """With the setting, and the method that needs none."""
+    with pytest.raises(MethodFailed, match=r'prepare = "fedau-learning".*fedau, which'):
+        METHOD.begin(problem({"u": EVERYTHING}, None), initial_parameters(TASK, 0))
+
+
+def test_samples_and_a_class_at_once_are_refused():
+    """One auxiliary head has one purpose."""
+    with pytest.raises(ValidationError, match="give one of them"):
+        options(samples="x", **{"class": 1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"prepare": "fedau-learning class=10"}, "the classes are 0 to 9, got 10"),
+        ({"prepare": "fedau-learning colour=red"}, "Options of fedau-learning: clients, samples, class"),
+        ({"prepare": "fedau-learning; sisa"}, "choose one"),
+        (
+            {
+                "prepare": "fedau-learning",
+                "dataset": "npz",
+                "model": "res-unet",
+                "num-classes": 2,
+                "input-shape": "3x16x16",
+            },
+            "needs a classifier",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, reason):
+    """When the configuration is read."""
+    with pytest.raises(ConfigurationError, match=reason):
+        RunSettings.from_run_config(settings)

@@ -1,0 +1,262 @@
+"""MiT-B0 from the optional package: its size, its numbers, its checkpoints, and what refuses it."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.federation import InProcessFederation, client
+from unlearning.curvature import CurvatureKind, CurvatureProduct
+from unlearning.errors import ConfigurationError, DataError
+from unlearning.methods.fedau.post_hoc import head_slots, size_of
+from unlearning.parameters import layout
+from unlearning.tasks import TaskSettings, make_task, problems
+from unlearning.tasks.models import MODELS
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import build, initial_parameters
+
+needs_package = pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None,
+    reason="The extra is not installed: pip install 'flower-unlearning[transformers]'.",
+)
+SIDE = 64
+"""The smallest at which every stage has more than one key to attend to."""
+DIGITS = TaskSettings(model="mit-b0", image_side=SIDE)
+COLOUR = TaskSettings(
+    dataset="npz", model="mit-b0", num_classes=3, input_shape="3x8x8", image_side=SIDE, dtype="float64"
+)
+
+
+def two_pictures() -> Examples:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(2, 3, 8, 8, dtype=torch.float64, generator=generator)
+    return Examples(inputs, torch.tensor([0, 2]), np.asarray(["a", "b"]))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint in the library's own format, of a model with 1,000 classes."""
+    transformers = pytest.importorskip("transformers")
+    directory = tmp_path_factory.mktemp("checkpoint")
+    torch.manual_seed(5)
+    config = transformers.SegformerConfig(num_labels=1000)
+    transformers.utils.logging.disable_progress_bar()
+    transformers.SegformerForImageClassification(config).save_pretrained(directory)
+    return directory
+
+
+@needs_package
+def test_it_has_about_the_papers_number_of_parameters():
+    """3.6 million with ImageNet's 1,000 classes, as PUF counts; fewer with fewer classes."""
+    factory = MODELS["mit-b0"].factory
+    counts = [
+        sum(parameter.numel() for parameter in factory((3, 32, 32), classes).parameters())
+        for classes in (100, 1000)
+    ]
+    assert counts == [3_345_092, 3_576_392]
+
+
+@needs_package
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 20), (3, SIDE, SIDE)])
+def test_pictures_of_any_size_give_logits(shape: tuple[int, ...]):
+    """The model resizes them to squares."""
+    model = MODELS["mit-b0"].factory(shape, 7, image_side=SIDE)
+    assert model(torch.zeros(2, *shape)).shape == (2, 7)
+
+
+@needs_package
+def test_pictures_are_resized_to_224_unless_asked_otherwise():
+    """A picture of that size goes in as it is, so that resizing it beforehand changes nothing."""
+    torch.manual_seed(0)
+    model = MODELS["mit-b0"].factory((3, 32, 32), 3)
+    picture = torch.randn(1, 3, 32, 32)
+    resized = torch.nn.functional.interpolate(picture, (224, 224), mode="bilinear", antialias=True)
+    with torch.no_grad():
+        assert torch.equal(model(picture), model(resized))
+
+
+@needs_package
+def test_attention_is_the_librarys_own():
+    """Written out for its second derivative, it gives the logits of the fused kernel."""
+    from transformers import SegformerConfig, SegformerForImageClassification
+
+    torch.manual_seed(0)
+    ours = MODELS["mit-b0"].factory((3, SIDE, SIDE), 3, image_side=SIDE)
+    config = SegformerConfig(num_labels=3, attn_implementation="sdpa")
+    theirs = SegformerForImageClassification(config).eval()
+    theirs.load_state_dict(ours.network.state_dict())
+    picture = torch.randn(2, 3, SIDE, SIDE)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(picture), theirs(picture).logits, rtol=1e-4, atol=1e-5)
+
+
+@needs_package
+def test_an_example_has_the_same_loss_in_training():
+    """Nothing is dropped at random, and no example depends on the rest of its batch."""
+    task = make_task(COLOUR)
+    examples = two_pictures()
+    model = build(task, seed=0).train()
+    with torch.no_grad():
+        together, alone = model(examples.inputs), model(examples.inputs[:1])
+    torch.testing.assert_close(together[:1], alone, rtol=1e-10, atol=1e-12)
+
+
+@needs_package
+@pytest.mark.parametrize("kind", list(CurvatureKind))
+def test_curvature_works_on_it(kind: CurvatureKind):
+    """u·Cv = v·Cu and not 0, for each kind of curvature."""
+    task = make_task(COLOUR)
+    product = CurvatureProduct(task, initial_parameters(task, 0), two_pictures(), kind=kind)
+    u, v = np.random.default_rng(0).standard_normal((2, initial_parameters(task, 0).size))
+    u_c_v, v_c_u = float(u @ product(v)), float(v @ product(u))
+    assert abs(u_c_v) > 1e-6
+    assert u_c_v == pytest.approx(v_c_u, rel=1e-8)
+
+
+@needs_package
+def test_its_head_is_its_last_linear_layer():
+    """FedAU finds weight and bias of 256 features and 10 classes."""
+    assert size_of(head_slots(make_task(DIGITS))) == 257 * 10
+
+
+@needs_package
+def test_a_federation_trains_and_forgets_with_it(tmp_path: Path):
+    """A FedAvg round, a client forgotten by PUF-Special and one by FedAU, with AdamW."""
+    settings = {
+        "model": "mit-b0",
+        "image-side": SIDE,
+        "optimizer": "adamw",
+        "learning-rate": 3e-4,
+        "weight-decay": 1e-3,
+        "num-clients": 3,
+        "rounds": 1,
+        "max-examples": 12,
+        "max-test-examples": 4,
+        "recovery-max-rounds": 0,
+        "max-score-loss": 0.0,  # with no recovery
+        "evaluate-every": 0,
+        "partition": "iid",
+    }
+    federation = InProcessFederation(tmp_path, settings)
+    untrained = initial_parameters(make_task(federation.settings.task()), seed=0)
+    trained = federation.run()
+    assert federation.ledger.rounds()[0].metrics["participants"] == ["0", "1", "2"]
+    assert np.abs(trained.parameters - untrained).max() > 1e-4
+    first = federation.file(client("1"), method="puf-special")
+    second = federation.file(client("2"), method="fedau", epochs=1)
+    unlearned = federation.run(rounds=2)
+    done = [federation.ledger.get(request.id) for request in (first, second)]
+    assert [request.status.value for request in done] == ["completed", "completed"]
+    assert all(
+        request.result["model_hash_before"] != request.result["model_hash_unlearned"] for request in done
+    )
+    assert sorted(unlearned.exclusions.clients) == ["1", "2"]
+    federation.close()
+
+
+def difference(one: Task, other: Task) -> dict[str, float]:
+    """How far the initial weights of two tasks are apart, of encoder and head."""
+    slots = layout(build(one, 0))
+    gap = np.abs(initial_parameters(one, 0) - initial_parameters(other, 0))
+    parts = {"encoder": 0.0, "head": 0.0}
+    for slot in slots:
+        part = "head" if slot.name.startswith("network.classifier") else "encoder"
+        parts[part] = max(parts[part], float(gap[slot.start : slot.stop].max()))
+    return parts
+
+
+@needs_package
+def test_a_checkpoint_gives_the_encoder_and_leaves_the_head(checkpoint: Path):
+    """The head of 1,000 classes is not looked at; ours is the one of the seed."""
+    plain = TaskSettings(dataset="cifar10", model="mit-b0", image_side=SIDE)
+    pretrained = TaskSettings(dataset="cifar10", model="mit-b0", image_side=SIDE, pretrained=str(checkpoint))
+    apart = difference(make_task(plain), make_task(pretrained))
+    assert apart["encoder"] > 1e-2
+    assert apart["head"] == 0
+    from transformers import SegformerModel
+
+    theirs = SegformerModel.from_pretrained(checkpoint).state_dict()["stages.3.layer_norm.weight"]
+    task = make_task(pretrained)
+    (slot,) = [
+        slot for slot in layout(build(task, 0)) if slot.name.endswith("segformer.stages.3.layer_norm.weight")
+    ]
+    assert np.array_equal(initial_parameters(task, 0)[slot.start : slot.stop], theirs.numpy().ravel())
+
+
+@needs_package
+def test_every_shard_of_an_ensemble_starts_from_the_checkpoint(checkpoint: Path):
+    """Encoders are equal, heads are not."""
+    settings = TaskSettings(
+        dataset="cifar10", model="mit-b0", image_side=SIDE, pretrained=str(checkpoint), shards=2
+    )
+    task = make_task(settings)
+    vector = initial_parameters(task, 0)
+    values = {slot.name: vector[slot.start : slot.stop] for slot in layout(build(task, 0))}
+    encoder, head = "network.segformer.stages.0.patch_embeddings.proj.weight", "network.classifier.weight"
+    assert np.array_equal(values[f"shards.0.{encoder}"], values[f"shards.1.{encoder}"])
+    assert not np.array_equal(values[f"shards.0.{head}"], values[f"shards.1.{head}"])
+
+
+@needs_package
+def test_a_client_needs_no_checkpoint(tmp_path: Path):
+    """It builds the model and takes the weights from the server."""
+    settings = TaskSettings(
+        dataset="cifar10", model="mit-b0", image_side=SIDE, pretrained=str(tmp_path / "none")
+    )
+    assert build(make_task(settings), 0) is not None
+
+
+@needs_package
+def test_a_checkpoint_that_is_not_there_is_refused(tmp_path: Path):
+    """The message names it and says what to give."""
+    settings = TaskSettings(
+        dataset="cifar10", model="mit-b0", image_side=SIDE, pretrained=str(tmp_path / "none")
+    )
+    with pytest.raises(DataError, match=r"none' cannot be loaded.*config\.json"):
+        initial_parameters(make_task(settings), 0)
+
+
+@needs_package
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path):
+    """MiT-B1 is wider."""
+    from transformers import SegformerConfig, SegformerModel
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    SegformerModel(SegformerConfig(hidden_sizes=[64, 128, 320, 512])).save_pretrained(tmp_path)
+    settings = TaskSettings(dataset="cifar10", model="mit-b0", image_side=SIDE, pretrained=str(tmp_path))
+    with pytest.raises(DataError, match="of another shape than MiT-B0"):
+        initial_parameters(make_task(settings), 0)
+
+
+@needs_package
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"model": "cnn", "image_side": 64},
+            "image-side is for models that resize pictures (mit-b0), not for cnn",
+        ),
+        ({"model": "mit-b0", "image_side": 31}, "image-side must be 0 (the model's own) or at least 32"),
+        (
+            {"model": "cnn", "pretrained": "x"},
+            "pretrained is for models with checkpoints (mit-b0), not for cnn",
+        ),
+        ({"model": "mit-b0", "pretrained": "x"}, "of colour pictures, digits has none"),
+        ({"model": "mit-b0", "dataset": "heart-disease"}, "takes images (channels x height x width)"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings: dict[str, str], sentence: str):
+    """One sentence each, with what to do."""
+    (problem,) = problems(TaskSettings(**settings))
+    assert sentence in problem
+
+
+def test_without_the_package_it_is_refused_with_the_command_that_installs_it(monkeypatch):
+    """At the door, before anything is loaded."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    assert [name for name, info in MODELS.items() if info.package] == ["mit-b0"]
+    with pytest.raises(ConfigurationError, match=r"pip install 'flower-unlearning\[transformers\]'"):
+        make_task(TaskSettings(model="mit-b0", seed=12345))

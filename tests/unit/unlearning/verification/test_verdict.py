@@ -1,0 +1,122 @@
+"""The verdict's rule, case by case."""
+
+import numpy as np
+import pytest
+
+from unlearning.verification.discrimination import Estimate, discriminate
+from unlearning.verification.standard_attacks import AttackFigure
+from unlearning.verification.verdict import Finding, verdict
+
+
+def auc(low: float, high: float) -> dict[str, AttackFigure]:
+    return {"yeom": AttackFigure(auc=Estimate((low + high) / 2, low, high))}
+
+
+def called(low: float, high: float) -> dict[str, AttackFigure]:
+    return {"confidence": AttackFigure(called=Estimate((low + high) / 2, low, high))}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "finding"),
+    [
+        (auc(0.7, 0.8), auc(0.5, 0.6), Finding.REDUCED),
+        (auc(0.7, 0.8), auc(0.6, 0.72), Finding.NOT_SHOWN),
+        (auc(0.5, 0.6), auc(0.7, 0.8), Finding.NOT_SHOWN),
+        (auc(0.6, 0.7), auc(0.0, 0.1), Finding.OVER_FORGETTING),
+        (auc(0.87, 0.93), auc(0.08, 0.15), Finding.OVER_FORGETTING),
+        (auc(0.87, 0.93), auc(0.3, 0.4), Finding.REDUCED),
+        (auc(0.1, 0.2), auc(0.45, 0.55), Finding.REDUCED),
+        (auc(0.45, 0.55), auc(0.4, 0.48), Finding.NOT_SHOWN),
+        (
+            {**auc(0.87, 0.93), **called(0.7, 0.8)},
+            {**auc(0.08, 0.15), **called(0.0, 0.1)},
+            Finding.OVER_FORGETTING,
+        ),
+        (called(0.7, 0.8), called(0.1, 0.2), Finding.REDUCED),
+        (called(0.1, 0.2), called(0.7, 0.8), Finding.NOT_SHOWN),
+        ({**auc(0.7, 0.8), **called(0.1, 0.2)}, {**auc(0.5, 0.6), **called(0.7, 0.8)}, Finding.NOT_SHOWN),
+        (auc(0.7, 0.8), called(0.1, 0.2), Finding.NOT_SHOWN),
+        ({}, auc(0.5, 0.6), Finding.NOT_SHOWN),
+        (None, auc(0.5, 0.6), Finding.NOT_SHOWN),
+        (auc(0.7, 0.8), None, Finding.NOT_SHOWN),
+    ],
+    ids=[
+        "fell",
+        "fell-within-the-interval",
+        "rose",
+        "fell-so-far-that-the-forgotten-stand-out",
+        "as-far-below-one-half-as-it-was-above",
+        "below-one-half-and-nearer",
+        "nearer-from-below",
+        "below-one-half-and-no-clearer-than-before",
+        "too-far-though-the-share-fell",
+        "share-fell",
+        "share-rose",
+        "one-fell-and-one-rose",
+        "other-attacks-before-and-after",
+        "none-before",
+        "not-measured-before",
+        "not-measured-after",
+    ],
+)
+def test_without_a_retrained_model_the_verdict_compares_distances_from_one_half(before, after, finding):
+    """Only a fall beyond both intervals counts, and only where nothing rose or went too far."""
+    result = verdict(before, after)
+    assert result.finding is finding
+    assert result.reasons
+
+
+@pytest.mark.parametrize(
+    ("after", "retrained", "finding"),
+    [
+        (auc(0.45, 0.55), auc(0.46, 0.58), Finding.INDISTINGUISHABLE),
+        (auc(0.45, 0.55), auc(0.55, 0.65), Finding.REDUCED),
+        (auc(0.3, 0.7), auc(0.4, 0.42), Finding.REDUCED),
+        (called(0.4, 0.5), called(0.4, 0.5), Finding.NOT_SHOWN),
+        (auc(0.55, 1.0), auc(0.5, 1.0), Finding.TOO_FEW),
+        (auc(0.45, 0.55), auc(0.38, 0.6), Finding.REDUCED),
+        ({**auc(0.45, 0.55), **called(0.1, 0.2)}, auc(0.45, 0.55), Finding.REDUCED),
+    ],
+    ids=[
+        "alike",
+        "apart",
+        "one-interval-misses-the-other's-figure",
+        "no-auc",
+        "too-few",
+        "reduced-and-too-few",
+        "an-attack-is-missing",
+    ],
+)
+def test_only_a_retrained_model_makes_it_indistinguishable(after, retrained, finding):
+    """Every attack has to agree both ways, and one of them has to rank examples."""
+    assert verdict(auc(0.8, 0.9), after, retrained).finding is finding
+
+
+def test_no_finding_says_forgotten():
+    """The word is not ours to say."""
+    assert not any("forgotten" in finding for finding in Finding)
+    assert {str(finding) for finding in Finding} == {
+        "indistinguishable from retraining by these attacks",
+        "reduced",
+        "over-forgetting",
+        "too few to say",
+        "not shown",
+    }
+
+
+def test_over_forgetting_is_said_in_words():
+    """Whoever turns the sign has what is left to one: the reader learns it."""
+    (reason,) = verdict(auc(0.87, 0.93), auc(0.08, 0.15)).reasons
+    assert "known worse than unknown ones" in reason
+    assert "turns the sign has 0.885" in reason
+
+
+def test_four_examples_can_never_be_called_alike():
+    """Whatever scores four and four have, an interval of their AUC is wider than a likeness may rest on."""
+    generator = np.random.default_rng(0)
+    for _ in range(100):
+        after, retrained = (
+            {"yeom": AttackFigure(auc=discriminate(*generator.normal(size=(2, 4)), seed=0).auc)}
+            for _ in range(2)
+        )
+        assert verdict(None, after, retrained).finding is not Finding.INDISTINGUISHABLE

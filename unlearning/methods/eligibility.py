@@ -1,0 +1,139 @@
+"""Whether a federation, as it is, can serve a request by a method: asked at the door and again before it begins."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from unlearning.errors import InvalidRequest, MethodFailed, UnsupportedRequest
+from unlearning.methods.fedau.post_hoc import head_slots, size_of
+from unlearning.methods.method import Method, Need
+from unlearning.methods.preparation import Prepared
+from unlearning.requests import Granularity, Target
+from unlearning.tasks.task import Task
+from unlearning.training import initial_parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Federation:
+    """What must be known of a federation to say which requests it can serve, and at what price.
+
+    prepare: the setting of that name; prepared_since: by method, the training rounds there had been when its
+        preparation was switched on, for those that are still prepared.
+    num_head_parameters: of the linear head; 0 where the model has none.
+    flops_per_example: of one training step, by PyTorch's counter; 0 where it was not counted.
+    """
+
+    task: str
+    score_name: str
+    num_classes: int
+    num_parameters: int
+    bytes_per_parameter: int
+    num_head_parameters: int = 0
+    local_epochs: int = 1
+    recovery_max_rounds: int = 0
+    flops_per_example: float = 0.0
+    prepare: str = ""
+    prepared_since: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def has_classifier_head(self) -> bool:
+        """Whether the model's last layer is linear, with one output a class."""
+        return self.num_head_parameters > 0
+
+    @classmethod
+    def of(cls, task: Task, **known: Any) -> "Federation":
+        """The part that the task decides, and whatever else is known."""
+        parameters = initial_parameters(task, seed=0)
+        return cls(
+            task=task.name,
+            score_name=task.score_name,
+            num_classes=task.num_classes,
+            num_parameters=parameters.size,
+            bytes_per_parameter=parameters.itemsize,
+            num_head_parameters=_head_size(task),
+            **known,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; `from_json` is the inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Federation":
+        """The inverse of `to_json`; what a newer version has added is passed over."""
+        return cls(**{name: value[name] for name in cls.__dataclass_fields__ if name in value})
+
+
+def check_served(
+    method: Method, target: Target, federation: Federation, prepared: Mapping[str, Prepared]
+) -> None:
+    """Refuse a request that the federation cannot serve by this method.
+
+    prepared: what `federation.prepare` switches on.
+
+    Raises:
+        InvalidRequest: there is no such class.
+        UnsupportedRequest: the task or the model is not of the method's kind, or the method needs work in
+            training rounds that this federation has not done; the message says what to configure.
+    """
+    info = method.info
+    if target.granularity is Granularity.CLASS:
+        assert target.class_label is not None
+        if federation.score_name != "accuracy":
+            raise UnsupportedRequest(
+                f"A class cannot be forgotten here: {federation.task} is measured by {federation.score_name}, its "
+                "examples belong to no one class. Name a client or samples."
+            )
+        if target.class_label >= federation.num_classes:
+            raise InvalidRequest(
+                f"There is no class {target.class_label}: {federation.task} has the classes 0 to "
+                f"{federation.num_classes - 1}."
+            )
+    if Need.CLASSIFIER in info.needs and federation.score_name != "accuracy":
+        raise UnsupportedRequest(
+            f"{info.title} works with class labels, and {federation.task} is no classification. Choose another method."
+        )
+    if Need.CLASSIFIER_HEAD in info.needs and not federation.has_classifier_head:
+        raise UnsupportedRequest(
+            f"{info.title} needs a classifier whose last layer is linear with one output a class; the model of "
+            f"{federation.task} has none. Choose another method."
+        )
+    alone = [name for name, other in prepared.items() if other.preparation.stands_alone and name != info.name]
+    if alone:
+        raise UnsupportedRequest(
+            f"This federation trains its model in a way that only {alone[0]} can undo (prepare = "
+            f'"{federation.prepare}"). Choose {alone[0]}.'
+        )
+    if info.preparation is not None:
+        _check_prepared(method, target, federation, prepared)
+
+
+def _check_prepared(
+    method: Method, target: Target, federation: Federation, prepared: Mapping[str, Prepared]
+) -> None:
+    info = method.info
+    assert info.preparation is not None
+    since = federation.prepared_since.get(info.name)
+    if info.name not in prepared or since is None:
+        lost = "no longer prepared for" if info.name in prepared else "not prepared for"
+        when = "before the first round" if info.preparation.from_the_start else "before training"
+        raise UnsupportedRequest(
+            f'{info.title} is {lost} in this federation. It needs the setting prepare = "{info.name}" from '
+            f"{when}, because it works with what is kept then: {info.preparation.keeps}. Choose another method."
+        )
+    if since and info.preparation.from_the_start:
+        raise UnsupportedRequest(
+            f"{info.title} needs what is kept from the first round on; it was switched on after {since} training "
+            "round(s). Choose another method."
+        )
+    reason = info.preparation.refusal(prepared[info.name].options, target)
+    if reason:
+        raise UnsupportedRequest(f"{info.title} cannot forget {target.describe()}: {reason}")
+
+
+def _head_size(task: Task) -> int:
+    """The parameters of the linear head; 0 where there is none."""
+    try:
+        return size_of(head_slots(task))
+    except MethodFailed:
+        return 0

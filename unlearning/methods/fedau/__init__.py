@@ -1,0 +1,1 @@
+"""FedAU: the auxiliary head trained after the fact or during learning."""

@@ -1,0 +1,344 @@
+"""FedAU during learning: a second head learns in every round what the model should say once it has forgotten.
+
+Source: Gu et al., "Unlearning during Learning: An Efficient Federated Machine Unlearning Method", and the authors'
+code. The form that needs no preparation is `unlearning.methods.fedau.post_hoc`.
+
+    W_head  weight and bias of the model's last linear layer      W_aux  of a second head, client u's own
+    γ       how much of its own auxiliary head a client keeps     a      weight of the auxiliary head, 0.9
+
+Each round a client that may leave starts from trunk and head of the global model and from
+
+    clients, samples:  W_aux ← (1 − γ) · W_head + γ · W_aux of the round before       class:  W_aux as it was
+
+and descends CE(head, y) + CE(aux, y_aux). y_aux is a wrong label, always the same one for an example, where the
+example may be forgotten, else y; for a class it is the class that may be forgotten, whatever the example. Only trunk
+and head are sent; the auxiliary head stays with the client. A deletion costs one message a target:
+
+    clients, samples:  W' = (1 − a) · W_head + a · mean_u W_aux                       class:  W' = W_head − mean_u W_aux
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import cast
+
+import numpy as np
+import torch
+from pydantic import ConfigDict, Field, model_validator
+from torch import Tensor, nn
+
+from unlearning.errors import FlowerUnlearningError, MethodFailed
+from unlearning.methods.fedau.post_hoc import classifier_head, head_in, head_slots, size_of, with_head
+from unlearning.methods.method import (
+    ClientSite,
+    Instruction,
+    MethodInfo,
+    MethodParameters,
+    Need,
+    Problem,
+    Reply,
+    UnlearningState,
+    relative_change,
+    replies_of_targets,
+)
+from unlearning.methods.preparation import ClientOptions, Listed, LocalRound, Preparation, PreparationOptions
+from unlearning.parameters import Vector, check_length, flatten
+from unlearning.requests import Granularity, Target
+from unlearning.stores import keep_newest, newest
+from unlearning.tasks.loading import make_task
+from unlearning.tasks.settings import TaskSettings
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import Trained, build, train
+
+
+class FedAuLearningParameters(MethodParameters):
+    """Parameters of FedAU during learning; the default is the authors'."""
+
+    weight: float = Field(default=0.9, ge=0, le=1, description="a; for clients and samples")
+
+
+class AuxiliaryHeadOptions(ClientOptions):
+    """What may be forgotten later: whole clients, or samples by id, or one class. Lists are divided by commas."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
+
+    samples: Listed = Field(default=frozenset(), description="the ids; else whole clients")
+    class_label: int | None = Field(default=None, alias="class", ge=0)
+    gamma: float = Field(default=0.5, ge=0, le=1)
+    seed: int = Field(default=0, ge=0, description="of the wrong labels")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "AuxiliaryHeadOptions":
+        if self.samples and self.class_label is not None:
+            raise ValueError("one auxiliary head forgets samples or a class; give one of them")
+        return self
+
+    @property
+    def named_samples(self) -> frozenset[str]:
+        """The samples that may be forgotten later."""
+        return self.samples
+
+    @property
+    def key(self) -> str:
+        """Of a client's store: heads that were trained for something else are other heads."""
+        purpose = [self.seed, self.class_label, *sorted(self.samples)]
+        return f"auxiliary-head {hashlib.sha256(repr(purpose).encode()).hexdigest()[:16]}"
+
+
+class AuxiliaryHead(Preparation):
+    """A client that may leave trains a second head."""
+
+    Options = AuxiliaryHeadOptions
+    replaces_training = True
+    keeps = "each client that may leave its last two auxiliary heads"
+
+    def train(
+        self, options: PreparationOptions, work: LocalRound, ordinary: Callable[[], Trained]
+    ) -> Trained:
+        """Train trunk and both heads; trunk and head come back.
+
+        Raises:
+            MethodFailed: the model has no classifier head.
+        """
+        assert isinstance(options, AuxiliaryHeadOptions)
+        if not options.has(work.client_id) or len(work.examples) == 0:
+            return ordinary()
+        slots = head_slots(work.task)
+        own = head_in(work.model, slots)
+        for key in set(work.store.list_keys()) - {options.key}:
+            work.store.erase(key)
+        saved = newest(work.store, options.key, before=work.number)
+        head = (
+            cast(Vector, saved[1]["head"])
+            if saved is not None
+            else head_in(flatten(build(work.task, work.training.seed)), slots)
+        )
+        if options.class_label is None:
+            head = ((1 - options.gamma) * own + options.gamma * head).astype(own.dtype)
+        labels = auxiliary_labels(work.examples, work.task.num_classes, options)
+        examples = Examples(
+            work.examples.inputs, torch.stack([work.examples.targets, labels], dim=1), work.examples.ids
+        )
+        loss = _BothLosses(work.task)
+        task = replace(work.task, build_model=partial(_TwoHeads, work.task.build_model), loss=loss)
+        trained = train(task, np.concatenate([work.model, head]), examples, work.training)
+        keep_newest(work.store, options.key, work.number, {"head": trained.parameters[work.model.size :]})
+        return Trained(trained.parameters[: work.model.size], trained.num_examples, loss.mean_of_head)
+
+    def refusal(self, options: PreparationOptions, target: Target) -> str:
+        """Only what an auxiliary head was trained for can be forgotten."""
+        assert isinstance(options, AuxiliaryHeadOptions)
+        able, wanted = _prepared_for(options), ""
+        match target.granularity:
+            case Granularity.CLASS if target.class_label != options.class_label:
+                wanted = f"class={target.class_label}"
+            case Granularity.SAMPLE if not target.sample_ids <= options.samples:
+                wanted = "samples=ID,ID,…"
+            case Granularity.CLIENT if options.samples or options.class_label is not None:
+                wanted = f"clients={target.client_id}"
+        if not wanted and target.client_id is not None and not options.has(target.client_id):
+            wanted = f"clients={','.join(sorted({*options.clients, target.client_id}))}"
+        if not wanted:
+            return ""
+        return f'it was prepared for {able}. That would need prepare = "fedau-learning {wanted}" in training.'
+
+    def problems(self, options: PreparationOptions, settings: TaskSettings) -> list[str]:
+        """The model must have a classifier head, and there must be such a class."""
+        assert isinstance(options, AuxiliaryHeadOptions)
+        return list(_unfit(options.class_label, settings))
+
+
+class FedAuLearning:
+    """FedAU during learning."""
+
+    Parameters: type[MethodParameters] = FedAuLearningParameters
+    info = MethodInfo(
+        name="fedau-learning",
+        title="FedAU, during learning",
+        source="Gu et al., Unlearning during Learning, and the authors' code",
+        granularities=frozenset(Granularity),
+        several_at_once=True,
+        needs=frozenset({Need.REQUESTER_ONLINE, Need.CLASSIFIER_HEAD, Need.PREPARATION}),
+        remark="forgets what it was prepared for: clients, or samples, or one class, named before training",
+        replies_are_updates=False,
+        replies_have_any_length=True,
+        preparation=AuxiliaryHead(),
+    )
+
+    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+        """One exchange will do.
+
+        Raises:
+            MethodFailed: there are no auxiliary heads, or none for what is to be forgotten.
+        """
+        head_slots(problem.task)
+        options = _options(problem)
+        for target in _targets(problem):
+            reason = self.info.preparation.refusal(options, target) if self.info.preparation else ""
+            if reason:
+                raise MethodFailed(
+                    f"{self.info.title} cannot forget {target.describe()}: {reason}", retryable=False
+                )
+        return UnlearningState(parameters=parameters)
+
+    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+        """The targets are asked for their auxiliary heads; the model itself need not travel."""
+        nothing = np.zeros(0, dtype=state.parameters.dtype)
+        return {
+            client: Instruction(
+                operation="auxiliary-head",
+                model=nothing,
+                training=problem.training,
+                forget=forget,
+                values={"key": _options(problem).key},
+            )
+            for client, forget in problem.targets.items()
+        }
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """The newest auxiliary head, flat; `has_head` says whether there is one."""
+        kept = newest(site.store, str(instruction.values["key"]))
+        if kept is not None:
+            head = cast(Vector, kept[1]["head"])
+        else:
+            head = np.zeros(size_of(head_slots(site.task)), dtype=instruction.model.dtype)
+        return Reply(vector=head, num_examples=len(site.forget), values={"has_head": kept is not None})
+
+    def aggregate(
+        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+    ) -> UnlearningState:
+        """Mix the heads, or subtract for a class.
+
+        Raises:
+            MethodFailed: a target did not answer or has no auxiliary head, or nobody holds an example.
+            UpdateRefused: a head has another length than the model's.
+        """
+        assert isinstance(problem.parameters, FedAuLearningParameters)
+        is_class = _options(problem).class_label is not None
+        holding = replies_of_targets(self.info.title, problem, replies)
+        # The class's label was every example's, so also those have learnt it who hold none of its examples.
+        asked = {client: replies[client] for client in problem.targets} if is_class else holding
+        heads = [asked[client].vector for client in sorted(asked) if asked[client].values.get("has_head")]
+        if not heads or (not is_class and len(heads) < len(asked)):
+            without = sorted(client for client, reply in asked.items() if not reply.values.get("has_head"))
+            raise MethodFailed(
+                f"Client(s) {', '.join(without)} keep no auxiliary head: they have not trained since the "
+                "federation was prepared, or since something of theirs was forgotten. Choose another method, or "
+                "cancel the request and file it again after a round in which they take part.",
+                retryable=is_class,  # a target of its own does not train while it waits to be forgotten
+            )
+        slots = head_slots(problem.task)
+        for head in heads:
+            check_length(head, size_of(slots))
+        auxiliary = np.mean([head.astype(np.float64) for head in heads], axis=0)
+        own, share = head_in(state.parameters, slots).astype(np.float64), problem.parameters.weight
+        mixed = own - auxiliary if is_class else (1 - share) * own + share * auxiliary
+        parameters = with_head(state.parameters, slots, mixed)
+        findings = {
+            "auxiliary heads used": len(heads),
+            "prepared for": _prepared_for(_options(problem)),
+            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(state.parameters, parameters),
+        }
+        return replace(state.advance(parameters, finished=True), findings=findings)
+
+
+def auxiliary_labels(examples: Examples, num_classes: int, options: AuxiliaryHeadOptions) -> Tensor:
+    """What the auxiliary head learns of each example, shape (n,), int64."""
+    if options.class_label is not None:
+        return torch.full_like(examples.targets, options.class_label)
+    wrong = torch.tensor([_shift(options.seed, str(name), num_classes) for name in examples.ids.tolist()])
+    if options.samples:
+        wrong[torch.from_numpy(~np.isin(examples.ids, sorted(options.samples)))] = 0
+    return (examples.targets + wrong) % num_classes
+
+
+def _shift(seed: int, example_id: str, num_classes: int) -> int:
+    """1 to C − 1, decided by the seed and the example's id: how far the wrong label is from the right one."""
+    digest = hashlib.sha256(f"{seed}:{example_id}".encode()).digest()
+    return 1 + int.from_bytes(digest[:8], "big") % (num_classes - 1)
+
+
+class _TwoHeads(nn.Module):
+    """A model and a second head on the same features; outputs (n, 2C), the model's own first."""
+
+    def __init__(self, build_model: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.model = build_model()
+        _, head = classifier_head(self.model)
+        assert head is not None, "the caller has looked"
+        self.auxiliary = nn.Linear(head.in_features, head.out_features, bias=head.bias is not None)
+        self._features: Tensor | None = None
+        head.register_forward_pre_hook(self._note_features)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = self.model(inputs)
+        return torch.cat([outputs, self.auxiliary(self._features)], dim=1)
+
+    def _note_features(self, _head: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        (self._features,) = inputs
+
+
+class _BothLosses:
+    """CE(head, y) + CE(aux, y_aux) for targets (n, 2); remembers the head's own loss."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._total, self._seen = 0.0, 0
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        classes = self._task.num_classes
+        own = self._task.loss(outputs[:, :classes], targets[:, 0])
+        self._total += own.item() * len(targets)
+        self._seen += len(targets)
+        return own + self._task.loss(outputs[:, classes:], targets[:, 1])
+
+    @property
+    def mean_of_head(self) -> float:
+        return self._total / self._seen
+
+
+@lru_cache(maxsize=16)  # every message is checked against the settings, and a model takes a while to build
+def _unfit(class_label: int | None, settings: TaskSettings) -> tuple[str, ...]:
+    try:
+        task = make_task(settings)
+    except FlowerUnlearningError:
+        return ()  # said elsewhere
+    try:
+        head_slots(task)
+    except MethodFailed as exc:
+        return (f"prepare: fedau-learning: {exc}",)
+    if class_label is not None and class_label >= task.num_classes:
+        return (f"prepare: fedau-learning: the classes are 0 to {task.num_classes - 1}, got {class_label}.",)
+    return ()
+
+
+def _prepared_for(options: AuxiliaryHeadOptions) -> str:
+    clients = f"client(s) {', '.join(sorted(options.clients))}" if options.clients else "every client"
+    if options.class_label is not None:
+        return f"class {options.class_label}"
+    if options.samples:
+        return f"{len(options.samples):,} named sample(s) of {clients}, all together"
+    return f"{clients}, whole"
+
+
+def _options(problem: Problem) -> AuxiliaryHeadOptions:
+    if problem.kept is None:
+        raise MethodFailed(
+            'FedAU during learning needs auxiliary heads: set prepare = "fedau-learning" before training. '
+            "Or choose fedau, which needs no preparation.",
+            retryable=False,
+        )
+    assert isinstance(problem.kept.options, AuxiliaryHeadOptions)
+    return problem.kept.options
+
+
+def _targets(problem: Problem) -> Iterable[Target]:
+    """The problem's targets, as requests would name them."""
+    for client, forget in problem.targets.items():
+        if forget.everything:
+            yield Target(Granularity.CLIENT, client)
+        if forget.sample_ids:
+            yield Target(Granularity.SAMPLE, client, forget.sample_ids)
+        for label in sorted(forget.classes):
+            yield Target(Granularity.CLASS, class_label=label)

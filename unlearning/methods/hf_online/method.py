@@ -1,0 +1,190 @@
+"""HF-online in the federation: forget whole clients by adding vectors that training has carried along.
+
+Source: Qiao et al., "Hessian-Free Online Certified Unlearning", Algorithm 1, with FedAvg's map in the place of a step
+of SGD. The recursion is in `unlearning.certified.federated`, the clients' products in `unlearning.certified.tangents`.
+
+    a_u     client u's vector (d,): θ + a_u is, to first order, the model of a federation without u
+    J_i     the derivative of client i's local training: how its model moves when its start is moved
+
+In every training round the server sends the vectors beside the model, (k, d) for k forgettable clients, each client
+carries them through its local steps and returns J_i a, and the server makes the next vectors of that. A deletion is
+θ + Σ_{u∈U} a_u: no client is asked, nothing is solved. Whoever gets the vectors learns what the model would be without
+each forgettable client; `docs/preparing.md` says who that is.
+"""
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from unlearning.certified import (
+    KeyedNormal,
+    Normal,
+    UnitVectors,
+    certificate,
+    derived_key,
+    forgotten_by_addition,
+    measured_sensitivity,
+    released,
+    unmet_assumptions,
+)
+from unlearning.errors import CheckpointError, ConfigurationError, MethodFailed
+from unlearning.methods.hf_online.lengths import LENGTHS_KEY
+from unlearning.methods.hf_online.options import CarriedVectorOptions
+from unlearning.methods.hf_online.vectors import CarryVectors, kept_vector
+from unlearning.methods.method import (
+    AsksNobody,
+    MethodInfo,
+    MethodParameters,
+    Need,
+    Problem,
+    UnlearningState,
+    relative_change,
+)
+from unlearning.methods.safe_range import OperatorsOnly, Safe
+from unlearning.parameters import Vector, content_hash
+from unlearning.requests import Granularity
+
+
+class HfOnlineParameters(MethodParameters):
+    """How many rounds repair the model, and noise where the federation has no budget: all three of it or none."""
+
+    # They hold up the federation; 10,000 are more than any run here has had.
+    repair_rounds: Annotated[int, Safe(high=100)] = Field(
+        default=0, ge=0, le=10_000, description="recovery rounds at least; they carry the others' vectors on"
+    )
+    # The noise is sensitivity over epsilon: either can drown the model. An epsilon over 1,000 hides nothing.
+    epsilon: Annotated[float | None, OperatorsOnly()] = Field(
+        default=None, ge=1e-6, le=1000, description="of the noise; none without it"
+    )
+    delta: Annotated[float | None, OperatorsOnly()] = Field(default=None, gt=0, lt=1)
+    sensitivity: Annotated[float | None, OperatorsOnly()] = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description="‖unlearned − retrained‖ that the noise hides, as measured elsewhere",
+    )
+
+    @model_validator(mode="after")
+    def _all_or_none(self) -> "HfOnlineParameters":
+        given = {self.epsilon is None, self.delta is None, self.sensitivity is None}
+        if len(given) > 1:
+            raise ValueError("noise needs epsilon, delta and sensitivity; give all three or none")
+        return self
+
+
+class HfOnline(AsksNobody):
+    """Deletion by vector addition; the server does everything in `begin`."""
+
+    Parameters: type[MethodParameters] = HfOnlineParameters
+    info = MethodInfo(
+        name="hf-online",
+        title="HF-online",
+        source="Qiao et al., Hessian-Free Online Certified Unlearning, Algorithm 1; carried through FedAvg",
+        granularities=frozenset({Granularity.CLIENT}),
+        several_at_once=True,
+        needs=frozenset({Need.PREPARATION}),
+        remark=(
+            "asks no client, but with k forgettable clients every training message is 1 + k times as large, both ways, "
+            "and local training of a convolutional network takes 1.5 to 3 times itself longer for each"
+        ),
+        preparation=CarryVectors(),
+    )
+
+    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+        """θ + Σ a_u, with noise where it is asked for.
+
+        Raises:
+            MethodFailed: the federation was not prepared, or no whole vector of a client is kept or can be read.
+        """
+        own, options = problem.parameters, _options(problem)
+        assert isinstance(own, HfOnlineParameters)
+        if own.epsilon is not None and options.sigma is not None:
+            raise MethodFailed(
+                "This federation's noise and budget are set in prepare. Leave epsilon, delta and sensitivity out of "
+                "the request.",
+                retryable=False,
+            )
+        vectors = _vectors_of(problem, parameters)
+        moved = forgotten_by_addition(parameters, vectors, vectors.units)
+        findings: dict[str, Any] = {
+            "clients forgotten by addition of their vectors": ", ".join(vectors.units),
+            "clients asked": 0,
+            **_kept_size(problem),
+            "‖Σ a_u‖": float(np.linalg.norm(vectors.vectors.astype(np.float64).sum(axis=0))),
+            "weights of the retraining it approximates": str(options.weighting),
+            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(parameters, moved),
+        }
+        if options.sigma is not None:
+            moved = released(moved, options.sigma, _noise_of(problem, moved, options.sigma))
+            findings |= {"noise": "Gaussian, of the σ that is set in prepare", "σ": options.sigma}
+        elif own.epsilon is None or own.delta is None or own.sensitivity is None:
+            findings["noise"] = "none, and no (ε, δ) is claimed"
+        else:
+            made = certificate(
+                epsilon=own.epsilon,
+                delta=own.delta,
+                sensitivity=measured_sensitivity(own.sensitivity, "given with the request"),
+                unmet=unmet_assumptions(problem.task, problem.training.weight_decay),
+            )
+            moved = released(moved, made.sigma, _noise_of(problem, moved, made.sigma))
+            findings |= {"noise": made.statement, "σ": made.sigma, "ε": own.epsilon, "δ": own.delta}
+        return replace(UnlearningState(parameters=moved, finished=True), findings=findings)
+
+
+def _noise_of(problem: Problem, clean: Vector, sigma: float) -> Normal:
+    """What the noise on `clean` is drawn from; the run's seed is known to every client, who could subtract it.
+
+    The request's key, the model before noise and σ decide: the same release done again after a crash, after a restore
+    or in a replay is the same, and no two others share their noise (of one model with two σ the difference would
+    tell the model).
+    """
+    if problem.noise_key is None:
+        return np.random.default_rng()
+    return KeyedNormal(derived_key(problem.noise_key, "hf-online", content_hash(clean), float(sigma).hex()))
+
+
+def _options(problem: Problem) -> CarriedVectorOptions:
+    if problem.kept is None:
+        raise MethodFailed(
+            'HF-online needs vectors that were carried in training: set prepare = "hf-online" before the first '
+            "round. Choose another method.",
+            retryable=False,
+        )
+    options: Any = problem.kept.options
+    assert isinstance(options, CarriedVectorOptions)
+    return options
+
+
+def _kept_size(problem: Problem) -> dict[str, int]:
+    options, kept = _options(problem), problem.kept
+    assert kept is not None, "its options were there"
+    return {
+        "clients that may be forgotten so": sum(
+            options.has(client) for client in kept.store.list_keys() if client != LENGTHS_KEY
+        ),
+        "size of the kept vectors in bytes": kept.store.num_bytes(),
+    }
+
+
+def _vectors_of(problem: Problem, parameters: Vector) -> UnitVectors:
+    """The targets' vectors; zero for one that never took part."""
+    options = _options(problem)
+    assert problem.kept is not None, "its options were there"
+    vectors: dict[str, Vector] = {}
+    for client in sorted(problem.targets):
+        store = problem.kept.store
+        never_trained = not store.rounds(client) and not problem.num_examples.get(client)
+        try:
+            vector = np.zeros_like(parameters) if never_trained else kept_vector(options, store, client)
+        except (CheckpointError, ConfigurationError) as exc:
+            raise MethodFailed(str(exc), retryable=False) from exc
+        if vector is None:
+            raise MethodFailed(
+                f"No whole vector of client {client} is kept: it took part when it was not among those that may be "
+                "forgotten, some of its samples were forgotten, or the files are gone. Choose another method.",
+                retryable=False,
+            )
+        vectors[client] = vector
+    return UnitVectors(tuple(vectors), np.stack(list(vectors.values())))

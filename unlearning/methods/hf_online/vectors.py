@@ -1,0 +1,316 @@
+"""Vectors of whole clients, carried through every training round: what HF-online is prepared by.
+
+    a_u     client u's vector (d,), see `unlearning.certified.federated`
+    J_i     the derivative of client i's local training: how its model moves when its start is moved
+
+    server → client i     the model, and the vectors of the k clients that may be forgotten (k, d)
+    client i → server     its local model, and J_i a for each of them (k, d)
+    server keeps          each vector after the round, and that of the round before
+
+Client u's own part in its vector needs no derivative: it is its local model beside the average. The first round
+sends no vector, for all are zero; a client that joins later begins with a vector of zeros, which is exact.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import cast
+
+import numpy as np
+
+from unlearning.certified import (
+    check_memory,
+    feature_norm,
+    train_with_tangents,
+    vector_after_round,
+    vector_bytes,
+)
+from unlearning.certified.tangents import Weights
+from unlearning.certified.vector_store import decoded, encoded
+from unlearning.errors import (
+    ConfigurationError,
+    DataError,
+    FlowerUnlearningError,
+    NumericalError,
+    StoreFull,
+    UpdateRefused,
+)
+from unlearning.methods.hf_online.lengths import (
+    LENGTHS_KEY,
+    WORK,
+    KeptRounds,
+    extended,
+    has_trained,
+    rounds_of,
+    work_of,
+)
+from unlearning.methods.hf_online.options import GIB, CarriedVectorOptions
+from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation, PreparationOptions
+from unlearning.parameters import Vector
+from unlearning.requests import Exclusions, Target
+from unlearning.stores import Arrays, Store, keep_newest, newest
+from unlearning.tasks.loading import make_task
+from unlearning.tasks.settings import TaskSettings
+from unlearning.training import Trained, TrainingSettings, build
+
+VECTORS = "vectors"
+_VECTOR, _SEALED, _LOST = "vector", "sealed", "lost"
+
+
+class CarryVectors(Preparation):
+    """The server keeps a vector for each forgettable client, and clients carry all of them through training.
+
+    Of a client that took part while it had no vector, or of which samples were forgotten, a mark is kept
+    instead: a vector that begins in the middle would forget a part only.
+    """
+
+    Options = CarriedVectorOptions
+    from_the_start = True
+    replaces_training = True
+    keeps_the_model = True
+    keeps = "the server the last two vectors of each forgettable client, each as large as the model"
+
+    def send(self, options: PreparationOptions, number: int, store: Store, forgotten: Exclusions) -> Arrays:
+        """The vectors (k, d) in the order of client ids, which are not told.
+
+        Raises:
+            ConfigurationError: the key file cannot be used.
+        """
+        assert isinstance(options, CarriedVectorOptions)
+        vectors = list(_known(options, number, store, forgotten).values())
+        return {VECTORS: np.stack(vectors)} if vectors else {}
+
+    def train(
+        self, options: PreparationOptions, work: LocalRound, ordinary: Callable[[], Trained]
+    ) -> Trained:
+        """Ordinary training to the bit, and J_i a for each vector.
+
+        Raises:
+            DataError: an input is larger than the declared `feature_norm`.
+        """
+        assert isinstance(options, CarriedVectorOptions)
+        if options.feature_norm:
+            _check_features(work, options.feature_norm)
+        work.returns[WORK] = work_of(work.examples, work.training, options.feature_norm)
+        vectors = work.arrays.get(VECTORS)
+        if vectors is None:
+            return ordinary()
+        trained, work.returns[VECTORS] = train_with_tangents(
+            work.task, work.model, work.examples, work.training, vectors
+        )
+        return trained
+
+    def check(self, options: PreparationOptions, sent: Arrays, returned: Arrays) -> None:
+        """As many vectors as were sent, of the same type, all finite.
+
+        Raises:
+            UpdateRefused: they are not.
+        """
+        expected, found = sent[VECTORS], returned.get(VECTORS)
+        if found is None or found.shape != expected.shape or found.dtype != expected.dtype:
+            got = "none" if found is None else f"an array {found.shape} of {found.dtype}"
+            raise UpdateRefused(
+                f"It was sent {len(expected)} vectors for hf-online, shape {expected.shape} of {expected.dtype}, "
+                f"and returned {got}. Check that it runs the same version and settings."
+            )
+        if not np.isfinite(found).all():
+            raise UpdateRefused("A vector that it returned for hf-online is not finite.")
+
+    def keep(self, options: PreparationOptions, done: FederatedRound, store: Store) -> None:
+        """Each vector after the round.
+
+        Raises:
+            ConfigurationError: the key file cannot be used.
+            StoreFull: a client more has come than there is room for.
+        """
+        assert isinstance(options, CarriedVectorOptions)
+        key = options.key()
+        earlier = _records(store, key, before=done.number)
+        had_trained = has_trained(earlier, done.number)
+        for client in sorted({*_clients(store), *done.models}):
+            is_lost = client in had_trained and newest(store, client, before=done.number) is None
+            if is_lost or not options.has(client):
+                _mark_lost(store, client, done.number)
+        known = _known(options, done.number, store, done.forgotten)
+        text = extended(earlier, done, known, options)
+        content = np.frombuffer(text.encode(), dtype=np.uint8)
+        keep_newest(store, LENGTHS_KEY, done.number, _entry(cast(Vector, content), LENGTHS_KEY, key))
+        new = [c for c in sorted(done.models) if newest(store, c, before=done.number + 1) is None]
+        needed = (len(known) + len(new)) * done.before.nbytes
+        if needed > options.max_gib * GIB:
+            raise StoreFull(
+                f"With client(s) {', '.join(new)} the vectors would take {needed / GIB:.3g} GiB; max_gib allows "
+                f"{options.max_gib:g}. Name who may be forgotten (clients=…), or give more room, and train anew."
+            )
+        rows = {unit: row for row, unit in enumerate(known)}
+        nothing = np.zeros_like(done.before)
+        for unit in sorted({*known, *new}):
+            carried = {
+                client: done.arrays[client][VECTORS][rows[unit]] if unit in rows else nothing
+                for client in done.models
+            }
+            vector = vector_after_round(
+                known.get(unit, nothing),
+                carried,
+                done.models,
+                unit=unit,
+                before=done.before,
+                after=done.after,
+                weighting=options.weighting,
+            )
+            keep_newest(store, unit, done.number, _entry(vector, unit, key))
+
+    def problems(self, options: PreparationOptions, settings: TaskSettings) -> list[str]:
+        """The vectors must have room, and the model a derivative."""
+        assert isinstance(options, CarriedVectorOptions)
+        return list(_unfit(len(options.clients) or settings.num_clients, options.max_gib, settings))
+
+    def training_problems(self, options: PreparationOptions, training: TrainingSettings) -> list[str]:
+        """Vectors are carried through SGD only, with or without momentum."""
+        if training.optimizer == "sgd":
+            return []
+        return [
+            f"prepare: hf-online carries vectors through SGD (momentum and weight decay included), whose steps "
+            f"have a derivative in closed form; the optimizer is {training.optimizer!r}. Set optimizer to sgd."
+        ]
+
+    def erase(
+        self,
+        options: PreparationOptions,
+        store: Store,
+        forgotten: Exclusions,
+        *,
+        until: int,
+        rewritten: bool,
+    ) -> bool:
+        """A forgotten client's vector goes; one of which samples are forgotten has a mark in its place.
+
+        The others' vectors stay: what a deletion changes in them is of second order.
+        """
+        for client in _clients(store):
+            if forgotten.is_forgotten(client):
+                store.erase(client)
+            elif forgotten.of(client) and store.rounds(client):
+                _mark_lost(store, client, store.rounds(client)[-1])
+        return not forgotten.classes
+
+    def survives(self, method: str) -> bool:
+        """Vectors follow the model through their own deletions and through training, and nothing else.
+
+        What another method does to the model has a derivative that is not carried; retraining starts anew.
+        """
+        return method in {"hf-online", "natural"}
+
+    def refusal(self, options: PreparationOptions, target: Target) -> str:
+        """Only clients that were named before training can be forgotten."""
+        assert isinstance(options, CarriedVectorOptions)
+        if target.client_id is None or options.has(target.client_id):
+            return ""
+        named = ",".join(sorted({*options.clients, target.client_id}))
+        return (
+            f"vectors are carried for client(s) {', '.join(sorted(options.clients))} only. That would need "
+            f'prepare = "hf-online clients={named}" from before the first round.'
+        )
+
+
+def kept_vector(options: CarriedVectorOptions, store: Store, client: str) -> Vector | None:
+    """The client's newest vector (d,); None where there is none, or a mark in its place.
+
+    Raises:
+        CheckpointError: it cannot be read, or not with this key.
+        ConfigurationError: the key file cannot be used.
+    """
+    found = newest(store, client)
+    if found is None or _LOST in found[1]:
+        return None
+    return _opened(found[1], client, options.key())
+
+
+def kept_rounds(options: CarriedVectorOptions, store: Store) -> KeptRounds:
+    """The records of all rounds so far.
+
+    Raises:
+        CheckpointError: they cannot be read, or not with this key.
+        ConfigurationError: the key file cannot be used.
+    """
+    return rounds_of(_records(store, options.key()))
+
+
+def _records(store: Store, key: bytes | None, *, before: int | None = None) -> str:
+    """The text of all rounds' records (before a round); empty where there is none."""
+    found = newest(store, LENGTHS_KEY, before=before)
+    return "" if found is None else _opened(found[1], LENGTHS_KEY, key).tobytes().decode()
+
+
+def _check_features(work: LocalRound, limit: float) -> None:
+    found = feature_norm(work.examples)
+    if found > limit * (
+        1 + 1e-6
+    ):  # a limit that was taken from these very data must not fail by its last digit
+        raise DataError(
+            f"Client {work.client_id} has an input with ‖(x, 1)‖ = {found:.4g}, and the federation has declared "
+            f"feature_norm={limit:g}, on which its certificates rest. Scale the inputs, or declare more."
+        )
+
+
+def _clients(store: Store) -> list[str]:
+    """The clients of which something is kept."""
+    return [key for key in store.list_keys() if key != LENGTHS_KEY]
+
+
+def _known(
+    options: CarriedVectorOptions, number: int, store: Store, forgotten: Exclusions
+) -> Mapping[str, Vector]:
+    """The vectors with which the round `number` begins, in the order of client ids."""
+    return dict(_each_known(options, number, store, forgotten))
+
+
+def _each_known(
+    options: CarriedVectorOptions, number: int, store: Store, forgotten: Exclusions
+) -> Iterator[tuple[str, Vector]]:
+    key = options.key()
+    for client in _clients(store):
+        found = newest(store, client, before=number)
+        if found is None or _LOST in found[1] or not options.has(client) or forgotten.is_forgotten(client):
+            continue
+        yield client, _opened(found[1], client, key)
+
+
+def _mark_lost(store: Store, client: str, number: int) -> None:
+    """Put a mark in the place of whatever is kept of the client; done twice it changes nothing."""
+    found = newest(store, client, before=number + 1)
+    if found is not None and _LOST in found[1]:
+        number = found[0]
+    else:
+        store.save(client, number, {_LOST: np.array(1)})
+    store.erase_rounds(client, until=number - 1)
+
+
+def _entry(vector: Vector, client: str, key: bytes | None) -> Arrays:
+    if key is None:
+        return {_VECTOR: vector}
+    return {_SEALED: np.frombuffer(encoded(vector, client, key), dtype=np.uint8)}
+
+
+def _opened(entry: Arrays, client: str, key: bytes | None) -> Vector:
+    """The vector of an entry; one from before a key was given is plain."""
+    if _SEALED not in entry:
+        return cast(Vector, entry[_VECTOR])
+    return decoded(entry[_SEALED].tobytes(), client, key)
+
+
+@lru_cache(maxsize=16)  # every message is checked against the settings, and a model takes a while to build
+def _unfit(num_units: int, max_gib: float, settings: TaskSettings) -> tuple[str, ...]:
+    try:
+        task = make_task(settings)
+    except FlowerUnlearningError:
+        return ()  # said elsewhere
+    try:
+        dimension = Weights(build(task, seed=0)).dimension
+        needed = vector_bytes(dimension=dimension, num_units=num_units, dtype=task.dtype)
+        check_memory(needed, int(max_gib * GIB), num_units)
+    except NumericalError as exc:
+        return (f"prepare: hf-online: {exc}",)
+    except ConfigurationError as exc:
+        advice = "In a federation: name them with clients=…, or raise max_gib."
+        return tuple(f"prepare: hf-online: {problem} {advice}" for problem in exc.problems)
+    return ()

@@ -1,0 +1,231 @@
+"""SISA: train shards of clients apart, forget by training one shard again from before the data came in.
+
+Source: Bourtoule et al., "Machine Unlearning", IEEE S&P 2021 (sharded, isolated, sliced, aggregated training),
+with clients in place of data points.
+
+    S  shards, each a model of its own     R  slices of each shard     θ_s  the model of shard s
+
+Every client belongs to one shard and one slice. The clients of slice r take part from round r · slice_rounds + 1
+on. Each round is FedAvg within each shard; the server keeps θ_s as it was before each slice. The prediction is
+the shards' vote (`unlearning.tasks.ensemble`).
+
+To forget something of a client, its shard alone goes back to the last kept model from before the client first
+took part, and the rounds since are done again without what is forgotten: with the same clients, settings and seeds.
+So the result is what training without it would have given, to the bit where the same clients answer in each
+round. Within a client there are no slices: its samples are forgotten by going back to before it took part.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from unlearning.errors import DataError, MethodFailed
+from unlearning.methods.method import (
+    ClientSite,
+    Instruction,
+    Kept,
+    MethodInfo,
+    MethodParameters,
+    Need,
+    Problem,
+    Reply,
+    UnlearningState,
+)
+from unlearning.methods.sisa.history import (
+    ShardLog,
+    copy_models,
+    model_before,
+    model_key,
+    read_log,
+    rewrite_log,
+)
+from unlearning.methods.sisa.sharding import Sharding, ShardingOptions
+from unlearning.parameters import Vector, check_length, weighted_mean
+from unlearning.requests import NOTHING, Granularity
+from unlearning.stores import Store
+from unlearning.tasks.ensemble import part
+from unlearning.training import local_seed, train
+
+
+class Sisa:
+    """Train the touched shards again.
+
+    values: `pending`, by shard the rounds still to be done again; `done`, by shard the last round that was.
+    """
+
+    Parameters: type[MethodParameters] = MethodParameters
+    info = MethodInfo(
+        name="sisa",
+        title="SISA",
+        source="Bourtoule et al., Machine Unlearning, IEEE S&P 2021; shards of clients",
+        granularities=frozenset(Granularity),
+        several_at_once=True,
+        needs=frozenset({Need.RETAINED_ONLINE, Need.PREPARATION}),
+        remark="exact, by training again one shard instead of all; a class concerns every shard",
+        replies_are_updates=False,
+        replies_have_any_length=True,
+        asks_everyone=True,
+        preparation=Sharding(),
+    )
+
+    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+        """The touched shards as they were before they learnt what is forgotten.
+
+        Raises:
+            MethodFailed: the federation was not prepared, or no shard has learnt anything of the target.
+        """
+        kept, options = _kept(problem)
+        vector, pending, done = parameters.copy(), {}, {}
+        for shard in range(options.shards):
+            log = read_log(kept.store, shard)
+            learnt = [first for client, first in log.since.items() if _forgets(problem, client)]
+            if not learnt:
+                copy_models(kept.store, shard, into=kept.next_store)
+                rewrite_log(kept.store, shard, log, into=kept.next_store)
+                continue
+            start = _start(kept.store, shard, min(learnt))
+            stays = log.without({c for c, forget in problem.targets.items() if forget.everything})
+            again = [
+                n for n in log.rounds if n >= start and any(first <= n for first in stays.since.values())
+            ]
+            earlier = [n for n in log.rounds if n < start]
+            vector[part(vector, shard, options.shards)] = model_before(kept.store, shard, start)
+            vector[shard] = 1 if earlier else 0
+            copy_models(kept.store, shard, into=kept.next_store, until=start)
+            rewritten = ShardLog(rounds=(*earlier, *again), since=stays.since)
+            rewrite_log(kept.store, shard, rewritten, into=kept.next_store)
+            pending[str(shard)], done[str(shard)] = again, start - 1
+        if not pending:
+            raise MethodFailed(
+                "No shard was trained on what is to be forgotten; there is nothing to unlearn.",
+                retryable=False,
+            )
+        state = UnlearningState(parameters=vector, values={"pending": pending, "done": done})
+        return replace(
+            state,
+            finished=not any(pending.values()),
+            findings={
+                "shards trained again": ", ".join(pending),
+                "shards in all": options.shards,
+                "rounds done again": max(len(rounds) for rounds in pending.values()),
+                "size of the kept shard models in bytes": kept.store.num_bytes(),
+            },
+        )
+
+    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+        """In each shard those that took part in its next round and stay, with the seeds that they had in it."""
+        kept, options = _kept(problem)
+        partial = {client for client, forget in problem.targets.items() if not forget.everything}
+        present = sorted({*problem.retained, *partial})
+        instructions: dict[str, Instruction] = {}
+        for name, rounds in state.values["pending"].items():
+            if not rounds:
+                continue
+            shard, number = int(name), rounds[0]
+            since = read_log(kept.store, shard).since
+            model = state.parameters[part(state.parameters, shard, options.shards)]
+            training = problem.schedule(number)
+            for client in present:
+                if options.place(client)[0] == shard and since.get(client, math.inf) <= number:
+                    instructions[client] = Instruction(
+                        operation="train",
+                        model=model,
+                        training=training,
+                        forget=problem.targets.get(client, NOTHING),
+                        values={"seed": local_seed(training.seed, client, number)},
+                    )
+        return instructions
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """One round of the shard model (d,) on what is retained; the answer is the model.
+
+        Raises:
+            DataError: the model is no ensemble.
+        """
+        if site.task.shard is None:
+            raise DataError("SISA trains an ensemble of shards, and the model here is a single one.")
+        if len(site.retain) == 0:
+            return Reply(vector=instruction.model, num_examples=0)
+        training = replace(instruction.training, seed=int(instruction.values["seed"]))
+        trained = train(site.task.shard, instruction.model, site.retain, training)
+        return Reply(
+            vector=trained.parameters, num_examples=trained.num_examples, metrics={"loss": trained.loss}
+        )
+
+    def aggregate(
+        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+    ) -> UnlearningState:
+        """One round further in each touched shard; what the shard was before a slice is kept anew.
+
+        Raises:
+            MethodFailed: nobody of a shard answered.
+            UpdateRefused: a model has another length than a shard's.
+        """
+        kept, options = _kept(problem)
+        vector, pending, done = state.parameters.copy(), {}, dict(state.values["done"])
+        for name, rounds in state.values["pending"].items():
+            pending[name] = rounds[1:]
+            if not rounds:
+                continue
+            shard, number = int(name), rounds[0]
+            where = part(vector, shard, options.shards)
+            own = {client: reply for client, reply in replies.items() if options.place(client)[0] == shard}
+            if not own:
+                raise MethodFailed(
+                    f"No client of shard {shard} answered; its round {number} cannot be done again. Bring one of "
+                    f"them online: {', '.join(sorted(read_log(kept.next_store, shard).since))}.",
+                    retryable=True,
+                )
+            marks = [n for n in kept.store.rounds(model_key(shard)) if n > done[name]]
+            _keep(kept, shard, [n for n in marks if n <= number], vector[where])
+            models = {c: (reply.num_examples, reply.vector) for c, reply in own.items() if reply.num_examples}
+            for _, model in models.values():
+                check_length(model, vector[where].size)
+            if models:
+                vector[where] = weighted_mean(models)
+                vector[shard] = 1
+            if not pending[name]:
+                _keep(kept, shard, [n for n in marks if n > number], vector[where])
+            done[name] = number
+        state = state.advance(vector, finished=not any(pending.values()))
+        return replace(state, values={"pending": pending, "done": done})
+
+
+def _keep(kept: Kept, shard: int, numbers: list[int], model: Vector) -> None:
+    for number in numbers:
+        kept.next_store.save(model_key(shard), number, {"parameters": np.array(model)})
+
+
+def _start(store: Store, shard: int, first: int) -> int:
+    """The last round that the shard's model is kept of from before the round `first`'s training.
+
+    Raises:
+        MethodFailed: there is none.
+    """
+    numbers = [number for number in store.rounds(model_key(shard)) if number <= first]
+    if not numbers:
+        raise MethodFailed(
+            f"No model of shard {shard} from before round {first} is kept; use retrain.", retryable=False
+        )
+    return numbers[-1]
+
+
+def _forgets(problem: Problem, client: str) -> bool:
+    """Whether something of this client is forgotten; of a class everybody may have had examples, online or not."""
+    has_class = any(forget.classes for forget in problem.targets.values())
+    return has_class or bool(problem.targets.get(client, NOTHING))
+
+
+def _kept(problem: Problem) -> tuple[Kept, ShardingOptions]:
+    if problem.kept is None:
+        raise MethodFailed(
+            "SISA needs a federation that was trained in shards: set prepare = "
+            '"sisa shards=4" before the first round. Choose another method.',
+            retryable=False,
+        )
+    options: Any = problem.kept.options
+    assert isinstance(options, ShardingOptions)
+    return problem.kept, options

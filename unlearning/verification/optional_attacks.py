@@ -1,0 +1,152 @@
+"""The attacks that run where the settings ask for them: LiRA, and MIA-U with classifiers.
+
+LiRA asks whether a margin (the log-odds of the true class) is that of shadow models that were trained with the
+example, or without.
+MIA-U's classifiers learn from one half of the forgotten and of the test examples how a deletion changes
+posteriors, and are judged on the other half. In the paper they learn from shadow models of which examples
+were deleted; a live federation would have to unlearn on each of its shadow federations for that. Learning
+from examples that truly were deleted gives the attacker more than it could have: a finding near one half is
+the stronger.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unlearning.errors import DataError
+from unlearning.verification.attack_result import AttackFigure, Labels, Values, class_weights, compared, need
+from unlearning.verification.lira import offline_scores, online_scores
+from unlearning.verification.mia_u import Construction, judged
+from unlearning.verification.observations import Observations, Outputs
+from unlearning.verification.shadow_models import ENOUGH_FOR_OWN_VARIANCES, ShadowFits, joined_fits
+
+LIRA_ONLINE, LIRA_OFFLINE = "lira-online", "lira-offline"
+LEARNT_MIA_U = {construction: f"mia-u-learnt-{construction}" for construction in Construction}
+ATTACKS_ON_DEMAND = (LIRA_ONLINE, LIRA_OFFLINE, *LEARNT_MIA_U.values())
+"""These cost shadow federations, or seconds a measurement, and run where the settings say so."""
+
+MOST_LEARNT = 2_000
+"""Of a side; more are subsampled before a classifier learns from half of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Posteriors (k, classes) of the same k examples before and after, and their classes (k,)."""
+
+    before: Values
+    after: Values
+    labels: Labels | None
+
+    def at(self, which: NDArray[np.intp]) -> "Change":
+        """Those at these positions."""
+        labels = None if self.labels is None else self.labels[which]
+        return Change(self.before[which], self.after[which], labels)
+
+
+def changes_of(present: Mapping[str, Observations], before: Mapping[str, Outputs]) -> dict[str, Change]:
+    """The pairs of posteriors of the `test` and the `forgotten` data.
+
+    before: posteriors of the model before the deletion, by the same names.
+
+    Raises:
+        DataError: a set was not measured before and after.
+    """
+    need(present, "test", "forgotten")
+    changes = {}
+    for name in ("test", "forgotten"):
+        older, newer = before.get(name), present[name].outputs
+        if older is None or newer is None:
+            raise DataError(f"the {name} data's posteriors before and after were not both reported")
+        _, first, second = np.intersect1d(older.handles, newer.handles, return_indices=True)
+        if not len(first):
+            raise DataError(f"no sampled example of the {name} data was measured before and after")
+        details = present[name].details
+        changes[name] = Change(
+            older.posteriors[first].astype(np.float64),
+            newer.posteriors[second].astype(np.float64),
+            None if details is None else details.labels[second],
+        )
+    return changes
+
+
+def learnt_mia_u(
+    present: Mapping[str, Observations], before: Mapping[str, Outputs] | None, seed: int
+) -> dict[str, AttackFigure]:
+    """MIA-U by every construction of features, each with a classifier; nothing where there is no model before.
+
+    Only examples of classes that both sides have take part; test examples are weighted in learning too.
+
+    Raises:
+        DataError: as for `changes_of`, or a side has fewer than four examples.
+    """
+    if before is None:
+        return {}
+    changes = changes_of(present, before)
+    generator = np.random.default_rng(seed)
+    forgotten, test = (
+        change.at(generator.permutation(len(change.before))[:MOST_LEARNT])
+        for change in (changes["forgotten"], changes["test"])
+    )
+    if forgotten.labels is None or test.labels is None:
+        raise DataError("it needs the examples' classes, which were not reported")
+    mixed = np.isin(forgotten.labels, test.labels), np.isin(test.labels, forgotten.labels)
+    weights = class_weights(forgotten.labels[mixed[0]], test.labels[mixed[1]])
+    forgotten, test = forgotten.at(np.flatnonzero(mixed[0])), test.at(np.flatnonzero(mixed[1]))
+    figures = {}
+    for construction, name in LEARNT_MIA_U.items():
+        mine, theirs = judged(
+            (forgotten.before, forgotten.after),
+            (test.before, test.after),
+            construction,
+            seed=seed,
+            weights=weights,
+        )
+        figures[name] = compared(
+            (mine.scores, forgotten.at(mine.positions).labels),
+            (theirs.scores, test.at(theirs.positions).labels),
+            seed,
+            AttackFigure(),
+        )
+    return figures
+
+
+def lira_figures(
+    present: Mapping[str, Observations], fits: Mapping[str, ShadowFits], seed: int
+) -> dict[str, AttackFigure]:
+    """LiRA, online and offline, from the margins of the attacked model and what shadow models say.
+
+    Raises:
+        DataError: a set was not measured by the shadow models too, or shadows are too few.
+    """
+    need(present, "test", "forgotten")
+    found, targets, labels = [], [], []
+    for name in ("forgotten", "test"):
+        observations = present[name]
+        if observations.outputs is None or name not in fits:
+            raise DataError(f"the shadow models were not asked about the {name} data that was measured")
+        if observations.margins is None:
+            raise DataError(
+                f"no margins of the {name} data were reported; a client that runs an earlier version sends none"
+            )
+        _, first, second = np.intersect1d(
+            fits[name].handles, observations.outputs.handles, return_indices=True
+        )
+        if not len(first):
+            raise DataError(f"no sampled example of the {name} data was measured by shadow models too")
+        found.append(fits[name].select(first))
+        targets.append(observations.margins[second])
+        labels.append(None if observations.details is None else observations.details.labels[second])
+    every, target = joined_fits(found), np.concatenate(targets)
+    shadows = every.inside.counts + every.outside.counts
+    is_global = bool(shadows.min() < ENOUGH_FOR_OWN_VARIANCES)
+    scores = {
+        LIRA_ONLINE: online_scores(target, every.inside, every.outside, global_variance=is_global),
+        LIRA_OFFLINE: offline_scores(target, every.outside, global_variance=is_global),
+    }
+    figures = {}
+    for name, values in scores.items():
+        mine, theirs = np.split(values, [len(targets[0])])
+        figures[name] = compared((mine, labels[0]), (theirs, labels[1]), seed, AttackFigure())
+    return figures

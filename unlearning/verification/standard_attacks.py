@@ -1,0 +1,177 @@
+"""Every attack that a live federation can run, on what clients and server observed, with intervals.
+
+The positives are the forgotten examples, the negatives test examples, which were never trained on: an AUC
+of 0.5 says that the attack cannot tell them apart. Test examples are weighted so that the classes are as
+frequent among them as among the forgotten; otherwise a client with rare classes would stand out without
+having been trained on. What an attack learns, it learns from retained (members) and test examples.
+"""
+
+from collections.abc import Callable, Mapping
+from logging import getLogger
+
+import numpy as np
+
+from unlearning.errors import DataError
+from unlearning.verification.attack_result import AttackFigure as AttackFigure  # others have it from here
+from unlearning.verification.attack_result import Labels, Values, compared, need
+from unlearning.verification.discrimination import Estimate, share
+from unlearning.verification.membership_inference import confidence_attack
+from unlearning.verification.mia_u import distances
+from unlearning.verification.observations import Details, Observations, Outputs
+from unlearning.verification.optional_attacks import changes_of, learnt_mia_u, lira_figures
+from unlearning.verification.shadow_models import ShadowFits
+from unlearning.verification.thresholds import (
+    CONFIDENCE_THRESHOLD,
+    CORRECTNESS,
+    ENTROPY,
+    MODIFIED_ENTROPY,
+    Scored,
+    correctness_attack,
+    threshold_attack,
+)
+
+_log = getLogger(__name__)
+
+YEOM, CONFIDENCE = "yeom", "confidence"
+MIA_U = "mia-u-euclidean"
+ATTACKS = (YEOM, CONFIDENCE, CORRECTNESS, CONFIDENCE_THRESHOLD, ENTROPY, MODIFIED_ENTROPY, MIA_U)
+"""Those that run at every measurement; `attacks_on_demand` has the others."""
+
+
+def attack_figures(
+    present: Mapping[str, Observations],
+    *,
+    mean_training_loss: float | None,
+    outputs_before: Mapping[str, Outputs] | None,
+    seed: int,
+    shadow_fits: Mapping[str, ShadowFits] | None = None,
+    learns_change: bool = False,
+) -> tuple[dict[str, AttackFigure], list[str]]:
+    """Every attack that `present` (by `test`, `retained`, `forgotten`) allows, and why the others do not run.
+
+    mean_training_loss: the threshold of Yeom's attack.
+    outputs_before: posteriors of the model before the deletion, by `test` and `forgotten`; None where this
+        measurement is of that model itself.
+    shadow_fits: what shadow models say of examples, by `test` and `forgotten`; None where there are none.
+    learns_change: MIA-U with classifiers too (`attacks_on_demand`).
+    """
+    attacks: dict[str, Callable[[], dict[str, AttackFigure]]] = {
+        "Yeom's attack": lambda: _yeom(present, mean_training_loss, seed),
+        "confidence attack": lambda: _confidence(present, seed),
+        "threshold attacks": lambda: _thresholds(present, seed),
+        "MIA-U": lambda: _mia_u(present, outputs_before, seed),
+    }
+    if learns_change:
+        attacks["MIA-U with classifiers"] = lambda: learnt_mia_u(present, outputs_before, seed)
+    if shadow_fits is not None:
+        attacks["LiRA"] = lambda: lira_figures(present, shadow_fits, seed)
+    figures: dict[str, AttackFigure] = {}
+    notes: list[str] = []
+    for title, run in attacks.items():
+        try:
+            figures |= run()
+        except DataError as exc:
+            notes.append(f"{title}: {exc}")
+        except Exception as exc:  # noqa: BLE001 - the figures are the clients', and a deletion does not wait for an attack
+            _log.exception("%s cannot be computed", title)
+            notes.append(f"{title}: it cannot be computed of what was observed ({type(exc).__name__})")
+    return figures, notes
+
+
+def _yeom(present: Mapping[str, Observations], threshold: float | None, seed: int) -> dict[str, AttackFigure]:
+    need(present, "retained", "forgotten")
+    if threshold is None:
+        raise DataError("there is no finite mean training loss to compare with")
+    losses = present["forgotten"].losses
+    if np.isnan(losses).any():
+        raise DataError(f"{int(np.isnan(losses).sum()):,} of {len(losses):,} forgotten losses are no numbers")
+    called = share(losses <= threshold)
+    return {YEOM: _ranked(present, lambda observations: -observations.losses, seed, called=called)}
+
+
+def _confidence(present: Mapping[str, Observations], seed: int) -> dict[str, AttackFigure]:
+    need(present, "retained", "test", "forgotten")
+    forgotten = present["forgotten"].confidences
+    result = confidence_attack(
+        present["retained"].confidences, present["test"].confidences, forgotten, seed=seed
+    )
+    # the SVM learnt from these very test examples, so an AUC on them would flatter it
+    figure = AttackFigure(
+        called=share(np.arange(len(forgotten)) < round(result.score * len(forgotten))),
+        balanced_accuracy=result.balanced_accuracy,
+        num_forgotten=len(forgotten),
+        num_test=len(present["test"].confidences),
+    )
+    return {CONFIDENCE: figure}
+
+
+def _thresholds(present: Mapping[str, Observations], seed: int) -> dict[str, AttackFigure]:
+    need(present, "retained", "test", "forgotten")
+    sides = [present[name] for name in ("retained", "test", "forgotten")]
+    if any(observations.details is None for observations in sides):
+        raise DataError("they need the details of a classification, which were not reported")
+    figures = {}
+    for name, score in _SCORES.items():
+        if name == CORRECTNESS:
+            result = correctness_attack(*(score(side) for side in sides))
+        else:
+            result = threshold_attack(*(_scored(side, score) for side in sides), seed=seed)
+        figures[name] = _ranked(
+            present, score, seed, called=share(result.called), power=result.balanced_accuracy
+        )
+    return figures
+
+
+def _mia_u(
+    present: Mapping[str, Observations], before: Mapping[str, Outputs] | None, seed: int
+) -> dict[str, AttackFigure]:
+    if before is None:
+        return {}
+    changes = changes_of(present, before)
+    forgotten, test = (
+        (distances(change.before, change.after), change.labels)
+        for change in (changes["forgotten"], changes["test"])
+    )
+    return {MIA_U: compared(forgotten, test, seed, AttackFigure())}
+
+
+def _details(observations: Observations) -> Details:
+    assert observations.details is not None, "checked before any score is taken"
+    return observations.details
+
+
+def _sureness(observations: Observations) -> Values:
+    """The margins, which order examples as their confidences do, but apart from one another where these are all 1."""
+    return observations.confidences if observations.margins is None else observations.margins
+
+
+_SCORES: Mapping[str, Callable[[Observations], Values]] = {
+    CORRECTNESS: lambda observations: _details(observations).correct,
+    CONFIDENCE_THRESHOLD: lambda observations: _sureness(observations),
+    ENTROPY: lambda observations: -_details(observations).entropies,
+    MODIFIED_ENTROPY: lambda observations: -_details(observations).modified_entropies,
+}
+
+
+def _scored(observations: Observations, score: Callable[[Observations], Values]) -> Scored:
+    return Scored(score(observations), _details(observations).labels)
+
+
+def _ranked(
+    present: Mapping[str, Observations],
+    score: Callable[[Observations], Values],
+    seed: int,
+    *,
+    called: Estimate,
+    power: float | None = None,
+) -> AttackFigure:
+    """The figure with its AUC, where there is a test set to rank against."""
+    forgotten, test = present["forgotten"], present.get("test")
+    figure = AttackFigure(called=called, balanced_accuracy=power, num_forgotten=len(forgotten.losses))
+    if test is None or not len(test.losses):
+        return figure
+    return compared((score(forgotten), _labels(forgotten)), (score(test), _labels(test)), seed, figure)
+
+
+def _labels(observations: Observations) -> Labels | None:
+    return None if observations.details is None else observations.details.labels

@@ -6,7 +6,7 @@ of the one that is left. SISA, HF-online and the second-order methods have live 
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import SETTINGS, WAIT_S, hashes
 from unlearning.methods import METHODS
-from unlearning.requests import DeletionRequest, Status
+from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.tasks import load_site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -109,7 +109,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
             reports=[json.loads(service.report(request.id).json) for request in requests],
             kept=kept,
             left=kept_files(deployment),
-            replayed=served_in_process(directory / "in-process", run_config, requests),
+            replayed=served_in_process(directory / "in-process", run_config, requests, ids),
         )
     ledger.close()
 
@@ -138,14 +138,17 @@ def kept_files(deployment: LocalDeployment) -> dict[str, list[str]]:
 
 
 def served_in_process(
-    directory: Path, run_config: Mapping[str, Any], requests: list[DeletionRequest]
+    directory: Path, run_config: Mapping[str, Any], requests: list[DeletionRequest], ids: Iterable[str]
 ) -> list[DeletionRequest]:
     """The same training and the same requests with the clients in this process."""
     federation = InProcessFederation(directory, run_config)
     try:
         federation.run()
         for request in requests:
-            federation.file(request.target, request.method, **request.parameters)
+            target = request.target
+            if target.granularity is Granularity.SAMPLE:  # the ledger has given its ids back
+                target = Target(Granularity.SAMPLE, target.client_id, frozenset(ids))
+            federation.file(target, request.method, **request.parameters)
         federation.run()
         return federation.ledger.list_requests()
     finally:

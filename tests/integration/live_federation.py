@@ -63,6 +63,7 @@ class LiveFederation:
             with_deletion_service=True,
             with_sessions=with_sessions,
         )
+        self.filed: dict[str, Target] = {}
         self.ledger = Ledger.open(self._created(self.deployment.layout.ledger_url))
         self.service = DeletionClient(self.deployment.layout.deletion_address)
 
@@ -86,7 +87,12 @@ class LiveFederation:
 
     def file(self, target: Target, key: str = "") -> DeletionRequest:
         """File a request at the deletion service; it is durable when this returns."""
-        return self.service.submit(target, method="puf-special", idempotency_key=key)
+        return self.noted(self.service.submit(target, method="puf-special", idempotency_key=key), target)
+
+    def noted(self, request: DeletionRequest, target: Target) -> DeletionRequest:
+        """Remember what was asked: the ledger gives the ids of samples back when a deletion is over."""
+        self.filed[request.id] = target
+        return request
 
     def samples(self, client: int, first: int, count: int = 5) -> Target:
         """The target "`count` samples of this client", from the `first` one on."""
@@ -168,7 +174,7 @@ class LiveFederation:
                 rounds = sum(record.round < number for record in self.training_rounds())
                 undisturbed.run(rounds=rounds)
                 for request in batches[number]:
-                    undisturbed.file(request.target)
+                    undisturbed.file(self.filed[request.id])
                 undisturbed.run(rounds=rounds)  # no more training: the deletion alone
             return undisturbed.ledger.list_requests()
         finally:

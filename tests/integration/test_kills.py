@@ -39,7 +39,7 @@ def check_done_once(live: LiveFederation, request: DeletionRequest) -> None:
     assert len(live.completions(request)) == 1
     assert len(live.rounds_of(request, "unlearning")) == 1
     assert len(live.rounds_of(request, "recovery")) == 1
-    targets = [known.target for known in live.ledger.list_requests()]
+    targets = [live.ledger.target_of(known) for known in live.ledger.list_requests()]
     assert live.ledger.exclusions() == Exclusions().including(targets)
 
 

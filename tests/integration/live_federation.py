@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from server.api.client import DeletionClient
 from server.ledger import Event, Ledger, RoundRecord
@@ -50,7 +51,13 @@ class LiveFederation:
     """
 
     def __init__(
-        self, directory: Path, *, num_clients: int, with_sessions: bool = False, **settings: ConfigValue
+        self,
+        directory: Path,
+        *,
+        num_clients: int,
+        with_sessions: bool = False,
+        with_worker: bool = True,
+        **settings: ConfigValue,
     ) -> None:
         given = {name.replace("_", "-"): value for name, value in settings.items()}
         self.run_config = {**SETTINGS, "num-clients": num_clients, **given}
@@ -62,6 +69,7 @@ class LiveFederation:
             run_config=self.run_config,
             with_deletion_service=True,
             with_sessions=with_sessions,
+            with_worker=with_worker,
         )
         self.filed: dict[str, Target] = {}
         self.ledger = Ledger.open(self._created(self.deployment.layout.ledger_url))
@@ -133,7 +141,11 @@ class LiveFederation:
         """How many messages of type `kind` this client's SuperNode has taken in, over all its starts."""
         log = self.deployment.log_text(supernode(client))
         return len(
-            re.findall(rf"Receiving: {re.escape(kind)} message[^\n]*\n[^\n]*Received successfully", log)
+            # the message's own process may say that it starts before the SuperNode says that all has come
+            re.findall(
+                rf"Receiving: {re.escape(kind)} message[^\n]*\n(?:[^\n]*\n){{0,3}}?[^\n]*Received successfully",
+                log,
+            )
         )
 
     def rounds(self) -> list[RoundRecord]:
@@ -197,14 +209,12 @@ def hashes(request: DeletionRequest) -> dict[str, str]:
 
 
 @contextmanager
-def live_federation(
-    directory: Path, *, num_clients: int, with_sessions: bool = False, **settings: ConfigValue
-) -> Iterator[LiveFederation]:
+def live_federation(directory: Path, *, num_clients: int, **settings: Any) -> Iterator[LiveFederation]:
     """A federation that has done its first training round; leaving ends everything.
 
-    settings: of the run, beside those that all tests share.
+    settings: of `LiveFederation`, and of the run beside those that all tests share.
     """
-    federation = LiveFederation(directory, num_clients=num_clients, with_sessions=with_sessions, **settings)
+    federation = LiveFederation(directory, num_clients=num_clients, **settings)
     stop = threading.Event()
     with federation.deployment as deployment, federation.service:
         supervisor = Supervisor(

@@ -46,6 +46,7 @@ class SeparateHosts(LocalDeployment):
             run_config=run_config,
             secure=True,
             with_deletion_service=True,
+            with_worker=False,  # a worker would be on one host and its messages' processes with it
             environment=_NO_PROXY,
         )
         self._network = network
@@ -131,7 +132,7 @@ class FederationOfHosts(LiveFederation):
     def __init__(
         self, directory: Path, network: Network, *, num_clients: int, **settings: ConfigValue
     ) -> None:
-        super().__init__(directory, num_clients=num_clients, **settings)
+        super().__init__(directory, num_clients=num_clients, with_worker=False, **settings)
         self._samples_file = directory / "samples.txt"
         self.network = network
         self.deployment: SeparateHosts = SeparateHosts(

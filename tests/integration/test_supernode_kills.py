@@ -25,7 +25,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
     """Three clients, so that two go on when one is lost."""
-    with live_federation(tmp_path_factory.mktemp("supernode-kills"), num_clients=3) as federation:
+    # Flower's own way, without a warm worker: a message then takes long enough to be killed in the middle.
+    directory = tmp_path_factory.mktemp("supernode-kills")
+    with live_federation(directory, num_clients=3, with_worker=False) as federation:
         yield federation
 
 

@@ -185,9 +185,11 @@ def test_parts_side_by_side_give_the_rows_of_one_after_the_other(tmp_path):
     experiment = Experiment.read(written(tmp_path, text))
     alone = runner.run(experiment, tmp_path / "alone", jobs=1, progress=lambda *_: None)
     together = runner.run(experiment, tmp_path / "together", jobs=3, progress=lambda *_: None)
+    # An answer says how much memory its process took: a figure with a digit more is a byte more.
+    assert [row["bytes"] for row in together] == pytest.approx([row["bytes"] for row in alone], rel=1e-3)
     for rows in (alone, together):
         for row in rows:
-            for name in ("wall_seconds", "seconds", "peak_memory"):
+            for name in ("wall_seconds", "seconds", "peak_memory", "bytes"):
                 row.pop(name)
     assert together == alone
     trained = [

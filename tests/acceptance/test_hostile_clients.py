@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from server.federation.state import Phase
 from strategies.messages import VECTOR, arrays_content, reply_content, vector_of
 from tests.federation import InProcessFederation, client
 from tests.hostile import ARRAYS, JSON, head, npy, saved
@@ -345,7 +346,14 @@ def test_no_mutation_of_an_answer_ends_the_loop(tmp_path_factory, where, changes
         one.run()
         request = one.file(client("1"), method="puf-regular")
         state = one.run(rounds=2)
-        assert one.ledger.get(request.id).status is Status.COMPLETED
+        done = one.ledger.get(request.id)
+        # A number in an unlearning answer may be changed to any other: the gate then holds the model.
+        assert (
+            done.status is Status.COMPLETED
+            or "is no step of unlearning" in done.reason
+            or "points" in done.reason
+        )
         assert np.isfinite(state.parameters).all()
+        assert state.phase is Phase.TRAINING
     finally:
         one.close()

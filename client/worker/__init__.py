@@ -5,7 +5,7 @@ process that Flower starts by the name `flwr-clientapp` is a launcher of a few m
 the worker, which forks. Isolation stays as Flower has it: a process a message, killed with its launcher. Nothing of
 Flower's is patched. Where the worker cannot serve, the launcher starts Flower's own program, cold.
 
-    launcher.py     the program that stands before Flower's on PATH; imports nothing
+    launcher.py     the program that stands before Flower's on PATH; imports as little as can be
     server.py       the worker: accepts, forks, reports exit statuses
     freshness.py    when a worker may not serve: other settings, another version
     places.py       the directory that launcher and worker share

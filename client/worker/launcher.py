@@ -1,6 +1,6 @@
 """The program that Flower starts as `flwr-clientapp`: hands a message's process to the warm worker, or starts cold.
 
-`places.write_launcher` writes this file's text into a directory of its own, behind a first line that starts Python
+`WorkerPlaces.prepare` writes this file's text into a directory of its own, behind a first line that starts Python
 without its site packages and before a last line that calls `main`. It imports as little as can be: this is all that a
 message waits for before its process exists.
 
@@ -24,6 +24,7 @@ def main(socket_path: str, program: str, record: str) -> None:
 
     record: a file that gets a line for each cold start.
     """
+    has_gone = False  # from then on there may be a process, so only a refusal lets another one start
     line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     line.settimeout(ANSWER_TIMEOUT_S)
     try:
@@ -36,13 +37,14 @@ def main(socket_path: str, program: str, record: str) -> None:
             line.sendall(body[sent:])
         answer = line.recv(1)
         if answer == b"A":
+            has_gone = True
             line.sendall(b"G")
             line.settimeout(None)
             answer = line.recv(1)
         reason = _rest(line) if answer == b"R" else "the worker ended"
     except OSError as exc:
         answer, reason = b"", f"the worker does not answer: {exc}"
-    if answer == b"F":
+    if answer == b"F" or (has_gone and answer != b"R"):
         _wait(line)
     line.close()
     _cold(program, record, reason)

@@ -36,6 +36,8 @@ def entry():
 if "NO_FORK" in os.environ:
     def fork(): raise BlockingIOError(11, "Resource temporarily unavailable")
     os.fork = fork
+if "DIE_AT_FORK" in os.environ:
+    os.fork = lambda: os._exit(1)
 try:
     server.Worker(WorkerPlaces(Path(sys.argv[1]))).run()
 except server.Child as child:
@@ -253,6 +255,19 @@ def test_a_killed_worker_lets_its_message_finish_and_the_next_starts_cold(site, 
         go.touch()
         wait_until(done.exists)
     assert site.run("x")[1] == "cold: x\n"
+
+
+def test_a_worker_that_dies_at_the_fork_starts_nothing_cold(directory):
+    """There may be a process already, and a message must not have two."""
+    site = Site(directory, DIE_AT_FORK="1")
+    site.start()
+    try:
+        status, output, errors = site.run("x")
+    finally:
+        site.stop()
+    assert (status, output) == (1, "")
+    assert "The warm worker ended" in errors
+    assert site.places.cold_starts() == {}
 
 
 def test_a_machine_without_room_for_a_process_starts_cold(directory):

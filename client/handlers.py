@@ -44,7 +44,7 @@ Handler = Callable[[Message, Context], RecordDict]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
+class ClientWork:
     """What a client has at hand for one message. `examples` is all it owns, forgotten ones included.
 
     names: the ids of its own samples by their keyed hashes, where the server has given it a key.
@@ -92,7 +92,7 @@ def client_id_of(context: Context) -> str:
     return str(declared)
 
 
-def handled(handler: Callable[[Message, Local], RecordDict]) -> Handler:
+def handled(handler: Callable[[Message, ClientWork], RecordDict]) -> Handler:
     """Open the site for `handler`; answer with the reason when something is refused, and with the memory it took."""
 
     def handle(message: Message, context: Context) -> RecordDict:
@@ -108,7 +108,7 @@ def handled(handler: Callable[[Message, Local], RecordDict]) -> Handler:
     return handle
 
 
-def _opened(message: Message, context: Context, memory: ClientMemory) -> Local:
+def _opened(message: Message, context: Context, memory: ClientMemory) -> ClientWork:
     """The site, and in `memory` what the message says about the past."""
     values = taken_in(message, memory)
     settings = RunSettings.from_run_config(context.run_config)
@@ -116,7 +116,7 @@ def _opened(message: Message, context: Context, memory: ClientMemory) -> Local:
     own = str(context.node_config.get("data-dir", ""))
     task = settings.task(partitions)
     site = load_site(task, int(context.node_config.get("partition-id", 0)), Path(own) if own else None)
-    return Local(
+    return ClientWork(
         client_id=client_id_of(context),
         settings=settings,
         task=make_task(task),
@@ -134,7 +134,9 @@ def taken_in(message: Message, memory: ClientMemory) -> dict[str, Any]:
     """A message's values, after what it says about the past is in `memory`."""
     values = told_values(message.content)
     memory.confirm(values.get("answers", {}))
-    memory.bury(Forget.from_json(values.get("excluded", {})), bytes.fromhex(values.get(SUBJECT_KEY, "")))
+    memory.add_tombstones(
+        Forget.from_json(values.get("excluded", {})), bytes.fromhex(values.get(SUBJECT_KEY, ""))
+    )
     return values
 
 
@@ -145,7 +147,7 @@ def with_site_requests(content: RecordDict, memory: ClientMemory) -> RecordDict:
 
 
 @handled
-def handle_train(message: Message, local: Local) -> RecordDict:
+def handle_train(message: Message, local: ClientWork) -> RecordDict:
     """Ordinary local training on everything that is not forgotten; the answer is the new model."""
     examples = local.without(local.told("withheld"))
     if "training" in local.values:
@@ -167,7 +169,7 @@ def handle_train(message: Message, local: Local) -> RecordDict:
 
 
 def _trained(
-    local: Local, arrays: ArrayRecord, examples: Examples, training: TrainingSettings
+    local: ClientWork, arrays: ArrayRecord, examples: Examples, training: TrainingSettings
 ) -> tuple[Trained, dict[str, NDArray[Any]]]:
     """Local training, with what the methods that are prepared for do in it; and what they return beside it."""
     model, received = vector_of(arrays), by_preparation(beside_the_model(arrays))
@@ -191,7 +193,7 @@ def _trained(
 
 
 @handled
-def handle_unlearn(message: Message, local: Local) -> RecordDict:
+def handle_unlearn(message: Message, local: ClientWork) -> RecordDict:
     """One step of an unlearning method.
 
     Raises:
@@ -205,16 +207,16 @@ def handle_unlearn(message: Message, local: Local) -> RecordDict:
 
 
 @handled
-def handle_session(message: Message, local: Local) -> RecordDict:  # noqa: ARG001 - as all handlers
+def handle_session(message: Message, local: ClientWork) -> RecordDict:  # noqa: ARG001 - as all handlers
     """All steps of an unlearning method that the server asks over one stream; the data is loaded once.
 
     Raises:
         SessionError: the session's server cannot be reached, or refuses this client.
     """
     # Imported here because gRPC is needed for sessions only.
-    from strategies.sessions.client_half import attend
+    from strategies.sessions.client_half import run_client_session
     from strategies.sessions.endpoint import Tls
-    from strategies.sessions.parcels import ACCOUNT, INVITATION, Invitation
+    from strategies.sessions.payloads import ACCOUNT, INVITATION, Invitation
 
     sites: dict[Forget, ClientSite] = {}
 
@@ -227,11 +229,11 @@ def handle_session(message: Message, local: Local) -> RecordDict:  # noqa: ARG00
         return step(replace(instruction, training=training), sites[instruction.forget])
 
     invitation = Invitation.from_json(local.values.get(INVITATION, {}))
-    account = attend(invitation, answer, tls=Tls.from_settings(local.node_config))
+    account = run_client_session(invitation, answer, tls=Tls.from_settings(local.node_config))
     return arrays_content({}, {ACCOUNT: account.to_json()})
 
 
-def _site(local: Local, method: str, forget: Forget) -> ClientSite:
+def _site(local: ClientWork, method: str, forget: Forget) -> ClientSite:
     missing = unknown_ids(local.examples, forget.sample_ids)
     if missing:
         plain = [item for item in missing if not is_keyed(item)]
@@ -250,7 +252,7 @@ def _site(local: Local, method: str, forget: Forget) -> ClientSite:
 
 
 @handled
-def handle_measure(message: Message, local: Local) -> RecordDict:
+def handle_measure(message: Message, local: ClientWork) -> RecordDict:
     """Measure the model on the retained, the forgotten and the held-out examples.
 
     Raises:
@@ -284,7 +286,7 @@ def handle_notice(message: Message, context: Context) -> RecordDict:
 
 
 def _observed(
-    local: Local, model: Vector, name: str, examples: Examples, *, with_outputs: bool
+    local: ClientWork, model: Vector, name: str, examples: Examples, *, with_outputs: bool
 ) -> dict[str, NDArray[Any]]:
     """One set's observations under the keys `name.…`; which examples are sampled depends on no model."""
     observations = observe_model(
@@ -298,7 +300,7 @@ def _observed(
     return {f"{name}.{key}": value for key, value in observations.to_arrays().items()}
 
 
-def sampling_generator(local: Local, name: str) -> np.random.Generator:
+def sampling_generator(local: ClientWork, name: str) -> np.random.Generator:
     """What draws the sample of the set `name`: the same one whenever and whatever is asked of it."""
     return np.random.default_rng(local_seed(local.settings.seed, f"{local.client_id}/{name}", 0))
 

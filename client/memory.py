@@ -47,7 +47,7 @@ class ClientMemory(Protocol):
     def keys(self) -> tuple[bytes, ...]:
         """The keys under which `tombstones` hashes ids, the newest last; more than one if the server lost its own."""
 
-    def bury(self, forget: Forget, key: bytes = b"") -> None:
+    def add_tombstones(self, forget: Forget, key: bytes = b"") -> None:
         """Add to the tombstones, which only ever grow; `key` hashes ids from now on."""
 
     def store(self, method: str) -> Store:
@@ -99,7 +99,7 @@ class DirectoryMemory:
                 f"{path} is damaged ({exc}). Restore it from a backup; this client does not train until then."
             ) from exc
 
-    def bury(self, forget: Forget, key: bytes = b"") -> None:
+    def add_tombstones(self, forget: Forget, key: bytes = b"") -> None:
         """Add to the tombstones."""
         keys = self.keys()
         if key and key not in keys:
@@ -181,7 +181,7 @@ class ContextMemory:
         record = self._state.config_records.get(_RECORD)
         return tuple(map(bytes.fromhex, json.loads(str(record["keys"])))) if record is not None else ()
 
-    def bury(self, forget: Forget, key: bytes = b"") -> None:
+    def add_tombstones(self, forget: Forget, key: bytes = b"") -> None:
         """Add to the tombstones."""
         known, keys = self.tombstones(), self.keys()
         keys = (*keys, key) if key and key not in keys else keys

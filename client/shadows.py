@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
-from client.handlers import Local, handled, sampling_generator
+from client.handlers import ClientWork, handled, sampling_generator
 from strategies.messages import CLIENT_ID, arrays_content
 from strategies.shadows import HELD_OUT, shadow_arrays, shadow_models
 from unlearning.errors import DataError
@@ -19,7 +19,7 @@ from unlearning.verification.shadow_models import fit_models, train_models
 
 
 @handled
-def handle_train_shadows(message: Message, local: Local) -> RecordDict:
+def handle_train_shadows(message: Message, local: ClientWork) -> RecordDict:
     """Train every shadow model on the examples that its number stands for.
 
     Raises:
@@ -47,7 +47,7 @@ def handle_train_shadows(message: Message, local: Local) -> RecordDict:
 
 
 @handled
-def handle_fit_shadows(message: Message, local: Local) -> RecordDict:
+def handle_fit_shadows(message: Message, local: ClientWork) -> RecordDict:
     """Say what the shadow models make of the forgotten examples and of held-out ones, of each set a sample.
 
     The sample and its handles are those of the measurements (`client.handlers.handle_measure`).
@@ -71,7 +71,9 @@ def handle_fit_shadows(message: Message, local: Local) -> RecordDict:
     return arrays_content(arrays, {})
 
 
-def _fitted(local: Local, models: list[Vector], name: str, examples: Examples) -> dict[str, NDArray[Any]]:
+def _fitted(
+    local: ClientWork, models: list[Vector], name: str, examples: Examples
+) -> dict[str, NDArray[Any]]:
     fits = fit_models(
         local.task,
         models,

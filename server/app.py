@@ -19,7 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from server.certificate.keys import check_certificate_key
 from server.federation.checkpoints import CheckpointStore
-from server.federation.driver import Driver
+from server.federation.context import FederationContext
 from server.federation.outages import run_through_outages
 from server.federation.preparations import Preparations
 from server.federation.scripted_requests import parse_requests
@@ -38,7 +38,7 @@ from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
 from unlearning.durable_files import keep_private, write_atomically
 from unlearning.errors import ConfigurationError, Fenced
-from unlearning.methods import Federation
+from unlearning.methods import FederationProfile
 from unlearning.methods.costs import training_flops
 from unlearning.parameters import content_hash, flatten
 from unlearning.tasks import load_server_test, make_task
@@ -73,23 +73,23 @@ def run_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Federat
     """
     scripted = parse_requests(settings.requests)
     check_certificate_key(settings.certificate_key)
-    with open_driver(grid, settings, run_id=run_id) as driver:
-        state = driver.checkpoints.newest()
+    with open_federation(grid, settings, run_id=run_id) as context:
+        state = context.checkpoints.newest()
         if state is not None:
-            state = keyed(state, driver.ledger)
+            state = keyed(state, context.ledger)
         if state is None:
-            _log.info("A new federation in %s", driver.state_dir)
-            state = FederationState(parameters=initial_parameters(driver.task, settings.seed))
+            _log.info("A new federation in %s", context.state_dir)
+            state = FederationState(parameters=initial_parameters(context.task, settings.seed))
         else:
-            _check_same_model(driver, state)
-            _log.info("Going on in %s from round %d (%s)", driver.state_dir, state.round, state.phase)
+            _check_same_model(context, state)
+            _log.info("Going on in %s from round %d (%s)", context.state_dir, state.round, state.phase)
         try:
-            state = run_through_outages(LiveLoop(driver, scripted).run, driver.checkpoints, state)
+            state = run_through_outages(LiveLoop(context, scripted).run, context.checkpoints, state)
         except Fenced as exc:
             _log.error("This server process ends: %s", exc)
             raise
         digest = content_hash(state.parameters)
-        _log.info("Done after round %d; model %s in %s", state.round, digest, driver.state_dir)
+        _log.info("Done after round %d; model %s in %s", state.round, digest, context.state_dir)
         return state
 
 
@@ -103,19 +103,19 @@ def keyed(state: FederationState, ledger: Ledger) -> FederationState:
     return replace(state, exclusions=ledger.keys.exclusions(state.exclusions), batch=batch)
 
 
-def _check_same_model(driver: Driver, state: FederationState) -> None:
-    expected = flatten(build(driver.task, driver.settings.seed)).size
+def _check_same_model(context: FederationContext, state: FederationState) -> None:
+    expected = flatten(build(context.task, context.settings.seed)).size
     if state.parameters.size != expected:
         raise ConfigurationError(
             [
-                f"state-dir: {driver.state_dir} holds a model of {state.parameters.size:,} parameters, and the "
+                f"state-dir: {context.state_dir} holds a model of {state.parameters.size:,} parameters, and the "
                 f"settings make one of {expected:,}. Leave dataset, model and prepare, or name another state-dir."
             ]
         )
 
 
 @contextmanager
-def open_driver(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterator[Driver]:
+def open_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterator[FederationContext]:
     """The server's hands, with the fencing token that makes this process the only writer."""
     state_dir = state_directory(settings, run_id)
     refuse_half_restored(state_dir)
@@ -136,12 +136,12 @@ def open_driver(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterator[D
         token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
         erase_unfinished(state_dir)
         task, test_set = make_task(settings.task()), load_server_test(settings.task())
-        yield Driver(
+        yield FederationContext(
             grid=grid,
             settings=settings,
             task=task,
             test_set=test_set,
-            federation=Federation.of(
+            federation=FederationProfile.of(
                 task,
                 local_epochs=settings.local_epochs,
                 recovery_max_rounds=settings.recovery_max_rounds,

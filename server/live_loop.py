@@ -10,7 +10,7 @@ from logging import getLogger
 
 from server.deletion import steps as deletion
 from server.federation import shadow_federations as shadows
-from server.federation.driver import Driver
+from server.federation.context import FederationContext
 from server.federation.scripted_requests import ScriptedRequest
 from server.federation.state import FederationState, Phase
 from server.requests.admission import admit
@@ -24,8 +24,8 @@ _log = getLogger(__name__)
 class LiveLoop:
     """Runs a federation from `state` until the configured number of rounds is done, or for ever."""
 
-    def __init__(self, driver: Driver, scripted: Sequence[ScriptedRequest] = ()) -> None:
-        self._driver = driver
+    def __init__(self, context: FederationContext, scripted: Sequence[ScriptedRequest] = ()) -> None:
+        self._context = context
         self._scripted = scripted
         self._refused: set[str] = set()
 
@@ -35,12 +35,12 @@ class LiveLoop:
         Raises:
             Fenced: a newer server process has taken over; nothing that this one did since counts.
         """
-        driver = self._driver
-        driver.fedavg.exclusions = state.exclusions
-        driver.fedavg.await_clients(driver.grid)
-        driver.register_clients()
-        shadows.begun(driver, state)
-        state = driver.save(deletion.reconcile(driver, driver.preparations.begun(state)))
+        context = self._context
+        context.fedavg.exclusions = state.exclusions
+        context.fedavg.await_clients(context.grid)
+        context.register_clients()
+        shadows.begun(context, state)
+        state = context.save(deletion.reconcile(context, context.preparations.begun(state)))
         while True:
             following = self.step(state)
             if following is None:
@@ -49,35 +49,35 @@ class LiveLoop:
 
     def step(self, state: FederationState) -> FederationState | None:
         """The state after one step, or None when all is done."""
-        with MemoryWatch() as self._driver.memory:
+        with MemoryWatch() as self._context.memory:
             return self._following(state)
 
     def _following(self, state: FederationState) -> FederationState | None:
-        driver = self._driver
-        driver.register_clients()
-        driver.restrict(state)
+        context = self._context
+        context.register_clients()
+        context.restrict(state)
         match state.phase:
             case Phase.UNLEARNING:
-                return deletion.unlearn(driver, state)
+                return deletion.unlearn(context, state)
             case Phase.RECOVERING:
-                return deletion.recover(driver, state)
+                return deletion.recover(context, state)
             case Phase.VERIFYING:
-                return deletion.verify(driver, state)
+                return deletion.verify(context, state)
             case Phase.TRAINING:
                 return self._between_rounds(state)
 
     def _between_rounds(self, state: FederationState) -> FederationState | None:
-        driver = self._driver
+        context = self._context
         self._file_scripted(state)
-        deletion.schedule(driver)
-        batch = None if state.is_resting else deletion.claim(driver, state)
+        deletion.schedule(context)
+        batch = None if state.is_resting else deletion.claim(context, state)
         if batch is not None:
-            return deletion.begin(driver, state, batch)
-        if shadows.is_due(driver, state):
-            shadows.train_round(driver, state)
+            return deletion.begin(context, state, batch)
+        if shadows.is_due(context, state):
+            shadows.train_round(context, state)
             return state
-        if driver.settings.rounds and state.training_rounds >= driver.settings.rounds:
-            waiting = driver.ledger.list_requests(statuses=(Status.RECEIVED, Status.SCHEDULED))
+        if context.settings.rounds and state.training_rounds >= context.settings.rounds:
+            waiting = context.ledger.list_requests(statuses=(Status.RECEIVED, Status.SCHEDULED))
             for request in waiting:
                 _log.warning(
                     "Request %s (%s) still waits; it will be served when the federation runs again.",
@@ -85,35 +85,35 @@ class LiveLoop:
                     request.target.describe(),
                 )
             return None
-        driver.restrict(state)
+        context.restrict(state)
         return self.train(state)
 
     def train(self, state: FederationState) -> FederationState:
         """One ordinary round; one without any usable update leaves the model and counts all the same."""
-        driver = self._driver
-        state, done = driver.fedavg_round(state)
+        context = self._context
+        state, done = context.fedavg_round(state)
         state = replace(state, training_rounds=state.training_rounds + 1, is_resting=False)
-        driver.shadow_turns = 0
+        context.shadow_turns = 0
         # Recorded first: a round that is done again is recorded again, so a crash leaves none unrecorded.
-        driver.record(state, "training", done)
-        return driver.save(state)
+        context.record(state, "training", done)
+        return context.save(state)
 
     def _file_scripted(self, state: FederationState) -> None:
-        driver = self._driver
+        context = self._context
         for scripted in self._scripted:
-            if scripted.at > state.training_rounds or driver.ledger.find(scripted.key) is not None:
+            if scripted.at > state.training_rounds or context.ledger.find(scripted.key) is not None:
                 continue
             if scripted.key in self._refused:
                 continue
             try:
                 request = admit(
-                    driver.ledger,
+                    context.ledger,
                     scripted.target,
                     method=scripted.method,
                     parameters=scripted.parameters,
                     submitted_by="run configuration",
                     idempotency_key=scripted.key,
-                    now=driver.now(),
+                    now=context.now(),
                     by_operator=True,
                 )
                 _log.info("Request %s filed: forget %s", request.id, scripted.target.describe())

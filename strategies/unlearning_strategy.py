@@ -33,9 +33,9 @@ from unlearning.methods.method import (
     NUM_RETAINED,
     RETAINED_UPDATE,
     Instruction,
-    Kept,
     Method,
     MethodParameters,
+    PreparedStore,
     Problem,
     Reply,
     UnlearningState,
@@ -66,7 +66,7 @@ class UnlearningStrategy(Strategy):
         parameters: MethodParameters | None = None,
         state: UnlearningState | None = None,
         rounds_trained: int = 0,
-        kept: Kept | None = None,
+        kept: PreparedStore | None = None,
         noise_key: bytes | None = None,
     ) -> None:
         self.method = method

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from unlearning.methods import Method
-from unlearning.methods.method import Kept
+from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound, LocalRound, PreparationOptions
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions
@@ -37,7 +37,7 @@ def trained_with(
     rounds: int,
     options: PreparationOptions | None = None,
     seed: int = 0,
-) -> tuple[Vector, dict[str, MemoryStore], Kept | None]:
+) -> tuple[Vector, dict[str, MemoryStore], PreparedStore | None]:
     """FedAvg with the method's preparation: the model, what each client keeps, and what the server keeps."""
     stores = {client: MemoryStore() for client in data}
     model, preparation, server = initial_parameters(task, seed), method.info.preparation, MemoryStore()
@@ -70,4 +70,4 @@ def trained_with(
         done = FederatedRound(number=number, before=model, after=after, models=models, arrays=returned)
         preparation.keep(options, done, server)
         model = after
-    return model, stores, Kept(options=options, store=server, next_store=MemoryStore())
+    return model, stores, PreparedStore(options=options, store=server, next_store=MemoryStore())

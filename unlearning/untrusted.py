@@ -1,6 +1,6 @@
 """What others send, read strictly: lines for the log, JSON, arrays.
 
-Whoever reads an answer of a client, or a parcel of a peer, reads it by these functions. Each knows from a few bytes
+Whoever reads an answer of a client, or a payload of a peer, reads it by these functions. Each knows from a few bytes
 how much room the rest will take, refuses what does not fit before it makes that room, and raises `UpdateRefused`.
 """
 

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from benchmarks.tables import table, write
 from server.federation.checkpoints import CheckpointStore
-from server.federation.state import Batch, FederationState, Phase
+from server.federation.state import ActiveDeletion, FederationState, Phase
 from server.ledger import Ledger
 from server.processes.deployment import LocalDeployment
 from strategies.run_config import RunSettings
@@ -143,7 +143,7 @@ def checkpoint_seconds(config: Mapping[str, Any], repeats: int = 5) -> float:
         parameters=start, arrays={"start": start, **{f"cg.{n}": start + n for n in range(CG_VECTORS)}}
     )
     target = Target(Granularity.CLIENT, "1")
-    batch = Batch(
+    batch = ActiveDeletion(
         request_ids=("r-000001",),
         targets=(target,),
         method="newton-cg",

@@ -19,7 +19,7 @@ from client.peer.seals import common_name
 from unlearning.errors import SessionError
 
 CALLS_PER_PEER = 4
-"""A link sends one parcel after the other; the rest is for calls that the other side has given up."""
+"""A link sends one payload after the other; the rest is for calls that the other side has given up."""
 IDLE_S = 20.0
 _LOOK_S = 1.0
 

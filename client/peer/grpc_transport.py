@@ -1,9 +1,9 @@
-"""Parcels between machines: each peer is a gRPC server, and a client of its neighbours.
+"""Payloads between machines: each peer is a gRPC server, and a client of its neighbours.
 
 Beyond one's own machine there is only mutual TLS, and a peer's certificate names it: its common name is the peer's id,
 so nobody sends in another's name, and who is no member is sent away before anything is read. On loopback (tests,
-trials) plain text is allowed, and everybody is believed. Whatever goes wrong with a parcel is a refusal of that
-parcel, recorded, and the process lives.
+trials) plain text is allowed, and everybody is believed. Whatever goes wrong with a payload is a refusal of that
+payload, recorded, and the process lives.
 """
 
 import resource
@@ -16,7 +16,7 @@ import grpc
 
 from client.peer import peer_pb2 as pb
 from client.peer.gate import Call, Gate, NotAdmitted, TooManyCalls, certified_name
-from client.peer.items import Greeting, Item, Offer, Parcel, item_from, item_values
+from client.peer.items import Greeting, Item, Offer, Payload, item_from, item_values
 from client.peer.peer_pb2_grpc import (
     PeerServiceServicer,
     PeerServiceStub,
@@ -30,10 +30,10 @@ from unlearning.errors import DeploymentError, SessionError
 from unlearning.parameters import Vector
 
 MAX_TEXT_BYTES = 2**20
-"""What a parcel may be beside its array: the ids of some ten thousand corrections."""
+"""What a payload may be beside its array: the ids of some ten thousand corrections."""
 
-Handling = Callable[[str, Parcel], frozenset[str]]
-"""Takes a parcel from the peer of that name; the ids that it knows, for a greeting."""
+Handling = Callable[[str, Payload], frozenset[str]]
+"""Takes a payload from the peer of that name; the ids that it knows, for a greeting."""
 
 _REFUSED = frozenset({grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED})
 
@@ -44,39 +44,39 @@ _SHORT_CONNECTIONS = (
 )
 
 
-class ParcelRefused(SessionError):
-    """The neighbour will not take this parcel, now or later."""
+class PayloadRefused(SessionError):
+    """The neighbour will not take this payload, now or later."""
 
 
 class WrongName(SessionError):
-    """A parcel says that it is another's than the certificate's."""
+    """A payload says that it is another's than the certificate's."""
 
 
-def frames_of(parcel: Parcel, sender: str) -> Iterator[Any]:
-    """The parcel as it travels."""
+def frames_of(payload: Payload, sender: str) -> Iterator[Any]:
+    """The payload as it travels."""
     arrays: dict[str, Vector] = {}
-    match parcel:
+    match payload:
         case Greeting():
-            values: dict[str, Any] = {"parcel": "greeting", "is_new": parcel.is_new}
+            values: dict[str, Any] = {"payload": "greeting", "is_new": payload.is_new}
         case Item():
-            values = {"parcel": "item", "item": item_values(parcel)}
-            if parcel.vector is not None:
-                arrays["vector"] = parcel.vector
+            values = {"payload": "item", "item": item_values(payload)}
+            if payload.vector is not None:
+                arrays["vector"] = payload.vector
         case Offer():
-            values = {"parcel": "offer", "round": parcel.round, "applied": sorted(parcel.applied)}
-            arrays["vector"] = parcel.vector
-    return framing.frames(framing.Parcel(exchange=1, values={**values, "sender": sender}, arrays=arrays))
+            values = {"payload": "offer", "round": payload.round, "applied": sorted(payload.applied)}
+            arrays["vector"] = payload.vector
+    return framing.frames(framing.Payload(exchange=1, values={**values, "sender": sender}, arrays=arrays))
 
 
-def parcel_of(received: framing.Parcel) -> tuple[str, Parcel]:
-    """Sender and parcel.
+def payload_of(received: framing.Payload) -> tuple[str, Payload]:
+    """Sender and payload.
 
     Raises:
         SessionError: it is malformed.
     """
     values, vector = received.values, received.arrays.get("vector")
     try:
-        sender, kind = str(values["sender"]), values["parcel"]
+        sender, kind = str(values["sender"]), values["payload"]
         if kind == "greeting":
             return sender, Greeting(sender, is_new=bool(values["is_new"]))
         if kind == "item":
@@ -85,15 +85,15 @@ def parcel_of(received: framing.Parcel) -> tuple[str, Parcel]:
             applied = frozenset(map(str, values["applied"]))
             return sender, Offer(sender=sender, round=int(values["round"]), vector=vector, applied=applied)
     except (KeyError, TypeError, ValueError) as exc:
-        raise SessionError(f"Malformed parcel: {exc}.") from exc
-    raise SessionError(f"There is no parcel of the kind {str(kind)[:40]!r}.")
+        raise SessionError(f"Malformed payload: {exc}.") from exc
+    raise SessionError(f"There is no payload of the kind {str(kind)[:40]!r}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reception:
     """What a peer's server does with a call.
 
-    handle: takes a parcel. admits: whether the peer of a name is, or may become, a member; asked where there are
+    handle: takes a payload. admits: whether the peer of a name is, or may become, a member; asked where there are
     certificates. refusals: where what is refused is recorded. max_numbers: in the largest vector that may come.
     """
 
@@ -105,12 +105,12 @@ class Reception:
 
     @property
     def limit_bytes(self) -> int:
-        """Of one parcel."""
+        """Of one payload."""
         return 8 * self.max_numbers + MAX_TEXT_BYTES
 
 
 class PeerServer(PeerServiceServicer):
-    """Listens at `bind` and hands every parcel on.
+    """Listens at `bind` and hands every payload on.
 
     Raises:
         DeploymentError: the address is taken, or open to other machines without TLS.
@@ -137,38 +137,38 @@ class PeerServer(PeerServiceServicer):
     def Deliver(  # noqa: N802 (the name in peer.proto)
         self, request_iterator: Iterator[Any], context: grpc.ServicerContext
     ) -> pb.Receipt:
-        """Take one parcel."""
+        """Take one payload."""
         name = certified_name(context) if self._is_certified else None
         try:
             with self._gate.call(name, context.cancel) as call:
                 return pb.Receipt(known=sorted(self._taken(request_iterator, call)))
         except grpc.RpcError:
             raise  # the caller has gone, or was cut off
-        except Exception as exc:  # noqa: BLE001 - a foreign parcel may cause any, and the process lives
+        except Exception as exc:  # noqa: BLE001 - a foreign payload may cause any, and the process lives
             refused = exc
         unknown = "(no certificate)" if name is None else name
         context.abort(_code(refused), self._reception.refusals.add(unknown, refused))
         raise AssertionError("abort raises")
 
     def _taken(self, frames: Iterator[Any], call: Call) -> frozenset[str]:
-        """Read one parcel and hand it on; the ids that are known here, for a greeting."""
+        """Read one payload and hand it on; the ids that are known here, for a greeting."""
         assembler, received = Assembler(self._reception.limit_bytes), None
         for frame in frames:
             call.heard()
             if received is not None:
-                raise SessionError("A call carries one parcel, and more came.")
+                raise SessionError("A call carries one payload, and more came.")
             received = assembler.add(frame)
         if received is None:
-            raise SessionError("The call ended in the middle of a parcel.")
-        sender, parcel = parcel_of(received)
+            raise SessionError("The call ended in the middle of a payload.")
+        sender, payload = payload_of(received)
         if call.name is not None and call.name != sender:
             raise WrongName(
                 f"The certificate is not that of peer {sender!r:.60}: its common name must be the peer's id."
             )
-        return self._reception.handle(sender, parcel)
+        return self._reception.handle(sender, payload)
 
     def stop(self) -> None:
-        """Take no more parcels; those at hand are finished."""
+        """Take no more payloads; those at hand are finished."""
         self._gate.close()
         self._server.stop(grace=2.0).wait()
 
@@ -186,20 +186,20 @@ class PeerConnection:
         self._channel = open_channel(address, tls)
         self._stub: Any = PeerServiceStub(self._channel)  # type: ignore[no-untyped-call]  # generated
 
-    def send(self, parcel: Parcel) -> frozenset[str]:
-        """Deliver a parcel; for a greeting, the ids that the other side has.
+    def send(self, payload: Payload) -> frozenset[str]:
+        """Deliver a payload; for a greeting, the ids that the other side has.
 
         Raises:
-            ParcelRefused: the other side will not take it.
+            PayloadRefused: the other side will not take it.
             SessionError: it did not arrive, or no confirmation came.
         """
         try:
-            receipt = self._stub.Deliver(frames_of(parcel, self._name), timeout=self._timeout_s)
+            receipt = self._stub.Deliver(frames_of(payload, self._name), timeout=self._timeout_s)
         except grpc.RpcError as exc:
             code = exc.code() if isinstance(exc, grpc.Call) else None
             reason = str(exc.details() if isinstance(exc, grpc.Call) else exc)
             if code in _REFUSED:
-                raise ParcelRefused(reason) from exc
+                raise PayloadRefused(reason) from exc
             raise SessionError(reason) from exc
         return frozenset(receipt.known)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from client.peer.items import Greeting, Item, Offer, Parcel
+from client.peer.items import Greeting, Item, Offer, Payload
 from client.peer.node import Peer
 from client.peer.work import carried_out, next_work
 from unlearning.errors import FlowerUnlearningError, SessionError
@@ -16,28 +16,28 @@ from unlearning.errors import FlowerUnlearningError, SessionError
 _MOST_TURNS = 100_000
 
 
-def handed_over(peer: Peer, sender: str, parcel: Parcel) -> frozenset[str]:
-    """Let `peer` take a parcel, as every transport does; the answer to a greeting, else nothing.
+def handed_over(peer: Peer, sender: str, payload: Payload) -> frozenset[str]:
+    """Let `peer` take a payload, as every transport does; the answer to a greeting, else nothing.
 
     Raises:
-        SessionError, UpdateRefused: the sender is no member, or the parcel cannot be what it says.
+        SessionError, UpdateRefused: the sender is no member, or the payload cannot be what it says.
     """
     if not peer.admits(sender):
         raise SessionError(f"Peer {sender!r:.60} is no member of this federation.")
-    match parcel:
+    match payload:
         case Greeting():
-            return peer.greeted(replace(parcel, sender=sender))
+            return peer.greeted(replace(payload, sender=sender))
         case Item():
-            peer.receive(parcel, sender)
+            peer.receive(payload, sender)
         case Offer():
-            peer.accept(replace(parcel, sender=sender))
+            peer.accept(replace(payload, sender=sender))
     return frozenset()
 
 
 class InProcessNetwork:
     """Links between peers.
 
-    loss: how probable it is that a parcel, or its confirmation, is lost. down: peers that cannot be reached
+    loss: how probable it is that a payload, or its confirmation, is lost. down: peers that cannot be reached
     and do nothing. refusals: what was refused: sender, receiver, reason.
     """
 
@@ -47,7 +47,7 @@ class InProcessNetwork:
         self.peers = {peer.name: peer for peer in peers}
         self.down: set[str] = set()
         self.refusals: list[tuple[str, str, str]] = []
-        self.num_parcels = self.num_items = 0
+        self.num_payloads = self.num_items = 0
         self._loss = loss
         self._generator = generator or np.random.default_rng(0)
 
@@ -88,30 +88,30 @@ class InProcessNetwork:
         return work is not None
 
     def _deliver(self, peer: Peer) -> bool:
-        """Try the next parcel of each of the peer's links; whether there was one that may yet arrive."""
+        """Try the next payload of each of the peer's links; whether there was one that may yet arrive."""
         is_busy = False
         for to in peer.contacts:
             if to in self.down or to not in self.peers:
                 peer.broke(to)
                 continue
-            parcel = peer.next_parcel(to)
-            if parcel is None:
+            payload = peer.next_payload(to)
+            if payload is None:
                 continue
             is_busy = True
             if self._is_lost():
                 peer.broke(to)
                 continue
             try:
-                known = handed_over(self.peers[to], peer.name, parcel)
+                known = handed_over(self.peers[to], peer.name, payload)
             except FlowerUnlearningError as exc:
                 self.refusals.append((peer.name, to, str(exc)))
                 known = frozenset()  # as between machines: it is not sent again
-            self.num_parcels += 1
-            self.num_items += isinstance(parcel, Item)
+            self.num_payloads += 1
+            self.num_items += isinstance(payload, Item)
             if self._is_lost():  # it came, and the confirmation did not
                 peer.broke(to)
             else:
-                peer.delivered(to, parcel, known)
+                peer.delivered(to, payload, known)
         return is_busy
 
     def _is_lost(self) -> bool:

@@ -92,7 +92,7 @@ class Greeting:
     is_new: bool = True
 
 
-Parcel: TypeAlias = Item | Offer | Greeting
+Payload: TypeAlias = Item | Offer | Greeting
 
 
 def length(vector: Vector) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 
 from client.peer.admission import Limits, check_fits, may_speak
 from client.peer.checks import checked_item, checked_offer
-from client.peer.items import Greeting, Item, Kind, Offer, Parcel, length, same_dtype
+from client.peer.items import Greeting, Item, Kind, Offer, Payload, length, same_dtype
 from client.peer.journal import Journal, PeerModel
 from client.peer.learner import Learner
 from client.peer.links import Link
@@ -325,7 +325,7 @@ class Peer:
         model = self._model
         return Offer(sender=self.name, round=model.round, vector=model.vector, applied=model.applied)
 
-    def next_parcel(self, to: str) -> Parcel | None:
+    def next_payload(self, to: str) -> Payload | None:
         """What `to` is to be sent next; items come before models. None: it has everything."""
         link = self._links.setdefault(to, Link())
         if link.pending is None:
@@ -335,13 +335,13 @@ class Peer:
             if self._is_whole(item):
                 return item
             link.pending.pop(item.id)
-            return self.next_parcel(to)
+            return self.next_payload(to)
         return link.offers[0] if link.offers else None
 
-    def delivered(self, to: str, parcel: Parcel, known: frozenset[str] = frozenset()) -> None:
-        """`to` has confirmed the parcel; for a greeting, with the ids that it knows."""
+    def delivered(self, to: str, payload: Payload, known: frozenset[str] = frozenset()) -> None:
+        """`to` has confirmed the payload; for a greeting, with the ids that it knows."""
         link = self._links.setdefault(to, Link())
-        if isinstance(parcel, Greeting):
+        if isinstance(payload, Greeting):
             link.pending = dict.fromkeys(
                 item_id
                 for item_id, item in self._items.items()
@@ -350,11 +350,11 @@ class Peer:
             if not link.has_met:
                 self._queue_recent(link)
             link.has_met = True
-        elif isinstance(parcel, Item):
+        elif isinstance(payload, Item):
             if link.pending is not None:
-                link.pending.pop(parcel.id, None)
+                link.pending.pop(payload.id, None)
         else:
-            link.sent(parcel)
+            link.sent(payload)
 
     def broke(self, to: str) -> None:
         """`to` could not be reached: begin with a greeting again, since it may have restarted."""

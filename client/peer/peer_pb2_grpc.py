@@ -47,7 +47,7 @@ class PeerServiceServicer:
 
     def Deliver(self, request_iterator, context):
         """Refused with UNAUTHENTICATED (the certificate is not the sender's) and INVALID_ARGUMENT (malformed frames, or
-        a parcel that cannot be what it says).
+        a payload that cannot be what it says).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -12,9 +12,9 @@ from logging import getLogger
 
 from client.memory import DirectoryMemory
 from client.peer.config import PeerConfig
-from client.peer.grpc_transport import ParcelRefused, PeerConnection, PeerServer, Reception
+from client.peer.grpc_transport import PayloadRefused, PeerConnection, PeerServer, Reception
 from client.peer.in_process import handed_over
-from client.peer.items import Kind, Parcel
+from client.peer.items import Kind, Payload
 from client.peer.journal import DirectoryJournal
 from client.peer.learner import SiteLearner
 from client.peer.node import Peer, Place
@@ -38,7 +38,7 @@ _SHORTEST_RETRY_S, _LONGEST_RETRY_S = 0.2, 5.0
 class Sent:
     """How much a peer has delivered so far."""
 
-    parcels: int = 0
+    payloads: int = 0
     failures: int = 0
 
 
@@ -134,9 +134,9 @@ class PeerProcess:
             timeout_s=self._config.exchange_timeout_s,
         )
 
-    def _handle(self, sender: str, parcel: Parcel) -> frozenset[str]:
+    def _handle(self, sender: str, payload: Payload) -> frozenset[str]:
         with self._changed:
-            known = handed_over(self._peer, sender, parcel)
+            known = handed_over(self._peer, sender, payload)
             self._changed.notify_all()
         return known
 
@@ -253,26 +253,26 @@ class PeerProcess:
         )
 
     def _send_next(self, to: str, connection: PeerConnection) -> bool:
-        """Send the next parcel, or wait for one; False where there will be none."""
+        """Send the next payload, or wait for one; False where there will be none."""
         with self._changed:
             if self._stopping.is_set() or to not in self._peer.contacts:
                 return False
-            parcel = self._peer.next_parcel(to)
-            if parcel is None:
+            payload = self._peer.next_payload(to)
+            if payload is None:
                 self._changed.wait(_IDLE_S)
                 return True
         known: frozenset[str] = frozenset()
         try:
-            known = connection.send(parcel)
-        except ParcelRefused as exc:
+            known = connection.send(payload)
+        except PayloadRefused as exc:
             # to send it again would be refused again: the two peers do not run the same federation
             _log.error("Peer %s refuses what it is sent: %s", to, exc)
         with self._changed:
-            self._peer.delivered(to, parcel, known)
-            self.sent = replace(self.sent, parcels=self.sent.parcels + 1)
+            self._peer.delivered(to, payload, known)
+            self.sent = replace(self.sent, payloads=self.sent.payloads + 1)
             self._changed.notify_all()
         return True
 
     def _is_all_sent(self) -> bool:
         with self._changed:
-            return all(self._peer.next_parcel(to) is None for to in self._peer.contacts)
+            return all(self._peer.next_payload(to) is None for to in self._peer.contacts)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import ray
 
 from client.peer.in_process import handed_over
-from client.peer.items import Parcel
+from client.peer.items import Payload
 from client.peer.journal import PeerModel
 from client.peer.node import Peer
 from client.peer.work import carried_out, next_work
@@ -21,8 +21,8 @@ from unlearning.errors import ConfigurationError, SessionError
 from unlearning.requests import Target
 
 MakePeer: TypeAlias = Callable[[str], Peer]
-Posted: TypeAlias = tuple[str, str, Parcel]
-"""Sender, receiver, parcel."""
+Posted: TypeAlias = tuple[str, str, Payload]
+"""Sender, receiver, payload."""
 
 _MOST_TURNS = 100_000
 
@@ -32,24 +32,24 @@ class Shard:
 
     def __init__(self, names: Sequence[str], make_peer: MakePeer) -> None:
         self._peers = {name: make_peer(name) for name in names}
-        self._posted: dict[tuple[str, str], Parcel] = {}
+        self._posted: dict[tuple[str, str], Payload] = {}
 
     def outgoing(self) -> list[Posted]:
-        """Do what requests need, and hand out each link's next parcel."""
+        """Do what requests need, and hand out each link's next payload."""
         posted: list[Posted] = []
         for name, peer in self._peers.items():
             while (work := next_work(peer)) is not None:
                 peer.receive(carried_out(work, peer.learner))
             for to in peer.contacts:
-                parcel = peer.next_parcel(to)
-                if parcel is not None:
-                    posted.append((name, to, parcel))
-                    self._posted[name, to] = parcel
+                payload = peer.next_payload(to)
+                if payload is not None:
+                    posted.append((name, to, payload))
+                    self._posted[name, to] = payload
         return posted
 
     def take(self, posted: Sequence[Posted]) -> list[frozenset[str]]:
-        """Let receivers here take parcels; the answers in the same order."""
-        return [handed_over(self._peers[to], sender, parcel) for sender, to, parcel in posted]
+        """Let receivers here take payloads; the answers in the same order."""
+        return [handed_over(self._peers[to], sender, payload) for sender, to, payload in posted]
 
     def confirm(self, answered: Sequence[tuple[str, str, frozenset[str]]]) -> None:
         """What was handed out for each sender and receiver has arrived."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from server.bench.columns import Row
 from server.bench.experiment import Backdoor
-from server.federation.driver import Driver
+from server.federation.context import FederationContext
 from unlearning.errors import DataError
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, Task
@@ -47,14 +47,14 @@ def figures_of(measurement: Measurement) -> Row:
     return {name: figure.to_json() for name, figure in measurement.figures.items()}
 
 
-def costs_of_rounds(driver: Driver, *, after: int = 0) -> Row:
+def costs_of_rounds(context: FederationContext, *, after: int = 0) -> Row:
     """Bytes and seconds as they were measured; operations are examples times those of one."""
-    rounds = list(driver.ledger.all_rounds(after=after))
+    rounds = list(context.ledger.all_rounds(after=after))
     examples = sum(r.metrics["num_examples"] for r in rounds)
     return {
         "bytes": sum(r.metrics["bytes_sent"] + r.metrics["bytes_received"] for r in rounds),
         "seconds": sum(r.metrics["seconds"] for r in rounds),
-        "flops": examples * driver.settings.local_epochs * driver.federation.flops_per_example,
+        "flops": examples * context.settings.local_epochs * context.federation.flops_per_example,
         "peak_memory": peak_memory(r.metrics.get("peak_memory") for r in rounds),
     }
 

@@ -22,14 +22,14 @@ import numpy as np
 from flwr.clientapp import ClientApp
 from flwr.supercore.object_ref import load_app
 
-from server.app import open_driver, run_federation
+from server.app import open_federation, run_federation
 from server.bench import measures
 from server.bench.columns import ORIGINAL, RETRAIN, Row
 from server.bench.experiment import Backdoor, Case, Contender, Experiment, Setting
 from server.bench.parts import DEFAULTS, Part, digest, row_path, seed_directory
 from server.deletion.steps import concerned
 from server.federation.checkpoints import CheckpointStore
-from server.federation.driver import Driver
+from server.federation.context import FederationContext
 from server.federation.state import FederationState
 from server.requests.admission import admit
 from strategies.in_process_grid import InProcessGrid
@@ -121,10 +121,13 @@ class SeedRun:
 
     def _of_training(self, directory: Path, settings: RunSettings, targets: Sequence[Target]) -> Row:
         state = _newest(directory)
-        with self._alone(directory.name), open_driver(self._grid(settings), settings, run_id=1) as driver:
+        with (
+            self._alone(directory.name),
+            open_federation(self._grid(settings), settings, run_id=1) as context,
+        ):
             return {
-                **self._measured(driver, state, targets),
-                **measures.costs_of_rounds(driver),
+                **self._measured(context, state, targets),
+                **measures.costs_of_rounds(context),
                 **_storage(state, {"server_bytes": 0, "client_bytes": 0}),
                 "recovery_rounds": None,
             }
@@ -152,16 +155,16 @@ class SeedRun:
             settings = settings.model_copy(update={"rounds": settings.rounds + 1})
             run_federation(grid, settings, run_id=2)
         state = _newest(directory)
-        with open_driver(grid, settings, run_id=2) as driver:
-            done = [driver.ledger.get(request.id) for request in filed]
+        with open_federation(grid, settings, run_id=2) as context:
+            done = [context.ledger.get(request.id) for request in filed]
             wrong = [request for request in done if request.status is not Status.COMPLETED]
             if wrong:  # a finding too: some methods do not survive every federation
                 shutil.rmtree(directory)
                 return {"failed": f"{wrong[0].status}: {wrong[0].reason}", "attacks": {}}
             reports = [_report(directory, request.id) for request in done]
             row = {
-                **self._measured_last(driver, state, reports, self._targets(case)),
-                **self._of_deletion(driver, reports, original, is_natural=is_natural),
+                **self._measured_last(context, state, reports, self._targets(case)),
+                **self._of_deletion(context, reports, original, is_natural=is_natural),
                 **_storage(_newest(original), measures.kept(original, contender.method)),
                 **self._beside_retrain(case, _newest(original), state),
             }
@@ -171,7 +174,7 @@ class SeedRun:
 
     def _of_deletion(
         self,
-        driver: Driver,
+        context: FederationContext,
         reports: Sequence[Mapping[str, Any]],
         original: Path,
         *,
@@ -179,12 +182,12 @@ class SeedRun:
     ) -> Row:
         """What unlearning and recovery cost, and how they went."""
         trained = _facts(original)["rounds_in_ledger"]
-        rounds = list(driver.ledger.all_rounds(after=trained))
+        rounds = list(context.ledger.all_rounds(after=trained))
         stages = [Measurement.from_json(item) for item in reports[-1]["measurements"]]
         unlearned = next(item for item in stages if item.stage == "unlearned")
         followed = [unlearned, *(item for item in stages if item.stage == "recovery")]
         costs = (
-            measures.costs_of_rounds(driver, after=trained)
+            measures.costs_of_rounds(context, after=trained)
             if is_natural
             else measures.costs_of_reports(reports)
         )
@@ -196,7 +199,7 @@ class SeedRun:
             "forget_unlearned": unlearned.forgotten.score if unlearned.forgotten else None,
             "curve": [r.metrics["test_score"] for r in rounds if "test_score" in r.metrics],
             "forget_curve": [item.forgotten.score for item in followed if item.forgotten]
-            if driver.settings.measure_every_recovery_round
+            if context.settings.measure_every_recovery_round
             else [],
             "figures_before": measures.figures_of(stages[0]),
             "figures_after": measures.figures_of(stages[-1]),
@@ -216,8 +219,8 @@ class SeedRun:
             settings = self._settings(directory, prepare="; ".join(prepare.values()))
             grid = self._grid(settings)
             run_federation(grid, settings, run_id=1)
-            with open_driver(grid, settings, run_id=1) as driver:
-                rounds = list(driver.ledger.all_rounds())
+            with open_federation(grid, settings, run_id=1) as context:
+                rounds = list(context.ledger.all_rounds())
             facts = {"prepare": dict(prepare), "rounds_in_ledger": rounds[-1].sequence}
             write_atomically(directory / FACTS, json.dumps(facts).encode())
             return directory
@@ -231,16 +234,16 @@ class SeedRun:
     def _filed(
         self, grid: InProcessGrid, settings: RunSettings, case: Case, contender: Contender
     ) -> list[DeletionRequest]:
-        with open_driver(grid, settings, run_id=2) as driver:
+        with open_federation(grid, settings, run_id=2) as context:
             return [
                 admit(
-                    driver.ledger,
+                    context.ledger,
                     target,
                     method=contender.method,
                     parameters=contender.parameters,
                     submitted_by="benchmark",
                     idempotency_key=str(uuid4()),
-                    now=driver.now(),
+                    now=context.now(),
                     by_operator=True,
                 )
                 for target in self._targets(case)
@@ -345,7 +348,7 @@ class SeedRun:
 
     def _measured_last(
         self,
-        driver: Driver,
+        context: FederationContext,
         state: FederationState,
         reports: Sequence[Mapping[str, Any]],
         targets: Sequence[Target],
@@ -353,26 +356,26 @@ class SeedRun:
         """The final model's figures: the report's, unless it tells of one of several requests or an earlier model."""
         told = Measurement.from_json(reports[-1]["measurements"][-1])
         if len(reports) > 1 or told.round != state.round:
-            return self._measured(driver, state, targets)
-        return self._scores(driver, state, told)
+            return self._measured(context, state, targets)
+        return self._scores(context, state, told)
 
-    def _measured(self, driver: Driver, state: FederationState, targets: Sequence[Target]) -> Row:
-        driver.register_clients()
-        driver.restrict(state)
-        forgets = concerned(driver, targets)
-        observed = driver.observe_all(state, state.parameters, forgets)
+    def _measured(self, context: FederationContext, state: FederationState, targets: Sequence[Target]) -> Row:
+        context.register_clients()
+        context.restrict(state)
+        forgets = concerned(context, targets)
+        observed = context.observe_all(state, state.parameters, forgets)
         measurement = measure(
             stage="recovery",
             round=state.round,
             test=observed.test,
             retained=observed.retained,
             forgotten=merge(observed.forgotten.values()) if observed.forgotten else None,
-            seed=driver.settings.seed,
+            seed=context.settings.seed,
         )
-        return self._scores(driver, state, measurement)
+        return self._scores(context, state, measurement)
 
-    def _scores(self, driver: Driver, state: FederationState, measurement: Measurement) -> Row:
-        planted = measures.backdoor_success(driver.task, state.parameters, self._test, self.setting.backdoor)
+    def _scores(self, context: FederationContext, state: FederationState, measurement: Measurement) -> Row:
+        planted = measures.backdoor_success(context.task, state.parameters, self._test, self.setting.backdoor)
         return measures.scores(measurement) | planted
 
 

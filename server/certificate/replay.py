@@ -20,7 +20,7 @@ from server.certificate.replay_inputs import (
 )
 from unlearning.errors import CertificateError, FlowerUnlearningError
 from unlearning.methods import Method, Problem, method_named, validated_parameters
-from unlearning.methods.method import Kept
+from unlearning.methods.method import PreparedStore
 from unlearning.parameters import content_hash
 from unlearning.tasks import make_task
 
@@ -92,7 +92,7 @@ def replay(directory: Path, noise_key: bytes | None = None) -> Replayed:
     return Replayed(content_hash(begun.parameters), content_hash(state.parameters), number)
 
 
-def _problem(begun: Begun, method: Method, value: Mapping[str, Any], kept: Kept | None) -> Problem:
+def _problem(begun: Begun, method: Method, value: Mapping[str, Any], kept: PreparedStore | None) -> Problem:
     """As `UnlearningStrategy.instructions` makes it."""
     settings = begun.settings
     return Problem(

@@ -27,12 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.certificate.document import InputFile, ReplayInputs
-from server.federation.state import Batch
+from server.federation.state import ActiveDeletion
 from strategies.run_config import RunSettings
 from unlearning.durable_files import sync_directory, write_atomically
 from unlearning.errors import CertificateError
 from unlearning.methods import Instruction, Method, Problem, Reply, UnlearningState
-from unlearning.methods.method import ClientSite, Kept
+from unlearning.methods.method import ClientSite, PreparedStore
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
 from unlearning.stores import MemoryStore, Store
@@ -146,7 +146,7 @@ class Exchanged:
     replies: Mapping[str, Reply] = field(default_factory=dict)
 
 
-def directory_of(state_dir: Path, batch: Batch) -> Path:
+def directory_of(state_dir: Path, batch: ActiveDeletion) -> Path:
     """Where the inputs of a batch lie."""
     return state_dir / DIRECTORY / batch.request_ids[0]
 
@@ -222,7 +222,7 @@ def read_exchanges(directory: Path) -> Iterator[Exchanged]:
         number += 1
 
 
-def read_kept(directory: Path, begun: Begun) -> Kept | None:
+def read_kept(directory: Path, begun: Begun) -> PreparedStore | None:
     """What the server had kept for the method in training rounds; None where the method was not prepared for.
 
     Raises:
@@ -235,7 +235,7 @@ def read_kept(directory: Path, begun: Begun) -> Kept | None:
     for path in sorted(directory.glob("kept-*.npz")):
         meta, arrays = _unpacked(path)
         store.save(meta["key"], meta["round"], arrays)
-    return Kept(options=prepared.options, store=store, next_store=MemoryStore())
+    return PreparedStore(options=prepared.options, store=store, next_store=MemoryStore())
 
 
 def targets_of(problem: Mapping[str, Any]) -> dict[str, Forget]:

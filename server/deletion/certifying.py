@@ -32,8 +32,8 @@ from server.certificate.replay_inputs import (
     list_kept,
 )
 from server.deletion.privacy_account import FINDING
-from server.federation.driver import Driver
-from server.federation.state import Batch, FederationState
+from server.federation.context import FederationContext
+from server.federation.state import ActiveDeletion, FederationState
 from server.ledger import Event, Ledger
 from server.report import ReportData
 from unlearning.durable_files import write_atomically
@@ -47,17 +47,19 @@ _OFF = "the run does not keep inputs (keep-replay-inputs)"
 _GONE = "the inputs were erased, or not kept when the method began"
 
 
-def write_certificate(driver: Driver, state: FederationState, report: ReportData, directory: Path) -> str:
+def write_certificate(
+    context: FederationContext, state: FederationState, report: ReportData, directory: Path
+) -> str:
     """Write the certificate of the request that `report` is about beside it; returns the file's SHA-256.
 
     Raises:
         OSError: the directory cannot be written to.
     """
     assert state.batch is not None, "a certificate belongs to a batch"
-    keep_model_after(directory_of(driver.state_dir, state.batch), state.parameters)
-    key, unsigned_because = signer(driver.settings.certificate_key)
+    keep_model_after(directory_of(context.state_dir, state.batch), state.parameters)
+    key, unsigned_because = signer(context.settings.certificate_key)
     certificate = _certificate(
-        driver,
+        context,
         state,
         report,
         report_sha256=hashlib.sha256((directory / "report.json").read_bytes()).hexdigest(),
@@ -71,23 +73,23 @@ def write_certificate(driver: Driver, state: FederationState, report: ReportData
     return hashlib.sha256(content).hexdigest()
 
 
-def recording(driver: Driver, batch: Batch) -> Method:
+def recording(context: FederationContext, batch: ActiveDeletion) -> Method:
     """The batch's method; where inputs are kept, one that also writes them down."""
     method = method_named(batch.method)
-    if not driver.settings.keep_replay_inputs:
+    if not context.settings.keep_replay_inputs:
         return method
-    return RecordingMethod(method, directory_of(driver.state_dir, batch), driver.settings)
+    return RecordingMethod(method, directory_of(context.state_dir, batch), context.settings)
 
 
-def warn_of_kept_inputs(driver: Driver) -> None:
+def warn_of_kept_inputs(context: FederationContext) -> None:
     """Say which inputs of deletions lie there: they carry what is forgotten, also by later deletions."""
-    kept = [path.name for path in list_kept(driver.state_dir)]
+    kept = [path.name for path in list_kept(context.state_dir)]
     if kept:
         _log.warning(
             "Inputs kept for a replay (%s) still carry what was forgotten. When they were replayed: "
             "flower-unlearn erase-replay --state-dir %s",
             ", ".join(kept),
-            driver.state_dir,
+            context.state_dir,
         )
 
 
@@ -101,7 +103,7 @@ def last_event(ledger: Ledger, request_id: str) -> Event:
 
 
 def _certificate(
-    driver: Driver,
+    context: FederationContext,
     state: FederationState,
     report: ReportData,
     *,
@@ -111,8 +113,8 @@ def _certificate(
 ) -> Certificate:
     batch = state.batch
     assert batch is not None, "a certificate belongs to a batch"
-    event = last_event(driver.ledger, report.request.id)
-    head_sequence, head_hash = driver.ledger.event_head()
+    event = last_event(context.ledger, report.request.id)
+    head_sequence, head_hash = context.ledger.event_head()
     asked, facts = report.request, report.to_json()
     return Certificate(
         issued_at=event.at.astimezone(UTC).isoformat(timespec="seconds"),
@@ -123,7 +125,7 @@ def _certificate(
             client_id=asked.client_id,
             class_label=asked.class_label,
             num_samples=asked.num_samples,
-            sample_ids_commitment=_commitment(driver.ledger, asked.id),
+            sample_ids_commitment=_commitment(context.ledger, asked.id),
             submitted_by=asked.submitted_by,
             created_at=asked.created_at,
             served_with=list(asked.served_with),
@@ -140,7 +142,7 @@ def _certificate(
             after=report.model_hash_after,
         ),
         ledger=LedgerPlace(
-            event=Position(sequence=event.sequence, hash=driver.ledger.event_hash(event.sequence) or ""),
+            event=Position(sequence=event.sequence, hash=context.ledger.event_hash(event.sequence) or ""),
             head=Position(sequence=head_sequence, hash=head_hash),
         ),
         attacks=CertifiedAttacks(**facts["attacks"]),
@@ -148,7 +150,7 @@ def _certificate(
         not_measured=[*report.not_measured, *_gaps(report)],
         software=dict(report.software),
         report_sha256=report_sha256,
-        replay=_replay_inputs(driver, batch),
+        replay=_replay_inputs(context, batch),
         privacy=_privacy(batch),
         key_id=signed_by,
         unsigned_because=unsigned_because,
@@ -164,7 +166,7 @@ def _commitment(ledger: Ledger, request_id: str) -> str | None:
     return commitment(ledger.keys.of(target.client_id), request_id, hash_of_ids(target.sample_ids))
 
 
-def _privacy(batch: Batch) -> CertifiedPrivacy | None:
+def _privacy(batch: ActiveDeletion) -> CertifiedPrivacy | None:
     """The account of the deletion, where it has one."""
     account = batch.findings.get(FINDING)
     if account is None:
@@ -172,9 +174,9 @@ def _privacy(batch: Batch) -> CertifiedPrivacy | None:
     return CertifiedPrivacy(**{name: account[name] for name in CertifiedPrivacy.model_fields})
 
 
-def _replay_inputs(driver: Driver, batch: Batch) -> ReplayInputs:
-    note = _GONE if driver.settings.keep_replay_inputs else _OFF
-    return kept_inputs(directory_of(driver.state_dir, batch), note)
+def _replay_inputs(context: FederationContext, batch: ActiveDeletion) -> ReplayInputs:
+    note = _GONE if context.settings.keep_replay_inputs else _OFF
+    return kept_inputs(directory_of(context.state_dir, batch), note)
 
 
 def _scores(measurement: Measurement | None) -> dict[str, object]:

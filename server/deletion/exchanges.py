@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from server.federation.driver import Driver
+from server.federation.context import FederationContext
 from strategies.exchange import Exchange
 from strategies.messages import model_record
 from strategies.sessions.server_half import Session
@@ -16,19 +16,23 @@ from unlearning.parameters import Vector
 _SHOWN = 5
 
 
-def session_for(driver: Driver, method: Method) -> AbstractContextManager[Session | None]:
+def session_for(context: FederationContext, method: Method) -> AbstractContextManager[Session | None]:
     """A session for the rest of the method's exchanges; None where each goes by Flower messages.
 
     Raises (on entering):
         SessionError: the session's address cannot be used.
     """
-    if driver.endpoint is None or not method.info.is_iterative:
+    if context.endpoint is None or not method.info.is_iterative:
         return nullcontext()
-    return Session(driver.grid, driver.endpoint)
+    return Session(context.grid, context.endpoint)
 
 
 def carry_out(
-    driver: Driver, session: Session | None, strategy: UnlearningStrategy, number: int, model: Vector
+    context: FederationContext,
+    session: Session | None,
+    strategy: UnlearningStrategy,
+    number: int,
+    model: Vector,
 ) -> Exchange:
     """Carry out the strategy's next exchange, as round `number`; afterwards its state is the next one.
 
@@ -36,12 +40,12 @@ def carry_out(
         MethodFailed: the replies do not suffice; the message ends with why clients gave no usable one.
     """
     if session is None:
-        done = driver.exchange(strategy.unlearn_messages(number, model_record(model), driver.grid))
+        done = context.exchange(strategy.unlearn_messages(number, model_record(model), context.grid))
         _check_final(done, strategy)
         with _explained(done, strategy):
             strategy.aggregate_train(number, done.messages.values())
         return done
-    instructions = strategy.instructions(number, model_record(model), driver.grid)
+    instructions = strategy.instructions(number, model_record(model), context.grid)
     answers = session.exchange(
         number,
         strategy.method.info.name,
@@ -54,7 +58,7 @@ def carry_out(
     if not strategy.is_finished:
         return answers.exchange
     accounts = session.close()
-    driver.take_site_requests(accounts)
+    context.take_site_requests(accounts)
     return answers.exchange.plus(accounts)
 
 

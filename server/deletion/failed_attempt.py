@@ -10,7 +10,7 @@ first, a request that has failed for good would be tried again after a crash.
 from dataclasses import replace
 from logging import getLogger
 
-from server.federation.driver import Driver
+from server.federation.context import FederationContext
 from server.federation.state import FederationState, Phase
 from unlearning.errors import MethodFailed, ModelRefused
 from unlearning.requests import Status
@@ -18,7 +18,9 @@ from unlearning.requests import Status
 _log = getLogger(__name__)
 
 
-def give_up(driver: Driver, state: FederationState, failure: MethodFailed | ModelRefused) -> FederationState:
+def give_up(
+    context: FederationContext, state: FederationState, failure: MethodFailed | ModelRefused
+) -> FederationState:
     """Back to training with the model as it was; the requests wait for another try, or have failed.
 
     Raises:
@@ -32,24 +34,24 @@ def give_up(driver: Driver, state: FederationState, failure: MethodFailed | Mode
         status, retryable = Status.FAILED, True
     elif not failure.retryable:
         status = Status.FAILED
-    elif batch.attempt >= driver.settings.max_attempts:
+    elif batch.attempt >= context.settings.max_attempts:
         reason = f"{batch.attempt} attempts failed, the last one because: {failure}"
         status, retryable = Status.FAILED, True
     for request_id in batch.request_ids:
-        driver.ledger.move(
+        context.ledger.move(
             request_id,
             status,
-            token=driver.token,
-            now=driver.now(),
+            token=context.token,
+            now=context.now(),
             reason=reason,
             retryable=retryable,
         )
-    state = driver.save(_resting(state))
-    driver.preparations.discard(batch)
+    state = context.save(_resting(state))
+    context.preparations.discard(batch)
     return state
 
 
-def finish_giving_up(driver: Driver, state: FederationState) -> FederationState:
+def finish_giving_up(context: FederationContext, state: FederationState) -> FederationState:
     """After a start: if the ledger says that the state's batch was being given up, give up all of it.
 
     A request may have been retried or cancelled since; one that failed tells the verdict for the others.
@@ -59,7 +61,7 @@ def finish_giving_up(driver: Driver, state: FederationState) -> FederationState:
     under_way = {Status.UNLEARNING}
     if state.phase is Phase.RECOVERING:
         under_way |= {Status.RECOVERING, Status.VERIFYING, Status.COMPLETED}
-    requests = [driver.ledger.get(request_id) for request_id in state.batch.request_ids]
+    requests = [context.ledger.get(request_id) for request_id in state.batch.request_ids]
     moved = [request for request in requests if request.status not in under_way]
     if not moved:
         return state
@@ -67,17 +69,17 @@ def finish_giving_up(driver: Driver, state: FederationState) -> FederationState:
     for request in requests:
         if request.status in under_way:
             goes_back = failed is None and state.phase is Phase.UNLEARNING
-            driver.ledger.move(
+            context.ledger.move(
                 request.id,
                 Status.SCHEDULED if goes_back else Status.FAILED,
-                token=driver.token,
-                now=driver.now(),
+                token=context.token,
+                now=context.now(),
                 reason=moved[0].reason if failed is None else failed.reason,
                 retryable=(failed.retryable if failed is not None else not goes_back),
             )
     batch = state.batch
     state = _resting(state)
-    driver.preparations.discard(batch)
+    context.preparations.discard(batch)
     return state
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from server.federation.driver import Driver
-from server.federation.state import Batch, FederationState
+from server.federation.context import FederationContext
+from server.federation.state import ActiveDeletion, FederationState
 from server.report.data import FormulaCost
 from unlearning.errors import DataError
 from unlearning.methods.costs import (
@@ -33,7 +33,7 @@ _WHY = {
 
 
 def formula_costs(
-    driver: Driver, state: FederationState, parameters: Mapping[str, Any]
+    context: FederationContext, state: FederationState, parameters: Mapping[str, Any]
 ) -> tuple[FormulaCost, ...]:
     """Unlearning and recovery of the state's batch by formula, as far as there is one, and as measured.
 
@@ -41,8 +41,8 @@ def formula_costs(
     """
     batch = state.batch
     assert batch is not None, "costs belong to a batch"
-    trips = _recovery_participations(driver, batch)
-    symbols = with_parameters(batch.method, parameters, _symbols(driver, state, batch))
+    trips = _recovery_participations(context, batch)
+    symbols = with_parameters(batch.method, parameters, _symbols(context, state, batch))
     products = sum(
         int(found["products"])
         for found in batch.findings.values()
@@ -83,7 +83,7 @@ def formula_costs(
     return tuple(lines)
 
 
-def _symbols(driver: Driver, state: FederationState, batch: Batch) -> CostSymbols:
+def _symbols(context: FederationContext, state: FederationState, batch: ActiveDeletion) -> CostSymbols:
     targets = {target.client_id for target in batch.targets}
     of_class = any(target.granularity is Granularity.CLASS for target in batch.targets)
     asked = set(batch.participants)
@@ -97,10 +97,10 @@ def _symbols(driver: Driver, state: FederationState, batch: Batch) -> CostSymbol
         bytes_per_parameter=state.parameters.itemsize,
         num_targets=len(forgetting),
         num_retained=len(retained),
-        flops_per_example=driver.federation.flops_per_example,
+        flops_per_example=context.federation.flops_per_example,
         examples_per_client=sum(counted) / len(counted) if counted else 0.0,
-        epochs=driver.settings.training(state.round).epochs,
-        num_head_parameters=driver.federation.num_head_parameters,
+        epochs=context.settings.training(state.round).epochs,
+        num_head_parameters=context.federation.num_head_parameters,
         repeated_rounds=int(
             batch.findings.get(_REPEATED_ROUNDS.get(batch.method, ""), state.training_rounds)
         ),
@@ -109,11 +109,11 @@ def _symbols(driver: Driver, state: FederationState, batch: Batch) -> CostSymbol
     )
 
 
-def _recovery_participations(driver: Driver, batch: Batch) -> int:
+def _recovery_participations(context: FederationContext, batch: ActiveDeletion) -> int:
     """How often a client took part in a recovery round, over all of them; a repeated round counts once."""
     participants = {
         record.round: len(record.metrics["participants"])
-        for record in driver.ledger.all_rounds()
+        for record in context.ledger.all_rounds()
         if record.kind == "recovery" and set(record.request_ids) & set(batch.request_ids)
     }
     return sum(participants.values())

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from server.federation.preparations import FIRST
-from server.federation.state import Batch, FederationState, Phase
+from server.federation.state import ActiveDeletion, FederationState, Phase
 from server.ledger import Ledger
 from server.state_directory.files import UNDONE_FILE
 from strategies.run_config import RunSettings
@@ -35,7 +35,7 @@ from unlearning.stores import DirectoryStore, Store
 from unlearning.training import initial_parameters
 
 if TYPE_CHECKING:
-    from server.federation.driver import Driver
+    from server.federation.context import FederationContext
 
 METHOD = "hf-online"
 FACT = "privacy"
@@ -98,7 +98,7 @@ def earlier_releases(ledger: Ledger) -> tuple[AccountedRelease, ...]:
 
 
 def accounted(
-    driver: "Driver", state: FederationState, batch: Batch, found: UnlearningState
+    context: "FederationContext", state: FederationState, batch: ActiveDeletion, found: UnlearningState
 ) -> dict[str, Any]:
     """The findings of a method that has finished, with the account where it is HF-online.
 
@@ -110,17 +110,17 @@ def accounted(
     findings = dict(found.findings)
     if batch.method != METHOD:
         return findings
-    options = budget_of(driver.settings)
+    options = budget_of(context.settings)
     own = batch.parameters
     after = content_hash(found.parameters)
     earlier = tuple(
         release
-        for release in earlier_releases(driver.ledger)
+        for release in earlier_releases(context.ledger)
         if (release.name, release.after) != (batch.request_ids[0], after)
     )
     targets = frozenset(target.client_id for target in batch.targets if target.client_id is not None)
     declared = own.get("sensitivity") if options is None else options.sensitivity
-    sensitivity, unmet = _sensitivity(driver, state, targets, earlier, declared)
+    sensitivity, unmet = _sensitivity(context, state, targets, earlier, declared)
     release = AccountedRelease(
         name=batch.request_ids[0],
         number=state.round + 1,
@@ -133,7 +133,9 @@ def accounted(
     )
     if options is not None:
         _refuse_if_spent(options, earlier, release)
-    driver.ledger.note(release.name, RELEASED, token=driver.token, now=driver.now(), detail=release.values())
+    context.ledger.note(
+        release.name, RELEASED, token=context.token, now=context.now(), detail=release.values()
+    )
     delta = own.get("delta") if options is None else options.delta
     account = Account(
         releases=(*earlier, release),
@@ -143,7 +145,7 @@ def accounted(
     return {**findings, FINDING: account.values(), _RELEASE: release.values()}
 
 
-def result_of(batch: Batch) -> dict[str, Any]:
+def result_of(batch: ActiveDeletion) -> dict[str, Any]:
     """What the ledger keeps of the account with the request's result."""
     return {name: batch.findings[name] for name in (FINDING, _RELEASE) if name in batch.findings}
 
@@ -153,19 +155,19 @@ def shown(findings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in findings.items() if name != _RELEASE}
 
 
-def announce(driver: "Driver", state: FederationState) -> None:
+def announce(context: "FederationContext", state: FederationState) -> None:
     """Tell the door what the next deletion of each client would use up; only where there is a budget."""
-    options = budget_of(driver.settings)
+    options = budget_of(context.settings)
     if options is None or state.phase is not Phase.TRAINING or METHOD not in state.prepared_since:
         return
-    earlier = earlier_releases(driver.ledger)
-    known = _records(driver, state)
+    earlier = earlier_releases(context.ledger)
+    known = _records(context, state)
     sensitivities = {}
-    for record in driver.ledger.clients():
+    for record in context.ledger.clients():
         client = record.client_id
         if options.has(client) and not state.exclusions.is_forgotten(client):
             found, unmet = _sensitivity(
-                driver, state, frozenset({client}), earlier, options.sensitivity, known
+                context, state, frozenset({client}), earlier, options.sensitivity, known
             )
             sensitivities[client] = [None if found is None else found.value, list(unmet)]
     fact = {
@@ -175,7 +177,7 @@ def announce(driver: "Driver", state: FederationState) -> None:
         "releases": [release.values() for release in earlier],
         "sensitivities": sensitivities,
     }
-    driver.ledger.set_facts({FACT: fact}, token=driver.token, now=driver.now())
+    context.ledger.set_facts({FACT: fact}, token=context.token, now=context.now())
 
 
 def check_budget(ledger: Ledger, target: Target, method: str, parameters: Mapping[str, Any]) -> None:
@@ -236,44 +238,44 @@ def _refuse_if_spent(
     )
 
 
-def _options(driver: "Driver") -> CarriedVectorOptions:
-    options: Any = driver.preparations.prepared[METHOD].options
+def _options(context: "FederationContext") -> CarriedVectorOptions:
+    options: Any = context.preparations.prepared[METHOD].options
     assert isinstance(options, CarriedVectorOptions)
     return options
 
 
-def _records(driver: "Driver", state: FederationState) -> _Records:
-    store = DirectoryStore(driver.preparations.directory / METHOD / state.generations.get(METHOD, FIRST))
-    kept = kept_rounds(_options(driver), store)
+def _records(context: "FederationContext", state: FederationState) -> _Records:
+    store = DirectoryStore(context.preparations.directory / METHOD / state.generations.get(METHOD, FIRST))
+    kept = kept_rounds(_options(context), store)
     is_whole = bool(kept.rounds) and kept.rounds[0].lengths.number == 1
     return _Records(
         store=store,
         kept=kept,
         model=content_hash(state.parameters),
-        start=kept.rounds[0].before if is_whole else _start(driver),
+        start=kept.rounds[0].before if is_whole else _start(context),
     )
 
 
-def _start(driver: "Driver") -> str:
+def _start(context: "FederationContext") -> str:
     """The hash of the model that the present settings begin with: in the first rounds, nobody may have trained."""
-    return content_hash(initial_parameters(driver.task, driver.settings.seed))
+    return content_hash(initial_parameters(context.task, context.settings.seed))
 
 
 def _sensitivity(
-    driver: "Driver",
+    context: "FederationContext",
     state: FederationState,
     targets: frozenset[str],
     earlier: Sequence[AccountedRelease],
     declared: float | None,
     known: _Records | None = None,
 ) -> tuple[Sensitivity | None, tuple[str, ...]]:
-    known = known or _records(driver, state)
+    known = known or _records(context, state)
     kept_at = {client: known.store.rounds(client) for client in targets}
     deletion = Deletion(
         targets=targets,
         model=known.model,
         start=known.start,
         kept_at={client: rounds[-1] if rounds else None for client, rounds in kept_at.items()},
-        unmet=(_UNDONE,) if (driver.state_dir / UNDONE_FILE).exists() else (),
+        unmet=(_UNDONE,) if (context.state_dir / UNDONE_FILE).exists() else (),
     )
     return deletion_sensitivity(known.kept, deletion, earlier, declared=declared)

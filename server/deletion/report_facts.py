@@ -6,15 +6,15 @@ from importlib.metadata import PackageNotFoundError, version
 
 from server.deletion.formula_costs import formula_costs
 from server.deletion.privacy_account import shown
-from server.federation.driver import Driver
-from server.federation.state import Batch, FederationState
+from server.federation.context import FederationContext
+from server.federation.state import ActiveDeletion, FederationState
 from server.ledger import Event
 from server.report import (
-    Asked,
     FederationSummary,
     MeasuringCost,
     RecoveryPhase,
     ReportData,
+    ReportedRequest,
     ReportEvent,
     UnlearningPhase,
 )
@@ -30,17 +30,17 @@ NOT_MEASURED = (
 )
 
 
-def report_of(driver: Driver, state: FederationState, request_id: str) -> ReportData:
+def report_of(context: FederationContext, state: FederationState, request_id: str) -> ReportData:
     """Everything that is known about the deletion `request_id` of the state's batch."""
     batch = state.batch
     assert batch is not None, "a report belongs to a batch"
-    request = driver.ledger.get(request_id)
+    request = context.ledger.get(request_id)
     target = request.target
     method = method_named(request.method)
     parameters = validated_parameters(method, request.parameters).model_dump()
-    known = tuple(sorted(record.client_id for record in driver.ledger.clients()))
+    known = tuple(sorted(record.client_id for record in context.ledger.clients()))
     return ReportData(
-        request=Asked(
+        request=ReportedRequest(
             id=request.id,
             target=target.describe(),
             granularity=str(target.granularity),
@@ -56,9 +56,9 @@ def report_of(driver: Driver, state: FederationState, request_id: str) -> Report
             served_with=tuple(other for other in batch.request_ids if other != request_id),
         ),
         federation=FederationSummary(
-            name=driver.settings.federation,
-            task=f"{driver.settings.model} on {driver.settings.dataset}",
-            score_name=driver.task.score_name,
+            name=context.settings.federation,
+            task=f"{context.settings.model} on {context.settings.dataset}",
+            score_name=context.task.score_name,
             clients_known=known,
             clients_retained=tuple(name for name in known if not state.exclusions.is_forgotten(name)),
         ),
@@ -98,24 +98,24 @@ def report_of(driver: Driver, state: FederationState, request_id: str) -> Report
             bytes_received=batch.shadow_cost.bytes_received,
             peak_memory=batch.shadow_cost.peak_memory,
         ),
-        formulas=formula_costs(driver, state, parameters),
+        formulas=formula_costs(context, state, parameters),
         measurements=tuple(batch.measurements.get(request_id, ())),
-        events=tuple(_line(event) for event in driver.ledger.all_events(request_id)),
-        stop_rule=_stop_rule(driver, batch),
+        events=tuple(_line(event) for event in context.ledger.all_events(request_id)),
+        stop_rule=_stop_rule(context, batch),
         exclusions_note=_exclusions_note(target),
-        not_measured=(*NOT_MEASURED, *_not_switched_on(driver)),
+        not_measured=(*NOT_MEASURED, *_not_switched_on(context)),
         software={name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
-        seeds={"run": driver.settings.seed},
-        written_at=_text(driver.now()),
+        seeds={"run": context.settings.seed},
+        written_at=_text(context.now()),
     )
 
 
-def _not_switched_on(driver: Driver) -> list[str]:
+def _not_switched_on(context: FederationContext) -> list[str]:
     """The attacks that the settings do without, and which setting runs them."""
     off = []
-    if not driver.settings.shadow_federations:
+    if not context.settings.shadow_federations:
         off.append("LiRA, the attack with shadow models: set shadow-federations")
-    if not driver.settings.mia_u_classifiers:
+    if not context.settings.mia_u_classifiers:
         off.append("MIA-U, the attack on the change, with classifiers: set mia-u-classifiers")
     return off
 
@@ -126,8 +126,8 @@ def _line(event: Event) -> ReportEvent:
     return ReportEvent(time=_text(event.at), move=move, reason=str(reason))
 
 
-def _stop_rule(driver: Driver, batch: Batch) -> str:
-    name, most = driver.task.score_name, driver.settings.recovery_max_rounds
+def _stop_rule(context: FederationContext, batch: ActiveDeletion) -> str:
+    name, most = context.task.score_name, context.settings.recovery_max_rounds
     if batch.target_score is None:
         return f"{most} recovery rounds; there is no test data to decide earlier"
     return f"test {name} of at least {batch.target_score:.4f}, or {most} recovery rounds"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from server.federation.state import Batch, Before, Cost, FederationState, Phase
+from server.federation.state import ActiveDeletion, Before, FederationState, Phase, PhaseCost
 from unlearning.durable_files import make_private, sync_directory, write_atomically
 from unlearning.errors import CheckpointError, DataError
 from unlearning.methods import UnlearningState
@@ -163,7 +163,7 @@ def decode(content: bytes) -> FederationState:
 _COSTS = ("unlearning_cost", "recovery_cost", "measuring_cost", "shadow_cost")
 
 
-def _batch_to_json(batch: Batch, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+def _batch_to_json(batch: ActiveDeletion, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
     method = batch.method_state
     state = None
     if method is not None:
@@ -206,7 +206,7 @@ def _batch_to_json(batch: Batch, arrays: dict[str, NDArray[Any]]) -> dict[str, A
     }
 
 
-def _batch_from_json(value: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Batch:
+def _batch_from_json(value: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ActiveDeletion:
     fields = dict(value)
     state = fields.pop("method_state")
     if state is not None:
@@ -221,7 +221,7 @@ def _batch_from_json(value: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     # a checkpoint of an earlier version knows of no shadow models, and of no model to go back to
     if fields.get("before") is not None:
         fields["before"] = Before(parameters=arrays["model_before"], **fields["before"])
-    fields |= {name: Cost.from_json(fields.get(name, {})) for name in _COSTS}
+    fields |= {name: PhaseCost.from_json(fields.get(name, {})) for name in _COSTS}
     shadowed = fields.get("shadow_fits")
     try:
         fields["shadow_fits"] = (
@@ -244,7 +244,7 @@ def _batch_from_json(value: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
         for key, array in arrays.items()
         if key.startswith(prefix)
     }
-    return Batch(method_state=state, **fields)
+    return ActiveDeletion(method_state=state, **fields)
 
 
 def _before_to_json(before: Before) -> dict[str, Any]:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from server.federation.state import Batch, FederationState
+from server.federation.state import ActiveDeletion, FederationState
 from strategies.observations import measured
 from unlearning.errors import ModelRefused
 from unlearning.parameters import Vector
 
 if TYPE_CHECKING:
-    from server.federation.driver import Driver, Observed
+    from server.federation.context import FederationContext, ModelObservations
 
 TEST_SET = ""
 """Among scores, the name of the server's test set; no client's id is empty."""
@@ -54,17 +54,17 @@ def check_unlearned(parameters: Vector, before: Vector) -> None:
 
 
 def retained_scores(
-    driver: "Driver", state: FederationState, batch: Batch, observed: "Observed"
+    context: "FederationContext", state: FederationState, batch: ActiveDeletion, observed: "ModelObservations"
 ) -> dict[str, float]:
     """The model's score on what is retained: on the server's test set, or without one by client.
 
     Nothing where nobody has a score, or it is not a finite number.
     """
-    if driver.test_set is not None:
+    if context.test_set is not None:
         classes = state.exclusions.including(batch.targets).classes
-        score = driver.test_score(state.parameters, without=classes)
+        score = context.test_score(state.parameters, without=classes)
         return {} if score is None else {TEST_SET: score}
-    told = measured(observed.exchange.replies, "retained", driver.fedavg.check_count).by_client
+    told = measured(observed.exchange.replies, "retained", context.fedavg.check_count).by_client
     scores = {client: observations.mean_score for client, observations in told.items()}
     return {client: score for client, score in scores.items() if score is not None}
 
@@ -78,10 +78,10 @@ class Judgement:
     lost: float | None = None
 
 
-def judged(driver: "Driver", batch: Batch) -> Judgement:
+def judged(context: "FederationContext", batch: ActiveDeletion) -> Judgement:
     """Whether the recovered model, measured last as `batch.scores`, may become the federation's."""
-    name = driver.task.score_name
-    allowed = batch.accepted_loss or driver.settings.max_score_loss
+    name = context.task.score_name
+    allowed = batch.accepted_loss or context.settings.max_score_loss
     rule = (
         f"{batch.accepted_by} accepted up to {allowed:g}"
         if batch.accepted_loss
@@ -112,21 +112,21 @@ def refusal(request_id: str, verdict: Judgement) -> ModelRefused:
     )
 
 
-def round_problem(driver: "Driver", before: Vector, after: Vector) -> str:
+def round_problem(context: "FederationContext", before: Vector, after: Vector) -> str:
     """Why the model of an ordinary round is not committed; empty if it is."""
     bad = after.size - int(np.isfinite(after).sum())
     if bad:
         return f"{bad:,} of the {after.size:,} values of the averaged model are not finite"
-    allowed = driver.settings.max_round_score_loss
-    if not allowed or driver.test_set is None:
+    allowed = context.settings.max_round_score_loss
+    if not allowed or context.test_set is None:
         return ""
-    score_before = driver.test_score(before)
-    score = driver.test_score(after)
+    score_before = context.test_score(before)
+    score = context.test_score(after)
     if score_before is None or (score is not None and 100 * (score_before - score) <= allowed):
         return ""
     shown = "not a number" if score is None else f"{score:.4f}"
     return (
-        f"test {driver.task.score_name} {score_before:.4f} before the round, {shown} after it: max-round-score-loss "
+        f"test {context.task.score_name} {score_before:.4f} before the round, {shown} after it: max-round-score-loss "
         f"allows {allowed:g} points"
     )
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from server.federation.state import Batch, FederationState
+from server.federation.state import ActiveDeletion, FederationState
 from strategies.messages import by_preparation, named_for_preparations
 from unlearning.errors import StoreFull
 from unlearning.methods import Prepared
-from unlearning.methods.method import Kept
+from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions
@@ -70,17 +70,17 @@ class Preparations:
                 store.erase_rounds(client, beyond=state.round)
         return state
 
-    def kept(self, state: FederationState, batch: Batch) -> Kept | None:
+    def kept(self, state: FederationState, batch: ActiveDeletion) -> PreparedStore | None:
         """What the batch's method can use; None where it is not prepared for."""
         if batch.method not in self.prepared or batch.method not in state.prepared_since:
             return None
-        return Kept(
+        return PreparedStore(
             options=self.prepared[batch.method].options,
             store=self._current(batch.method, state),
             next_store=DirectoryStore(self._next(batch)),
         )
 
-    def discard(self, batch: Batch) -> None:
+    def discard(self, batch: ActiveDeletion) -> None:
         """Erase what this attempt has written: it is begun anew, or has failed."""
         for path in (self._next(batch), *(self._copy(batch, name) for name in self.prepared)):
             shutil.rmtree(path, ignore_errors=True)
@@ -141,7 +141,7 @@ class Preparations:
                 state = replace(state, prepared_since=since)
         return state
 
-    def branched(self, state: FederationState, batch: Batch) -> FederationState:
+    def branched(self, state: FederationState, batch: ActiveDeletion) -> FederationState:
         """`state` with the unlearned model: its method's store is the one it wrote, if any, all others are copies."""
         generations = dict(state.generations)
         for name in self.prepared:
@@ -192,10 +192,10 @@ class Preparations:
     def _current(self, name: str, state: FederationState) -> DirectoryStore:
         return DirectoryStore(self.directory / name / state.generations.get(name, FIRST))
 
-    def _next(self, batch: Batch) -> Path:
+    def _next(self, batch: ActiveDeletion) -> Path:
         return self.directory / batch.method / f"{batch.started_round}-{batch.attempt}"
 
-    def _copy(self, batch: Batch, name: str) -> Path:
+    def _copy(self, batch: ActiveDeletion, name: str) -> Path:
         return self.directory / name / f"{batch.started_round}-{batch.attempt}-copy"
 
 

@@ -20,7 +20,7 @@ from logging import getLogger
 
 import numpy as np
 
-from server.federation.driver import Driver
+from server.federation.context import FederationContext
 from server.federation.shadow_store import ShadowState, ShadowStore
 from server.federation.state import FederationState
 from strategies.exchange import Exchange
@@ -56,45 +56,45 @@ class ShadowFindings:
     exchange: Exchange = field(default_factory=Exchange)
 
 
-def begun(driver: Driver, state: FederationState) -> None:
+def begun(context: FederationContext, state: FederationState) -> None:
     """At a start: erase shadow models that are of other settings, or trained on what was forgotten since."""
-    store = ShadowStore(driver.state_dir)
-    if store.rounds() and _current(driver, state) is None:
+    store = ShadowStore(context.state_dir)
+    if store.rounds() and _current(context, state) is None:
         store.erase()
 
 
-def is_due(driver: Driver, state: FederationState) -> bool:
+def is_due(context: FederationContext, state: FederationState) -> bool:
     """Whether the shadow federations are behind and it is their turn.
 
     A run that has done its rounds does the last one with them, and does not stay to catch up after a deletion.
     """
-    settings = driver.settings
-    if not settings.shadow_federations or driver.shadow_turns >= MOST_TURNS:
+    settings = context.settings
+    if not settings.shadow_federations or context.shadow_turns >= MOST_TURNS:
         return False
-    behind = state.training_rounds - ShadowStore(driver.state_dir).rounds()
+    behind = state.training_rounds - ShadowStore(context.state_dir).rounds()
     is_over = 0 < settings.rounds <= state.training_rounds
     return behind == 1 or (behind > 1 and not is_over)
 
 
-def train_round(driver: Driver, state: FederationState) -> None:
+def train_round(context: FederationContext, state: FederationState) -> None:
     """One round of all shadow federations, durable when this returns.
 
     Raises:
         Fenced: a newer server process has taken over.
     """
-    driver.shadow_turns += 1
-    before = _current(driver, state) or _fresh(driver, state)
+    context.shadow_turns += 1
+    before = _current(context, state) or _fresh(context, state)
     number = before.rounds + 1
     messages = train_messages(
-        driver.fedavg, driver.grid, number, before.models, uses_held_out=driver.test_set is None
+        context.fedavg, context.grid, number, before.models, uses_held_out=context.test_set is None
     )
     if not messages:
         _log.warning("No client can train the shadow federations now.")
         return
-    done = driver.exchange(messages)
-    own = _trained_here(driver, before.models, number)
-    models, participants, refused = averaged(before.models, done.replies, own, driver.fedavg)
-    driver.refused |= refused
+    done = context.exchange(messages)
+    own = _trained_here(context, before.models, number)
+    models, participants, refused = averaged(before.models, done.replies, own, context.fedavg)
+    context.refused |= refused
     if not participants:
         return
     following = replace(
@@ -105,10 +105,10 @@ def train_round(driver: Driver, state: FederationState) -> None:
             client: before.took_part.get(client, 0) + (client in participants)
             for client in sorted({*before.took_part, *participants})
         },
-        cost=before.cost.plus(done, driver.peak_memory(done)),
+        cost=before.cost.plus(done, context.peak_memory(done)),
     )
-    driver.ledger.check_fence(driver.token)
-    ShadowStore(driver.state_dir).save(following)
+    context.ledger.check_fence(context.token)
+    ShadowStore(context.state_dir).save(following)
     _log.info(
         "Round %d of %d of the %d shadow federations: %d client(s), %d byte(s), %.1f s",
         number,
@@ -120,14 +120,14 @@ def train_round(driver: Driver, state: FederationState) -> None:
     )
 
 
-def ask(driver: Driver, state: FederationState, forgets: Mapping[str, Forget]) -> ShadowFindings:
+def ask(context: FederationContext, state: FederationState, forgets: Mapping[str, Forget]) -> ShadowFindings:
     """What the shadow models say of the forgotten examples, by client in `forgets`, and of test examples.
 
     Nothing where the settings want none; never an error, for a deletion does not wait for an attack.
     """
-    if not driver.settings.shadow_federations:
+    if not context.settings.shadow_federations:
         return ShadowFindings()
-    shadows = _current(driver, state)
+    shadows = _current(context, state)
     rounds = 0 if shadows is None else shadows.rounds
     if shadows is None or rounds < state.training_rounds - 1:
         return ShadowFindings(
@@ -136,10 +136,10 @@ def ask(driver: Driver, state: FederationState, forgets: Mapping[str, Forget]) -
                 "after each deletion"
             }
         )
-    uses_held_out = driver.test_set is None
-    online = driver.fedavg.roster.online(driver.grid)
+    uses_held_out = context.test_set is None
+    online = context.fedavg.roster.online(context.grid)
     notes = {client: "it is not online" for client in forgets if client not in online}
-    usual = driver.settings.fraction * rounds
+    usual = context.settings.fraction * rounds
     for client in set(forgets) & set(online):
         if shadows.took_part.get(client, 0) < usual / 2:
             notes[client] = (
@@ -147,11 +147,11 @@ def ask(driver: Driver, state: FederationState, forgets: Mapping[str, Forget]) -
             )
     asked = set(forgets) - set(notes)
     if uses_held_out:
-        others = (client for client in driver.fedavg.eligible(driver.grid) if client not in forgets)
-        asked |= set(driver.fedavg.sample(others, state.round)) & set(online)
-    done = driver.exchange(
+        others = (client for client in context.fedavg.eligible(context.grid) if client not in forgets)
+        asked |= set(context.fedavg.sample(others, state.round)) & set(online)
+    done = context.exchange(
         fit_messages(
-            driver.fedavg,
+            context.fedavg,
             state.round,
             shadows.models,
             {client: online[client] for client in sorted(asked)},
@@ -160,61 +160,61 @@ def ask(driver: Driver, state: FederationState, forgets: Mapping[str, Forget]) -
         )
     )
     notes |= {client: str(failure) for client, failure in done.failures.items()}
-    fits: dict[str, ShadowFits] = {} if uses_held_out else {"test": _fitted_here(driver, shadows.models)}
+    fits: dict[str, ShadowFits] = {} if uses_held_out else {"test": _fitted_here(context, shadows.models)}
     for name, clients in {"forgotten": set(forgets), **({"test": asked} if uses_held_out else {})}.items():
         found, refused = joined(done.replies, name, clients)
         fits |= {name: found} if found is not None else {}
-        driver.refused |= refused
+        context.refused |= refused
         notes |= {client: f"its answer is refused: {why}" for client, why in refused.items()}
     return ShadowFindings(fits=fits, notes=notes, training=shadows, exchange=done)
 
 
-def erase(driver: Driver) -> None:
+def erase(context: FederationContext) -> None:
     """Erase all shadow models: a deletion reaches them too."""
-    if ShadowStore(driver.state_dir).erase():
+    if ShadowStore(context.state_dir).erase():
         _log.info("The shadow models are erased: they were trained on what was forgotten.")
 
 
-def _current(driver: Driver, state: FederationState) -> ShadowState | None:
+def _current(context: FederationContext, state: FederationState) -> ShadowState | None:
     """The shadow federations, if they belong to these settings and know nothing that was forgotten since."""
-    found = ShadowStore(driver.state_dir).load()
-    settings = driver.settings
+    found = ShadowStore(context.state_dir).load()
+    settings = context.settings
     if found is None or len(found.models) != settings.shadow_federations or found.seed != settings.seed:
         return None
     belongs = found.models[0].shape == state.parameters.shape and found.rounds <= state.training_rounds
     return found if belongs and found.exclusions == state.exclusions else None
 
 
-def _fresh(driver: Driver, state: FederationState) -> ShadowState:
-    seed = driver.settings.seed
+def _fresh(context: FederationContext, state: FederationState) -> ShadowState:
+    seed = context.settings.seed
     models = tuple(
-        initial_parameters(driver.task, shadow_seed(seed, number))
-        for number in range(driver.settings.shadow_federations)
+        initial_parameters(context.task, shadow_seed(seed, number))
+        for number in range(context.settings.shadow_federations)
     )
     return ShadowState(models=models, seed=seed, exclusions=state.exclusions)
 
 
 def _trained_here(
-    driver: Driver, models: tuple[Vector, ...], number: int
+    context: FederationContext, models: tuple[Vector, ...], number: int
 ) -> list[dict[int, tuple[int, Vector]]]:
     """What the server trains on its half of the test examples for each shadow model, without forgotten classes.
 
     It stands for as many clients as its test examples would make of the usual size: what is known of an example
     by heart depends on how many share a client with it, and test examples shall be known as clients' ones are.
     """
-    if driver.test_set is None:
+    if context.test_set is None:
         return []
-    forgotten = driver.fedavg.exclusions.of(SERVER) | driver.fedavg.withheld.of(SERVER)
-    examples = driver.test_set.select(~forgotten_mask(driver.test_set, forgotten))
-    sizes = list(driver.fedavg.num_examples.values())
+    forgotten = context.fedavg.exclusions.of(SERVER) | context.fedavg.withheld.of(SERVER)
+    examples = context.test_set.select(~forgotten_mask(context.test_set, forgotten))
+    sizes = list(context.fedavg.num_examples.values())
     count = max(1, round(len(examples) * len(sizes) / sum(sizes))) if sum(sizes) else 1
     return [
         train_models(
-            driver.task,
+            context.task,
             models,
             examples.select(np.arange(part, len(examples), count)),
-            driver.settings.training(number),
-            seed=driver.settings.seed,
+            context.settings.training(number),
+            seed=context.settings.seed,
             holder=f"{SERVER} {part}",
             number=number,
         )
@@ -222,14 +222,14 @@ def _trained_here(
     ]
 
 
-def _fitted_here(driver: Driver, models: tuple[Vector, ...]) -> ShadowFits:
-    """What the shadow models say of the test examples that `Driver.observe_test` samples."""
-    assert driver.test_set is not None, "only a server that has test examples is asked"
+def _fitted_here(context: FederationContext, models: tuple[Vector, ...]) -> ShadowFits:
+    """What the shadow models say of the test examples that `FederationContext.observe_test` samples."""
+    assert context.test_set is not None, "only a server that has test examples is asked"
     return fit_models(
-        driver.task,
+        context.task,
         models,
-        driver.test_set,
-        seed=driver.settings.seed,
-        max_samples=driver.settings.attack_samples,
-        generator=np.random.default_rng(driver.settings.seed),
+        context.test_set,
+        seed=context.settings.seed,
+        max_samples=context.settings.attack_samples,
+        generator=np.random.default_rng(context.settings.seed),
     )

@@ -16,7 +16,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from server.federation.state import Cost
+from server.federation.state import PhaseCost
 from unlearning.durable_files import sync_directory, write_atomically
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions
@@ -41,7 +41,7 @@ class ShadowState:
     rounds: int = 0
     exclusions: Exclusions = field(default_factory=Exclusions)
     took_part: Mapping[str, int] = field(default_factory=dict)
-    cost: Cost = field(default_factory=Cost)
+    cost: PhaseCost = field(default_factory=PhaseCost)
 
 
 class ShadowStore:
@@ -88,7 +88,7 @@ class ShadowStore:
                     rounds=meta["rounds"],
                     exclusions=Exclusions.from_json(meta["exclusions"]),
                     took_part=meta["took_part"],
-                    cost=Cost.from_json(meta["cost"]),
+                    cost=PhaseCost.from_json(meta["cost"]),
                 )
             except (ValueError, KeyError, TypeError, EOFError, BadZipFile) as exc:
                 _log.warning("The shadow models in %s cannot be read and are trained anew: %s", path, exc)

@@ -30,7 +30,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class PhaseCost:
     """What a phase has cost so far: payload bytes both ways, seconds, memory, and how many exchanges."""
 
     exchanges: int = 0
@@ -39,9 +39,9 @@ class Cost:
     bytes_received: int = 0
     peak_memory: PeakMemory = field(default_factory=PeakMemory)
 
-    def plus(self, done: Exchange, peak_memory: PeakMemory) -> "Cost":
+    def plus(self, done: Exchange, peak_memory: PeakMemory) -> "PhaseCost":
         """This cost and one more exchange's."""
-        return Cost(
+        return PhaseCost(
             exchanges=self.exchanges + 1,
             seconds=self.seconds + done.seconds,
             bytes_sent=self.bytes_sent + done.bytes_sent,
@@ -54,7 +54,7 @@ class Cost:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Cost":
+    def from_json(cls, value: Mapping[str, Any]) -> "PhaseCost":
         """The inverse of `to_json`; files of earlier versions know nothing of memory."""
         return cls(**{**value, "peak_memory": PeakMemory(**value.get("peak_memory", {}))})
 
@@ -70,7 +70,7 @@ class Before:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class ActiveDeletion:
     """The requests that are being carried out together.
 
     method_state: where the method stands; its parameters are the model that is being unlearned, while
@@ -112,10 +112,10 @@ class Batch:
     outputs_before: Mapping[str, Outputs] = field(default_factory=dict)
     shadow_fits: Mapping[str, ShadowFits] | None = None
     shadow_notes: Mapping[str, str] = field(default_factory=dict)
-    shadow_cost: Cost = field(default_factory=Cost)
-    unlearning_cost: Cost = field(default_factory=Cost)
-    recovery_cost: Cost = field(default_factory=Cost)
-    measuring_cost: Cost = field(default_factory=Cost)
+    shadow_cost: PhaseCost = field(default_factory=PhaseCost)
+    unlearning_cost: PhaseCost = field(default_factory=PhaseCost)
+    recovery_cost: PhaseCost = field(default_factory=PhaseCost)
+    measuring_cost: PhaseCost = field(default_factory=PhaseCost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class FederationState:
     training_rounds: int = 0
     phase: Phase = Phase.TRAINING
     exclusions: Exclusions = field(default_factory=Exclusions)
-    batch: Batch | None = None
+    batch: ActiveDeletion | None = None
     is_resting: bool = False
     num_examples: Mapping[str, int] = field(default_factory=dict)
     prepared_since: Mapping[str, int] = field(default_factory=dict)

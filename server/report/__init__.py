@@ -8,12 +8,12 @@ from pathlib import Path
 
 from server.report.data import (
     SCHEMA_VERSION,
-    Asked,
     FederationSummary,
     FormulaCost,
     MeasuringCost,
     RecoveryPhase,
     ReportData,
+    ReportedRequest,
     ReportEvent,
     UnlearningPhase,
 )
@@ -22,13 +22,13 @@ from unlearning.durable_files import write_atomically
 
 __all__ = [
     "SCHEMA_VERSION",
-    "Asked",
     "FederationSummary",
     "FormulaCost",
     "MeasuringCost",
     "RecoveryPhase",
     "ReportData",
     "ReportEvent",
+    "ReportedRequest",
     "UnlearningPhase",
     "canonical_json",
     "write_report",

@@ -17,7 +17,7 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ReportedRequest:
     """The request as it was submitted. The ids of samples stay out of the report; their number is in."""
 
     id: str
@@ -122,7 +122,7 @@ class ReportData:
     not_measured: what this report cannot say and why, beside what each measurement names itself.
     """
 
-    request: Asked
+    request: ReportedRequest
     federation: FederationSummary
     model_hash_before: str = ""
     model_hash_after_unlearning: str = ""

@@ -17,7 +17,7 @@ from unlearning.pseudonyms import PREFIX, is_keyed, names_of
 from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Exclusions, Granularity, Target
 
 if TYPE_CHECKING:
-    from unlearning.methods import Federation
+    from unlearning.methods import FederationProfile
     from unlearning.methods.preparation import Prepared
 
 FEDERATION = "federation"
@@ -72,7 +72,7 @@ def admit(
     # A request sent twice gets its first answer, also when its client has been forgotten since.
     if ledger.find(key) is None:
         _check_target(ledger, target)
-        _check_served(ledger, target, method, complete)
+        _check_eligible(ledger, target, method, complete)
     return ledger.submit(
         target,
         method=method,
@@ -100,7 +100,7 @@ def check_admissible(ledger: Ledger, target: Target, *, method: str, parameters:
         target, method, parameters, by_operator=True
     )  # who filed it was checked then
     _check_target(ledger, target)
-    _check_served(ledger, target, method, complete)
+    _check_eligible(ledger, target, method, complete)
 
 
 def _complete_parameters(
@@ -142,16 +142,16 @@ def _check_target(ledger: Ledger, target: Target) -> None:
     _refuse_if_forgotten(ledger.exclusions(concerning=target), target)
 
 
-def _check_served(ledger: Ledger, target: Target, method: str, parameters: Mapping[str, Any]) -> None:
+def _check_eligible(ledger: Ledger, target: Target, method: str, parameters: Mapping[str, Any]) -> None:
     """Refuse what this federation cannot serve; one that has not said what it is checks that when it starts."""
     federation = federation_of(ledger)
     if federation is None:
         return
     from server.deletion.privacy_account import check_budget
-    from unlearning.methods import check_served, method_named, preparations
+    from unlearning.methods import check_eligible, method_named, preparations
 
     prepared = preparations(federation.prepare)
-    check_served(method_named(method), _named(ledger, target, prepared.values()), federation, prepared)
+    check_eligible(method_named(method), _named(ledger, target, prepared.values()), federation, prepared)
     check_budget(ledger, target, method, parameters)
 
 
@@ -164,12 +164,12 @@ def _named(ledger: Ledger, target: Target, prepared: Iterable["Prepared"]) -> Ta
     return replace(target, sample_ids=frozenset(names.get(item, item) for item in target.sample_ids))
 
 
-def federation_of(ledger: Ledger) -> "Federation | None":
+def federation_of(ledger: Ledger) -> "FederationProfile | None":
     """What the ServerApp has written down of its federation; None before its first start."""
-    from unlearning.methods import Federation
+    from unlearning.methods import FederationProfile
 
     known = ledger.facts().get(FEDERATION)
-    return None if known is None else Federation.from_json(known)
+    return None if known is None else FederationProfile.from_json(known)
 
 
 def _refuse_if_forgotten(forgotten: Exclusions, target: Target) -> None:

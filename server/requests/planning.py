@@ -15,7 +15,7 @@ from server.requests.plan import Measured, Plan, PlannedMethod
 from unlearning.errors import DataError, RequestError, UnknownClient
 from unlearning.methods import (
     METHODS,
-    Federation,
+    FederationProfile,
     Method,
     Need,
     Prepared,
@@ -135,7 +135,7 @@ def _waits_for(method: Method, target: Target, online: set[str]) -> str:
 
 
 def _symbols(
-    ledger: Ledger, target: Target, federation: Federation, rounds: Sequence[RoundRecord]
+    ledger: Ledger, target: Target, federation: FederationProfile, rounds: Sequence[RoundRecord]
 ) -> CostSymbols:
     staying = _eligible(ledger)
     if target.client_id is None:  # every client is asked to forget a class, and goes on afterwards

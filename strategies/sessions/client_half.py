@@ -19,8 +19,14 @@ import grpc
 from strategies.messages import failure_values
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.endpoint import Tls, open_channel
-from strategies.sessions.framing import Assembler, Parcel, frames
-from strategies.sessions.parcels import Account, Invitation, failure_parcel, instruction_of, reply_parcel
+from strategies.sessions.framing import Assembler, Payload, frames
+from strategies.sessions.payloads import (
+    Invitation,
+    SessionStatistics,
+    failure_payload,
+    instruction_of,
+    reply_payload,
+)
 from strategies.sessions.session_pb2_grpc import SessionServiceStub
 from unlearning.errors import FlowerUnlearningError, SessionError
 from unlearning.methods.method import Instruction, Reply
@@ -46,9 +52,9 @@ Answering = Callable[[str, int, Instruction], Reply]
 """The reply to an instruction of the method of that name in that round of the server."""
 
 
-def attend(
+def run_client_session(
     invitation: Invitation, answer: Answering, *, tls: Tls | None = None, reconnect_s: float = RECONNECT_S
-) -> Account:
+) -> SessionStatistics:
     """Answer the session's instructions until its End.
 
     reconnect_s: how long to try to connect, at first and after the stream broke.
@@ -71,14 +77,14 @@ class _Attendance:
     def __init__(
         self, channel: grpc.Channel, invitation: Invitation, answer: Answering, reconnect_s: float
     ) -> None:
-        self.account = Account()
+        self.account = SessionStatistics()
         self._stub: Any = SessionServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
         self._invitation = invitation
         self._answer = answer
         self._reconnect_s = reconnect_s
         self._idle_s = 3 * invitation.timeout_s
         self._contact_at = time.monotonic()
-        self._last: Parcel | None = None
+        self._last: Payload | None = None
         self._has_ended = False
 
     def run(self) -> None:
@@ -137,16 +143,16 @@ class _Attendance:
         """Answer what comes over one stream; whether the End came."""
         assembler = Assembler(MAX_INSTRUCTION_BYTES)
         while True:
-            parcel = self._next_parcel(call, assembler, is_idle)
-            if parcel is None:
+            payload = self._next_payload(call, assembler, is_idle)
+            if payload is None:
                 return self._has_ended
-            for frame in frames(self._reply(parcel)):
+            for frame in frames(self._reply(payload)):
                 if not _put(outgoing, frame, call):
                     break  # the stream broke; reading on says why
                 self._count(sent=frame.ByteSize())
             self._contact_at = time.monotonic()
 
-    def _next_parcel(self, call: Any, assembler: Assembler, is_idle: threading.Event) -> Parcel | None:
+    def _next_payload(self, call: Any, assembler: Assembler, is_idle: threading.Event) -> Payload | None:
         """The next instruction; None when the stream ended, with or without an End."""
 
         def give_up() -> None:
@@ -163,21 +169,21 @@ class _Attendance:
                 if frame.WhichOneof("kind") == "end":
                     self._has_ended = True
                     return None
-                parcel = assembler.add(frame)
-                if parcel is not None:
-                    return parcel
+                payload = assembler.add(frame)
+                if payload is not None:
+                    return payload
         finally:
             patience.cancel()
         return None
 
-    def _reply(self, parcel: Parcel) -> Parcel:
-        if self._last is not None and self._last.exchange == parcel.exchange:
+    def _reply(self, payload: Payload) -> Payload:
+        if self._last is not None and self._last.exchange == payload.exchange:
             return self._last
         started = time.monotonic()
         try:
-            self._last = reply_parcel(parcel.exchange, self._answer(*instruction_of(parcel)))
+            self._last = reply_payload(payload.exchange, self._answer(*instruction_of(payload)))
         except FlowerUnlearningError as exc:
-            self._last = failure_parcel(parcel.exchange, failure_values(exc))
+            self._last = failure_payload(payload.exchange, failure_values(exc))
         self.account = replace(
             self.account,
             instructions=self.account.instructions + 1,

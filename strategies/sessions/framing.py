@@ -1,4 +1,4 @@
-"""Frames: a parcel (JSON and arrays) in bounded pieces, and back.
+"""Frames: a payload (JSON and arrays) in bounded pieces, and back.
 
 What arrives is checked before room is made for it: sizes, types, order; and room is made for what has arrived, not
 for what is announced. The JSON and each array have a buffer of their own, so an array is used where it was received.
@@ -33,7 +33,7 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class Payload:
     """One instruction or one reply.
 
     exchange: counts the session's exchanges from 1.
@@ -46,21 +46,21 @@ class Parcel:
     hashes: Mapping[str, str] = field(default_factory=dict)
 
 
-def frames(parcel: Parcel, known: frozenset[str] = frozenset()) -> Iterator[pb.Frame]:
-    """The parcel's header and chunks; arrays whose hash is `known` to the receiver travel without their bytes."""
-    text = json.dumps(dict(parcel.values)).encode()
-    arrays = {name: _little_endian(array) for name, array in parcel.arrays.items()}
+def frames(payload: Payload, known: frozenset[str] = frozenset()) -> Iterator[pb.Frame]:
+    """The payload's header and chunks; arrays whose hash is `known` to the receiver travel without their bytes."""
+    text = json.dumps(dict(payload.values)).encode()
+    arrays = {name: _little_endian(array) for name, array in payload.arrays.items()}
     headers = [
         pb.ArrayHeader(
             name=name,
             dtype=array.dtype.str,
             shape=array.shape,
-            content_hash=parcel.hashes.get(name, ""),
-            is_known=parcel.hashes.get(name) in known,
+            content_hash=payload.hashes.get(name, ""),
+            is_known=payload.hashes.get(name) in known,
         )
         for name, array in arrays.items()
     ]
-    yield pb.Frame(header=pb.Header(exchange=parcel.exchange, json_bytes=len(text), arrays=headers))
+    yield pb.Frame(header=pb.Header(exchange=payload.exchange, json_bytes=len(text), arrays=headers))
     yield from _chunks(memoryview(text))
     for header in headers:
         if not header.is_known:
@@ -68,9 +68,9 @@ def frames(parcel: Parcel, known: frozenset[str] = frozenset()) -> Iterator[pb.F
 
 
 class Assembler:
-    """Puts frames together to parcels: `add` gives a parcel when its last frame has come.
+    """Puts frames together to payloads: `add` gives a payload when its last frame has come.
 
-    limit_bytes: how large a parcel may be; what announces itself larger is refused unread.
+    limit_bytes: how large a payload may be; what announces itself larger is refused unread.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -80,8 +80,8 @@ class Assembler:
         self._sizes: list[int] = []
         self._sections: list[bytearray] = []
 
-    def add(self, frame: pb.Frame) -> Parcel | None:
-        """The parcel that `frame` completes, if it does.
+    def add(self, frame: pb.Frame) -> Payload | None:
+        """The payload that `frame` completes, if it does.
 
         Raises:
             SessionError: the frame is out of order, malformed or above a limit.
@@ -98,7 +98,7 @@ class Assembler:
                 return None
             assert self._header is not None
             header, self._header = self._header, None
-            return self._parcel(header)
+            return self._payload(header)
         except UpdateRefused as exc:
             raise SessionError(str(exc)) from exc
 
@@ -107,7 +107,7 @@ class Assembler:
         names = {array.name for array in header.arrays}
         if len(names) < len(header.arrays) or len(names) > MAX_ARRAYS or header.json_bytes > MAX_JSON_BYTES:
             raise SessionError(
-                f"A parcel of {header.json_bytes:,} bytes of JSON and {len(header.arrays):,} arrays of {len(names):,} "
+                f"A payload of {header.json_bytes:,} bytes of JSON and {len(header.arrays):,} arrays of {len(names):,} "
                 f"names is announced; {MAX_JSON_BYTES:,} bytes and {MAX_ARRAYS:,} arrays are the limit."
             )
         for array in header.arrays:
@@ -120,7 +120,7 @@ class Assembler:
                 sizes.append(checked_size(array.shape, checked_dtype(array.dtype)))
         if sum(sizes) > self._limit:
             raise SessionError(
-                f"A parcel of {sum(sizes):,} bytes is announced; the limit is {self._limit:,} bytes."
+                f"A payload of {sum(sizes):,} bytes is announced; the limit is {self._limit:,} bytes."
             )
         self._header = header
         self._sizes, self._sections = sizes, [bytearray()]
@@ -139,7 +139,7 @@ class Assembler:
         while len(sections) < len(sizes) and len(sections[-1]) == sizes[len(sections) - 1]:
             sections.append(bytearray())
 
-    def _parcel(self, header: pb.Header) -> Parcel:
+    def _payload(self, header: pb.Header) -> Payload:
         text, *buffers = self._sections
         self._sections = []
         arrays: dict[str, NDArray[Any]] = {}
@@ -150,7 +150,7 @@ class Assembler:
             arrays[array.name] = array_of(buffers.pop(0), checked_dtype(array.dtype), array.shape)
             if array.content_hash:
                 self._keep(array.name, array.content_hash, arrays[array.name])
-        return Parcel(exchange=header.exchange, values=json_object(bytes(text)), arrays=arrays)
+        return Payload(exchange=header.exchange, values=json_object(bytes(text)), arrays=arrays)
 
     def _keep(self, name: str, digest: str, array: NDArray[Any]) -> None:
         if content_hash(array) != digest:

@@ -16,9 +16,15 @@ from flwr.serverapp import Grid
 
 from strategies.exchange import Exchange, Failure, each_read, pulled, reported_failure
 from strategies.messages import Json, count_bytes, values_of
+from strategies.sessions.connections import ClientConnection, ClientConnections
 from strategies.sessions.endpoint import Endpoint
-from strategies.sessions.lines import Line, Lines
-from strategies.sessions.parcels import ACCOUNT, INVITATION, Account, Invitation, instruction_parcel
+from strategies.sessions.payloads import (
+    ACCOUNT,
+    INVITATION,
+    Invitation,
+    SessionStatistics,
+    instruction_payload,
+)
 from strategies.sessions.session_pb2_grpc import add_SessionServiceServicer_to_server
 from unlearning.methods.method import Instruction, Reply
 from unlearning.parameters import Vector, content_hash
@@ -54,7 +60,7 @@ class Session:
         self._grid = grid
         self._endpoint = endpoint
         self._reconnect_s = reconnect_s
-        self._lines = Lines()
+        self._lines = ClientConnections()
         self._model: tuple[Vector, str] | None = None
         self._polled_at = 0.0
         self._accounts: dict[str, Message] = {}
@@ -91,7 +97,7 @@ class Session:
         self._invite([client for client in sorted(instructions) if client not in lines.by_client], invite)
         with lines.changed:
             for client, instruction in instructions.items():
-                lines.by_client[client].instruction = instruction_parcel(
+                lines.by_client[client].instruction = instruction_payload(
                     number, server_round, method, instruction, self._hash(instruction.model)
                 )
             lines.changed.notify_all()
@@ -120,7 +126,7 @@ class Session:
         if self._server is not None:
             self._server.stop(1.0).wait()
         for client, values in self._values.items():
-            _log.info("Session of client %s: %s", client, Account.from_json(values.get(ACCOUNT)))
+            _log.info("Session of client %s: %s", client, SessionStatistics.from_json(values.get(ACCOUNT)))
         return Exchange(
             messages=dict(self._accounts),
             values=dict(self._values),
@@ -144,7 +150,7 @@ class Session:
             self._lines.bytes_sent += sum(count_bytes(message.content) for message in messages.values())
         _log.info("Session at %s: invited %s", self._endpoint.address, ", ".join(clients))
 
-    def _invitation(self, line: Line) -> Json:
+    def _invitation(self, line: ClientConnection) -> Json:
         return Invitation(
             address=self._endpoint.address,
             session_id=self._lines.session_id,
@@ -152,7 +158,7 @@ class Session:
             timeout_s=self._endpoint.timeout_s,
         ).to_json()
 
-    def _is_awaited(self, line: Line, started: float) -> bool:
+    def _is_awaited(self, line: ClientConnection, started: float) -> bool:
         """Whether the line's answer may still come; where not, its answer says why."""
         now, timeout_s = time.monotonic(), self._endpoint.timeout_s
         with self._lines.changed:
@@ -169,7 +175,7 @@ class Session:
                 line.answer = Failure(f"no answer within {timeout_s:g} s")
             return line.answer is None
 
-    def _collected(self, asked: list[Line], started: float, before: tuple[int, int]) -> Answers:
+    def _collected(self, asked: list[ClientConnection], started: float, before: tuple[int, int]) -> Answers:
         with self._lines.changed:
             replies = {line.client: line.answer for line in asked if isinstance(line.answer, Reply)}
             failures = {line.client: line.answer for line in asked if isinstance(line.answer, Failure)}
@@ -203,7 +209,7 @@ class Session:
                 with self._lines.changed:
                     self._returned(line, reply)
 
-    def _returned(self, line: Line, reply: Message | str) -> None:
+    def _returned(self, line: ClientConnection, reply: Message | str) -> None:
         line.has_returned = True
         if isinstance(reply, str):
             line.lost, line.is_refused = reply, True

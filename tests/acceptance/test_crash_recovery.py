@@ -94,7 +94,7 @@ def test_every_method_survives_kills(federation, monkeypatch, method):
         "max_examples": 150,
         "attack_samples": 20,
     }
-    killer = Killer(monkeypatch, (*DURABLE_STEPS, (DirectoryMemory, "bury")))
+    killer = Killer(monkeypatch, (*DURABLE_STEPS, (DirectoryMemory, "add_tombstones")))
     whole = federation(name="whole", **settings)
     expected = content_hash(whole.run().parameters)
     total = killer.passed

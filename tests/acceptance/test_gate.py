@@ -137,7 +137,7 @@ def test_a_class_is_not_judged_by_its_own_score(federation):
 def test_without_test_examples_the_median_of_the_clients_decides(federation, monkeypatch):
     """One that says it lost everything holds nothing, and one that says all is well lets nothing pass."""
     from server.federation import gate
-    from server.federation.state import Batch
+    from server.federation.state import ActiveDeletion
 
     class Driver:
         class task:  # noqa: N801
@@ -146,7 +146,7 @@ def test_without_test_examples_the_median_of_the_clients_decides(federation, mon
         class settings:  # noqa: N801
             max_score_loss = 15.0
 
-    batch = Batch(
+    batch = ActiveDeletion(
         request_ids=("r-000001",),
         targets=(),
         method="natural",

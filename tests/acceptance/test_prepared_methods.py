@@ -42,7 +42,7 @@ DURABLE = (
     (CheckpointStore, "erase_older"),
     (Ledger, "move"),
     (DirectoryStore, "save"),
-    (DirectoryMemory, "bury"),
+    (DirectoryMemory, "add_tombstones"),
     (Preparations, "erase"),
 )
 """The steps before and after which the process may die."""

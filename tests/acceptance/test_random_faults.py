@@ -39,7 +39,7 @@ PLACES: tuple[tuple[object, str], ...] = (
     (Ledger, "record_round"),
     (statements, "append_event"),  # inside a transaction
     (durable_files.os, "fsync"),  # between a file's content and its name
-    (ClientMemory, "bury"),
+    (ClientMemory, "add_tombstones"),
     (InProcessGrid, "push_messages"),
     (InProcessGrid, "pull_messages"),
 )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from client.app import app as client_app
-from server.app import open_driver
+from server.app import open_federation
 from server.deletion.steps import concerned
 from server.federation import shadow_federations as shadows
 from server.federation.shadow_store import ShadowStore
@@ -107,12 +107,12 @@ def test_mia_u_finds_the_target_in_the_change_from_a_model_that_knew_it(history,
 def test_mia_u_finds_nothing_in_a_change_between_models_that_never_knew_the_target(history):
     """From the retrained model to the one two rounds later: no construction tells the target from test data."""
     forgets, observed = {}, []
-    with open_driver(history.grid, history.settings, run_id=1) as driver:
-        driver.register_clients()
+    with open_federation(history.grid, history.settings, run_id=1) as context:
+        context.register_clients()
         for state in (history.retrained, history.later):
-            forgets = concerned(driver, [client("1")])
-            driver.restrict(state)
-            one = driver.observe_all(state, state.parameters, forgets)
+            forgets = concerned(context, [client("1")])
+            context.restrict(state)
+            one = context.observe_all(state, state.parameters, forgets)
             observed.append({"test": one.test, "forgotten": merge(one.forgotten.values())})
     before = {name: item.outputs for name, item in observed[0].items()}
     figures, _ = attack_figures(
@@ -136,8 +136,8 @@ def test_clients_and_server_draw_the_same_members(history, tmp_path):
     half = site.train.select(shadow_membership(site.train.ids, 3, seed=history.settings.seed))
     seed = local_seed(shadow_seed(history.settings.seed, 3), str(number), 1)
     settings = replace(history.settings.training(1), seed=seed)
-    with open_driver(history.grid, history.settings, run_id=1) as driver:
-        expected = train(driver.task, shadow_models(message.content)[3], half, settings)
+    with open_federation(history.grid, history.settings, run_id=1) as context:
+        expected = train(context.task, shadow_models(message.content)[3], half, settings)
     fresh = InProcessGrid(
         client_app,
         [dict(history.grid.contexts[1001 + number].node_config, **{"state-dir": str(tmp_path)})],
@@ -205,13 +205,13 @@ def test_two_shadow_rounds_at_most_follow_a_training_round(
 ):
     """Shadow federations of 2 rounds beside one of `rounds`: it is held up by two rounds, its end by one."""
     ShadowStore(tmp_path).save(replace(history.shadows_before, rounds=2))
-    driver = SimpleNamespace(
+    context = SimpleNamespace(
         settings=SimpleNamespace(shadow_federations=settings[0], rounds=settings[1]),
         shadow_turns=turns,
         state_dir=tmp_path,
     )
     state = replace(history.original, training_rounds=rounds)
-    assert shadows.is_due(driver, state) == is_due
+    assert shadows.is_due(context, state) == is_due
 
 
 def test_shadow_federations_leave_the_federation_alone(history, tmp_path):
@@ -278,7 +278,7 @@ def test_a_kill_right_before_the_erasure_brings_no_shadow_model_back(tmp_path, m
     one.run()
     request = one.file(client("1"), "natural")
 
-    def killed(_driver):
+    def killed(_context):
         raise Killed
 
     with monkeypatch.context() as patched:

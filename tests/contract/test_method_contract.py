@@ -29,7 +29,7 @@ from unlearning.methods import (
     method_named,
     validated_parameters,
 )
-from unlearning.methods.method import Kept
+from unlearning.methods.method import PreparedStore
 from unlearning.requests import Forget, Granularity, Target
 from unlearning.stores import MemoryStore
 from unlearning.tasks.task import Examples, Task, forgotten_mask
@@ -117,7 +117,7 @@ def _training_of_any_round(number: int) -> TrainingSettings:
     return TRAINING
 
 
-def prepared(method: Method, target: Target) -> tuple[dict[str, MemoryStore], Kept | None]:
+def prepared(method: Method, target: Target) -> tuple[dict[str, MemoryStore], PreparedStore | None]:
     """What three training rounds leave at the clients and the server, prepared for this target."""
     preparation, options = method.info.preparation, None
     if preparation is not None and preparation.refusal(preparation.Options(), target):
@@ -193,7 +193,7 @@ def equal(one, other) -> bool:
         return equal(vars(one), vars(other))
     if isinstance(one, partial):
         return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
-    if isinstance(one, Kept):  # its next store is there to be written to
+    if isinstance(one, PreparedStore):  # its next store is there to be written to
         return equal(one.store, other.store)
     if is_dataclass(one):
         return all(equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))

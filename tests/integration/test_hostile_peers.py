@@ -13,7 +13,7 @@ import pytest
 
 from client.peer.cli import described
 from client.peer.grpc_transport import PeerConnection
-from client.peer.items import Greeting, Item, Kind, Offer, Parcel
+from client.peer.items import Greeting, Item, Kind, Offer, Payload
 from client.peer.journal import DirectoryJournal
 from client.peer.peer_pb2_grpc import PeerServiceStub
 from client.peer.seals import CertificateSeals
@@ -43,14 +43,14 @@ def tls_of(peers: PeerProcesses, name: str) -> Tls:
     return Tls(directory / "ca.crt", directory / f"{name}.pem", directory / f"{name}.key")
 
 
-def refusal(peers: PeerProcesses, sender: str, parcel: Parcel) -> str:
-    """Why the attacked peer does not take a parcel; empty if it takes it."""
+def refusal(peers: PeerProcesses, sender: str, payload: Payload) -> str:
+    """Why the attacked peer does not take a payload; empty if it takes it."""
     address = peers.config(ATTACKED).bind
     with open_channel(address, tls_of(peers, sender)) as channel:
         grpc.channel_ready_future(channel).result(60)  # it may just have been started
     with PeerConnection(sender, address, tls_of(peers, sender), 20.0) as connection:
         try:
-            connection.send(parcel)
+            connection.send(payload)
         except SessionError as exc:
             return str(exc)
     return ""
@@ -90,7 +90,7 @@ def long_correction(peers: PeerProcesses) -> tuple[Item, Item]:
     return seals.sealed(request_item(LIAR)), seals.sealed(made)
 
 
-def lies(peers: PeerProcesses) -> dict[str, tuple[Parcel, str]]:
+def lies(peers: PeerProcesses) -> dict[str, tuple[Payload, str]]:
     """What the liar sends with its own certificate and key, by what it is, and what is said to that."""
     seals = CertificateSeals(tls_of(peers, LIAR))
     model = DirectoryJournal(peers.directory / f"state-{LIAR}").model()
@@ -119,8 +119,8 @@ def test_ten_processes_forget_as_one_though_a_stranger_and_a_member_attack(tmp_p
         target = some_samples(calm)
         peers.kill(LIAR)
         stranger = CertificateSeals(tls_of(peers, "x"))
-        for parcel in (Greeting("x"), stranger.sealed(member_item("x")), Greeting("3")):
-            assert "no member" in refusal(peers, "x", parcel)
+        for payload in (Greeting("x"), stranger.sealed(member_item("x")), Greeting("3")):
+            assert "no member" in refusal(peers, "x", payload)
         with calls(peers, "x", None, 510) as silent, calls(peers, LIAR, announced(2**33), 4) as large:
             assert {call.code() for call in silent} <= {
                 grpc.StatusCode.PERMISSION_DENIED,
@@ -128,8 +128,8 @@ def test_ten_processes_forget_as_one_though_a_stranger_and_a_member_attack(tmp_p
             }
             assert {call.code() for call in large} == {grpc.StatusCode.INVALID_ARGUMENT}
             assert refusal(peers, "3", Greeting("3")) == ""
-        for name, (parcel, said) in lies(peers).items():
-            assert (said or "nothing") in (refusal(peers, LIAR, parcel) or "nothing"), name
+        for name, (payload, said) in lies(peers).items():
+            assert (said or "nothing") in (refusal(peers, LIAR, payload) or "nothing"), name
 
         key = peers.file(target)
         peers.wait(has_correction, [name for name in NAMES if name != LIAR])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from client.peer.grpc_transport import PeerConnection, PeerServer
-from client.peer.items import Greeting, Parcel
+from client.peer.items import Greeting, Payload
 from server.api.access import certified
 from server.processes.layout import free_ports
 from strategies.sessions.endpoint import Tls
@@ -41,7 +41,7 @@ def heard(directory: Path, server: str, client: str) -> list[str]:
     """Send a greeting from one peer to another; who the other one has heard from."""
     senders: list[str] = []
 
-    def handle(sender: str, parcel: Parcel) -> frozenset[str]:
+    def handle(sender: str, payload: Payload) -> frozenset[str]:
         senders.append(sender)
         return frozenset()
 

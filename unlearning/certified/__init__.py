@@ -32,7 +32,7 @@ from unlearning.certified.noise import (
     released,
 )
 from unlearning.certified.noise_certificate import (
-    Certificate,
+    NoiseCertificate,
     certificate,
     linear_layer,
     unmet_assumptions,
@@ -83,7 +83,6 @@ __all__ = [
     "Basis",
     "BatchStep",
     "BlockProducts",
-    "Certificate",
     "Constants",
     "EarlierRelease",
     "Ground",
@@ -92,6 +91,7 @@ __all__ = [
     "KeyedNormal",
     "LocalWork",
     "Mechanism",
+    "NoiseCertificate",
     "Normal",
     "OnlineSettings",
     "OnlineTrained",

@@ -14,7 +14,7 @@ from unlearning.training import build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
+class NoiseCertificate:
     """One release of an unlearned model under noise.
 
     What it states: an observer of the released model cannot tell, beyond (ε, δ), whether it is the unlearned
@@ -67,7 +67,7 @@ def certificate(
     sensitivity: Sensitivity,
     unmet: tuple[str, ...],
     mechanism: Mechanism = Mechanism.ANALYTIC,
-) -> Certificate:
+) -> NoiseCertificate:
     """The certificate of one release with noise calibrated to (ε, δ) and `sensitivity`.
 
     `unmet` has no default on purpose: who certifies has looked (`unmet_assumptions` does for known models).
@@ -76,7 +76,7 @@ def certificate(
         ConfigurationError: ε, δ or Δ is out of the mechanism's range.
     """
     sigma = calibrated_sigma(mechanism, epsilon=epsilon, delta=delta, sensitivity=sensitivity.value)
-    return Certificate(
+    return NoiseCertificate(
         epsilon=epsilon,
         delta=delta,
         sigma=sigma,

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from unlearning.certified import (
-    Certificate,
     Constants,
     Mechanism,
+    NoiseCertificate,
     Sensitivity,
     certificate,
     measured_sensitivity,
@@ -80,7 +80,7 @@ def noise_certificate(
     federation: FederationCounts,
     uses_own_curvature: bool,
     unmet: tuple[str, ...],
-) -> Certificate:
+) -> NoiseCertificate:
     """σ for one deletion, and the assumptions that do not hold, those of the federation among them.
 
     requester: n_c and m_c. federation: n and m. unmet: what the task lacks (`unmet_assumptions`).
@@ -113,7 +113,11 @@ def noise_certificate(
 
 
 def perturbed(
-    correction: Correction, made: Certificate, generator: np.random.Generator, *, as_published: bool = False
+    correction: Correction,
+    made: NoiseCertificate,
+    generator: np.random.Generator,
+    *,
+    as_published: bool = False,
 ) -> Correction:
     """The correction with noise: σ/w on x^Δ, so that the models carry σ; as published σ on x^Δ.
 

@@ -1,7 +1,7 @@
 """Unlearning methods: one paper, one file, client half and server half together.
 
 Import from here: `METHODS` (the only registry), `method_named`, `validated_parameters`, `beyond_safe_range`,
-`check_supports`, `check_served`, `preparations`, and the seam's types. A new method is one file in this folder and
+`check_supports`, `check_eligible`, `preparations`, and the seam's types. A new method is one file in this folder and
 one line below.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from unlearning.errors import ConfigurationError, InvalidRequest, UnknownMethod, UnsupportedRequest
-from unlearning.methods.eligibility import Federation, check_served
+from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.fedau.during_learning import FedAuLearning
 from unlearning.methods.fedau.post_hoc import FedAu
 from unlearning.methods.federaser import FedEraser
@@ -65,7 +65,7 @@ METHODS: Mapping[str, Method] = {
 __all__ = [
     "METHODS",
     "ClientSite",
-    "Federation",
+    "FederationProfile",
     "Instruction",
     "Method",
     "MethodInfo",
@@ -78,7 +78,7 @@ __all__ = [
     "Reply",
     "UnlearningState",
     "beyond_safe_range",
-    "check_served",
+    "check_eligible",
     "check_supports",
     "method_named",
     "preparations",

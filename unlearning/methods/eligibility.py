@@ -14,7 +14,7 @@ from unlearning.training import initial_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Federation:
+class FederationProfile:
     """What must be known of a federation to say which requests it can serve, and at what price.
 
     prepare: the setting of that name; prepared_since: by method, the training rounds there had been when its
@@ -41,7 +41,7 @@ class Federation:
         return self.num_head_parameters > 0
 
     @classmethod
-    def of(cls, task: Task, **known: Any) -> "Federation":
+    def of(cls, task: Task, **known: Any) -> "FederationProfile":
         """The part that the task decides, and whatever else is known."""
         parameters = initial_parameters(task, seed=0)
         return cls(
@@ -59,13 +59,13 @@ class Federation:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Federation":
+    def from_json(cls, value: Mapping[str, Any]) -> "FederationProfile":
         """The inverse of `to_json`; what a newer version has added is passed over."""
         return cls(**{name: value[name] for name in cls.__dataclass_fields__ if name in value})
 
 
-def check_served(
-    method: Method, target: Target, federation: Federation, prepared: Mapping[str, Prepared]
+def check_eligible(
+    method: Method, target: Target, federation: FederationProfile, prepared: Mapping[str, Prepared]
 ) -> None:
     """Refuse a request that the federation cannot serve by this method.
 
@@ -109,7 +109,7 @@ def check_served(
 
 
 def _check_prepared(
-    method: Method, target: Target, federation: Federation, prepared: Mapping[str, Prepared]
+    method: Method, target: Target, federation: FederationProfile, prepared: Mapping[str, Prepared]
 ) -> None:
     info = method.info
     assert info.preparation is not None

@@ -38,10 +38,10 @@ from unlearning.errors import MethodFailed, StoreFull
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
-    Kept,
     MethodInfo,
     MethodParameters,
     Need,
+    PreparedStore,
     Problem,
     Reply,
     UnlearningState,
@@ -262,7 +262,7 @@ def _entry(update: Vector, num_examples: int, trained_in: int) -> Arrays:
     }
 
 
-def _kept(problem: Problem) -> Kept:
+def _kept(problem: Problem) -> PreparedStore:
     if problem.kept is None:
         raise MethodFailed(
             'FedEraser needs the stored updates of training: set prepare = "federaser" before the first round. '

@@ -83,7 +83,7 @@ class MethodParameters(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class PreparedStore:
     """What the server kept for a method that was prepared for.
 
     options: of its preparation.
@@ -128,7 +128,7 @@ class Problem:
     training: TrainingSettings
     parameters: MethodParameters
     round: int = 0
-    kept: Kept | None = None
+    kept: PreparedStore | None = None
     noise_key: bytes | None = field(default=None, repr=False)
 
 

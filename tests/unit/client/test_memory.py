@@ -24,15 +24,15 @@ def test_a_new_memory_forbids_nothing(memory):
 
 def test_tombstones_only_grow(memory):
     """Burying less does not dig anything up."""
-    memory.bury(Forget(sample_ids=frozenset({"1", "2"})))
-    memory.bury(Forget(classes=frozenset({4})))
-    memory.bury(Forget())
+    memory.add_tombstones(Forget(sample_ids=frozenset({"1", "2"})))
+    memory.add_tombstones(Forget(classes=frozenset({4})))
+    memory.add_tombstones(Forget())
     assert memory.tombstones() == Forget(sample_ids=frozenset({"1", "2"}), classes=frozenset({4}))
 
 
 def test_tombstones_outlive_the_process(tmp_path):
     """A second object on the same directory sees them."""
-    DirectoryMemory(tmp_path).bury(Forget(everything=True))
+    DirectoryMemory(tmp_path).add_tombstones(Forget(everything=True))
     assert DirectoryMemory(tmp_path).tombstones().everything
 
 

@@ -1,4 +1,4 @@
-"""Parcels survive being cut into frames, and what is not a parcel is refused."""
+"""Payloads survive being cut into frames, and what is not a payload is refused."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from strategies.sessions import framing
 from strategies.sessions import session_pb2 as pb
-from strategies.sessions.framing import Assembler, Parcel, frames
+from strategies.sessions.framing import Assembler, Payload, frames
 from unlearning.errors import SessionError
 from unlearning.parameters import content_hash
 
@@ -17,16 +17,16 @@ CHUNK = 64
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of 64 bytes, so that small parcels have several."""
+    """Chunks of 64 bytes, so that small payloads have several."""
     monkeypatch.setattr(framing, "CHUNK_BYTES", CHUNK)
 
 
 def assembled(
-    parcel: Parcel, assembler: Assembler | None = None, known: frozenset[str] = frozenset()
-) -> Parcel:
-    """The parcel on the other side; nothing may come out before the last frame."""
+    payload: Payload, assembler: Assembler | None = None, known: frozenset[str] = frozenset()
+) -> Payload:
+    """The payload on the other side; nothing may come out before the last frame."""
     assembler = assembler or Assembler(2**20)
-    results = [assembler.add(frame) for frame in frames(parcel, known)]
+    results = [assembler.add(frame) for frame in frames(payload, known)]
     assert [result is not None for result in results] == [False] * (len(results) - 1) + [True]
     assert results[-1] is not None
     return results[-1]
@@ -42,9 +42,9 @@ arrays = st.dictionaries(
 
 
 @given(arrays=arrays, text=st.text(max_size=3 * CHUNK), exchange=st.integers(1, 2**40))
-def test_a_parcel_comes_out_as_it_went_in(arrays, text, exchange):
+def test_a_payload_comes_out_as_it_went_in(arrays, text, exchange):
     """Bit for bit, for every dtype, shape and number of chunks."""
-    got = assembled(Parcel(exchange=exchange, values={"text": text}, arrays=arrays))
+    got = assembled(Payload(exchange=exchange, values={"text": text}, arrays=arrays))
     assert (got.exchange, got.values) == (exchange, {"text": text})
     assert list(got.arrays) == list(arrays)
     for name, array in arrays.items():
@@ -57,42 +57,42 @@ def test_a_parcel_comes_out_as_it_went_in(arrays, text, exchange):
 @pytest.mark.parametrize(("size", "chunks"), [(0, 0), (1, 1), (CHUNK, 1), (CHUNK + 1, 2), (5 * CHUNK, 5)])
 def test_a_section_is_cut_into_full_chunks_and_a_rest(size, chunks):
     """No chunk is larger than the bound, and none is smaller than need be."""
-    cut = list(frames(Parcel(exchange=1, values={}, arrays={"vector": np.zeros(size, np.uint8)})))
+    cut = list(frames(Payload(exchange=1, values={}, arrays={"vector": np.zeros(size, np.uint8)})))
     assert len(cut) == 1 + 1 + chunks  # the header, the JSON text "{}", the array
     assert all(len(frame.chunk.data) <= CHUNK for frame in cut)
 
 
 def test_an_array_that_is_known_travels_once():
-    """The second parcel has its header only, and the receiver has the same values."""
+    """The second payload has its header only, and the receiver has the same values."""
     model = np.arange(100, dtype=np.float32)
     digest = content_hash(model)
-    parcel = Parcel(exchange=1, values={}, arrays={"vector": model}, hashes={"vector": digest})
+    payload = Payload(exchange=1, values={}, arrays={"vector": model}, hashes={"vector": digest})
     assembler = Assembler(2**20)
-    assembled(parcel, assembler)
-    assert len(list(frames(parcel, frozenset({digest})))) == 2
-    got = assembled(parcel, assembler, frozenset({digest}))
+    assembled(payload, assembler)
+    assert len(list(frames(payload, frozenset({digest})))) == 2
+    got = assembled(payload, assembler, frozenset({digest}))
     np.testing.assert_array_equal(got.arrays["vector"], model)
 
 
 def test_an_array_that_is_said_to_be_known_and_is_not_is_refused():
     """A client must not compute at another model than the server thinks."""
-    parcel = Parcel(exchange=1, values={}, arrays={"vector": np.ones(3)}, hashes={"vector": "abc"})
+    payload = Payload(exchange=1, values={}, arrays={"vector": np.ones(3)}, hashes={"vector": "abc"})
     with pytest.raises(SessionError, match="said to be known"):
-        Assembler(2**20).add(next(frames(parcel, frozenset({"abc"}))))
+        Assembler(2**20).add(next(frames(payload, frozenset({"abc"}))))
 
 
 def test_an_array_that_is_not_what_its_hash_says_is_refused():
     """What is kept under a hash has that hash."""
     with pytest.raises(SessionError, match="not what its hash says"):
-        assembled(Parcel(exchange=1, values={}, arrays={"vector": np.ones(3)}, hashes={"vector": "abc"}))
+        assembled(Payload(exchange=1, values={}, arrays={"vector": np.ones(3)}, hashes={"vector": "abc"}))
 
 
-def test_a_parcel_above_the_limit_is_refused_by_its_header():
+def test_a_payload_above_the_limit_is_refused_by_its_header():
     """Before room is made for it, and exactly above the limit."""
-    parcel = Parcel(exchange=1, values={}, arrays={"vector": np.zeros(98, np.uint8)})  # and 2 bytes of JSON
-    assembled(parcel, Assembler(100))
+    payload = Payload(exchange=1, values={}, arrays={"vector": np.zeros(98, np.uint8)})  # and 2 bytes of JSON
+    assembled(payload, Assembler(100))
     with pytest.raises(SessionError, match="the limit is 99 bytes"):
-        Assembler(99).add(next(frames(parcel)))
+        Assembler(99).add(next(frames(payload)))
 
 
 @pytest.mark.parametrize("dtype", ["O", "<U5", "V8", "no-such", ">f4", "c8"])
@@ -117,7 +117,7 @@ def test_a_chunk_of_another_size_than_expected_is_refused(size):
 @pytest.mark.parametrize(
     "first", [pb.Frame(chunk=pb.Chunk(data=b"x")), pb.Frame(hello=pb.Hello()), pb.Frame()]
 )
-def test_a_parcel_begins_with_its_header(first):
+def test_a_payload_begins_with_its_header(first):
     """Anything else is out of order."""
     with pytest.raises(SessionError, match="out of order"):
         Assembler(2**20).add(first)

@@ -17,10 +17,10 @@ from strategies.exchange import Failure
 from strategies.messages import SESSION, arrays_content, compose, failure_values, values_of
 from strategies.run_config import RunSettings
 from strategies.sessions import session_pb2 as pb
-from strategies.sessions.client_half import Account, Answering, attend
+from strategies.sessions.client_half import Answering, SessionStatistics, run_client_session
 from strategies.sessions.endpoint import Endpoint, Tls, open_channel
 from strategies.sessions.framing import CHUNK_BYTES, Assembler
-from strategies.sessions.parcels import ACCOUNT, INVITATION, Invitation, reply_of
+from strategies.sessions.payloads import ACCOUNT, INVITATION, Invitation, reply_of
 from strategies.sessions.server_half import Answers, Session
 from strategies.sessions.session_pb2_grpc import SessionServiceStub
 from tests.deletion_service import free_port
@@ -83,7 +83,7 @@ class Federation:
         invitation = Invitation.from_json(values_of(message.content)[INVITATION])
         self.invitations[client] = invitation
         try:
-            account = attend(
+            account = run_client_session(
                 invitation,
                 self.answers.get(client, scale),
                 tls=self.tls.get(client),
@@ -109,10 +109,12 @@ def federation(endpoint: Endpoint) -> Iterator[Federation]:
         yield one
 
 
-def accounts(federation: Federation) -> dict[str, Account]:
+def accounts(federation: Federation) -> dict[str, SessionStatistics]:
     """What the clients say they did; ends the session."""
     closed = federation.session.close()
-    return {client: Account(**values_of(content)[ACCOUNT]) for client, content in closed.replies.items()}
+    return {
+        client: SessionStatistics(**values_of(content)[ACCOUNT]) for client, content in closed.replies.items()
+    }
 
 
 # What travels
@@ -182,7 +184,7 @@ def test_a_wrong_token_or_session_is_refused(federation, caplog, what):
     federation.exchange({"0": instruction()})
     forged = replace(federation.invitations["0"], **{what: "0" * 32})
     with pytest.raises(SessionError, match="refuses this client: There is no such session"):
-        attend(forged, scale)
+        run_client_session(forged, scale)
     assert "unknown session or wrong token" in caplog.text
     assert set(federation.exchange({"0": instruction()}).replies) == {"0"}
 
@@ -220,8 +222,8 @@ def test_an_oversize_reply_is_refused_by_its_header(federation):
     assert raw(federation, pb.Frame(header=header)) is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def parcel_frames(text: bytes, *, exchange: int = 1, arrays=()) -> list[pb.Frame]:
-    """A parcel of this JSON and arrays of these headers without bytes."""
+def payload_frames(text: bytes, *, exchange: int = 1, arrays=()) -> list[pb.Frame]:
+    """A payload of this JSON and arrays of these headers without bytes."""
     header = pb.Frame(header=pb.Header(exchange=exchange, json_bytes=len(text), arrays=arrays))
     chunks = [text[start : start + CHUNK_BYTES] for start in range(0, len(text), CHUNK_BYTES)]
     return [header, *(pb.Frame(chunk=pb.Chunk(data=chunk)) for chunk in chunks)]
@@ -229,20 +231,20 @@ def parcel_frames(text: bytes, *, exchange: int = 1, arrays=()) -> list[pb.Frame
 
 EMPTY = [pb.ArrayHeader(name="vector", dtype="<f4", shape=[0])]
 BAD_PARCELS = {
-    **{kind: parcel_frames(text.encode()) for kind, text in JSON.items() if len(text) < 2**20},
+    **{kind: payload_frames(text.encode()) for kind, text in JSON.items() if len(text) < 2**20},
     "JSON of 4 GiB": [pb.Frame(header=pb.Header(exchange=1, json_bytes=2**32))],
-    "not UTF-8": parcel_frames(b'{"a": "\xff"}'),
-    "a shape that overflows": parcel_frames(
+    "not UTF-8": payload_frames(b'{"a": "\xff"}'),
+    "a shape that overflows": payload_frames(
         b"{}", arrays=[pb.ArrayHeader(dtype="<f4", shape=[2**40, 2**40, 0])]
     ),
-    "a hundred dimensions": parcel_frames(b"{}", arrays=[pb.ArrayHeader(dtype="<f4", shape=[1] * 100)]),
-    "objects": parcel_frames(b"{}", arrays=[pb.ArrayHeader(dtype="|O", shape=[0])]),
-    "a dtype of brackets": parcel_frames(b"{}", arrays=[pb.ArrayHeader(dtype="[" * 9000, shape=[0])]),
-    "a dtype that Python would read": parcel_frames(
+    "a hundred dimensions": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="<f4", shape=[1] * 100)]),
+    "objects": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="|O", shape=[0])]),
+    "a dtype of brackets": payload_frames(b"{}", arrays=[pb.ArrayHeader(dtype="[" * 9000, shape=[0])]),
+    "a dtype that Python would read": payload_frames(
         b"{}", arrays=[pb.ArrayHeader(dtype="(1000000,1000000)f8", shape=[1])]
     ),
-    "a name twice": parcel_frames(b"{}", arrays=[*EMPTY, *EMPTY]),
-    "an array said to be known": parcel_frames(
+    "a name twice": payload_frames(b"{}", arrays=[*EMPTY, *EMPTY]),
+    "an array said to be known": payload_frames(
         b"{}", arrays=[pb.ArrayHeader(is_known=True, content_hash="x")]
     ),
 }
@@ -258,7 +260,7 @@ BAD_REPLIES = {
 
 
 @pytest.mark.parametrize("kind", BAD_PARCELS)
-def test_a_bad_parcel_closes_its_stream_and_refuses_its_sender(federation, kind):
+def test_a_bad_payload_closes_its_stream_and_refuses_its_sender(federation, kind):
     """Whatever it is, and the sessions of the others go on."""
     federation.exchange({"0": instruction()})
     line = federation.session._lines.by_client["0"]
@@ -272,11 +274,11 @@ def test_a_bad_parcel_closes_its_stream_and_refuses_its_sender(federation, kind)
 @pytest.mark.parametrize("kind", BAD_REPLIES)
 def test_a_reply_that_says_something_else_is_refused_by_name(kind):
     """The stream is in order; what came over it is thrown away."""
-    [header, *chunks] = parcel_frames(BAD_REPLIES[kind], arrays=EMPTY)
+    [header, *chunks] = payload_frames(BAD_REPLIES[kind], arrays=EMPTY)
     assembler = Assembler(2**20)
     assembler.add(header)
-    [parcel] = [parcel for chunk in chunks if (parcel := assembler.add(chunk)) is not None]
-    answer = reply_of("0", parcel)
+    [payload] = [payload for chunk in chunks if (payload := assembler.add(chunk)) is not None]
+    answer = reply_of("0", payload)
     assert isinstance(answer, Failure)
     assert answer.is_refusal
 
@@ -386,7 +388,7 @@ def test_a_client_gives_up_a_server_that_is_gone():
     """With what to check, after the time for reconnecting."""
     invitation = Invitation(address=f"127.0.0.1:{free_port()}", session_id="s", token="t", timeout_s=1.0)
     with pytest.raises(SessionError, match=r"cannot be reached for 0\.2 s.*Check session-address"):
-        attend(invitation, scale, reconnect_s=0.2)
+        run_client_session(invitation, scale, reconnect_s=0.2)
 
 
 def test_a_client_gives_up_a_server_that_asks_nothing(federation):
@@ -395,7 +397,7 @@ def test_a_client_gives_up_a_server_that_asks_nothing(federation):
     impatient = replace(federation.invitations["0"], timeout_s=0.1)
     federation.session._lines.by_client["0"].connection = 0  # as if the first stream were gone
     with pytest.raises(SessionError, match=r"asked nothing for 0\.3"):
-        attend(impatient, scale)
+        run_client_session(impatient, scale)
 
 
 # Addresses and TLS

@@ -14,7 +14,7 @@ import pytest
 from flwr.app import Message
 
 from server.federation.checkpoints import decode, encode
-from server.federation.state import Batch, Cost, FederationState
+from server.federation.state import ActiveDeletion, FederationState, PhaseCost
 from server.report import ReportData, canonical_json
 from server.report.page import render_page
 from strategies.exchange import Exchange
@@ -215,7 +215,7 @@ def test_a_checkpoint_of_an_earlier_version_is_read():
     """Its costs know nothing of memory."""
     model: Vector = np.zeros(2)
     peak = PeakMemory(client_bytes=5)
-    batch = Batch(
+    batch = ActiveDeletion(
         request_ids=("r-000001",),
         targets=(client("1"),),
         method="puf-special",
@@ -223,7 +223,7 @@ def test_a_checkpoint_of_an_earlier_version_is_read():
         attempt=1,
         started_round=1,
         hash_before="",
-        unlearning_cost=Cost(exchanges=1, bytes_sent=3, peak_memory=peak),
+        unlearning_cost=PhaseCost(exchanges=1, bytes_sent=3, peak_memory=peak),
     )
     state = FederationState(parameters=model, batch=batch)
     assert decode(encode(state)).batch == batch
@@ -236,7 +236,7 @@ def test_a_checkpoint_of_an_earlier_version_is_read():
     np.savez(buffer, meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8), **arrays)
     read = decode(buffer.getvalue()).batch
     assert read is not None
-    assert read.unlearning_cost == Cost(exchanges=1, bytes_sent=3)
+    assert read.unlearning_cost == PhaseCost(exchanges=1, bytes_sent=3)
 
 
 def row(data: ReportData) -> list[str]:

@@ -26,10 +26,10 @@ from unlearning.errors import DataError, MethodFailed
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
-    Kept,
     MethodInfo,
     MethodParameters,
     Need,
+    PreparedStore,
     Problem,
     Reply,
     UnlearningState,
@@ -194,7 +194,7 @@ class Sisa:
         return replace(state, values={"pending": pending, "done": done})
 
 
-def _keep(kept: Kept, shard: int, numbers: list[int], model: Vector) -> None:
+def _keep(kept: PreparedStore, shard: int, numbers: list[int], model: Vector) -> None:
     for number in numbers:
         kept.next_store.save(model_key(shard), number, {"parameters": np.array(model)})
 
@@ -219,7 +219,7 @@ def _forgets(problem: Problem, client: str) -> bool:
     return has_class or bool(problem.targets.get(client, NOTHING))
 
 
-def _kept(problem: Problem) -> tuple[Kept, ShardingOptions]:
+def _kept(problem: Problem) -> tuple[PreparedStore, ShardingOptions]:
     if problem.kept is None:
         raise MethodFailed(
             "SISA needs a federation that was trained in shards: set prepare = "

@@ -57,7 +57,7 @@ def mean(network: InProcessNetwork) -> np.ndarray:
 def test_a_correction_reaches_every_peer_once_on_any_connected_graph(
     graph: Graph, loss: float, seed: int, data: st.DataObject
 ) -> None:
-    """With parcels and confirmations lost at random, every model moves by weight times vector, once."""
+    """With payloads and confirmations lost at random, every model moves by weight times vector, once."""
     network = trained(graph)
     lossy = InProcessNetwork(network.peers.values(), loss=loss, generator=np.random.default_rng(seed))
     before = {name: peer.model.vector for name, peer in network.peers.items()}

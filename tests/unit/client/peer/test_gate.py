@@ -11,7 +11,7 @@ import pytest
 
 from client.peer.gate import CALLS_PER_PEER
 from client.peer.grpc_transport import PeerConnection, PeerServer, frames_of
-from client.peer.items import Greeting, Parcel
+from client.peer.items import Greeting, Payload
 from client.peer.peer_pb2_grpc import PeerServiceStub
 from server.processes.layout import free_ports
 from strategies.sessions.endpoint import Tls, open_channel
@@ -51,7 +51,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def handled() -> list[str]:
-    """Whose parcels were taken."""
+    """Whose payloads were taken."""
     return []
 
 
@@ -59,7 +59,7 @@ def handled() -> list[str]:
 def address(tmp_path: Path, authority: Authority, handled: list[str]) -> Iterator[str]:
     """The peer 1, which has the members 2 and 3."""
 
-    def handle(sender: str, parcel: Parcel) -> frozenset[str]:
+    def handle(sender: str, payload: Payload) -> frozenset[str]:
         handled.append(sender)
         return frozenset()
 

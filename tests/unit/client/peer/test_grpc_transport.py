@@ -1,4 +1,4 @@
-"""Parcels over real gRPC and TLS on loopback, and what is refused."""
+"""Payloads over real gRPC and TLS on loopback, and what is refused."""
 
 import socket
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.peer.grpc_transport import Handling, ParcelRefused, PeerConnection, PeerServer
-from client.peer.items import Greeting, Item, Kind, Offer, Parcel
+from client.peer.grpc_transport import Handling, PayloadRefused, PeerConnection, PeerServer
+from client.peer.items import Greeting, Item, Kind, Offer, Payload
 from strategies.sessions.endpoint import Tls
 from strategies.tls_files import is_loopback
 from tests.certificates import Authority
@@ -20,10 +20,10 @@ class Receiver:
     """Keeps what it is handed, and knows two ids."""
 
     def __init__(self) -> None:
-        self.got: list[tuple[str, Parcel]] = []
+        self.got: list[tuple[str, Payload]] = []
 
-    def __call__(self, sender: str, parcel: Parcel) -> frozenset[str]:
-        self.got.append((sender, parcel))
+    def __call__(self, sender: str, payload: Payload) -> frozenset[str]:
+        self.got.append((sender, payload))
         return frozenset({"x", "y"})
 
 
@@ -60,16 +60,16 @@ def address(receiver: Receiver, authority: Authority, tmp_path: Path) -> Iterato
     server.stop()
 
 
-def test_parcels_arrive_as_they_were_sent(address: str, authority: Authority, receiver: Receiver) -> None:
+def test_payloads_arrive_as_they_were_sent(address: str, authority: Authority, receiver: Receiver) -> None:
     """A greeting, an item and a model of three chunks, over mutual TLS."""
     vector = np.random.default_rng(0).normal(size=300_000)
-    sent: list[Parcel] = [
+    sent: list[Payload] = [
         Greeting("2"),
         Item(kind=Kind.CORRECTION, origin="7", subject="7-a", values={"weight": 0.5}, vector=vector),
         Offer(sender="2", round=4, vector=vector.astype(np.float32), applied=frozenset({"a", "b"})),
     ]
     with PeerConnection("2", address, files(authority, "2"), 10.0) as connection:
-        answers = [connection.send(parcel) for parcel in sent]
+        answers = [connection.send(payload) for payload in sent]
     assert answers[0] == {"x", "y"}
     (_, greeting), (_, item), (sender, offer) = receiver.got
     assert greeting == sent[0]
@@ -82,7 +82,7 @@ def test_parcels_arrive_as_they_were_sent(address: str, authority: Authority, re
 
 
 def test_nobody_sends_in_another_peers_name(address: str, authority: Authority, receiver: Receiver) -> None:
-    """The certificate says peer 3, the parcel peer 2."""
+    """The certificate says peer 3, the payload peer 2."""
     with (
         PeerConnection("2", address, files(authority, "3"), 10.0) as connection,
         pytest.raises(SessionError, match="not that of peer"),
@@ -105,14 +105,14 @@ def test_a_certificate_of_another_authority_is_not_let_in(
 def test_what_the_receiver_refuses_is_not_sent_again(tmp_path: Path) -> None:
     """Its reason comes back as a refusal, not as a failure of the network."""
 
-    def refuse(sender: str, parcel: Parcel) -> frozenset[str]:
+    def refuse(sender: str, payload: Payload) -> frozenset[str]:
         raise UpdateRefused("The model has 3 parameters.")
 
     server, address = listening(refuse, None, tmp_path)
     try:
         with (
             PeerConnection("2", address, None, 10.0) as connection,
-            pytest.raises(ParcelRefused, match="3 parameters"),
+            pytest.raises(PayloadRefused, match="3 parameters"),
         ):
             connection.send(Greeting("2"))
     finally:

@@ -72,7 +72,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     peer, state_dir = counting_peer("0", GRAPH, MemoryJournal()), tmp_path_factory.mktemp("state")
     service = PeerServer.__new__(PeerServer)
     service._reception = reception(
-        state_dir, lambda sender, parcel: handed_over(peer, sender, parcel), max_numbers=9
+        state_dir, lambda sender, payload: handed_over(peer, sender, payload), max_numbers=9
     )
     service._is_certified = False
     service._gate = gate = Gate(peer.admits, call_s=10.0)
@@ -83,7 +83,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def frames(
     values: object, *arrays: tuple[str, tuple[int, ...], bytes], json_bytes: int | None = None
 ) -> list[bytes]:
-    """A parcel by hand: dtype, shape and bytes of each array named vector."""
+    """A payload by hand: dtype, shape and bytes of each array named vector."""
     text = values if isinstance(values, bytes) else json.dumps(values).encode()
     header = pb.Header(
         exchange=1,
@@ -95,7 +95,7 @@ def frames(
     return [frame.SerializeToString() for frame in made]
 
 
-OFFER = {"sender": "1", "parcel": "offer", "round": 0, "applied": []}
+OFFER = {"sender": "1", "payload": "offer", "round": 0, "applied": []}
 MEMBER = {
     "kind": "member",
     "origin": "1",
@@ -106,7 +106,7 @@ NUMBERS = ("<f8", (3,), np.ones(3).tobytes())
 
 
 def item(**changes: object) -> dict[str, object]:
-    return {"sender": "1", "parcel": "item", "item": {**MEMBER, **changes}}
+    return {"sender": "1", "payload": "item", "item": {**MEMBER, **changes}}
 
 
 CORPUS: dict[str, list[bytes]] = {
@@ -123,16 +123,16 @@ CORPUS: dict[str, list[bytes]] = {
     "a record type": frames(OFFER, ("[('a','<f8')]", (3,), b"x" * 24)),
     "9,000 brackets as type": frames(OFFER, ("(" * 9_000, (3,), b"x" * 24)),
     "8 GiB of text announced": frames(b"{", json_bytes=2**33),
-    "deep lists": frames(b'{"sender":"1","parcel":"item","item":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "deep lists": frames(b'{"sender":"1","payload":"item","item":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
     "deep objects": frames(b'{"a":' * 50_000 + b"1" + b"}" * 50_000),
     "a long integer": frames(
-        b'{"sender":"1","parcel":"offer","applied":[],"round":' + b"9" * 9_000 + b"}", NUMBERS
+        b'{"sender":"1","payload":"offer","applied":[],"round":' + b"9" * 9_000 + b"}", NUMBERS
     ),
-    "an infinite round": frames(b'{"sender":"1","parcel":"offer","applied":[],"round":1e999}', NUMBERS),
+    "an infinite round": frames(b'{"sender":"1","payload":"offer","applied":[],"round":1e999}', NUMBERS),
     "no object": frames([1]),
-    "half a character": frames(b'{"sender":"\\ud800","parcel":"greeting","is_new":true}'),
+    "half a character": frames(b'{"sender":"\\ud800","payload":"greeting","is_new":true}'),
     "no text": frames(b"\xff\xfe\x00"),
-    "no such parcel": frames({"sender": "1", "parcel": "bomb"}),
+    "no such payload": frames({"sender": "1", "payload": "bomb"}),
     "a model of another length": frames(OFFER, ("<f8", (4,), np.ones(4).tobytes())),
     "a model that is a matrix": frames(OFFER, ("<f8", (1, 3), np.ones(3).tobytes())),
     "a model of integers": frames(OFFER, ("<i8", (3,), np.ones(3).tobytes())),
@@ -147,19 +147,19 @@ CORPUS: dict[str, list[bytes]] = {
     "values is nothing": frames(item(values=None)),
     "a seal of another kind": frames(item(origin="3", seal=[1])),
     "a seal with other names": frames(item(origin="3", seal={"a": 1})),
-    "an item that is a text": frames({"sender": "1", "parcel": "item", "item": "member"}),
+    "an item that is a text": frames({"sender": "1", "payload": "item", "item": "member"}),
     "a sender that forges log lines": frames(
-        {"sender": "x\n2026 INFO all is well\x1b[2J", "parcel": "greeting", "is_new": True}
+        {"sender": "x\n2026 INFO all is well\x1b[2J", "payload": "greeting", "is_new": True}
     ),
-    "two parcels": [
+    "two payloads": [
         part.SerializeToString() for part in (*frames_of(Greeting("1"), "1"), *frames_of(Greeting("1"), "1"))
     ],
-    "half a parcel": frames(OFFER, NUMBERS)[:-1],
+    "half a payload": frames(OFFER, NUMBERS)[:-1],
 }
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_a_malformed_parcel_is_refused_and_recorded(server: Server, name: str) -> None:
+def test_a_malformed_payload_is_refused_and_recorded(server: Server, name: str) -> None:
     """Whatever it is, the call is answered with a reason of one line, and the model and the record stay."""
     before = server.peer.model, dict(server.peer.record.items)
     context = server.deliver(CORPUS[name])
@@ -169,15 +169,15 @@ def test_a_malformed_parcel_is_refused_and_recorded(server: Server, name: str) -
     assert (server.peer.model, dict(server.peer.record.items)) == before
 
 
-def test_an_honest_parcel_is_taken_after_all_of_them(server: Server) -> None:
+def test_an_honest_payload_is_taken_after_all_of_them(server: Server) -> None:
     """None of them leaves anything behind."""
-    parcels = [
+    payloads = [
         Greeting("1"),
         member_item("1", "0", "2"),
         Offer(sender="1", round=0, vector=np.ones(3), applied=frozenset()),
     ]
-    for parcel in parcels:
-        assert server.deliver([frame.SerializeToString() for frame in frames_of(parcel, "1")]).codes == []
+    for payload in payloads:
+        assert server.deliver([frame.SerializeToString() for frame in frames_of(payload, "1")]).codes == []
 
 
 def test_refusals_are_recorded_beside_the_journal(server: Server) -> None:
@@ -189,7 +189,7 @@ def test_refusals_are_recorded_beside_the_journal(server: Server) -> None:
 
 
 def test_no_room_is_made_for_what_is_announced(server: Server) -> None:
-    """8 GiB, announced with a few bytes, cost less than what a small parcel may be."""
+    """8 GiB, announced with a few bytes, cost less than what a small payload may be."""
     tracemalloc.start()
     try:
         for name in ("8 GiB announced", "8 GiB of text announced", "10^12 numbers"):
@@ -212,7 +212,7 @@ JSON = st.recursive(
 )
 SOUND: list[dict[str, Any]] = [
     {**OFFER},
-    {"sender": "1", "parcel": "greeting", "is_new": True},
+    {"sender": "1", "payload": "greeting", "is_new": True},
     item(),
     item(
         kind="request",
@@ -225,8 +225,8 @@ SOUND: list[dict[str, Any]] = [
 
 
 @st.composite
-def changed_parcels(draw: st.DrawFn) -> list[bytes]:
-    """A sound parcel of which one part, anywhere in it, is another value, with an array of any header."""
+def changed_payloads(draw: st.DrawFn) -> list[bytes]:
+    """A sound payload of which one part, anywhere in it, is another value, with an array of any header."""
     values = copy.deepcopy(draw(st.sampled_from(SOUND)))
     place: Any = values
     while isinstance(place, dict) and place:
@@ -242,11 +242,11 @@ def changed_parcels(draw: st.DrawFn) -> list[bytes]:
     return frames(values, *arrays)
 
 
-@given(changed_parcels())
+@given(changed_payloads())
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_change_of_a_parcel_is_taken_or_refused(server: Server, parcel: list[bytes]) -> None:
+def test_any_change_of_a_payload_is_taken_or_refused(server: Server, payload: list[bytes]) -> None:
     """Never anything else; and the model stays finite."""
-    server.deliver(parcel)
+    server.deliver(payload)
     assert np.isfinite(server.peer.model.vector).all()
 
 

@@ -94,14 +94,14 @@ def test_a_stranger_with_a_certificate_that_names_no_neighbours_is_refused(seals
 def test_nothing_is_taken_from_a_sender_that_is_no_member(seals: MakeSeals) -> None:
     """Neither a greeting nor an item nor a model."""
     peer = sealed_network(seals).peers["0"]
-    parcels = [
+    payloads = [
         Greeting("x"),
         seals("1").sealed(member_item("1", "0", "2")),
         Offer(sender="x", round=1, vector=np.zeros(3), applied=frozenset()),
     ]
-    for parcel in parcels:
+    for payload in payloads:
         with pytest.raises(SessionError, match="no member"):
-            handed_over(peer, "x", parcel)
+            handed_over(peer, "x", payload)
 
 
 @pytest.mark.parametrize("neighbours", [(), ("nobody",), ("4",), ("0", "0"), ("0", "nobody")])

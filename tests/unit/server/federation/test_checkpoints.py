@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from server.federation.checkpoints import CheckpointStore, decode, encode
-from server.federation.state import Batch, Cost, FederationState, Phase
+from server.federation.state import ActiveDeletion, FederationState, Phase, PhaseCost
 from unlearning.errors import CheckpointError
 from unlearning.methods import UnlearningState
 from unlearning.requests import Exclusions, Granularity, Target
@@ -22,7 +22,7 @@ STATE = FederationState(
     training_rounds=6,
     phase=Phase.UNLEARNING,
     exclusions=Exclusions().including([Target(Granularity.CLIENT, "1")]),
-    batch=Batch(
+    batch=ActiveDeletion(
         request_ids=("r-000001",),
         targets=(TARGET,),
         method="puf-special",
@@ -36,7 +36,7 @@ STATE = FederationState(
         target_score=0.9,
         measurements={"r-000001": (Measurement(stage="before", round=6, test=SetMeasure(10, 0.5, 0.91)),)},
         outputs_before={"test": Outputs(np.array([0.5]), np.array([[0.25, 0.75]], dtype=np.float32))},
-        unlearning_cost=Cost(exchanges=1, seconds=2.5, bytes_sent=10, bytes_received=20),
+        unlearning_cost=PhaseCost(exchanges=1, seconds=2.5, bytes_sent=10, bytes_received=20),
     ),
     event_sequence=12,
 )

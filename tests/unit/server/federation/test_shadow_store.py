@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from server.federation.shadow_store import ShadowState, ShadowStore
-from server.federation.state import Cost
+from server.federation.state import PhaseCost
 from unlearning.peak_memory import PeakMemory
 from unlearning.requests import Exclusions, Granularity, Target
 
@@ -14,7 +14,7 @@ STATE = ShadowState(
     rounds=2,
     exclusions=Exclusions().including([Target(Granularity.CLASS, class_label=1)]),
     took_part={"0": 2, "1": 1},
-    cost=Cost(
+    cost=PhaseCost(
         exchanges=2,
         seconds=1.5,
         bytes_sent=10,

@@ -8,12 +8,12 @@ from html.parser import HTMLParser
 import pytest
 
 from server.report import (
-    Asked,
     FederationSummary,
     FormulaCost,
     MeasuringCost,
     RecoveryPhase,
     ReportData,
+    ReportedRequest,
     ReportEvent,
     UnlearningPhase,
     canonical_json,
@@ -57,7 +57,7 @@ def measurement(stage, number, test, forgotten, yeom, confidence, power=0.7, not
 
 
 FULL = ReportData(
-    request=Asked(
+    request=ReportedRequest(
         id="request-7",
         target="client hospital-3",
         granularity="client",
@@ -111,7 +111,7 @@ FULL = ReportData(
 )
 
 BARE = ReportData(
-    request=Asked(
+    request=ReportedRequest(
         id="8",
         target="2 samples of client 3",
         granularity="sample",

@@ -10,7 +10,7 @@ from strategies.run_config import RunSettings
 from unlearning.errors import ConfigurationError, MethodFailed
 from unlearning.methods import METHODS, ClientSite, Instruction, Problem, Reply, validated_parameters
 from unlearning.methods.fedau.during_learning import AuxiliaryHead, AuxiliaryHeadOptions, auxiliary_labels
-from unlearning.methods.method import Kept
+from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import LocalRound
 from unlearning.requests import Forget, Granularity, Target
 from unlearning.stores import MemoryStore
@@ -181,7 +181,7 @@ def test_with_samples_named_the_others_keep_their_labels():
 def problem(forgets: dict[str, Forget], prepared: AuxiliaryHeadOptions | None, **parameters) -> Problem:
     kept = None
     if prepared is not None:
-        kept = Kept(options=prepared, store=MemoryStore(), next_store=MemoryStore())
+        kept = PreparedStore(options=prepared, store=MemoryStore(), next_store=MemoryStore())
     return Problem(
         task=TASK,
         targets=forgets,

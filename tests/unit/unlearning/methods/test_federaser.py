@@ -12,7 +12,7 @@ from tests.preparing import trained_with
 from unlearning.errors import MethodFailed, StoreFull
 from unlearning.methods import METHODS, ClientSite, Problem, Reply, UnlearningState, validated_parameters
 from unlearning.methods.federaser import GIB, HistoryOptions, KeepUpdates, calibrate
-from unlearning.methods.method import Kept
+from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound
 from unlearning.requests import Forget
 from unlearning.stores import MemoryStore
@@ -55,7 +55,7 @@ def history(rounds: Mapping[int, Mapping[str, tuple[int, np.ndarray]]]) -> Memor
 
 
 def problem(store: MemoryStore, targets=("u",), retained=("r", "s"), number=9, **parameters) -> Problem:
-    kept = Kept(options=HistoryOptions(), store=store, next_store=MemoryStore())
+    kept = PreparedStore(options=HistoryOptions(), store=store, next_store=MemoryStore())
     return Problem(
         task=TASK,
         targets=dict.fromkeys(targets, EVERYTHING),

@@ -23,7 +23,7 @@ from unlearning.methods import METHODS, Problem, check_supports, validated_param
 from unlearning.methods.hf_online.lengths import LENGTHS_KEY, NOT_DECLARED, WORK
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.vectors import VECTORS, CarryVectors, kept_rounds, kept_vector
-from unlearning.methods.method import Kept
+from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound, LocalRound
 from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.requests import Exclusions, Forget, Granularity, Target
@@ -130,7 +130,7 @@ def problem(store: Store, options=None, clients=("u",), num_examples=None, **par
         schedule=lambda _: TRAINING,
         training=TRAINING,
         parameters=validated_parameters(METHOD, parameters),
-        kept=Kept(options=options or CarriedVectorOptions(), store=store, next_store=MemoryStore()),
+        kept=PreparedStore(options=options or CarriedVectorOptions(), store=store, next_store=MemoryStore()),
     )
 
 

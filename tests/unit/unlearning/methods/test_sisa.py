@@ -20,7 +20,7 @@ from unlearning.methods import (
     UnlearningState,
     validated_parameters,
 )
-from unlearning.methods.method import Kept
+from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound
 from unlearning.methods.sisa.history import model_key, read_log
 from unlearning.methods.sisa.sharding import Sharding, ShardingOptions
@@ -49,7 +49,7 @@ def schedule(number: int) -> TrainingSettings:
 
 def trained(
     data: Mapping[str, Examples], rounds: int = 5, options: ShardingOptions = OPTIONS
-) -> tuple[Vector, Kept]:
+) -> tuple[Vector, PreparedStore]:
     """The ensemble after some rounds, and what the server kept; constant learning rate."""
     task = task_for(METHOD, PLAIN, options)
     model, _, kept = trained_with(METHOD, task, data, TRAINING, rounds=rounds, options=options)
@@ -57,7 +57,9 @@ def trained(
     return model, kept
 
 
-def problem(kept: Kept | None, forgets: Mapping[str, Forget], task: Task = TASK, **changes) -> Problem:
+def problem(
+    kept: PreparedStore | None, forgets: Mapping[str, Forget], task: Task = TASK, **changes
+) -> Problem:
     values = {
         "task": task,
         "rounds_trained": 5,
@@ -78,8 +80,8 @@ def answer(client: str, instruction: Instruction, task: Task = TASK) -> Reply:
 
 
 def forget(
-    model: Vector, kept: Kept, forgets: Mapping[str, Forget], asked: list[list[str]] | None = None
-) -> tuple[UnlearningState, Kept]:
+    model: Vector, kept: PreparedStore, forgets: Mapping[str, Forget], asked: list[list[str]] | None = None
+) -> tuple[UnlearningState, PreparedStore]:
     """Run the method to its end: the last state, and what is kept from then on."""
     one = problem(replace(kept, next_store=MemoryStore()), forgets)
     assert one.kept is not None
@@ -97,7 +99,7 @@ def without(*clients: str) -> dict[str, Examples]:
     return {client: examples for client, examples in DATA.items() if client not in clients}
 
 
-def models(kept: Kept) -> dict[tuple[int, int], list[float]]:
+def models(kept: PreparedStore) -> dict[tuple[int, int], list[float]]:
     """All kept shard models, by shard and round."""
     return {
         (shard, number): kept.store.load(model_key(shard), number)["parameters"].tolist()

@@ -16,8 +16,8 @@ import grpc
 
 from strategies.exchange import Failure
 from strategies.sessions import session_pb2 as pb
-from strategies.sessions.framing import Assembler, Parcel, frames
-from strategies.sessions.parcels import reply_of
+from strategies.sessions.framing import Assembler, Payload, frames
+from strategies.sessions.payloads import reply_of
 from unlearning.methods.method import Reply
 from unlearning.untrusted import reason_of
 
@@ -41,7 +41,7 @@ class Stream:
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class ClientConnection:
     """One client's part in the session. Times are of the monotonic clock.
 
     connection: the number of its newest stream; instruction: what it has not answered yet.
@@ -57,14 +57,14 @@ class Line:
     stream: Stream | None = None
     attached_at: float | None = None
     detached_at: float = 0.0
-    instruction: Parcel | None = None
+    instruction: Payload | None = None
     answer: Reply | Failure | None = None
     lost: str = ""
     has_returned: bool = False
     is_refused: bool = False
 
 
-class Lines:
+class ClientConnections:
     """The lines of one session, and the gRPC service behind them. Hold `changed` to look at or change a line.
 
     reply_limit_bytes: how large a reply may be; set it before clients are invited.
@@ -73,15 +73,15 @@ class Lines:
     def __init__(self) -> None:
         self.session_id = secrets.token_hex(16)
         self.changed = threading.Condition()
-        self.by_client: dict[str, Line] = {}
+        self.by_client: dict[str, ClientConnection] = {}
         self.number = 0
         self.is_over = False
         self.reply_limit_bytes = 0
         self.bytes_sent = self.bytes_received = 0
 
-    def open(self, client: str) -> Line:
+    def open(self, client: str) -> ClientConnection:
         """A line for a client that will be invited, with a token of its own."""
-        line = Line(client, secrets.token_urlsafe(32), invited_at=time.monotonic())
+        line = ClientConnection(client, secrets.token_urlsafe(32), invited_at=time.monotonic())
         with self.changed:
             self.by_client[client] = line
         return line
@@ -122,7 +122,7 @@ class Lines:
         ).start()
         yield from self._instructions(line, stream, context)
 
-    def _admitted(self, first: pb.Frame, context: grpc.ServicerContext) -> tuple[Line, Stream]:
+    def _admitted(self, first: pb.Frame, context: grpc.ServicerContext) -> tuple[ClientConnection, Stream]:
         hello = first.hello
         with self.changed:
             line = self._line_of(hello)
@@ -144,22 +144,22 @@ class Lines:
         context.abort(grpc.StatusCode.ALREADY_EXISTS, "This client has a newer stream already.")
         raise AssertionError("abort raises")
 
-    def _line_of(self, hello: pb.Hello) -> Line | None:
+    def _line_of(self, hello: pb.Hello) -> ClientConnection | None:
         if not hmac.compare_digest(hello.session_id.encode(), self.session_id.encode()):
             return None
         given = hello.token.encode()
         found = [line for line in self.by_client.values() if hmac.compare_digest(line.token.encode(), given)]
         return found[0] if found else None
 
-    def _read(self, line: Line, stream: Stream, incoming: Iterator[pb.Frame]) -> None:
+    def _read(self, line: ClientConnection, stream: Stream, incoming: Iterator[pb.Frame]) -> None:
         """Take in the client's frames until its stream ends."""
         try:
             for frame in incoming:
-                parcel = stream.assembler.add(frame)
+                payload = stream.assembler.add(frame)
                 with self.changed:
                     self.bytes_received += frame.ByteSize()
-                    if parcel is not None and line.stream is stream:
-                        self._take(line, parcel)
+                    if payload is not None and line.stream is stream:
+                        self._take(line, payload)
         except grpc.RpcError:
             pass  # the stream is over; `_detach` is told by gRPC
         except Exception as exc:  # noqa: BLE001 - the frames are the client's, and so is what they lead to
@@ -171,21 +171,23 @@ class Lines:
                 line.is_refused = True
                 self.changed.notify_all()
 
-    def _take(self, line: Line, parcel: Parcel) -> None:
-        if parcel.exchange != self.number or line.answer is not None:
+    def _take(self, line: ClientConnection, payload: Payload) -> None:
+        if payload.exchange != self.number or line.answer is not None:
             _log.info("A late or repeated reply of client %s is ignored.", line.client)
             return
-        line.answer = reply_of(line.client, parcel)
+        line.answer = reply_of(line.client, payload)
         line.instruction = None
         self.changed.notify_all()
 
-    def _detach(self, line: Line, stream: Stream) -> None:
+    def _detach(self, line: ClientConnection, stream: Stream) -> None:
         with self.changed:
             if line.stream is stream:
                 line.stream, line.detached_at = None, time.monotonic()
             self.changed.notify_all()
 
-    def _instructions(self, line: Line, stream: Stream, context: grpc.ServicerContext) -> Iterator[pb.Frame]:
+    def _instructions(
+        self, line: ClientConnection, stream: Stream, context: grpc.ServicerContext
+    ) -> Iterator[pb.Frame]:
         """The frames for one stream: every instruction that the line is given, then the End."""
         while True:
             with self.changed:
@@ -194,17 +196,17 @@ class Lines:
                     break
                 if line.stream is not stream:
                     return
-                parcel = None if self.is_over else line.instruction
-            if parcel is None:
+                payload = None if self.is_over else line.instruction
+            if payload is None:
                 yield pb.Frame(end=pb.End())
                 return
-            for frame in frames(parcel, stream.known):
+            for frame in frames(payload, stream.known):
                 yield frame
                 with self.changed:
                     self.bytes_sent += frame.ByteSize()
-            stream.sent, stream.known = parcel.exchange, frozenset(parcel.hashes.values())
+            stream.sent, stream.known = payload.exchange, frozenset(payload.hashes.values())
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, stream.refusal)
 
-    def _next_move(self, line: Line, stream: Stream) -> bool:
+    def _next_move(self, line: ClientConnection, stream: Stream) -> bool:
         has_work = line.instruction is not None and line.instruction.exchange > stream.sent
         return has_work or self.is_over or bool(stream.refusal) or line.stream is not stream

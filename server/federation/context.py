@@ -1,6 +1,6 @@
 """What every step of the live federation needs: exchanges, measurements, checkpoints, records.
 
-The driver knows Flower's Grid and the ledger; what happens in which order is in `server.live_loop`
+The context knows Flower's Grid and the ledger; what happens in which order is in `server.live_loop`
 (training) and `server.deletion.steps` (everything from the claim of a request to its report).
 """
 
@@ -29,8 +29,8 @@ from strategies.messages import model_record, vector_of
 from strategies.observations import measured
 from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
-from strategies.sessions.parcels import ACCOUNT, Account
-from unlearning.methods import Federation
+from strategies.sessions.payloads import ACCOUNT, SessionStatistics
+from unlearning.methods import FederationProfile
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
 from unlearning.peak_memory import MemoryWatch, PeakMemory
@@ -46,7 +46,7 @@ FRESH = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class ModelObservations:
     """What was observed of one model: by the server on its test set, and by the clients.
 
     forgotten: by client, what it observed on its forgotten examples.
@@ -61,7 +61,7 @@ class Observed:
 
 
 @dataclass(slots=True, kw_only=True)
-class Driver:
+class FederationContext:
     """The server's hands.
 
     token: the fencing token that this process acquired.
@@ -92,8 +92,8 @@ class Driver:
     waiting: dict[str, Target] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
-    federation: Federation
-    announced: Federation | None = None
+    federation: FederationProfile
+    announced: FederationProfile | None = None
     last_observed: tuple[Vector, Observations] | None = None
     endpoint: Endpoint | None = None
     held: str = ""
@@ -237,7 +237,9 @@ class Driver:
         if self.held and kind != "unlearning":
             metrics |= {"not_committed": self.held, "not_committed_in_a_row": self.held_in_a_row}
         self.refused = {}
-        accounts = {client: Account.from_json(values.get(ACCOUNT)) for client, values in done.values.items()}
+        accounts = {
+            client: SessionStatistics.from_json(values.get(ACCOUNT)) for client, values in done.values.items()
+        }
         said = {client: one.to_json() for client, one in accounts.items() if one is not None}
         if said:
             metrics["session"] = said
@@ -300,7 +302,7 @@ class Driver:
 
     def observe_all(
         self, state: FederationState, parameters: Vector, forgets: Mapping[str, Forget]
-    ) -> Observed:
+    ) -> ModelObservations:
         """Ask the retained clients of the round and those that forget to measure `parameters`.
 
         forgets: what each concerned client counts as its forgotten set.
@@ -322,7 +324,7 @@ class Driver:
                 missing[client] = self.refused[client] = as_line(
                     f"Its measurement ({name}) is refused: {reason}"
                 )
-        return Observed(
+        return ModelObservations(
             test=own_test if own_test is not None else sets["test"].merged,
             retained=sets["retained"].merged,
             forgotten={

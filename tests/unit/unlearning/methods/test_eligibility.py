@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from unlearning.errors import InvalidRequest, UnsupportedRequest
-from unlearning.methods import METHODS, Federation, check_served, preparations
+from unlearning.methods import METHODS, FederationProfile, check_eligible, preparations
 from unlearning.requests import Granularity, Target
 from unlearning.tasks import make_task
 from unlearning.tasks.settings import TaskSettings
@@ -13,12 +13,12 @@ from unlearning.tasks.settings import TaskSettings
 CLIENT = Target(Granularity.CLIENT, "1")
 
 
-def federation(**changes) -> Federation:
-    return replace(Federation.of(make_task(TaskSettings())), **changes)
+def federation(**changes) -> FederationProfile:
+    return replace(FederationProfile.of(make_task(TaskSettings())), **changes)
 
 
-def check(method: str, target: Target, known: Federation) -> None:
-    check_served(METHODS[method], target, known, preparations(known.prepare))
+def check(method: str, target: Target, known: FederationProfile) -> None:
+    check_eligible(METHODS[method], target, known, preparations(known.prepare))
 
 
 def test_the_task_decides_what_is_known_of_it():
@@ -31,12 +31,12 @@ def test_the_task_decides_what_is_known_of_it():
 def test_it_survives_json():
     """The ledger keeps it as JSON."""
     known = federation(prepare="pga", prepared_since={"pga": 2})
-    assert Federation.from_json(known.to_json()) == known
+    assert FederationProfile.from_json(known.to_json()) == known
 
 
 def test_what_a_newer_program_wrote_is_passed_over():
     """A ledger may have been written by a newer version."""
-    assert Federation.from_json({**federation().to_json(), "mood": "good"}) == federation()
+    assert FederationProfile.from_json({**federation().to_json(), "mood": "good"}) == federation()
 
 
 def test_a_method_without_needs_is_served():
@@ -105,4 +105,4 @@ def test_what_a_preparation_cannot_forget_is_refused_with_its_reason():
 
 def test_an_ensemble_has_no_classifier_head():
     """The last linear layer is that of the last shard."""
-    assert not Federation.of(make_task(TaskSettings(shards=2))).has_classifier_head
+    assert not FederationProfile.of(make_task(TaskSettings(shards=2))).has_classifier_head

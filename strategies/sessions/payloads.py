@@ -1,4 +1,4 @@
-"""What travels in a session: invitations, instructions and replies, as parcels and back."""
+"""What travels in a session: invitations, instructions and replies, as payloads and back."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -14,7 +14,7 @@ from strategies.messages import (
     instruction_from,
     instruction_values,
 )
-from strategies.sessions.framing import Parcel
+from strategies.sessions.framing import Payload
 from unlearning.errors import SessionError, UpdateRefused
 from unlearning.methods.method import Instruction, Reply
 from unlearning.untrusted import as_line
@@ -50,7 +50,7 @@ class Invitation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class SessionStatistics:
     """What a client says it did in a session. Bytes are of frames, seconds of wall time."""
 
     instructions: int = 0
@@ -65,7 +65,7 @@ class Account:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Any) -> "Account | None":
+    def from_json(cls, value: Any) -> "SessionStatistics | None":
         """The inverse of `to_json`; None where it is anything else, for a client may send that. More is passed over."""
         if not isinstance(value, Mapping):
             return None
@@ -78,11 +78,11 @@ class Account:
 _MOST = 2**63
 
 
-def instruction_parcel(
+def instruction_payload(
     exchange: int, server_round: int, method: str, instruction: Instruction, model_hash: str
-) -> Parcel:
+) -> Payload:
     """An instruction; its model is kept by the receiver under `model_hash`."""
-    return Parcel(
+    return Payload(
         exchange=exchange,
         values={**instruction_values(method, instruction), ROUND: server_round},
         arrays={VECTOR: instruction.model, **instruction.arrays},
@@ -90,54 +90,54 @@ def instruction_parcel(
     )
 
 
-def instruction_of(parcel: Parcel) -> tuple[str, int, Instruction]:
+def instruction_of(payload: Payload) -> tuple[str, int, Instruction]:
     """The method's name, the server's round, and the instruction.
 
     Raises:
         SessionError: a key or the model is missing.
     """
-    arrays = dict(parcel.arrays)
+    arrays = dict(payload.arrays)
     try:
         model = arrays.pop(VECTOR)
-        name, instruction = instruction_from(parcel.values, model, arrays)
-        return name, int(parcel.values[ROUND]), instruction
+        name, instruction = instruction_from(payload.values, model, arrays)
+        return name, int(payload.values[ROUND]), instruction
     except (KeyError, TypeError) as exc:
-        raise SessionError(f"Instruction {parcel.exchange} lacks something or has too much: {exc}.") from exc
+        raise SessionError(f"Instruction {payload.exchange} lacks something or has too much: {exc}.") from exc
 
 
-def reply_parcel(exchange: int, reply: Reply) -> Parcel:
+def reply_payload(exchange: int, reply: Reply) -> Payload:
     """A client's reply to instruction `exchange`."""
     values = {
         NUM_EXAMPLES: reply.num_examples,
         "metrics": dict(reply.metrics),
         "values": dict(reply.values),
     }
-    return Parcel(exchange=exchange, values=values, arrays={VECTOR: reply.vector, **reply.arrays})
+    return Payload(exchange=exchange, values=values, arrays={VECTOR: reply.vector, **reply.arrays})
 
 
-def failure_parcel(exchange: int, values: Json) -> Parcel:
+def failure_payload(exchange: int, values: Json) -> Payload:
     """A client's answer that it cannot do what instruction `exchange` asks."""
-    return Parcel(exchange=exchange, values=values, arrays={})
+    return Payload(exchange=exchange, values=values, arrays={})
 
 
-def reply_of(client: str, parcel: Parcel) -> Reply | Failure:
-    """The reply, or why there is none; whatever is in the parcel."""
-    read, refused = each_read({client: parcel}, _reply)
+def reply_of(client: str, payload: Payload) -> Reply | Failure:
+    """The reply, or why there is none; whatever is in the payload."""
+    read, refused = each_read({client: payload}, _reply)
     return read[client] if client in read else Failure(refused[client], is_refusal=True)
 
 
-def _reply(_client: str, parcel: Parcel) -> Reply | Failure:
+def _reply(_client: str, payload: Payload) -> Reply | Failure:
     """The reply, or why the client has none.
 
     Raises:
         UpdateRefused: the reply is malformed.
     """
-    failure = reported_failure(parcel.values)
+    failure = reported_failure(payload.values)
     if failure is not None:
         return failure
-    arrays = dict(parcel.arrays)
+    arrays = dict(payload.arrays)
     if VECTOR not in arrays:
         raise UpdateRefused(f"The reply has no array {VECTOR!r}, it has {as_line(sorted(arrays)[:5], 100)}.")
-    metrics = {str(name): float(value) for name, value in parcel.values["metrics"].items()}
-    metrics[NUM_EXAMPLES] = float(parcel.values[NUM_EXAMPLES])
-    return checked_reply(arrays.pop(VECTOR), metrics, arrays, dict(parcel.values["values"]))
+    metrics = {str(name): float(value) for name, value in payload.values["metrics"].items()}
+    metrics[NUM_EXAMPLES] = float(payload.values[NUM_EXAMPLES])
+    return checked_reply(arrays.pop(VECTOR), metrics, arrays, dict(payload.values["values"]))

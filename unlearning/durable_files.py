@@ -79,7 +79,7 @@ def copy_private(source: Path, destination: Path) -> None:
 
 
 def partial_of(path: Path) -> Path:
-    """Where the content of `path` is while this process has not written all of it."""
+    """Return where the content of `path` is while this process has not written all of it."""
     return path.with_name(f".{path.name}.{os.getpid()}")
 
 
@@ -119,12 +119,14 @@ def open_private(path: Path, *, append: bool = False) -> IO[bytes]:
 
 
 def keep_private() -> None:
-    """From now on this process makes files that its owner alone can read; for the start of a program."""
+    """Make files from now on that its owner alone can read; for the start of a program."""
     os.umask(OTHERS)
 
 
 def open_to_others(paths: Iterable[Path]) -> Iterator[Path]:
-    """What others can read, write or enter, of `paths` and of all below them. Links are not followed."""
+    """Yield what others can read, write or enter, of `paths` and of all below them. Links are not
+    followed.
+    """
     for path in paths:
         below = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
         for found in (path, *below):

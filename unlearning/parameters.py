@@ -30,7 +30,7 @@ class Slot:
 
 
 def layout(model: nn.Module) -> tuple[Slot, ...]:
-    """The names, shapes and positions of the flat vector's tensors."""
+    """Return the names, shapes and positions of the flat vector's tensors."""
     slots: list[Slot] = []
     position = 0
     for name, tensor in model.state_dict().items():
@@ -41,7 +41,7 @@ def layout(model: nn.Module) -> tuple[Slot, ...]:
 
 
 def flatten(model: nn.Module) -> Vector:
-    """The model's floating-point tensors as one array of shape (d,), in the model's dtype."""
+    """Return the model's floating-point tensors as one array of shape (d,), in the model's dtype."""
     tensors = [tensor for tensor in model.state_dict().values() if tensor.is_floating_point()]
     return torch.cat([tensor.detach().reshape(-1).cpu() for tensor in tensors]).numpy()
 
@@ -74,7 +74,7 @@ def add_weighted(start: Vector, terms: Mapping[str, tuple[float, Vector]]) -> Ve
 
 
 def weighted_mean(models: Mapping[str, tuple[int, Vector]]) -> Vector:
-    """Σ (n_i / Σ n_j) θ_i over (n_i, θ_i) by client, summed in float64 in the order of client ids.
+    """Compute Σ (n_i / Σ n_j) θ_i over (n_i, θ_i) by client, summed in float64 in the order of client ids.
 
     Source: McMahan et al., FedAvg, Algorithm 1.
     """
@@ -108,7 +108,7 @@ def check_finite(vector: Vector) -> None:
 
 
 def content_hash(vector: Vector) -> str:
-    """SHA-256 (hex) of the dtype, the length and the little-endian bytes of `vector`."""
+    """Return SHA-256 (hex) of the dtype, the length and the little-endian bytes of `vector`."""
     little = np.ascontiguousarray(vector, dtype=vector.dtype.newbyteorder("<"))
     digest = hashlib.sha256(f"{little.dtype.str}:{little.size}:".encode())
     digest.update(little.tobytes())

@@ -33,28 +33,28 @@ class SubjectKeys:
         return hmac.digest(self.master, b"identity", "sha256").hex()[:16]
 
     def of(self, client_id: str) -> bytes:
-        """The key of one client."""
+        """Return the key of one client."""
         return hmac.digest(self.master, b"client\0" + client_id.encode(), "sha256")
 
     def target(self, target: Target) -> Target:
-        """`target` with keyed ids; those that are keyed stay."""
+        """Return `target` with keyed ids; those that are keyed stay."""
         if target.client_id is None or all(map(is_keyed, target.sample_ids)):
             return target
         return replace(target, sample_ids=keyed_ids(self.of(target.client_id), target.sample_ids))
 
     def exclusions(self, exclusions: Exclusions) -> Exclusions:
-        """`exclusions` with keyed ids; those that are keyed stay."""
+        """Return `exclusions` with keyed ids; those that are keyed stay."""
         clients = {client: keyed(forget, self.of(client)) for client, forget in exclusions.clients.items()}
         return Exclusions(clients, exclusions.classes)
 
 
 def is_keyed(sample_id: str) -> bool:
-    """Whether an id is a keyed one."""
+    """Return whether an id is a keyed one."""
     return sample_id.startswith(PREFIX)
 
 
 def keyed_id(key: bytes, sample_id: str) -> str:
-    """The keyed form of an id under a client's key; of a keyed one itself."""
+    """Return the keyed form of an id under a client's key; of a keyed one itself."""
     if is_keyed(sample_id):
         return sample_id
     digest = hmac.digest(key, sample_id.encode(), "sha256")[:_NUM_BYTES]
@@ -62,7 +62,7 @@ def keyed_id(key: bytes, sample_id: str) -> str:
 
 
 def keyed_ids(key: bytes, sample_ids: Iterable[str]) -> frozenset[str]:
-    """The keyed forms of ids."""
+    """Return the keyed forms of ids."""
     return frozenset(keyed_id(key, sample_id) for sample_id in sample_ids)
 
 
@@ -72,7 +72,7 @@ def keyed(forget: Forget, key: bytes) -> Forget:
 
 
 def names_of(keys: Iterable[bytes], sample_ids: Iterable[str]) -> dict[str, str]:
-    """The plain id behind each keyed one that any of `keys` makes of `sample_ids`."""
+    """Return the plain id behind each keyed one that any of `keys` makes of `sample_ids`."""
     known = list(sample_ids)
     return {keyed_id(key, sample_id): sample_id for key in keys for sample_id in known}
 
@@ -85,7 +85,8 @@ def revealed(forget: Forget, names: Mapping[str, str]) -> Forget:
 
 
 def commitment(key: bytes, request_id: str, samples_sha256: str) -> str:
-    """What a certificate says of the ids: 64 hexadecimal digits that nobody without the client's `key` can test.
+    """Return what a certificate says of the ids: 64 hexadecimal digits that nobody without the client's
+    `key` can test.
 
     samples_sha256: of the canonical list of the keyed ids (`unlearning.requests.hash_of_ids`).
     """

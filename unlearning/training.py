@@ -51,13 +51,14 @@ class Trained:
 
 
 def local_seed(seed: int, client_id: str, server_round: int) -> int:
-    """A seed for one client's work in one round: the same in simulation and in a deployment."""
+    """Return a seed for one client's work in one round: the same in simulation and in a deployment."""
     digest = hashlib.sha256(f"{seed}:{server_round}:{client_id}".encode()).digest()
     return int.from_bytes(digest[:4], "big") % (2**31)
 
 
 def initial_parameters(task: Task, seed: int) -> Vector:
-    """The flat vector (d,) that training starts from, the same for the same seed: untrained or pre-trained.
+    """Return the flat vector (d,) that training starts from, the same for the same seed: untrained or
+    pre-trained.
 
     Raises:
         DataError: the pre-trained weights cannot be loaded.
@@ -70,7 +71,7 @@ def initial_parameters(task: Task, seed: int) -> Vector:
 
 
 def build(task: Task, seed: int) -> nn.Module:
-    """A fresh model of the task's dtype; torch's global random state is left as it was."""
+    """Return a fresh model of the task's dtype; torch's global random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return task.build_model().to(task.dtype)
@@ -142,7 +143,7 @@ def _epochs(
 def evaluate(
     task: Task, parameters: Vector, examples: Examples, batch_size: int = EVALUATION_BATCH
 ) -> PerExample:
-    """The model's measures on every example, in order, without augmentation and in eval mode.
+    """Return the model's measures on every example, in order, without augmentation and in eval mode.
 
     In double precision from the model's outputs on: in single precision every loss below 1e-7 is 0 and every confidence
     above 1 − 6e-8 is 1, and the examples that a model knows best cannot be told apart.
@@ -154,7 +155,9 @@ def evaluate(
 
 
 def predict(task: Task, parameters: Vector, examples: Examples, batch_size: int = EVALUATION_BATCH) -> Vector:
-    """The model's outputs on every example, in order: shape (n, classes, ...), float64, in eval mode."""
+    """Return the model's outputs on every example, in order: shape (n, classes, ...), float64, in eval
+    mode.
+    """
     parts = [outputs.double().cpu() for outputs, _ in _outputs(task, parameters, examples, batch_size)]
     return torch.cat(parts).numpy() if parts else np.zeros(0)
 
@@ -162,7 +165,7 @@ def predict(task: Task, parameters: Vector, examples: Examples, batch_size: int 
 def evaluate_and_predict(
     task: Task, parameters: Vector, examples: Examples, batch_size: int = EVALUATION_BATCH
 ) -> tuple[PerExample, Vector]:
-    """What `evaluate` and `predict` give, in one pass over the examples."""
+    """Return what `evaluate` and `predict` give, in one pass over the examples."""
     measures, parts = [], []
     for outputs, targets in _outputs(task, parameters, examples, batch_size):
         measures.append(task.per_example(outputs.double(), targets))
@@ -173,7 +176,7 @@ def evaluate_and_predict(
 def _outputs(
     task: Task, parameters: Vector, examples: Examples, batch_size: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The model's outputs and the targets, batch by batch, on the device."""
+    """Yield the model's outputs and the targets, batch by batch, on the device."""
     device = _device()
     model = build(task, seed=0)
     load(model, parameters)
@@ -188,7 +191,7 @@ def _outputs(
 
 
 def _per_example(batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> PerExample:
-    """Loss, score and confidence of all batches, one after another."""
+    """Return loss, score and confidence of all batches, one after another."""
     columns = [[values.double().cpu() for values in column] for column in zip(*batches, strict=True)]
     return PerExample(*(torch.cat(column).numpy() for column in columns or [[torch.zeros(0)]] * 3))
 

@@ -100,7 +100,7 @@ def main(
     batch_size: Annotated[int, typer.Option(help="Default: 32, and 64 for the CNN.")] = 0,
     damping: float = 0.01,
 ) -> None:
-    """Distance, correlation, seconds and bytes against exact retraining."""
+    """Measure distance, correlation, seconds and bytes against exact retraining."""
     is_cnn = model is Model.CNN
     name = CONVOLUTIONAL if is_cnn else LOGISTIC
     training = TrainingSettings(
@@ -137,7 +137,7 @@ def main(
 
 
 def page(rows: list[Row], chosen: Mapping[str, Any], dtype: str) -> Iterator[str]:
-    """The lines of the Markdown page."""
+    """Yield the lines of the Markdown page."""
     is_cnn = chosen["model"] == CONVOLUTIONAL
     kind = (
         "The paper's convolutional network (21,840 parameters; no convex problem)"
@@ -176,7 +176,7 @@ def page(rows: list[Row], chosen: Mapping[str, Any], dtype: str) -> Iterator[str
 
 
 def beside_published(rows: list[Row], key: tuple[str, str]) -> Iterator[str]:
-    """The paper's Table 2 (and 6) and our figures for the same share, where it has any."""
+    """Yield the paper's Table 2 (and 6) and our figures for the same share, where it has any."""
     if key not in PUBLISHED:
         return
     yield from (
@@ -204,7 +204,7 @@ def beside_published(rows: list[Row], key: tuple[str, str]) -> Iterator[str]:
 
 
 def seed_rows(setup: Setup, examples: Examples, test: Examples | None) -> list[Row]:
-    """Every method at every rate for one seed."""
+    """Return every method at every rate for one seed."""
     task, training = setup.task, setup.training
     start, l2 = initial_parameters(task, training.seed), training.weight_decay
     plan, n = fixed_batches(len(examples), training), len(examples)
@@ -263,12 +263,12 @@ def seed_rows(setup: Setup, examples: Examples, test: Examples | None) -> list[R
 
 
 def num_deleted(rate: float, num_examples: int) -> int:
-    """How many samples a share is; a correlation needs two."""
+    """Return how many samples a share is; a correlation needs two."""
     return max(2, round(rate * num_examples))
 
 
 def nested_rings(order: NDArray[np.intp]) -> dict[str, NDArray[np.intp]]:
-    """The samples that each larger deleted set adds to the one before, by the share it makes up."""
+    """Return the samples that each larger deleted set adds to the one before, by the share it makes up."""
     edges = [0, *(num_deleted(rate, len(order)) for rate in RATES)]
     rings = zip(RATES, edges[:-1], edges[1:], strict=True)
     return {f"{rate:.0%}": order[start:stop] for rate, start, stop in rings}
@@ -277,7 +277,7 @@ def nested_rings(order: NDArray[np.intp]) -> dict[str, NDArray[np.intp]]:
 def measured(
     task: Task, original: Vector, theta: Vector, truth: Vector, forgotten: Examples, test: Examples | None
 ) -> Row:
-    """Distances and correlations of one unlearned model."""
+    """Return distances and correlations of one unlearned model."""
     distance = float(np.linalg.norm(theta - truth))
     accuracies = [
         None if test is None else 100 * float(evaluate(task, model, test).score.mean())
@@ -296,7 +296,7 @@ def measured(
 
 
 def timed(way: Callable[[], Any]) -> tuple[float, Any]:
-    """Wall-clock seconds, and what came of it."""
+    """Return wall-clock seconds, and what came of it."""
     started = time.perf_counter()
     result = way()
     return time.perf_counter() - started, result

@@ -70,7 +70,7 @@ def main(
 
 
 def _reason(stated: Stated) -> str:
-    """The first sentence that is the same for all rounds and requests."""
+    """Return the first sentence that is the same for all rounds and requests."""
     sentence = stated.unmet[0]
     if sentence.startswith("Of round"):
         sentence = sentence.split(". ", 1)[1]

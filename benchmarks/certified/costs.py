@@ -33,7 +33,7 @@ from unlearning.training import TrainingSettings, build, initial_parameters, tra
 def main(
     output: Annotated[Path, typer.Option(help="Where the tables go, without suffix.")], repeats: int = 5
 ) -> None:
-    """Deletion time, the cost of carrying, and ways to multiply a block."""
+    """Measure deletion time, the cost of carrying, and ways to multiply a block."""
     found = {"deletion": deletion_times(), "carrying": carrying_times(repeats), "products": product_times()}
     lines = [
         "# What certified unlearning costs",
@@ -102,7 +102,7 @@ def main(
 
 
 def deletion_times() -> list[Row]:
-    """For the CNN and the ResNet, one unit and ten."""
+    """Return for the CNN and the ResNet, one unit and ten."""
     rows: list[Row] = []
     generator = np.random.default_rng(0)
     for model, shape in (("cnn", (1, 28, 28)), ("resnet18", (3, 32, 32))):
@@ -124,7 +124,7 @@ def deletion_times() -> list[Row]:
 
 
 def carrying_times(repeats: int) -> list[Row]:
-    """Ratios of training with k tangents to plain training, one epoch of four batches."""
+    """Return ratios of training with k tangents to plain training, one epoch of four batches."""
     rows: list[Row] = []
     cases: Mapping[str, tuple[tuple[int, ...], int, tuple[int, ...]]] = {
         "logistic": ((1, 28, 28), 32, (1, 10, 100, 1000)),
@@ -149,7 +149,7 @@ def carrying_times(repeats: int) -> list[Row]:
 
 
 def product_times() -> list[Row]:
-    """The product of each of k vectors with one batch's Hessian, three ways."""
+    """Return the product of each of k vectors with one batch's Hessian, three ways."""
     rows: list[Row] = []
     for model, counts in (("logistic", (8, 64, 512)), ("lenet", (8, 64)), ("cnn", (8, 32))):
         shape = (1, 28, 28)
@@ -187,7 +187,7 @@ def product_times() -> list[Row]:
 
 
 def random_task(model: str, shape: tuple[int, ...]) -> Task:
-    """A classifier of ten classes; only its size matters."""
+    """Return a classifier of ten classes; only its size matters."""
     return Task(
         name=model,
         num_classes=10,
@@ -199,7 +199,7 @@ def random_task(model: str, shape: tuple[int, ...]) -> Task:
 
 
 def random_examples(count: int, shape: tuple[int, ...]) -> Examples:
-    """Normal numbers and random classes."""
+    """Return normal numbers and random classes."""
     generator = torch.Generator().manual_seed(0)
     return Examples(
         torch.randn(count, *shape, generator=generator),
@@ -209,7 +209,7 @@ def random_examples(count: int, shape: tuple[int, ...]) -> Examples:
 
 
 def taking_turns(ways: Mapping[Any, Callable[[], object]], repeats: int) -> dict[Any, float]:
-    """Median CPU seconds of each way; the ways take turns, and a first turn does not count."""
+    """Return median CPU seconds of each way; the ways take turns, and a first turn does not count."""
     seconds: dict[Any, list[float]] = {name: [] for name in ways}
     for turn in range(repeats + 1):
         for name, way in ways.items():

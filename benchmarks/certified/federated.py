@@ -53,7 +53,7 @@ class Setup:
     rounds: int
 
     def local(self, client: str, number: int) -> TrainingSettings:
-        """A client's training in a round."""
+        """Return a client's training in a round."""
         return replace(self.training, seed=local_seed(self.training.seed, client, number))
 
 
@@ -64,7 +64,7 @@ def main(
     delta: float = 1e-5,
     max_examples: int = 0,
 ) -> None:
-    """Error, bound, noise and accuracy for numbers of clients, rounds and weights of the L2 term."""
+    """Measure error, bound, noise and accuracy for numbers of clients, rounds and weights of the L2 term."""
     rows: list[Row] = []
     for clients, rounds, l2 in FEDERATIONS:
         for seed in range(seeds):
@@ -89,7 +89,7 @@ def main(
 def measured(
     clients: int, rounds: int, l2: float, seed: int, epsilon: float, delta: float, max_examples: int
 ) -> Row:
-    """One federation's figures."""
+    """Return one federation's figures."""
     settings = TaskSettings(
         dataset="digits", num_clients=clients, dtype="float64", seed=seed, max_examples=max_examples
     )
@@ -143,7 +143,7 @@ def measured(
 
 
 def trained(setup: Setup, options: CarriedVectorOptions, store: MemoryStore) -> Vector:
-    """The federation's model (d,); `store` then has the vector and the rounds' lengths."""
+    """Return the federation's model (d,); `store` then has the vector and the rounds' lengths."""
     preparation, model = CarryVectors(), initial_parameters(setup.task, setup.training.seed)
     for number in range(1, setup.rounds + 1):
         sent = preparation.send(options, number, store, Exclusions())
@@ -177,7 +177,7 @@ def trained(setup: Setup, options: CarriedVectorOptions, store: MemoryStore) -> 
 
 
 def retrained(setup: Setup) -> Vector:
-    """The same rounds without the client that leaves."""
+    """Return the same rounds without the client that leaves."""
     model = initial_parameters(setup.task, setup.training.seed)
     for number in range(1, setup.rounds + 1):
         models = {}

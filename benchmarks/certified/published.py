@@ -16,7 +16,8 @@ PUBLISHED: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def published_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Two 5x5 convolutions of 10 and 20 channels and a hidden layer of 50: 21,840 parameters on 1x28x28.
+    """Return two 5x5 convolutions of 10 and 20 channels and a hidden layer of 50: 21,840 parameters on
+    1x28x28.
 
     The paper names no layers here; 21,840 is the size that its storage figures belong to (a Hessian of 1.78 GiB).
     """

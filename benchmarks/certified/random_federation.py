@@ -88,7 +88,7 @@ class RandomFederation:
 
     @classmethod
     def drawn(cls, seed: int) -> "RandomFederation":
-        """A federation of three to five clients before its first round."""
+        """Return a federation of three to five clients before its first round."""
         generator = np.random.default_rng(seed)
         sizes = generator.integers(2, 25, size=generator.integers(3, 6))
         scale = float(generator.choice([0.01, 0.1, 0.4, 1.0]))
@@ -96,7 +96,7 @@ class RandomFederation:
         return cls(generator, data, _first(generator, data), initial_parameters(TASKS["float64"], 0))
 
     def run(self, rounds: int = 7) -> list[Stated]:
-        """Rounds, restarts and deletions in a random order."""
+        """Return rounds, restarts and deletions in a random order."""
         stated = []
         for _ in range(rounds):
             if self.generator.random() < 0.15:
@@ -107,7 +107,7 @@ class RandomFederation:
         return stated + self._deletion()
 
     def _changed(self) -> Settings:
-        """One setting changes; half of the time a harmless one."""
+        """Return one setting changes; half of the time a harmless one."""
         training, options = self.settings.training, self.settings.options
         draw = self.generator.choice
         changes: list[Callable[[], Settings]] = [
@@ -197,7 +197,7 @@ class RandomFederation:
         ]
 
     def _stated(self, targets: frozenset[str]) -> tuple[Sensitivity | None, tuple[str, ...]]:
-        """As the server states it."""
+        """Return as the server states it."""
         kept = kept_rounds(self.settings.options, self.store)
         is_whole = bool(kept.rounds) and kept.rounds[0].lengths.number == 1
         start = kept.rounds[0].before if is_whole else content_hash(initial_parameters(TASKS["float64"], 0))
@@ -244,7 +244,9 @@ class RandomFederation:
         )
 
     def retrained(self, never: frozenset[str], until: int | None = None) -> Vector:
-        """The federation that never had these clients, up to an entry of the history; (d,) in float64."""
+        """Return the federation that never had these clients, up to an entry of the history; (d,) in
+        float64.
+        """
         model = initial_parameters(TASKS["float64"], 0)
         for at, one in enumerate(self.history[:until]):
             if isinstance(one, Round):
@@ -254,7 +256,7 @@ class RandomFederation:
         return model
 
     def _averaged(self, one: Round, model: Vector, never: frozenset[str]) -> Vector:
-        """The model after an ordinary round without some clients."""
+        """Return the model after an ordinary round without some clients."""
         sent_back = one.settings.options.weighting is Weighting.FIXED
         models = {}
         for client in one.clients:

@@ -76,13 +76,13 @@ class Case:
     kind: str
 
     def directory(self, work: Path) -> Path:
-        """The federation's directory; other settings have another."""
+        """Return the federation's directory; other settings have another."""
         digest = _digest(replace(self.experiment, compared=()))
         name = f"{self.experiment.dataset}-{self.partition}-{self.topology}-{self.seed}-{digest}"
         return work / name
 
     def file(self, work: Path) -> Path:
-        """Where its rows are kept."""
+        """Return where its rows are kept."""
         name = f"curvature-{_digest(self.experiment.compared)}" if self.kind == "curvature" else self.kind
         return self.directory(work) / f"{name}.json"
 
@@ -92,7 +92,7 @@ def _digest(settings: object) -> str:
 
 
 def cases(experiments: Sequence[Experiment], seeds: int, *, first: int = 0) -> Iterator[Case]:
-    """All cases, one seed after the other, so that a stopped run has whole tables of fewer seeds."""
+    """Yield all cases, one seed after the other, so that a stopped run has whole tables of fewer seeds."""
     for seed in range(first, seeds):
         for experiment in experiments:
             for partition in ("iid", "dirichlet"):
@@ -115,7 +115,7 @@ def cases(experiments: Sequence[Experiment], seeds: int, *, first: int = 0) -> I
 
 
 def computed(case: Case, data_dir: str, work: Path) -> list[Row]:
-    """The rows of a case, computed and kept; the federation is trained once for all its cases."""
+    """Return the rows of a case, computed and kept; the federation is trained once for all its cases."""
     federation = made_federation(
         case.experiment, partition=case.partition, topology=case.topology, seed=case.seed, data_dir=data_dir
     )
@@ -143,7 +143,7 @@ def computed(case: Case, data_dir: str, work: Path) -> list[Row]:
 
 
 def _before(federation: Federation, path: Path) -> Trained:
-    """The trained federation, from `path` if it is there."""
+    """Return the trained federation, from `path` if it is there."""
     if path.exists():
         with np.load(path) as kept:
             return Trained(models=kept["models"], influence=kept["influence"], curve=kept["curve"])
@@ -156,13 +156,13 @@ def _before(federation: Federation, path: Path) -> Trained:
 
 
 def kept_rows(work: Path, seeds: int) -> list[Row]:
-    """The rows of all finished cases of the present settings, of so many seeds."""
+    """Return the rows of all finished cases of the present settings, of so many seeds."""
     finished = [case.file(work) for case in cases(EXPERIMENTS, seeds)]
     return [row for path in finished if path.exists() for row in json.loads(path.read_bytes())]
 
 
 def write(work: Path, output: Path, seeds: int) -> None:
-    """The page, its figures as JSON, and the drawing, of what `work` holds."""
+    """Write the page, its figures as JSON, and the drawing, of what `work` holds."""
     rows = kept_rows(work, seeds)
     output.parent.mkdir(parents=True, exist_ok=True)
     lines = document(rows, EXPERIMENTS, provenance())

@@ -57,7 +57,7 @@ class Recording(SiteLearner):
     moves: list[Vector] = field(default_factory=list)
 
     def move(self, parameters: Vector, *, round_number: int, without: Forget, scale: float) -> Vector:
-        """As the site's learner does, and remembered."""
+        """Return as the site's learner does, and remembered."""
         self.moves[:] = [super().move(parameters, round_number=round_number, without=without, scale=scale)]
         return self.moves[0]
 
@@ -84,7 +84,7 @@ class Federation:
         starts: Mapping[str, Vector] | None = None,
         begun: int = 0,
     ) -> InProcessNetwork:
-        """Peers before the first round, or with these models after `begun` rounds."""
+        """Return peers before the first round, or with these models after `begun` rounds."""
         experiment, graph = self.experiment, graph or self.graph
         rules = PeerRules(rounds=experiment.rounds if rounds is None else rounds, mixes_first=True)
         start = initial_parameters(self.task, self.settings.seed)
@@ -118,14 +118,14 @@ class Trained:
     curve: NDArray[np.float64]
 
     def starts(self) -> dict[str, Vector]:
-        """The models by peer."""
+        """Return the models by peer."""
         return dict(zip(NAMES, self.models, strict=True))
 
 
 def made_federation(
     experiment: Experiment, *, partition: str, topology: str, seed: int, data_dir: str
 ) -> Federation:
-    """The federation of one seed, which decides data, graph, start and who leaves.
+    """Return the federation of one seed, which decides data, graph, start and who leaves.
 
     Raises:
         ConfigurationError, DataError: the data is missing or the experiment does not fit it.
@@ -155,7 +155,7 @@ def made_federation(
 
 
 def targets(federation: Federation, level: Granularity) -> dict[str, Target]:
-    """What is asked for at which peer: a tenth of everybody's samples, one class, or one client."""
+    """Return what is asked for at which peer: a tenth of everybody's samples, one class, or one client."""
     if level is Granularity.CLASS:
         return {"0": Target(level, class_label=CLASS)}
     if level is Granularity.CLIENT:
@@ -164,7 +164,9 @@ def targets(federation: Federation, level: Granularity) -> dict[str, Target]:
 
 
 def drawn_ids(federation: Federation, share: float, parts: int) -> dict[str, list[frozenset[str]]]:
-    """For every peer `share` of its samples at random, in `parts` parts; one sample a part at least."""
+    """Return for every peer `share` of its samples at random, in `parts` parts; one sample a part at
+    least.
+    """
     generator = np.random.default_rng(federation.settings.seed)
     drawn = {}
     for name, examples in federation.sites.items():
@@ -174,14 +176,14 @@ def drawn_ids(federation: Federation, share: float, parts: int) -> dict[str, lis
 
 
 def forgets_of(asked: Mapping[str, Target], level: Granularity) -> dict[str, Forget]:
-    """What goes at which peer."""
+    """Return what goes at which peer."""
     if level is Granularity.CLASS:
         return dict.fromkeys(NAMES, next(iter(asked.values())).forget)
     return {name: target.forget for name, target in asked.items()}
 
 
 def retained(federation: Federation, forgets: Mapping[str, Forget]) -> dict[str, Examples]:
-    """Every peer's examples without those that go."""
+    """Return every peer's examples without those that go."""
     return {
         name: examples.select(~forgotten_mask(examples, forgets.get(name, Forget())))
         for name, examples in federation.sites.items()

@@ -22,12 +22,12 @@ CURVE_EXAMPLES = 2000
 
 
 def models(network: InProcessNetwork, names: Sequence[str]) -> Vector:
-    """These peers' models, shape (peers, d)."""
+    """Return these peers' models, shape (peers, d)."""
     return np.array([network.peers[name].model.vector for name in names])
 
 
 def mean_model(network: InProcessNetwork, forgets: Mapping[str, Forget]) -> Vector:
-    """The mean (d,) of the models of those that stay."""
+    """Return the mean (d,) of the models of those that stay."""
     stay = [name for name in network.peers if not forgets.get(name, Forget()).everything]
     mean: Vector = models(network, stay).mean(axis=0)
     return mean
@@ -36,14 +36,14 @@ def mean_model(network: InProcessNetwork, forgets: Mapping[str, Forget]) -> Vect
 def quick_accuracy(
     federation: Federation, network: InProcessNetwork, forgets: Mapping[str, Forget] | None = None
 ) -> float:
-    """The mean model's accuracy in % on some test examples, the same ones each time."""
+    """Return the mean model's accuracy in % on some test examples, the same ones each time."""
     order = np.random.default_rng(federation.settings.seed).permutation(len(federation.test))
     few = federation.test.select(order[:CURVE_EXAMPLES])
     return 100 * float(evaluate(federation.task, mean_model(network, forgets or {}), few).score.mean())
 
 
 def measured(federation: Federation, network: InProcessNetwork, forgets: Mapping[str, Forget]) -> Row:
-    """Accuracies and attacks in % on the mean model of those that stay.
+    """Return accuracies and attacks in % on the mean model of those that stay.
 
     attack: how well an attack tells forgotten examples from test examples of the same classes, 50 is guessing
     (the paper's measure as far as it says). called_members: the share of the forgotten examples that an attack which
@@ -82,7 +82,8 @@ def measured(federation: Federation, network: InProcessNetwork, forgets: Mapping
 def of_the_same_classes(
     members: Labels, others: Labels, generator: np.random.Generator
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where to find as many examples of each class among `members` as among `others`, `ATTACKED` of each at most.
+    """Return where to find as many examples of each class among `members` as among `others`, `ATTACKED` of
+    each at most.
 
     Without this an attack on a forgotten class, or on a client with few classes, would tell classes apart.
     """
@@ -97,7 +98,7 @@ def of_the_same_classes(
 
 
 def together(parts: list[Examples]) -> Examples:
-    """All examples of `parts`."""
+    """Return all examples of `parts`."""
     whole = parts[0]
     for part in parts[1:]:
         whole = joined(whole, part)

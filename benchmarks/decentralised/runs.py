@@ -39,7 +39,7 @@ DRAWN_ROUNDS = 5
 
 
 def trained(federation: Federation) -> Trained:
-    """The federation after its last round."""
+    """Return the federation after its last round."""
     network = federation.network()
     influence = np.zeros((len(NAMES), network.peers["0"].model.vector.size), dtype=np.float32)
     weights, at = metropolis_weights(federation.graph), NAMES.index(federation.leaver)
@@ -53,7 +53,7 @@ def trained(federation: Federation) -> Trained:
 
 
 def rows_of(federation: Federation, before: Trained, level: Granularity) -> list[Row]:
-    """The model before the deletion, RT, DU and (for clients) PDUDT."""
+    """Return the model before the deletion, RT, DU and (for clients) PDUDT."""
     forgets = forgets_of(targets(federation, level), level)
     is_client = level is Granularity.CLIENT
     experiment = federation.experiment
@@ -75,7 +75,7 @@ def rows_of(federation: Federation, before: Trained, level: Granularity) -> list
 def corrected_row(
     federation: Federation, before: Trained, level: Granularity, corrections: CorrectionSettings
 ) -> Row:
-    """DU: the corrections, and one round of fine-tuning."""
+    """Return DU: the corrections, and one round of fine-tuning."""
     asked = targets(federation, level)
     forgets = forgets_of(asked, level)
     network = federation.network(
@@ -103,7 +103,7 @@ def pdudt_row(
     graph: Graph,
     forgets: Mapping[str, Forget],
 ) -> Row:
-    """PDUDT: the leaver's influence subtracted, then half as many rounds as training had."""
+    """Return PDUDT: the leaver's influence subtracted, then half as many rounds as training had."""
     generator = np.random.default_rng(federation.settings.seed)
     rounds, networks = federation.experiment.rounds // 2, []
 
@@ -117,7 +117,9 @@ def pdudt_row(
 
 
 def sequence_rows(federation: Federation, before: Trained) -> list[Row]:
-    """Three requests of every peer, one after the other, with accuracies round by round; RT from scratch each time."""
+    """Return three requests of every peer, one after the other, with accuracies round by round; RT from
+    scratch each time.
+    """
     network = federation.network(starts=before.starts(), begun=federation.experiment.rounds)
     network.settle()
     gone = {name: Forget() for name in NAMES}
@@ -162,7 +164,7 @@ def until_trained(network: InProcessNetwork) -> None:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Processor seconds of `work`: other programs on the machine do not count."""
+    """Return processor seconds of `work`: other programs on the machine do not count."""
     started = time.process_time()
     work()
     return time.process_time() - started

@@ -141,7 +141,7 @@ def _sequence(rows: Rows) -> list[str]:
 
 
 def _seconds(rows: Rows) -> list[str]:
-    """Figure 2, from the rows of the tables."""
+    """Return figure 2, from the rows of the tables."""
     picked = _of(rows, partition="iid", topology="ER")
     picked = [row for row in picked if row["case"] in LEVELS and row["method"] != "before"]
     if not picked:
@@ -184,7 +184,7 @@ def _curvatures(rows: Rows) -> list[str]:
 
 
 def _draw_sequence(axis: Any, rows: Rows) -> None:
-    """Mean accuracy over seeds, round by round; DU's requests at the rounds at which RT starts anew."""
+    """Draw the mean accuracy over seeds, round by round; DU's requests at the rounds at which RT starts anew."""
     num_rounds = len(_of(rows, method="RT")[0]["curve"])
     for request in range(1, SEQUENCE_LENGTH + 1):
         start = num_rounds * (request - 1)
@@ -201,7 +201,7 @@ def _draw_sequence(axis: Any, rows: Rows) -> None:
 
 
 def _draw_seconds(axis: Any, rows: Rows) -> None:
-    """Bars, logarithmic as in the paper."""
+    """Draw bars, logarithmic as in the paper."""
     picked = [row for row in _of(rows, partition="iid", topology="ER") if row["case"] in LEVELS]
     groups = list(dict.fromkeys((row["dataset"], row["case"]) for row in picked))
     for offset, (method, colour) in enumerate(
@@ -226,12 +226,14 @@ def _draw_seconds(axis: Any, rows: Rows) -> None:
 
 
 def _of(rows: Rows, **wanted: object) -> list[Row]:
-    """The rows that carry these values."""
+    """Return the rows that carry these values."""
     return [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
 
 
 def _grouped(rows: Rows, names: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], list[Row]]]:
-    """Rows of equal values under `names`, which are the seeds', in the order of first appearance but for the last."""
+    """Yield rows of equal values under `names`, which are the seeds', in the order of first appearance but
+    for the last.
+    """
     keys = dict.fromkeys(tuple(row[name] for name in names) for row in rows)
     order: Mapping[Any, int] = {key: at for at, key in enumerate(dict.fromkeys(key[:-1] for key in keys))}
     for key in sorted(keys, key=lambda key: order[key[:-1]]):
@@ -243,7 +245,7 @@ def _mean(rows: Rows, name: str) -> float:
 
 
 def _figure(rows: Rows, name: str) -> str:
-    """Mean ± standard deviation; the value alone where there is one."""
+    """Return mean ± standard deviation; the value alone where there is one."""
     values = [row[name] for row in rows]
     if len(values) == 1:
         return f"{values[0]:.1f}"

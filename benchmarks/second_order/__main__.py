@@ -108,7 +108,7 @@ class RetainedObjective:
         self._federation, self._stop_at = federation, stop_at
 
     def __call__(self, theta: Vector) -> tuple[float, NDArray[np.float64]]:
-        """The value and the gradient at θ (d,).
+        """Return the value and the gradient at θ (d,).
 
         Raises:
             _Reached: the gradient's norm is at most `stop_at`.
@@ -127,7 +127,7 @@ class RetainedObjective:
 
 
 def lbfgs_to(federation: ConvexFederation, target: Target, gradient_norm: float) -> RetainedObjective:
-    """L-BFGS from the original to a gradient norm of the retained objective."""
+    """Return L-BFGS from the original to a gradient norm of the retained objective."""
     objective = RetainedObjective(federation, target, stop_at=gradient_norm)
     options = {"maxiter": 5000, "maxfun": 5000, "gtol": 0.0, "ftol": 0.0}
     try:
@@ -140,7 +140,9 @@ def lbfgs_to(federation: ConvexFederation, target: Target, gradient_norm: float)
 def raced(
     federation: ConvexFederation, target: Target, theta: Vector, row: Row, truth: Vector
 ) -> tuple[Row, Row]:
-    """What a form of Newton-CG took to its gradient norm, by `row`, and what L-BFGS took to the same."""
+    """Return what a form of Newton-CG took to its gradient norm, by `row`, and what L-BFGS took to the
+    same.
+    """
     objective = RetainedObjective(federation, target)
     objective(theta)
     started = time.process_time()
@@ -167,7 +169,7 @@ def raced(
 
 
 def targets(federation: ConvexFederation) -> dict[str, Target]:
-    """A client, a fifth of a client's samples, a class."""
+    """Return a client, a fifth of a client's samples, a class."""
     ids = sorted(federation.clients["0"].ids.tolist())
     return {
         "client 0": Target(Granularity.CLIENT, "0"),
@@ -177,7 +179,7 @@ def targets(federation: ConvexFederation) -> dict[str, Target]:
 
 
 def measured(federation: ConvexFederation, target: Target, way: Way, truth: Vector) -> tuple[Vector, Row]:
-    """The model that a way leads to, and its figures."""
+    """Return the model that a way leads to, and its figures."""
     started = time.process_time()
     theta, exchanges = way(federation, target)
     seconds = time.process_time() - started

@@ -40,12 +40,12 @@ class ConvexFederation:
     original: Vector
 
     def forgets(self, target: Target) -> dict[str, Forget]:
-        """What each concerned client forgets."""
+        """Return what each concerned client forgets."""
         concerned = [target.client_id] if target.client_id is not None else list(self.clients)
         return dict.fromkeys(concerned, target.forget)
 
     def split(self, target: Target) -> tuple[Examples, Examples]:
-        """All forgotten and all retained examples."""
+        """Return all forgotten and all retained examples."""
         forgets = self.forgets(target)
         forgotten, retained = [], []
         for client, examples in self.clients.items():
@@ -58,7 +58,7 @@ class ConvexFederation:
 def convex_federation(
     *, num_clients: int = 10, alpha: float = 0.5, seed: int = 0, l2: float = 0.01, max_examples: int = 0
 ) -> ConvexFederation:
-    """Digits among `num_clients`, and the minimiser of the L2-regularised mean loss over everybody."""
+    """Return digits among `num_clients`, and the minimiser of the L2-regularised mean loss over everybody."""
     settings = TaskSettings(
         dataset="digits",
         model="logistic",
@@ -79,7 +79,7 @@ def convex_federation(
 
 
 def minimiser(task: Task, examples: Examples, l2: float, start: Vector) -> Vector:
-    """The parameters at which the L2-regularised mean loss is least; ‖∇‖ below 1e-10."""
+    """Return the parameters at which the L2-regularised mean loss is least; ‖∇‖ below 1e-10."""
 
     def objective(theta: Vector) -> tuple[float, Vector]:
         loss = float(evaluate(task, theta, examples).loss.mean())
@@ -98,13 +98,13 @@ def minimiser(task: Task, examples: Examples, l2: float, start: Vector) -> Vecto
 
 
 def hessian(task: Task, theta: Vector, examples: Examples, l2: float) -> np.ndarray:
-    """The dense Hessian (d, d) of the L2-regularised mean loss."""
+    """Return the dense Hessian (d, d) of the L2-regularised mean loss."""
     product = CurvatureProduct(task, theta, examples, kind=CurvatureKind.HESSIAN, l2=l2)
     return dense_matrix(product, product.dimension)
 
 
 def exact_newton(federation: ConvexFederation, target: Target) -> Vector:
-    """θ − H_R⁻¹ ∇F_R(θ) with the dense Hessian of the retained objective."""
+    """Compute θ − H_R⁻¹ ∇F_R(θ) with the dense Hessian of the retained objective."""
     _, retained = federation.split(target)
     theta = federation.original
     slope = gradient(federation.task, theta, retained, l2=federation.l2)
@@ -112,7 +112,7 @@ def exact_newton(federation: ConvexFederation, target: Target) -> Vector:
 
 
 def retrained(federation: ConvexFederation, target: Target) -> Vector:
-    """The minimiser of the retained objective."""
+    """Return the minimiser of the retained objective."""
     _, retained = federation.split(target)
     return minimiser(federation.task, retained, federation.l2, federation.original)
 
@@ -154,7 +154,7 @@ def run_method(
 
 
 def answer(federation: ConvexFederation, method: Method, client: str, instruction: Instruction) -> Reply:
-    """One client's half."""
+    """Return one client's half."""
     examples = federation.clients[client]
     mask = forgotten_mask(examples, instruction.forget)
     site = ClientSite(task=federation.task, forget=examples.select(mask), retain=examples.select(~mask))

@@ -109,7 +109,7 @@ class Ways:
         torch.autograd.grad(loss, self.parameters)
 
     def named(self, name: str) -> Callable[[], object]:
-        """The way called `name`."""
+        """Return the way called `name`."""
         if name == GRADIENT:
             return self._gradient
         if name == DOUBLE_BACKWARD:
@@ -165,7 +165,7 @@ class Ways:
 
 
 def task_of(build_model: Callable[[], nn.Module], *, segmentation: bool = False) -> Task:
-    """A float32 task around a model."""
+    """Return a float32 task around a model."""
     return Task(
         name="benchmark",
         num_classes=NUM_CLASSES,
@@ -177,7 +177,7 @@ def task_of(build_model: Callable[[], nn.Module], *, segmentation: bool = False)
 
 
 def measure_times(case: Case, repetitions: int) -> dict[str, float | str]:
-    """Median seconds of each way, interleaved; the reason in words where a way fails."""
+    """Return median seconds of each way, interleaved; the reason in words where a way fails."""
     ways, runnable, result = Ways(case), {}, {}
     for name in (GRADIENT, DOUBLE_BACKWARD, *OURS, *RECORDED, *PEERS):
         try:
@@ -204,7 +204,7 @@ def measure_times(case: Case, repetitions: int) -> dict[str, float | str]:
 
 
 def measure_peaks(case: Case) -> dict[str, float | None]:
-    """Peak bytes above the start of each way, each in a fresh process."""
+    """Return peak bytes above the start of each way, each in a fresh process."""
     context = multiprocessing.get_context("spawn")
     peaks = {}
     for name in (GRADIENT, DOUBLE_BACKWARD, *OURS):
@@ -214,7 +214,7 @@ def measure_peaks(case: Case) -> dict[str, float | None]:
 
 
 def peak_of(case: Case, name: str) -> float | None:
-    """Bytes by which two calls of a way raise this process's high-water mark; None where unknown."""
+    """Return bytes by which two calls of a way raise this process's high-water mark; None where unknown."""
     torch.set_num_threads(1)
     ways = Ways(case)
     ways.warm_up()
@@ -230,13 +230,13 @@ def peak_of(case: Case, name: str) -> float | None:
 
 
 def resident_bytes(field: str) -> float:
-    """A field of this process's memory status in bytes; the kernel gives kibibytes."""
+    """Return a field of this process's memory status in bytes; the kernel gives kibibytes."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return 1024 * float(next(line for line in lines if line.startswith(field)).split()[1])
 
 
 def time_against_iterations(case: Case, counts: Iterable[int]) -> dict[int, float]:
-    """Seconds of k conjugate-gradient steps, set-up included, in gradients of the same examples."""
+    """Return seconds of k conjugate-gradient steps, set-up included, in gradients of the same examples."""
     ways = Ways(case)
     seconds = {count: seconds_of(partial(solve, ways, count)) for count in counts}
     unit = seconds_of(ways.named(GRADIENT))
@@ -244,7 +244,7 @@ def time_against_iterations(case: Case, counts: Iterable[int]) -> dict[int, floa
 
 
 def solve(ways: Ways, iterations: int) -> Vector:
-    """So many steps with the Gauss-Newton matrix."""
+    """Compute So many steps with the Gauss-Newton matrix."""
     product = CurvatureProduct(
         ways.task,
         ways.theta,
@@ -257,7 +257,7 @@ def solve(ways: Ways, iterations: int) -> Vector:
 
 
 def time_against_dimension(widths: Iterable[int]) -> dict[int, float]:
-    """Seconds of ten Gauss-Newton steps on perceptrons of growing width, by number of parameters."""
+    """Return seconds of ten Gauss-Newton steps on perceptrons of growing width, by number of parameters."""
     result = {}
     for width in widths:
         ways = Ways(Case("logistic", (1, 28, 28), 64))
@@ -269,7 +269,7 @@ def time_against_dimension(widths: Iterable[int]) -> dict[int, float]:
 
 
 def perceptron(width: int) -> nn.Module:
-    """Two hidden layers of `width` units on 784 inputs."""
+    """Return two hidden layers of `width` units on 784 inputs."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
         nn.Linear(width, NUM_CLASSES),
@@ -277,7 +277,7 @@ def perceptron(width: int) -> nn.Module:
 
 
 def seconds_of(call: Callable[[], object], repetitions: int = 5) -> float:
-    """Median seconds after one call to warm up."""
+    """Return median seconds after one call to warm up."""
     call()
     values = []
     for _ in range(repetitions):
@@ -334,7 +334,7 @@ def _steps(gradients: Mapping[int, float]) -> Iterable[list[str]]:
 
 
 def cell(case: Mapping[str, Any], name: str) -> str:
-    """One entry of the table; the gradient's row gives seconds and megabytes."""
+    """Return one entry of the table; the gradient's row gives seconds and megabytes."""
     seconds, peak = case["seconds"][name], case["peak_bytes"].get(name)
     if isinstance(seconds, str):
         return seconds

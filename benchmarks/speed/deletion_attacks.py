@@ -37,18 +37,18 @@ class Attack:
         self._certificates = certificates
 
     def tls(self, name: str) -> TlsFiles:
-        """The certificate of an attacker."""
+        """Return the certificate of an attacker."""
         directory = self._certificates
         return TlsFiles(directory / "ca.crt", directory / f"{name}.pem", directory / f"{name}.key")
 
     def channel(self, name: str) -> grpc.Channel:
-        """A connection of an attacker's own."""
+        """Return a connection of an attacker's own."""
         options = [("grpc.use_local_subchannel_pool", 1)]
         return grpc.secure_channel(self.address, self.tls(name).channel_credentials(), options)
 
 
 def half_open(attack: Attack) -> None:
-    """Sixty-four calls that never send their message: eight clients have eight each, begun again as they end."""
+    """Open sixty-four calls that never send their message: eight clients have eight each, begun again as they end."""
 
     def silence() -> Iterator[bytes]:
         threading.Event().wait()
@@ -65,7 +65,7 @@ def half_open(attack: Attack) -> None:
 
 
 def big_messages(attack: Attack) -> None:
-    """Twelve messages of 100 MiB at once from somebody without a role, again and again."""
+    """Send twelve messages of 100 MiB at once from somebody without a role, again and again."""
     content = bytes(100 * 1024 * 1024)
 
     def send(_: str) -> None:
@@ -79,7 +79,7 @@ def big_messages(attack: Attack) -> None:
 
 
 def idle_connections(attack: Attack) -> None:
-    """Eleven hundred connections that say nothing, each made again when it is closed."""
+    """Open eleven hundred connections that say nothing, each made again when it is closed."""
     host, _, port = attack.address.rpartition(":")
     open_ones: dict[int, socket.socket] = {}
     while True:
@@ -101,7 +101,7 @@ def idle_connections(attack: Attack) -> None:
 
 
 def watchers(attack: Attack) -> None:
-    """Eight clients that watch a request of their own four times each."""
+    """Let eight clients watch a request of their own four times each."""
 
     def watch(name: str) -> None:
         with DeletionClient(attack.address, attack.tls(name)) as client:
@@ -122,7 +122,7 @@ def watchers(attack: Attack) -> None:
 
 
 def trickling(attack: Attack) -> None:
-    """Forty HTTP connections that send a letter now and then."""
+    """Let forty HTTP connections send a letter now and then."""
     host, _, port = attack.metrics.rpartition(":")
 
     def trickle(_: str) -> None:
@@ -137,7 +137,7 @@ def trickling(attack: Attack) -> None:
 
 
 def flood(attack: Attack) -> None:
-    """Eight clients that call as fast as they are answered, refused or not."""
+    """Let eight clients call as fast as they are answered, refused or not."""
 
     def call_on(name: str) -> None:
         call: Any = attack.channel(name).unary_unary(f"{SERVICE}/GetRequest")
@@ -149,7 +149,7 @@ def flood(attack: Attack) -> None:
 
 
 def long_lists(attack: Attack) -> None:
-    """Two clients that file and withdraw lists of 100,000 sample ids within their quota."""
+    """Let two clients file and withdraw lists of 100,000 sample ids within their quota."""
 
     def file_on(name: str) -> None:
         ids = frozenset(f"image-{number:0>10}" for number in range(100_000))

@@ -205,11 +205,11 @@ class Service:
     process_id: int
 
     def peak_mib(self) -> float:
-        """The most memory that it has held."""
+        """Return the most memory that it has held."""
         return self._status("VmHWM") / 1024
 
     def num_threads(self) -> int:
-        """Its threads now."""
+        """Return its threads now."""
         return self._status("Threads")
 
     def _status(self, name: str) -> int:
@@ -218,14 +218,14 @@ class Service:
 
 
 def _few_files() -> None:
-    """What systemd gives a service that asks for nothing: 1,024 open files, which it may raise itself."""
+    """Set what systemd gives a service that asks for nothing: 1,024 open files, which it may raise itself."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, most))
 
 
 @contextmanager
 def attacked(attack: str, service: Service, certificates: Path) -> Iterator[None]:
-    """An attacker in a process of its own, for two seconds before and while the block runs."""
+    """Yield an attacker in a process of its own, for two seconds before and while the block runs."""
     if not attack:
         yield
         return
@@ -343,7 +343,9 @@ def _judged(name: str, url: str, answers: list[Answer]) -> Outcome:
 
 @contextmanager
 def _postgresql(given: str) -> Iterator[str]:
-    """The URL of an empty database: the given one, or one of a private server with its usual durability."""
+    """Yield the URL of an empty database: the given one, or one of a private server with its usual
+    durability.
+    """
     if given:
         yield given
         return

@@ -78,7 +78,7 @@ def _ours(grid: Grid, strategy: FedAvg, start: ArrayRecord, number: int) -> None
 
 
 def _unlearning(grid: Grid, fedavg: FedAvg, start: ArrayRecord, number: int) -> None:
-    """PUF-Regular: as many participants as a training round, one of them to be forgotten."""
+    """Time PUF-Regular: as many participants as a training round, one of them to be forgotten."""
     strategy = UnlearningStrategy(method_named("puf-regular"), [Target(Granularity.CLIENT, "0")], fedavg)
     messages = strategy.unlearn_messages(number, start, grid)
     done = exchange(grid, messages, timeout_s=fedavg.settings.round_timeout_s)

@@ -35,7 +35,7 @@ Seconds = dict[str, list[float]]
 
 
 def write_app(directory: Path) -> Path:
-    """An app directory whose ServerApp is the timing one; its settings are the project's."""
+    """Return an app directory whose ServerApp is the timing one; its settings are the project's."""
     directory.mkdir(parents=True)
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     text = text.replace('serverapp = "server.app:app"', 'serverapp = "round_app:app"')
@@ -48,7 +48,7 @@ def write_app(directory: Path) -> Path:
 
 
 def environment(output: Path, repeats: int, kinds: str) -> dict[str, str]:
-    """What the ServerApp reads."""
+    """Return what the ServerApp reads."""
     return {"BENCH_OUTPUT": str(output), "BENCH_REPEATS": str(repeats), "BENCH_KINDS": kinds}
 
 
@@ -61,7 +61,7 @@ def deployment(
     model: str = "logistic",
     data_dir: str = "",
 ) -> None:
-    """Ours beside Flower's FedAvg, and PUF-Regular beside a training round, on real processes."""
+    """Time ours beside Flower's FedAvg, and PUF-Regular beside a training round, on real processes."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         result = directory / "seconds.json"
@@ -90,7 +90,7 @@ def simulation(
     clients: list[int] = [10, 100, 1000],  # noqa: B006 - typer reads the default from here
     repeats: int = 5,
 ) -> None:
-    """Rounds a minute with virtual clients on Ray."""
+    """Count rounds a minute with virtual clients on Ray."""
     found: dict[str, Seconds] = {}
     for count in clients:
         with tempfile.TemporaryDirectory() as name:
@@ -125,7 +125,7 @@ def simulation(
 
 
 def _stop_local_superlink(port: int) -> None:
-    """`flwr run . local` leaves a SuperLink behind; it is known by its port."""
+    """Stop the SuperLink that `flwr run . local` leaves behind; it is known by its port."""
     listing = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
     for line in listing.splitlines():
         match = re.match(r"\s*(\d+) .*flower-superlink.*\b" + str(port) + r"\b", line)

@@ -91,7 +91,7 @@ def main(
 
 
 def measured(config: Mapping[str, Any], products: int, *, with_sessions: bool, timeout_s: float) -> Measured:
-    """One federation of real processes, one deletion."""
+    """Return one federation of real processes, one deletion."""
     request = (
         f"at=1 client=1 method=newton-cg iterations={products} tolerance=0 trust_radius=1e6 damping=1 "
         "precondition=false"
@@ -137,7 +137,7 @@ def measured(config: Mapping[str, Any], products: int, *, with_sessions: bool, t
 
 
 def checkpoint_seconds(config: Mapping[str, Any], repeats: int = 5) -> float:
-    """The median time of writing a checkpoint in the middle of a solve, durably."""
+    """Return the median time of writing a checkpoint in the middle of a solve, durably."""
     start = start_of(config)
     method_state = UnlearningState(
         parameters=start, arrays={"start": start, **{f"cg.{n}": start + n for n in range(CG_VECTORS)}}
@@ -165,7 +165,7 @@ def checkpoint_seconds(config: Mapping[str, Any], repeats: int = 5) -> float:
 
 
 def start_of(config: Mapping[str, Any]) -> Any:
-    """The model that training starts from."""
+    """Return the model that training starts from."""
     settings = RunSettings.from_run_config(config)
     return initial_parameters(make_task(settings.task()), settings.seed)
 

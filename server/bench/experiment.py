@@ -75,7 +75,9 @@ class Case(_Strict):
         return Granularity.CLIENT if self.share == 1 else Granularity.SAMPLE
 
     def targets(self, sample_ids: Mapping[str, Sequence[str]]) -> list[Target]:
-        """The deletion targets; the first share of each client's ids in order where it forgets samples."""
+        """Return the deletion targets; the first share of each client's ids in order where it forgets
+        samples.
+        """
         if self.class_label is not None:
             return [Target(Granularity.CLASS, class_label=self.class_label)]
         if self.share == 1:
@@ -128,7 +130,7 @@ class Published(_Strict):
     case: str | None = Field(default=None, description="only there; everywhere if not given")
 
     def belongs(self, setting: Setting, case: Case) -> bool:
-        """Whether it stands in the table of this setting and case."""
+        """Return whether it stands in the table of this setting and case."""
         return (not self.settings or setting.name in self.settings) and self.case in (None, case.name)
 
 
@@ -152,7 +154,7 @@ class Experiment(_Strict):
 
     @classmethod
     def read(cls, path: Path, size: str = "") -> "Experiment":
-        """The experiment in a file, in one of its sizes where it has several.
+        """Return the experiment in a file, in one of its sizes where it has several.
 
         What a size says replaces what the file says; run settings are replaced one by one.
 
@@ -171,11 +173,11 @@ class Experiment(_Strict):
         return experiment
 
     def run_of(self, setting: Setting) -> dict[str, Any]:
-        """The run settings there: the experiment's with the setting's own over them."""
+        """Return the run settings there: the experiment's with the setting's own over them."""
         return {**self.run, **setting.run}
 
     def shared_prepare(self) -> dict[str, str]:
-        """What all methods need that share one training, by method; see `Contender.preparing`."""
+        """Return what all methods need that share one training, by method; see `Contender.preparing`."""
         return {
             method: entry
             for contender in self.methods
@@ -184,7 +186,7 @@ class Experiment(_Strict):
         }
 
     def problems(self) -> Iterable[str]:
-        """One sentence for each thing that is wrong; no data is read."""
+        """Yield one sentence for each thing that is wrong; no data is read."""
         yield from _twice("methods", [contender.name for contender in self.methods])
         yield from _twice("settings", [setting.name for setting in self.settings])
         yield from _twice("cases", [case.name for case in self.cases])
@@ -253,7 +255,7 @@ class Experiment(_Strict):
                 yield f"{where}: there is no case {item.case!r}."
 
     def serves(self, contender: Contender, case: Case) -> bool:
-        """Whether the method, as it is prepared for, serves the case, and as many targets at once."""
+        """Return whether the method, as it is prepared for, serves the case, and as many targets at once."""
         method = method_named(contender.method)
         prepared = preparations(contender.prepare).get(contender.method)
         try:
@@ -267,7 +269,7 @@ class Experiment(_Strict):
 
 
 def shipped() -> dict[str, tuple[Path, str]]:
-    """The experiments that come with the project, by name: file and size."""
+    """Return the experiments that come with the project, by name: file and size."""
     return {
         f"{path.stem}-{size}" if size else path.stem: (path, size)
         for path in sorted(SHIPPED.glob("*.yaml"))
@@ -276,7 +278,8 @@ def shipped() -> dict[str, tuple[Path, str]]:
 
 
 def found(name_or_path: str) -> Experiment:
-    """An experiment: by the name of one that comes with the project, or a file, perhaps with `:SIZE` behind it.
+    """Return an experiment: by the name of one that comes with the project, or a file, perhaps with `:SIZE`
+    behind it.
 
     Raises:
         ConfigurationError: there is none, with a list of those there are; or see `Experiment.read`.

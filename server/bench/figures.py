@@ -83,7 +83,7 @@ Panel = Callable[["Axes", Groups, Styles], None]
 
 
 def _forgetting(axes: "Axes", groups: Groups, styles: Styles) -> None:
-    """Over recovery rounds; over bytes where no method had a recovery round."""
+    """Draw forgetting over recovery rounds; over bytes where no method had a recovery round."""
     recovers = _recovers(groups, styles)
     cost = "recovery_rounds" if recovers else "bytes"
     for name, (colour, marker) in styles.items():
@@ -145,7 +145,7 @@ def _curves(axes: "Axes", groups: Groups, styles: Styles, *, curve: str, level: 
 
 
 def _radar(axes: "Axes", groups: Groups, styles: Styles) -> None:
-    """Each axis from the worst (centre) to the best (rim) of the methods compared."""
+    """Draw each axis from the worst (centre) to the best (rim) of the methods compared."""
     measures: dict[str, Callable[[str], float | None]] = {
         "forget Δ": lambda name: _gap(groups, name, lambda row: row["forget"]),
         "attack Δ": lambda name: _gap(groups, name, lambda row: row["attacks"].get("confidence")),
@@ -177,7 +177,7 @@ def _radar(axes: "Axes", groups: Groups, styles: Styles) -> None:
 
 
 def _recovers(groups: Groups, methods: Iterable[str]) -> bool:
-    """Whether any method had a recovery round."""
+    """Return whether any method had a recovery round."""
     return any(row["recovery_rounds"] for name in methods for row in groups[name])
 
 

@@ -29,7 +29,7 @@ COMPARED_EXAMPLES = 2_000
 
 
 def scores(measurement: Measurement) -> Row:
-    """Utility and attacks of one model, as the federation measured them."""
+    """Return utility and attacks of one model, as the federation measured them."""
     row: Row = {
         name: None if value is None else value.score
         for name, value in (
@@ -43,12 +43,12 @@ def scores(measurement: Measurement) -> Row:
 
 
 def figures_of(measurement: Measurement) -> Row:
-    """Every attack by name, with intervals."""
+    """Return every attack by name, with intervals."""
     return {name: figure.to_json() for name, figure in measurement.figures.items()}
 
 
 def costs_of_rounds(context: FederationContext, *, after: int = 0) -> Row:
-    """Bytes and seconds as they were measured; operations are examples times those of one."""
+    """Return bytes and seconds as they were measured; operations are examples times those of one."""
     rounds = list(context.ledger.all_rounds(after=after))
     examples = sum(r.metrics["num_examples"] for r in rounds)
     return {
@@ -60,7 +60,7 @@ def costs_of_rounds(context: FederationContext, *, after: int = 0) -> Row:
 
 
 def costs_of_reports(reports: Sequence[Mapping[str, Any]]) -> Row:
-    """Of unlearning and recovery; requests that were served together share their costs.
+    """Compute Of unlearning and recovery; requests that were served together share their costs.
 
     Bytes and seconds were measured; floating-point operations are those of the closed formulas.
     """
@@ -82,7 +82,8 @@ def costs_of_reports(reports: Sequence[Mapping[str, Any]]) -> Row:
 
 
 def peak_memory(peaks: Iterable[Mapping[str, int | None] | None]) -> int | None:
-    """The most memory of a client, in bytes: of the accelerator where there is one, else of its process.
+    """Return the most memory of a client, in bytes: of the accelerator where there is one, else of its
+    process.
 
     peaks: as rounds and reports have them (`unlearning.peak_memory`); None where none of them says.
     """
@@ -93,7 +94,7 @@ def peak_memory(peaks: Iterable[Mapping[str, int | None] | None]) -> int | None:
 
 
 def kept(directory: Path, method: str) -> Row:
-    """What a trained federation keeps for a method beside the model, in bytes."""
+    """Return what a trained federation keeps for a method beside the model, in bytes."""
     return {
         "server_bytes": _size(directory / "kept" / method),
         "client_bytes": sum(_size(path) for path in (directory / "clients").glob(f"*/kept/{method}")),
@@ -109,7 +110,9 @@ def beside_retrain(
     test: Examples | None,
     forgotten: Examples,
 ) -> Row:
-    """How far the unlearned model is from the retrained one; nothing for models of different length."""
+    """Return how far the unlearned model is from the retrained one; nothing for models of different
+    length.
+    """
     if retrained.size != unlearned.size:
         return {}  # an ensemble has another length
     row: Row = {
@@ -134,7 +137,7 @@ def beside_retrain(
 
 
 def faithfulness(original: Row, unlearned: Row, retrained: Row) -> Row:
-    """Causal faithfulness of the test scores; None where retraining hardly changes them."""
+    """Return causal faithfulness of the test scores; None where retraining hardly changes them."""
     if None in (original["test"], unlearned["test"], retrained["test"]):
         return {}
     found = causal_faithfulness(original["test"], unlearned["test"], retrained["test"])
@@ -142,7 +145,7 @@ def faithfulness(original: Row, unlearned: Row, retrained: Row) -> Row:
 
 
 def backdoor_success(task: Task, parameters: Vector, test: Examples | None, backdoor: Backdoor | None) -> Row:
-    """How often the patch gets its label; nothing where no backdoor was planted."""
+    """Return how often the patch gets its label; nothing where no backdoor was planted."""
     if backdoor is None or test is None:
         return {}
     attacked = triggered_test(test, trigger_of(backdoor, test))
@@ -151,7 +154,7 @@ def backdoor_success(task: Task, parameters: Vector, test: Examples | None, back
 
 
 def trigger_of(backdoor: Backdoor, test: Examples) -> Trigger:
-    """The patch, as bright as the brightest pixel of the test set."""
+    """Return the patch, as bright as the brightest pixel of the test set."""
     return Trigger(label=backdoor.label, value=float(test.inputs.max()), side=backdoor.side)
 
 

@@ -37,7 +37,7 @@ _AFTER_TRAINING = {
 
 
 def of_any_machine(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without where the data lies on one machine, which concerns nobody else."""
+    """Return the settings without where the data lies on one machine, which concerns nobody else."""
     return {name: value for name, value in run.items() if name != "data-dir"}
 
 
@@ -57,7 +57,9 @@ class Part:
 
 
 def parts_of(experiment: Experiment, setting: Setting) -> list[Part]:
-    """All parts of one seed and setting in their order: what is compared with comes before what is compared."""
+    """Return all parts of one seed and setting in their order: what is compared with comes before what is
+    compared.
+    """
     parts = [Part(setting, case, name) for case in experiment.cases for name in (ORIGINAL, RETRAIN)]
     return parts + [
         Part(setting, case, contender.name, contender)
@@ -68,7 +70,7 @@ def parts_of(experiment: Experiment, setting: Setting) -> list[Part]:
 
 
 def seed_directory(work: Path, experiment: Experiment, setting: Setting, seed: int) -> Path:
-    """Where the federations of one setting and seed are."""
+    """Return where the federations of one setting and seed are."""
     run = experiment.run_of(setting)
     decisive = {name: value for name, value in of_any_machine(run).items() if name not in _AFTER_TRAINING}
     backdoor = setting.backdoor.model_dump() if setting.backdoor else None
@@ -77,7 +79,7 @@ def seed_directory(work: Path, experiment: Experiment, setting: Setting, seed: i
 
 
 def row_path(directory: Path, experiment: Experiment, part: Part) -> Path:
-    """The file of a finished row."""
+    """Return the file of a finished row."""
     decisive = of_any_machine({**DEFAULTS, **experiment.run_of(part.setting)})
     contender = part.contender.model_dump(mode="json", exclude={"title"}) if part.contender else part.name
     key = digest([decisive, part.case.model_dump(mode="json", exclude={"name"}), contender])
@@ -85,10 +87,10 @@ def row_path(directory: Path, experiment: Experiment, part: Part) -> Path:
 
 
 def digest(value: Any) -> str:
-    """Eight characters that change with the value."""
+    """Return eight characters that change with the value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def safe(name: str) -> str:
-    """The name, as part of a file's name."""
+    """Return the name, as part of a file's name."""
     return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)

@@ -32,7 +32,8 @@ Progress = Callable[[int, int, str], None]
 
 
 def run(experiment: Experiment, work: Path, *, jobs: int, progress: Progress) -> list[Row]:
-    """All rows, in the order of settings, seeds and parts. A part that fails ends the run; finished parts stay.
+    """Return all rows, in the order of settings, seeds and parts. A part that fails ends the run; finished
+    parts stay.
 
     jobs: how many parts run at once, each in a process of its own.
     """
@@ -59,7 +60,7 @@ def run(experiment: Experiment, work: Path, *, jobs: int, progress: Progress) ->
 
 
 def circumstances(experiment: Experiment) -> dict[str, Any]:
-    """What the results depend on beside the experiment: machine, versions, commit, date."""
+    """Return what the results depend on beside the experiment: machine, versions, commit, date."""
     commit = run_command(
         ["git", "describe", "--always", "--dirty"],
         cwd=Path(__file__).parent,
@@ -84,7 +85,7 @@ def circumstances(experiment: Experiment) -> dict[str, Any]:
 
 
 def estimate(started: float, done_before: int, done: int, total: int) -> str:
-    """The time left, from the parts finished since the start; empty while nothing was finished."""
+    """Return the time left, from the parts finished since the start; empty while nothing was finished."""
     fresh = done - done_before
     if fresh <= 0 or done >= total:
         return ""
@@ -101,7 +102,7 @@ def _seed_runs(work: Path, experiment: Experiment) -> list[SeedRun]:
 
 
 def _turns(experiment: Experiment, runs: Sequence[SeedRun]) -> list[tuple[int, Part]]:
-    """The parts by the number of their run: first what others wait for, and of each seed in turn."""
+    """Return the parts by the number of their run: first what others wait for, and of each seed in turn."""
     ordered = [
         (part.contender is not None, position, number, part)
         for number, one in enumerate(runs)
@@ -128,7 +129,9 @@ def _work_at(run: int, part: Part) -> None:
 
 @contextmanager
 def _pool(jobs: int, work: Path, experiment: Experiment) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes that end with this one, also when it is asked to stop in the middle of a part."""
+    """Yield worker processes that end with this one, also when it is asked to stop in the middle of a
+    part.
+    """
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with ProcessPoolExecutor(

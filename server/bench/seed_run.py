@@ -68,7 +68,7 @@ class SeedRun:
         self.directory.mkdir(parents=True, exist_ok=True)
 
     def known(self, part: Part) -> Row | None:
-        """The row of a part that was finished before."""
+        """Return the row of a part that was finished before."""
         path = row_path(self.directory, self.experiment, part)
         if not path.exists():
             return None
@@ -76,7 +76,9 @@ class SeedRun:
         return {**json.loads(path.read_text(encoding="utf-8")), **named}
 
     def row(self, part: Part) -> Row:
-        """The row of a part; it is computed unless it was finished before. Others may compute other parts meanwhile."""
+        """Return the row of a part; it is computed unless it was finished before. Others may compute other
+        parts meanwhile.
+        """
         if (known := self.known(part)) is not None:
             return known
         path = row_path(self.directory, self.experiment, part)
@@ -180,7 +182,7 @@ class SeedRun:
         *,
         is_natural: bool,
     ) -> Row:
-        """What unlearning and recovery cost, and how they went."""
+        """Return what unlearning and recovery cost, and how they went."""
         trained = _facts(original)["rounds_in_ledger"]
         rounds = list(context.ledger.all_rounds(after=trained))
         stages = [Measurement.from_json(item) for item in reports[-1]["measurements"]]
@@ -209,7 +211,7 @@ class SeedRun:
     # --- federations
 
     def _train_original(self, prepare: Mapping[str, str]) -> Path:
-        """The directory of a trained federation that keeps at least what `prepare` says."""
+        """Return the directory of a trained federation that keeps at least what `prepare` says."""
         if (found := self._finished_original(prepare)) is not None:
             return found
         directory = self.directory / f"original-{digest(dict(prepare))}"
@@ -277,7 +279,9 @@ class SeedRun:
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
-        """Nobody else computes what has this name meanwhile: other processes and experiments share the directory."""
+        """Yield nobody else computes what has this name meanwhile: other processes and experiments share the
+        directory.
+        """
         directory = self.directory / "locks"
         directory.mkdir(exist_ok=True)
         with (directory / name).open("w") as lock:
@@ -291,13 +295,13 @@ class SeedRun:
         return load_server_test(self._run.task())
 
     def _site(self, client: str) -> Examples:
-        """What a client trains on."""
+        """Return what a client trains on."""
         task = self._run.task()
         own = self._own_data(client).get("data-dir")
         return load_site(task, int(client), Path(own) if own else None).train
 
     def _own_data(self, client: str) -> dict[str, str]:
-        """The poisoned client's data directory, as a node configuration names one."""
+        """Return the poisoned client's data directory, as a node configuration names one."""
         backdoor = self.setting.backdoor
         if backdoor is None or client != backdoor.client:
             return {}
@@ -326,7 +330,7 @@ class SeedRun:
         return case.targets({client: self._site(client).ids.tolist() for client in case.clients})
 
     def _forgotten_examples(self, case: Case) -> Examples:
-        """What the case forgets, of all clients, in their order."""
+        """Return what the case forgets, of all clients, in their order."""
         exclusions = Exclusions().including(self._targets(case))
         found = []
         for number in range(self._run.num_clients):
@@ -353,7 +357,9 @@ class SeedRun:
         reports: Sequence[Mapping[str, Any]],
         targets: Sequence[Target],
     ) -> Row:
-        """The final model's figures: the report's, unless it tells of one of several requests or an earlier model."""
+        """Return the final model's figures: the report's, unless it tells of one of several requests or an
+        earlier model.
+        """
         told = Measurement.from_json(reports[-1]["measurements"][-1])
         if len(reports) > 1 or told.round != state.round:
             return self._measured(context, state, targets)
@@ -386,7 +392,7 @@ def _newest(directory: Path) -> FederationState:
 
 
 def _storage(state: FederationState, beside: Row) -> Row:
-    """What lies on disks: one model, and what a method keeps beside it."""
+    """Return what lies on disks: one model, and what a method keeps beside it."""
     return {**beside, "storage": state.parameters.nbytes + beside["server_bytes"] + beside["client_bytes"]}
 
 
@@ -397,13 +403,15 @@ def _report(directory: Path, request_id: str) -> dict[str, Any]:
 
 
 def _facts(original: Path) -> dict[str, Any]:
-    """What was noted of a federation when its training had ended: `prepare` and `rounds_in_ledger`."""
+    """Return what was noted of a federation when its training had ended: `prepare` and `rounds_in_ledger`."""
     facts: dict[str, Any] = json.loads((original / FACTS).read_text(encoding="utf-8"))
     return facts
 
 
 def _serves(prepared: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether a federation prepared so can be shared by those who want this; a training of its own is not shared."""
+    """Return whether a federation prepared so can be shared by those who want this; a training of its own is
+    not shared.
+    """
     if any(
         item.preparation.replaces_training for item in preparations("; ".join(prepared.values())).values()
     ):
@@ -412,7 +420,7 @@ def _serves(prepared: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 
 
 def _copy(source: str, target: str) -> None:
-    """A hard link for checkpoints, which are only ever replaced; what may be written or overwritten is copied."""
+    """Copy by a hard link for checkpoints, which are only ever replaced; copy what may be written to."""
     if Path(source).parent.name == "checkpoints":
         os.link(source, target)
     else:

@@ -20,7 +20,7 @@ LEGEND = (
 
 
 def markdown(experiment: Experiment, rows: Sequence[Row], circumstances: Mapping[str, Any]) -> str:
-    """All tables of an experiment with what they depend on."""
+    """Return all tables of an experiment with what they depend on."""
     lines = [f"# {experiment.title}", ""]
     if experiment.about:
         lines += [experiment.about.strip(), ""]
@@ -61,7 +61,7 @@ def _section(experiment: Experiment, setting: Setting, case: Case, rows: Sequenc
 def _table(
     groups: Mapping[str, Sequence[Row]], columns: Sequence[str], published: Sequence[Published]
 ) -> Iterable[str]:
-    """A column in which nobody has a figure is left out; so is a table without columns."""
+    """Yield a column in which nobody has a figure is left out; so is a table without columns."""
     retrained = groups.get(RETRAIN, ())
     cells = {
         column: [COLUMNS[column].cell(name, group, retrained) for name, group in groups.items()]

@@ -105,7 +105,7 @@ class _Attendance:
             time.sleep(_RETRY_S)
 
     def _connected(self) -> str | None:
-        """One connection: None when the End has come, else why it broke.
+        """Return one connection: None when the End has come, else why it broke.
 
         Raises:
             SessionError: the server refuses this client, or asks nothing any more.
@@ -153,7 +153,7 @@ class _Attendance:
             self._contact_at = time.monotonic()
 
     def _next_payload(self, call: Any, assembler: Assembler, is_idle: threading.Event) -> Payload | None:
-        """The next instruction; None when the stream ended, with or without an End."""
+        """Return the next instruction; None when the stream ended, with or without an End."""
 
         def give_up() -> None:
             is_idle.set()

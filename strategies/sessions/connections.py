@@ -80,7 +80,7 @@ class ClientConnections:
         self.bytes_sent = self.bytes_received = 0
 
     def open(self, client: str) -> ClientConnection:
-        """A line for a client that will be invited, with a token of its own."""
+        """Return a line for a client that will be invited, with a token of its own."""
         line = ClientConnection(client, secrets.token_urlsafe(32), invited_at=time.monotonic())
         with self.changed:
             self.by_client[client] = line
@@ -103,7 +103,7 @@ class ClientConnections:
     def Attend(  # noqa: N802 - the method's name in session.proto
         self, request_iterator: Iterator[pb.Frame], context: grpc.ServicerContext
     ) -> Iterator[pb.Frame]:
-        """One client's stream, from its Hello to the End; see session.proto."""
+        """Yield one client's stream, from its Hello to the End; see session.proto."""
         patience = threading.Timer(HELLO_S, context.cancel)
         patience.daemon = True
         patience.start()
@@ -188,7 +188,7 @@ class ClientConnections:
     def _instructions(
         self, line: ClientConnection, stream: Stream, context: grpc.ServicerContext
     ) -> Iterator[pb.Frame]:
-        """The frames for one stream: every instruction that the line is given, then the End."""
+        """Yield the frames for one stream: every instruction that the line is given, then the End."""
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self._next_move(line, stream))

@@ -40,7 +40,7 @@ class Tls:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "Tls | None":
-        """What `session-tls-ca`, `-cert` and `-key` name; None where all are empty.
+        """Return what `session-tls-ca`, `-cert` and `-key` name; None where all are empty.
 
         Raises:
             ConfigurationError: only some are given.
@@ -54,7 +54,7 @@ class Tls:
         return cls(*(Path(value).expanduser() for value in values.values()))
 
     def read(self) -> tuple[bytes | None, ...]:
-        """The files' contents: authority, certificate, key.
+        """Return the files' contents: authority, certificate, key.
 
         Raises:
             ConfigurationError: lists every file that cannot be read.
@@ -78,7 +78,8 @@ class Endpoint:
 
     @classmethod
     def from_settings(cls, settings: RunSettings) -> "Endpoint | None":
-        """The run's endpoint; None where `session-address` is empty and exchanges go by Flower messages.
+        """Return the run's endpoint; None where `session-address` is empty and exchanges go by Flower
+        messages.
 
         Raises:
             ConfigurationError: a TLS file cannot be read.
@@ -96,7 +97,7 @@ class Endpoint:
         )
 
     def listen(self) -> grpc.Server:
-        """A server that is bound and not started.
+        """Return a server that is bound and not started.
 
         Raises:
             SessionError: the address is taken, or open to other machines without TLS.
@@ -134,7 +135,7 @@ class Endpoint:
 
 
 def open_channel(address: str, tls: Tls | None) -> grpc.Channel:
-    """A client's connection to the sessions at `address`.
+    """Return a client's connection to the sessions at `address`.
 
     Raises:
         SessionError: the address is on another machine and there is no TLS.

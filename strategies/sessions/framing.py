@@ -47,7 +47,9 @@ class Payload:
 
 
 def frames(payload: Payload, known: frozenset[str] = frozenset()) -> Iterator[pb.Frame]:
-    """The payload's header and chunks; arrays whose hash is `known` to the receiver travel without their bytes."""
+    """Yield the payload's header and chunks; arrays whose hash is `known` to the receiver travel without
+    their bytes.
+    """
     text = json.dumps(dict(payload.values)).encode()
     arrays = {name: _little_endian(array) for name, array in payload.arrays.items()}
     headers = [
@@ -81,7 +83,7 @@ class Assembler:
         self._sections: list[bytearray] = []
 
     def add(self, frame: pb.Frame) -> Payload | None:
-        """The payload that `frame` completes, if it does.
+        """Return the payload that `frame` completes, if it does.
 
         Raises:
             SessionError: the frame is out of order, malformed or above a limit.

@@ -33,12 +33,12 @@ class Invitation:
     timeout_s: float
 
     def to_json(self) -> Json:
-        """As the message carries it."""
+        """Return as the message carries it."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Invitation":
-        """The inverse of `to_json`.
+        """Return the inverse of `to_json`.
 
         Raises:
             SessionError: the message carries no invitation.
@@ -61,12 +61,14 @@ class SessionStatistics:
     connections: int = 0
 
     def to_json(self) -> Json:
-        """As the client's Flower reply carries it."""
+        """Return as the client's Flower reply carries it."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Any) -> "SessionStatistics | None":
-        """The inverse of `to_json`; None where it is anything else, for a client may send that. More is passed over."""
+        """Return the inverse of `to_json`; None where it is anything else, for a client may send that. More
+        is passed over.
+        """
         if not isinstance(value, Mapping):
             return None
         found: dict[str, Any] = {item.name: value.get(item.name) for item in fields(cls)}
@@ -81,7 +83,7 @@ _MOST = 2**63
 def instruction_payload(
     exchange: int, server_round: int, method: str, instruction: Instruction, model_hash: str
 ) -> Payload:
-    """An instruction; its model is kept by the receiver under `model_hash`."""
+    """Return an instruction; its model is kept by the receiver under `model_hash`."""
     return Payload(
         exchange=exchange,
         values={**instruction_values(method, instruction), ROUND: server_round},
@@ -91,7 +93,7 @@ def instruction_payload(
 
 
 def instruction_of(payload: Payload) -> tuple[str, int, Instruction]:
-    """The method's name, the server's round, and the instruction.
+    """Return the method's name, the server's round, and the instruction.
 
     Raises:
         SessionError: a key or the model is missing.
@@ -106,7 +108,7 @@ def instruction_of(payload: Payload) -> tuple[str, int, Instruction]:
 
 
 def reply_payload(exchange: int, reply: Reply) -> Payload:
-    """A client's reply to instruction `exchange`."""
+    """Return a client's reply to instruction `exchange`."""
     values = {
         NUM_EXAMPLES: reply.num_examples,
         "metrics": dict(reply.metrics),
@@ -116,18 +118,18 @@ def reply_payload(exchange: int, reply: Reply) -> Payload:
 
 
 def failure_payload(exchange: int, values: Json) -> Payload:
-    """A client's answer that it cannot do what instruction `exchange` asks."""
+    """Return a client's answer that it cannot do what instruction `exchange` asks."""
     return Payload(exchange=exchange, values=values, arrays={})
 
 
 def reply_of(client: str, payload: Payload) -> Reply | Failure:
-    """The reply, or why there is none; whatever is in the payload."""
+    """Return the reply, or why there is none; whatever is in the payload."""
     read, refused = each_read({client: payload}, _reply)
     return read[client] if client in read else Failure(refused[client], is_refusal=True)
 
 
 def _reply(_client: str, payload: Payload) -> Reply | Failure:
-    """The reply, or why the client has none.
+    """Return the reply, or why the client has none.
 
     Raises:
         UpdateRefused: the reply is malformed.

@@ -159,7 +159,7 @@ class Session:
         ).to_json()
 
     def _is_awaited(self, line: ClientConnection, started: float) -> bool:
-        """Whether the line's answer may still come; where not, its answer says why."""
+        """Return whether the line's answer may still come; where not, its answer says why."""
         now, timeout_s = time.monotonic(), self._endpoint.timeout_s
         with self._lines.changed:
             if line.answer is not None:

@@ -35,7 +35,7 @@ def vector_after_round(
     after: Vector,
     weighting: Weighting,
 ) -> Vector:
-    """`unit`'s vector (d,) after a round, summed in float64 in the order of client ids.
+    """Return `unit`'s vector (d,) after a round, summed in float64 in the order of client ids.
 
     vector: the unit's vector a_u before the round.
     carried: J_i a_u by client, of all that took part.

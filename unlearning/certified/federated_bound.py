@@ -54,7 +54,8 @@ def federated_bound(
     *,
     earlier: Sequence[EarlierRelease] = (),
 ) -> Sensitivity:
-    """Δ of forgetting the clients `forgotten` by addition of their vectors after `rounds`, which are all there were.
+    """Compute Δ of forgetting the clients `forgotten` by addition of their vectors after `rounds`, which are
+    all there were.
 
     forgotten: all that are forgotten by then, those of earlier releases too.
     The reference is the federation that never had them: same start, batches, participants, and noise of
@@ -103,7 +104,9 @@ def federated_bound(
 
 
 def _lengths_of(one: RoundLengths, forgotten: frozenset[str], trained: set[str]) -> dict[str, float]:
-    """|a_u| of the forgotten that have trained and are still in the model; no length is taken for granted."""
+    """Compute |a_u| of the forgotten that have trained and are still in the model; no length is taken for
+    granted.
+    """
     missing = sorted(trained - one.vectors.keys())
     if missing:
         raise NumericalError(
@@ -134,7 +137,7 @@ def _after_round(
     error: float,
     distance: float,
 ) -> tuple[float, float]:
-    """E and x after the round, rounding included."""
+    """Compute E and x after the round, rounding included."""
     rounded = _rounded(ground, one, forgotten, lengths, distance)
     moved = one.moved * _SLACK
     error, distance = _exactly_after_round(
@@ -195,7 +198,8 @@ def _left_out(
     steps: LocalSteps,
     whole_move: float,
 ) -> float:
-    """What a round of the forgotten alone adds to e: retraining leaves the model as it was, z ← z + θ − θ⁺.
+    """Return what a round of the forgotten alone adds to e: retraining leaves the model as it was, z ← z + θ
+    − θ⁺.
 
     The vector of one that was alone does the same, exactly. Every other's moves by its own length at most (1 + ρ^K)
     times, and where several took part by what it adds.
@@ -222,7 +226,7 @@ def _rounded(
     lengths: Mapping[str, float],
     distance: float,
 ) -> float:
-    """What rounding adds to e and to x in a round; see the module's docstring."""
+    """Return what rounding adds to e and to x in a round; see the module's docstring."""
     weights = _weights_of(one)
     most = max(one.clients[client].num_steps for client in weights)
     rate, of = one.learning_rate, ground.arithmetic
@@ -243,7 +247,7 @@ def _rounded(
 
 
 def _added(rounds: Sequence[RoundLengths], forgotten: frozenset[str], trained: set[str]) -> float:
-    """What rounding adds when the vectors that are left are added to the model."""
+    """Return what rounding adds when the vectors that are left are added to the model."""
     if not trained:
         return 0.0
     last = rounds[-1]

@@ -20,18 +20,18 @@ class LocalSteps:
 
     @classmethod
     def of(cls, constants: Constants, learning_rate: float) -> "LocalSteps":
-        """Steps of SGD at a learning rate on losses of these constants."""
+        """Return steps of SGD at a learning rate on losses of these constants."""
         rho = max(
             abs(1 - learning_rate * constants.strong_convexity), abs(1 - learning_rate * constants.smoothness)
         )
         return cls(rho, learning_rate, constants)
 
     def contraction(self, count: int) -> float:
-        """ρ^K ≥ ‖J‖."""
+        """Compute ρ^K ≥ ‖J‖."""
         return float(self.rho**count)
 
     def curvature(self, count: int) -> float:
-        """κ: what K steps leave beside their derivative is at most κ/2 ‖z‖²."""
+        """Compute κ: what K steps leave beside their derivative is at most κ/2 ‖z‖²."""
         kappa, power = 0.0, 1.0
         for _ in range(count):
             kappa = self.rho * kappa + self.learning_rate * self.constants.hessian_lipschitz * power**2

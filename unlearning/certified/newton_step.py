@@ -57,7 +57,7 @@ class Step:
 def newton_step(
     task: Task, parameters: Vector, retained: Examples, forgotten: Examples, settings: InfluenceSettings
 ) -> Step:
-    """w + (n−m)⁻¹ (H_{−U} + γI)⁻¹ Σ_U ∇ℓ_u, with H_{−U} over the `retained`; shapes (d,).
+    """Compute w + (n−m)⁻¹ (H_{−U} + γI)⁻¹ Σ_U ∇ℓ_u, with H_{−U} over the `retained`; shapes (d,).
 
     Raises:
         DataError: nothing is retained or nothing forgotten.
@@ -70,7 +70,7 @@ def newton_step(
 def infinitesimal_jackknife(
     task: Task, parameters: Vector, examples: Examples, forgotten: Examples, settings: InfluenceSettings
 ) -> Step:
-    """w + n⁻¹ (H + γI)⁻¹ Σ_U ∇ℓ_u, with H over all `examples`, the forgotten among them; shapes (d,).
+    """Compute w + n⁻¹ (H + γI)⁻¹ Σ_U ∇ℓ_u, with H over all `examples`, the forgotten among them; shapes (d,).
 
     Raises:
         DataError: there are no examples or nothing is forgotten.
@@ -111,7 +111,7 @@ class PrecomputedJackknife:
         return int(self._factor[0].nbytes)
 
     def step(self, forgotten: Examples) -> Vector:
-        """The model (d,) without the forgotten.
+        """Return the model (d,) without the forgotten.
 
         Raises:
             DataError: nothing is forgotten.
@@ -131,7 +131,7 @@ def _step(
     *,
     divisor: int,
 ) -> Step:
-    """The move by the curvature over `basis`."""
+    """Return the move by the curvature over `basis`."""
     product = _product(task, parameters, basis, settings)
     right = (_summed_gradient(task, parameters, forgotten, settings.l2) / divisor).astype(parameters.dtype)
     if product.dimension <= settings.dense_up_to:
@@ -153,6 +153,6 @@ def _product(
 
 
 def _summed_gradient(task: Task, parameters: Vector, forgotten: Examples, l2: float) -> Vector:
-    """Σ_U (∇ℓ_u + μw), float64."""
+    """Compute Σ_U (∇ℓ_u + μw), float64."""
     mean = gradient(task, parameters, forgotten, l2=l2)
     return len(forgotten) * mean.astype(np.float64)

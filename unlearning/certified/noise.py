@@ -29,7 +29,7 @@ class Mechanism(StrEnum):
 
 
 def gaussian_delta(*, epsilon: float, sigma: float, sensitivity: float) -> float:
-    """The least δ for which noise σ on a difference of Δ is (ε, δ)-indistinguishable; exact.
+    """Return the least δ for which noise σ on a difference of Δ is (ε, δ)-indistinguishable; exact.
 
     δ = Φ(Δ/2σ − εσ/Δ) − e^ε Φ(−Δ/2σ − εσ/Δ). Source: Balle & Wang, Theorem 8.
 
@@ -43,7 +43,8 @@ def gaussian_delta(*, epsilon: float, sigma: float, sensitivity: float) -> float
 
 
 def gaussian_epsilon(*, delta: float, sigma: float, sensitivity: float) -> float:
-    """The least ε ≥ 0 for which noise σ on a difference of Δ is (ε, δ)-indistinguishable; inf without noise.
+    """Return the least ε ≥ 0 for which noise σ on a difference of Δ is (ε, δ)-indistinguishable; inf without
+    noise.
 
     Raises:
         ConfigurationError: δ is not between 0 and 1, or σ or Δ is negative or not finite.
@@ -65,7 +66,7 @@ def gaussian_epsilon(*, delta: float, sigma: float, sensitivity: float) -> float
 
 
 def analytic_sigma(*, epsilon: float, delta: float, sensitivity: float) -> float:
-    """The smallest σ that makes a difference of Δ (ε, δ)-indistinguishable; for every ε > 0.
+    """Return the smallest σ that makes a difference of Δ (ε, δ)-indistinguishable; for every ε > 0.
 
     Source: Balle & Wang, Theorem 8, solved for σ.
 
@@ -77,7 +78,7 @@ def analytic_sigma(*, epsilon: float, delta: float, sensitivity: float) -> float
 
 
 def largest_ratio(*, epsilon: float, delta: float) -> float:
-    """The largest Δ/σ that is (ε, δ)-indistinguishable: what a budget is worth in one number.
+    """Return the largest Δ/σ that is (ε, δ)-indistinguishable: what a budget is worth in one number.
 
     Raises:
         ConfigurationError: ε is not above 0 or δ not between 0 and 1.
@@ -96,7 +97,7 @@ def largest_ratio(*, epsilon: float, delta: float) -> float:
 
 
 def classical_sigma(*, epsilon: float, delta: float, sensitivity: float) -> float:
-    """Δ √(2 ln(1.25/δ))/ε, valid for ε < 1.
+    """Compute Δ √(2 ln(1.25/δ))/ε, valid for ε < 1.
 
     Raises:
         ConfigurationError: ε is not between 0 and 1 (above, the formula breaks its promise), δ is not between
@@ -113,7 +114,7 @@ def classical_sigma(*, epsilon: float, delta: float, sensitivity: float) -> floa
 
 
 def calibrated_sigma(mechanism: Mechanism, *, epsilon: float, delta: float, sensitivity: float) -> float:
-    """σ by the named mechanism.
+    """Compute σ by the named mechanism.
 
     Raises:
         ConfigurationError: a value is out of range; see `analytic_sigma` and `classical_sigma`.
@@ -125,7 +126,8 @@ def calibrated_sigma(mechanism: Mechanism, *, epsilon: float, delta: float, sens
 def deletion_capacity(
     sensitivity_of: Callable[[int], float], *, epsilon: float, delta: float, sigma: float, num_examples: int
 ) -> int:
-    """The largest m < n whose deletion in one release noise σ makes (ε, δ)-indistinguishable; 0 if none.
+    """Return the largest m < n whose deletion in one release noise σ makes (ε, δ)-indistinguishable; 0 if
+    none.
 
     `sensitivity_of(m)` is the bound for m deletions and does not fall in m. The literature's capacity also
     asks that the excess risk stay below a threshold, which cannot be known from the data at hand.
@@ -148,11 +150,11 @@ class Normal(Protocol):
     """Where standard normal numbers come from: numpy's generators, or `secret_noise.KeyedNormal`."""
 
     def standard_normal(self, size: int) -> NDArray[np.float64]:
-        """The next `size` numbers (size,)."""
+        """Return the next `size` numbers (size,)."""
 
 
 def released(parameters: Vector, sigma: float, generator: Normal) -> Vector:
-    """`parameters` (d,) plus N(0, σ²) on every entry, in their dtype; drawn in float64.
+    """Return `parameters` (d,) plus N(0, σ²) on every entry, in their dtype; drawn in float64.
 
     Whoever knows what the generator was seeded with can subtract the noise: use a secret (`secret_noise`), or the
     system's entropy and keep no copy where the model is to be given away.
@@ -167,7 +169,7 @@ def released(parameters: Vector, sigma: float, generator: Normal) -> Vector:
 
 
 def _delta(epsilon: float, ratio: float) -> float:
-    """δ at `ratio` Δ/σ > 0; the second term by logarithms, since e^ε alone overflows."""
+    """Compute δ at `ratio` Δ/σ > 0; the second term by logarithms, since e^ε alone overflows."""
     first = scipy.special.ndtr(ratio / 2 - epsilon / ratio)
     second = math.exp(epsilon + scipy.special.log_ndtr(-ratio / 2 - epsilon / ratio))
     return max(0.0, float(first) - second)

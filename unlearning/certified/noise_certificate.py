@@ -56,7 +56,7 @@ class NoiseCertificate:
         return f"Calibrated noise, not certified: {noise}. {' '.join(reasons)}"
 
     def values(self) -> dict[str, Any]:
-        """Everything as plain values for JSON, with the statement."""
+        """Return everything as plain values for JSON, with the statement."""
         return {**asdict(self), "is_certified": self.is_certified, "statement": self.statement}
 
 
@@ -68,7 +68,7 @@ def certificate(
     unmet: tuple[str, ...],
     mechanism: Mechanism = Mechanism.ANALYTIC,
 ) -> NoiseCertificate:
-    """The certificate of one release with noise calibrated to (ε, δ) and `sensitivity`.
+    """Return the certificate of one release with noise calibrated to (ε, δ) and `sensitivity`.
 
     `unmet` has no default on purpose: who certifies has looked (`unmet_assumptions` does for known models).
 
@@ -87,7 +87,9 @@ def certificate(
 
 
 def unmet_assumptions(task: Task, l2: float) -> tuple[str, ...]:
-    """What `task` trained with weight decay `l2` lacks for a bound, a sentence each; empty: nothing."""
+    """Return what `task` trained with weight decay `l2` lacks for a bound, a sentence each; empty:
+    nothing.
+    """
     unmet = unmet_convexity(task, l2)
     if task.dtype == torch.float64:
         return unmet
@@ -99,7 +101,8 @@ def unmet_assumptions(task: Task, l2: float) -> tuple[str, ...]:
 
 
 def unmet_convexity(task: Task, l2: float) -> tuple[str, ...]:
-    """What `task` trained with weight decay `l2` lacks of strong convexity, a sentence each; empty: nothing.
+    """Return what `task` trained with weight decay `l2` lacks of strong convexity, a sentence each; empty:
+    nothing.
 
     Known to be strongly convex is multinomial logistic regression alone: one linear layer, cross entropy
     and an L2 term. Everything else is taken not to be.
@@ -117,7 +120,9 @@ def unmet_convexity(task: Task, l2: float) -> tuple[str, ...]:
 
 
 def linear_layer(task: Task) -> nn.Linear | None:
-    """The layer of a model that is one linear layer and nothing else (no subclass, no hook, nothing frozen)."""
+    """Return the layer of a model that is one linear layer and nothing else (no subclass, no hook, nothing
+    frozen).
+    """
     layers = [
         module
         for module in build(task, seed=0).modules()

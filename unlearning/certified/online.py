@@ -88,7 +88,9 @@ class OnlineTrained:
 def fixed_batches(
     num_examples: int, settings: TrainingSettings, *, learning_rate_decay: float = 1.0
 ) -> tuple[BatchStep, ...]:
-    """The batches that `training.train` would draw, to be kept; η is multiplied by the decay after each epoch."""
+    """Return the batches that `training.train` would draw, to be kept; η is multiplied by the decay after
+    each epoch.
+    """
     generator = torch.Generator().manual_seed(settings.seed)
     return tuple(
         BatchStep(batch.numpy(), settings.learning_rate * learning_rate_decay**epoch)
@@ -177,7 +179,8 @@ def retrained_on_batches(
     forgotten: NDArray[np.intp],
     settings: OnlineSettings,
 ) -> Vector:
-    """Exact retraining (d,): the same start and batches, without the examples at the positions `forgotten`.
+    """Return exact retraining (d,): the same start and batches, without the examples at the positions
+    `forgotten`.
 
     With nothing forgotten it is plain training along `plan`.
 
@@ -208,13 +211,13 @@ class _Trajectory:
         self.weights = Weights(self.model)
 
     def loss(self, positions: NDArray[np.intp]) -> Tensor:
-        """The mean loss of the examples at `positions`, without the L2 term."""
+        """Return the mean loss of the examples at `positions`, without the L2 term."""
         index = torch.from_numpy(np.ascontiguousarray(positions, dtype=np.int64))
         inputs = self.examples.inputs[index].to(self.device, self.task.dtype)
         return self.task.loss(self.model(inputs), self.examples.targets[index].to(self.device))
 
     def step(self, gradients: Sequence[Tensor], learning_rate: float) -> None:
-        """W ← w − η(g + μw), in the order of operations of torch's SGD."""
+        """Step W ← w − η(g + μw), in the order of operations of torch's SGD."""
         with torch.no_grad():
             for tensor, gradient in zip(self.weights.tensors, gradients, strict=True):
                 tensor.sub_(gradient.detach().add(tensor, alpha=self.settings.l2), alpha=learning_rate)
@@ -249,7 +252,7 @@ def _advance(
     step: BatchStep,
     owner: NDArray[np.intp],
 ) -> None:
-    """One step of the recursion in the module's docstring, for all units at once.
+    """Advance one step of the recursion in the module's docstring, for all units at once.
 
     The whole block is multiplied with H_B. What the units in the batch add is computed from their own
     examples, before it where the old a_u enters: (b−m) H_{B∖u} = b H_B − m H_u.
@@ -278,7 +281,7 @@ def _direct_terms(
     step: BatchStep,
     owner: NDArray[np.intp],
 ) -> Iterator[tuple[int, Tensor]]:
-    """What each unit in the batch adds to its vector beside the product with H_B, (d,)."""
+    """Yield what each unit in the batch adds to its vector beside the product with H_B, (d,)."""
     weights, settings = trajectory.weights, trajectory.settings
     eta, size = step.learning_rate, len(step.positions)
     renormalised = settings.weighting is Weighting.RENORMALISED
@@ -298,14 +301,14 @@ def _direct_terms(
 
 
 def _members(step: BatchStep, owner: NDArray[np.intp]) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """The units with examples in the batch, and those examples' positions."""
+    """Yield the units with examples in the batch, and those examples' positions."""
     owners = owner[step.positions]
     for unit in np.unique(owners[owners >= 0]):
         yield int(unit), step.positions[owners == unit]
 
 
 def _owners(units: Mapping[str, NDArray[np.intp]], num_examples: int) -> NDArray[np.intp]:
-    """The number of the unit that each example belongs to, −1 for none."""
+    """Return the number of the unit that each example belongs to, −1 for none."""
     owner = np.full(num_examples, -1, dtype=np.intp)
     for number, (name, positions) in enumerate(units.items()):
         if len(positions) and not 0 <= np.min(positions) <= np.max(positions) < num_examples:
@@ -323,5 +326,5 @@ def _flat_weights(weights: Weights) -> Tensor:
 
 
 def _trained(weights: Weights, vector: Tensor) -> Tensor:
-    """`vector` with zeros where nothing is trained."""
+    """Return `vector` with zeros where nothing is trained."""
     return weights.flat([vector[place] for place in weights.places])

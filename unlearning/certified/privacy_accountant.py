@@ -79,12 +79,12 @@ class AccountedRelease:
         return Basis.PROVEN if self.sensitivity.is_bound and not self.unmet else Basis.EMPIRICAL
 
     def values(self) -> dict[str, Any]:
-        """Everything as plain values for the ledger; `restored` is the inverse."""
+        """Return everything as plain values for the ledger; `restored` is the inverse."""
         return asdict(self)
 
     @classmethod
     def restored(cls, values: Mapping[str, Any]) -> "AccountedRelease":
-        """The release that `values` came from."""
+        """Return the release that `values` came from."""
         found = values["sensitivity"]
         if found is not None:
             constants = found["constants"]
@@ -137,7 +137,8 @@ class Account:
         return math.sqrt(max(0.0, whole**2 - self.spent_ratio**2))
 
     def sigma_for(self, sensitivity: float, *, num_releases: int = 1) -> float:
-        """The least noise that lets `num_releases` more releases of this sensitivity share what is left equally.
+        """Return the least noise that lets `num_releases` more releases of this sensitivity share what is
+        left equally.
 
         Raises:
             ConfigurationError: `num_releases` is below 1.
@@ -152,7 +153,7 @@ class Account:
         return sensitivity * math.sqrt(num_releases) / self.remaining_ratio
 
     def after(self, release: AccountedRelease) -> "Account":
-        """The account after one more release: the filter.
+        """Return the account after one more release: the filter.
 
         Raises:
             MethodFailed: it would use more than the budget, or nothing bounds it; it must not take place.
@@ -220,7 +221,9 @@ class Account:
         return " ".join(parts)
 
     def values(self) -> dict[str, Any]:
-        """The figures and the statement as plain values for a report; None where a figure is unbounded."""
+        """Return the figures and the statement as plain values for a report; None where a figure is
+        unbounded.
+        """
         newest = self.releases[-1]
         found = newest.sensitivity
         return {
@@ -254,7 +257,8 @@ class Account:
 def account_of(
     releases: Sequence[AccountedRelease], *, delta: float, epsilon: float | None = None
 ) -> dict[str, Any]:
-    """What `releases` (the newest last) amount to at `delta`, of the budget `epsilon` where there is one: plain values.
+    """Return what `releases` (the newest last) amount to at `delta`, of the budget `epsilon` where there is
+    one: plain values.
 
     For whoever keeps releases elsewhere than the server's ledger, such as a peer of a federation without one.
     """

@@ -58,7 +58,8 @@ class EarlierRelease:
 
 
 def declared_logistic_constants(*, feature_norm: float, l2: float) -> Constants:
-    """The constants that this bound needs of logistic regression, for ‖(x, 1)‖ ≤ R that every client has checked.
+    """Return the constants that this bound needs of logistic regression, for ‖(x, 1)‖ ≤ R that every client
+    has checked.
 
     As `logistic_constants`, but that the gradient's bound leaves the L2 term out: it is not used here.
 

@@ -53,7 +53,9 @@ class LocalRounding:
 
 
 def largest_norm(norm: float, *, learning_rate: float, l2: float, feature_norm: float, count: int) -> float:
-    """W: a bound on ‖w‖ over `count` steps from a w of length `norm`: w ← (1 − ημ)w − ηg with ‖g‖ ≤ √2 R."""
+    """Compute W: a bound on ‖w‖ over `count` steps from a w of length `norm`: w ← (1 − ημ)w − ηg with ‖g‖ ≤
+    √2 R.
+    """
     decay = max(1.0, abs(1 - learning_rate * l2)) ** count
     return float(_TWICE * decay * (norm + count * learning_rate * math.sqrt(2) * feature_norm))
 
@@ -61,7 +63,7 @@ def largest_norm(norm: float, *, learning_rate: float, l2: float, feature_norm: 
 def local_rounding(
     constants: Constants, of: Arithmetic, *, weight_norm: float, learning_rate: float, count: int
 ) -> LocalRounding:
-    """What rounding does to `count` steps of SGD whose weights are no longer than `weight_norm`.
+    """Return what rounding does to `count` steps of SGD whose weights are no longer than `weight_norm`.
 
     A step's rounding is multiplied by ρ in each later step; what is carried also sees Hessians at weights that are off.
 
@@ -83,7 +85,7 @@ def local_rounding(
 
 
 def mean_rounding(*, weight_norm: float, num_clients: int) -> float:
-    """How far the mean of models no longer than `weight_norm` is off."""
+    """Return how far the mean of models no longer than `weight_norm` is off."""
     return _TWICE * (num_clients + 8) * UNIT * weight_norm
 
 

@@ -29,7 +29,8 @@ _BLOCK = 2**16
 
 
 def noise_secret(path: Path) -> bytes:
-    """The secret in `path`, which is made where there is none; its owner alone may read it (mode 0600).
+    """Return the secret in `path`, which is made where there is none; its owner alone may read it (mode
+    0600).
 
     Raises:
         ConfigurationError: it cannot be read, others may read it, or it is no secret.
@@ -41,7 +42,9 @@ def noise_secret(path: Path) -> bytes:
 
 
 def derived_key(secret: bytes, *what: str) -> bytes:
-    """A key (32 bytes) for exactly `what`; other texts, or the same ones divided otherwise, have another."""
+    """Return a key (32 bytes) for exactly `what`; other texts, or the same ones divided otherwise, have
+    another.
+    """
     message = b"".join(len(part.encode()).to_bytes(8, "big") + part.encode() for part in what)
     return hmac.new(secret, message, hashlib.sha256).digest()
 
@@ -53,7 +56,7 @@ class KeyedNormal:
         self._stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
 
     def standard_normal(self, size: int) -> NDArray[np.float64]:
-        """The next `size` numbers (size,)."""
+        """Return the next `size` numbers (size,)."""
         normal = np.empty(size + size % 2)
         for start in range(0, len(normal), 2 * _BLOCK):
             part = normal[start : start + 2 * _BLOCK]

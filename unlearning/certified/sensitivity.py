@@ -79,12 +79,12 @@ class Sensitivity:
 
 
 def measured_sensitivity(distance: float, how: str) -> Sensitivity:
-    """A distance that was measured between two models: a guide to the noise, and no bound."""
+    """Return a distance that was measured between two models: a guide to the noise, and no bound."""
     return Sensitivity(value=distance, is_bound=False, source=f"measured distance: {how}")
 
 
 def feature_norm(examples: Examples) -> float:
-    """The largest ‖(x, 1)‖ of the examples' inputs, the 1 for the bias."""
+    """Return the largest ‖(x, 1)‖ of the examples' inputs, the 1 for the bias."""
     flat = examples.inputs.reshape(len(examples), -1).double()
     return float(torch.sqrt(flat.square().sum(dim=1) + 1).max())
 
@@ -102,7 +102,7 @@ def trajectory_norm(*, start_norm: float, feature_norm: float, l2: float) -> flo
 def logistic_constants(
     *, feature_norm: float, weight_norm: float, l2: float, features_from: str
 ) -> Constants:
-    """The constants of multinomial logistic regression with μ/2 ‖θ‖², for ‖(x, 1)‖ ≤ R and ‖θ‖ ≤ W.
+    """Return the constants of multinomial logistic regression with μ/2 ‖θ‖², for ‖(x, 1)‖ ≤ R and ‖θ‖ ≤ W.
 
     With p = softmax and y one-hot, ‖p − y‖ ≤ √2; the covariance of p has no eigenvalue above 1/2; along a
     direction v of the logits its derivative is a third central moment, at most r³/(6√3) for values in a range
@@ -142,7 +142,7 @@ EXACT = Inexactness()
 def newton_step_bound(
     constants: Constants, *, num_examples: int, num_deleted: int, inexactness: Inexactness = EXACT
 ) -> Sensitivity:
-    """Δ of the Newton step on the retained objective: M m² L²/(2 λ³ (n−m)²) where it is exact.
+    """Compute Δ of the Newton step on the retained objective: M m² L²/(2 λ³ (n−m)²) where it is exact.
 
     ‖θ − θ_r‖ ≤ ‖∇F_R(θ)‖/λ ≤ (mL + nG)/((n−m)λ) = r for a gradient norm G left at θ, and a Newton step
     leaves M r²/(2λ). The step by the sum over U neglects G: nG/((n−m)λ) more. Damping γ shortens it by at most γ/(γ+λ)
@@ -160,7 +160,7 @@ def newton_step_bound(
 def jackknife_bound(
     constants: Constants, *, num_examples: int, num_deleted: int, inexactness: Inexactness = EXACT
 ) -> Sensitivity:
-    """Δ of the infinitesimal jackknife: that of the Newton step and m² L S/(λ² n (n−m)) more.
+    """Compute Δ of the infinitesimal jackknife: that of the Newton step and m² L S/(λ² n (n−m)) more.
 
     (nH)⁻¹ − (nH − mH_U)⁻¹ = −(nH)⁻¹ mH_U (nH − mH_U)⁻¹, applied to a sum of norm at most mL.
 
@@ -189,7 +189,7 @@ class StepCounts:
 def online_bound(
     constants: Constants, steps: Iterable[StepCounts], weighting: Weighting, *, one_unit: bool = False
 ) -> Sensitivity:
-    """Δ of deletion by vector addition, carried along the steps of training.
+    """Compute Δ of deletion by vector addition, carried along the steps of training.
 
     With ρ = max(|1 − ηλ|, |1 − ηS|), x bounding ‖w_t^R − w_t‖ and e its distance from the vectors' sum,
     fixed weighting gives  x ← ρx + η(m_t/b)L  and  e ← ρe + η(m_t/b)S x + η M x²/2.

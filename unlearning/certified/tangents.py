@@ -76,7 +76,9 @@ class Weights:
     def gradients(
         self, loss: Tensor, *, create_graph: bool = False, retain_graph: bool = False
     ) -> tuple[Tensor, ...]:
-        """∇ `loss`, one tensor a trainable parameter; with the graph that products need, or keeping the loss's."""
+        """Compute ∇ `loss`, one tensor a trainable parameter; with the graph that products need, or keeping
+        the loss's.
+        """
         return torch.autograd.grad(
             loss,
             self.tensors,
@@ -87,7 +89,7 @@ class Weights:
         )
 
     def flat(self, parts: Sequence[Tensor]) -> Tensor:
-        """One tensor a trainable parameter as a flat vector (d,), zero where nothing is trained."""
+        """Return one tensor a trainable parameter as a flat vector (d,), zero where nothing is trained."""
         first = self.tensors[0]
         whole = torch.zeros(self.dimension, dtype=first.dtype, device=first.device)
         for part, place in zip(parts, self.places, strict=True):
@@ -95,7 +97,7 @@ class Weights:
         return whole
 
     def product(self, gradients: Sequence[Tensor], vector: Tensor) -> Tensor:
-        """H v as a flat vector (d,) from the gradients' graph, which is kept."""
+        """Compute H v as a flat vector (d,) from the gradients' graph, which is kept."""
         parts = tuple(
             vector[place].reshape(one.shape) for place, one in zip(self.places, self.tensors, strict=True)
         )
@@ -144,7 +146,7 @@ class TangentBlock:
                 block.sub_(change, alpha=learning_rate)
 
     def _of_rows(self, gradients: Sequence[Tensor], rows: slice) -> tuple[Tensor, ...]:
-        """H a for the tangents at `rows`, a tensor (rows, ...) a trainable parameter."""
+        """Compute H a for the tangents at `rows`, a tensor (rows, ...) a trainable parameter."""
         block = self.tangents[rows]
         shaped = [
             (block[:, place].reshape(-1, *one.shape), one)
@@ -159,7 +161,8 @@ class TangentBlock:
 
 
 def vector_bytes(*, dimension: int, num_units: int, dtype: torch.dtype, momentum: bool = False) -> int:
-    """The bytes that `num_units` vectors of a model of `dimension` numbers take, to be known beforehand.
+    """Return the bytes that `num_units` vectors of a model of `dimension` numbers take, to be known
+    beforehand.
 
     With momentum twice as many while training runs. Beside them come one batch's graph and a block of at
     most 64 MiB of vectors (or one vector) with its products.
@@ -193,7 +196,7 @@ def train_with_tangents(
     *,
     how: BlockProducts = BlockProducts.AUTO,
 ) -> tuple[Trained, NDArray[np.floating]]:
-    """What `training.train` returns, bit for bit, and J a for each tangent a: shapes (k, d).
+    """Return what `training.train` returns, bit for bit, and J a for each tangent a: shapes (k, d).
 
     J is the derivative of the trained parameters with respect to `parameters`. Nothing that is passed is
     changed. Entries that are not trained (frozen weights) are carried through as they are, and their effect on
@@ -287,7 +290,7 @@ class _Carrier:
 def _products(
     gradients: Sequence[Tensor], inputs: Sequence[Tensor], vectors: Sequence[Tensor], *, batched: bool
 ) -> tuple[Tensor, ...]:
-    """H v, or with `batched` H v for every row of `vectors`; the graph of `gradients` is kept."""
+    """Compute H v, or with `batched` H v for every row of `vectors`; the graph of `gradients` is kept."""
     # the gradient of a parameter in which the loss is linear, or which is unused, is a constant
     varying = [pair for pair in zip(gradients, vectors, strict=True) if pair[0].requires_grad]
     if not varying:

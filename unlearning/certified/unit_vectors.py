@@ -34,7 +34,7 @@ class UnitVectors:
         return len(self.units)
 
     def rows(self, chosen: Iterable[str]) -> list[Vector]:
-        """The vectors of the `chosen` units, without a copy.
+        """Return the vectors of the `chosen` units, without a copy.
 
         Raises:
             DataError: a unit is unknown or named twice.
@@ -42,7 +42,7 @@ class UnitVectors:
         return [self.vectors[row] for row in self._rows(chosen)]
 
     def without(self, chosen: Iterable[str]) -> "UnitVectors":
-        """The vectors of the others: a forgotten unit's vector depends on its data and must go.
+        """Return the vectors of the others: a forgotten unit's vector depends on its data and must go.
 
         Raises:
             DataError: a unit is unknown or named twice.
@@ -68,7 +68,7 @@ class UnitVectors:
 def forgotten_by_addition(
     parameters: Vector, vectors: UnitVectors, chosen: Iterable[str], *, out: Vector | None = None
 ) -> Vector:
-    """W + Σ_{u∈U} a_u: the model (d,) without the `chosen` units, by addition alone.
+    """Compute W + Σ_{u∈U} a_u: the model (d,) without the `chosen` units, by addition alone.
 
     Written into `out` and returned where given, which spares a large model the time of fresh memory; `out`
     may be `parameters` itself.

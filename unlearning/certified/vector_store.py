@@ -30,7 +30,7 @@ _PLAIN, _SEALED = b"FUPLAIN1", b"FUSEAL01"
 
 
 def create_key(path: Path) -> bytes:
-    """A new key in a new file that its owner alone may read (mode 0600).
+    """Return a new key in a new file that its owner alone may read (mode 0600).
 
     Raises:
         ConfigurationError: there is a file already; vectors written under it would be lost.
@@ -48,7 +48,7 @@ def create_key(path: Path) -> bytes:
 
 
 def read_key(path: Path) -> bytes:
-    """The key in `path`.
+    """Return the key in `path`.
 
     Raises:
         ConfigurationError: it cannot be read, others may read it, or it is no key.
@@ -69,7 +69,7 @@ def read_key(path: Path) -> bytes:
 
 
 def encoded(vector: Vector, unit: str, key: bytes | None) -> bytes:
-    """`vector` (d,) as bytes, encrypted and bound to the name `unit` where `key` is given."""
+    """Return `vector` (d,) as bytes, encrypted and bound to the name `unit` where `key` is given."""
     buffer = io.BytesIO()
     np.save(buffer, vector, allow_pickle=False)
     if key is None:
@@ -79,7 +79,7 @@ def encoded(vector: Vector, unit: str, key: bytes | None) -> bytes:
 
 
 def decoded(content: bytes, unit: str, key: bytes | None) -> Vector:
-    """The vector that `encoded` made `content` of.
+    """Return the vector that `encoded` made `content` of.
 
     Raises:
         CheckpointError: it was made with another key, without one or of another unit, or is damaged.
@@ -124,7 +124,7 @@ class VectorStore:
             write_atomically(self._path(unit), encoded(vector, unit, self._key))
 
     def get(self, units: Iterable[str]) -> UnitVectors:
-        """The vectors of `units`.
+        """Return the vectors of `units`.
 
         Raises:
             CheckpointError: a file was written with another key or is damaged.

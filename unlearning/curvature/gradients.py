@@ -21,7 +21,8 @@ def gradient(
     micro_batch_size: int = DEFAULT_BATCH_SIZE,
     device: torch.device | None = None,
 ) -> Vector:
-    """∇ of the mean loss over `examples` plus l2/2 ‖θ‖², at θ = `parameters` (d,): shape (d,), task's dtype.
+    """Compute ∇ of the mean loss over `examples` plus l2/2 ‖θ‖², at θ = `parameters` (d,): shape (d,),
+    task's dtype.
 
     `l2` is what training calls weight decay: it adds l2·θ. Constants of the model (buffers, frozen
     weights) have gradient zero, with `l2` too.
@@ -51,7 +52,7 @@ def fisher_diagonal(
     memory_budget_bytes: int = DEFAULT_PER_EXAMPLE_BUDGET_BYTES,
     device: torch.device | None = None,
 ) -> Vector:
-    """(1/n) Σ_i (∇ℓ_i)², squared entry by entry: shape (d,), task's dtype, zero for constants.
+    """Compute (1/n) Σ_i (∇ℓ_i)², squared entry by entry: shape (d,), task's dtype, zero for constants.
 
     ℓ_i is the loss of one example, without an L2 term. As many per-example gradients are held at once
     as fit `memory_budget_bytes`, one at least.
@@ -71,7 +72,7 @@ def fisher_diagonal(
 
 
 def _sums_of_squares(local: LocalLoss, batch: slice) -> list[Tensor]:
-    """Σ_i (∇ℓ_i)² over the examples at `batch`, one tensor a trainable parameter."""
+    """Compute Σ_i (∇ℓ_i)² over the examples at `batch`, one tensor a trainable parameter."""
     try:
         return [gradients.square().sum(dim=0) for gradients in _batched_gradients(local, batch)]
     except RuntimeError as exc:
@@ -88,7 +89,7 @@ def _sums_of_squares(local: LocalLoss, batch: slice) -> list[Tensor]:
 
 
 def _batched_gradients(local: LocalLoss, batch: slice) -> list[Tensor]:
-    """∇ℓ_i of each example at `batch`, a tensor (n_b, ...) for each trainable parameter.
+    """Compute ∇ℓ_i of each example at `batch`, a tensor (n_b, ...) for each trainable parameter.
 
     Only the model runs under vmap. The loss enters by its gradient with respect to the outputs, taken for
     the whole batch: losses use operations, such as one-hot masks, that vmap cannot see through.

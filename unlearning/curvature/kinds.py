@@ -47,7 +47,7 @@ class BatchCurvature(Protocol):
     """One micro-batch's graph, which `product` may use again and again while `keep` is true."""
 
     def product(self, vector: Sequence[Tensor], *, keep: bool) -> tuple[Tensor, ...]:
-        """The micro-batch's share of the matrix times `vector`, one tensor a trainable parameter."""
+        """Return the micro-batch's share of the matrix times `vector`, one tensor a trainable parameter."""
         ...
 
 
@@ -60,7 +60,7 @@ class HessianOfBatch:
         self._gradient = _gradients((loss,), self._inputs, create_graph=True)
 
     def product(self, vector: Sequence[Tensor], *, keep: bool) -> tuple[Tensor, ...]:
-        """W ∇²ℓ v."""
+        """Compute W ∇²ℓ v."""
         return _gradients(self._gradient, self._inputs, vector, retain_graph=keep)
 
 
@@ -75,7 +75,7 @@ class OutputCurvatureOfBatch:
         self._recorded: PushForward | None = None
 
     def product(self, vector: Sequence[Tensor], *, keep: bool) -> tuple[Tensor, ...]:
-        """Jᵀ M J v."""
+        """Compute Jᵀ M J v."""
         pushed = self._pushed(vector)
         return _gradients((self._outputs,), self._local.trainable, (self._middle(pushed),), retain_graph=keep)
 
@@ -86,7 +86,7 @@ class OutputCurvatureOfBatch:
         return self._recorded is not None
 
     def _pushed(self, vector: Sequence[Tensor]) -> Tensor:
-        """Jv, the derivative of the outputs along `vector`."""
+        """Return Jv, the derivative of the outputs along `vector`."""
         if self._recorded is not None:
             return self._recorded(vector)
         if self._pull_back is None:
@@ -110,7 +110,7 @@ class _PullBack:
 
 
 def _forward_derivative(local: LocalLoss, function: OutputsOf, vector: Sequence[Tensor]) -> Tensor:
-    """The derivative of `function` along `vector`, by forward mode, without a graph."""
+    """Return the derivative of `function` along `vector`, by forward mode, without a graph."""
     with torch.no_grad(), warnings.catch_warnings(), forward_ad.dual_level():
         # the first dual tensor makes torch import modules that it has itself deprecated
         warnings.simplefilter("ignore", FutureWarning)
@@ -125,7 +125,9 @@ def _forward_derivative(local: LocalLoss, function: OutputsOf, vector: Sequence[
 
 
 def gauss_newton_of_batch(local: LocalLoss, batch: slice) -> BatchCurvature:
-    """The generalised Gauss-Newton matrix: M is the Hessian of the loss with respect to the outputs."""
+    """Return the generalised Gauss-Newton matrix: M is the Hessian of the loss with respect to the
+    outputs.
+    """
     outputs = local.outputs(batch)
     detached = outputs.detach().requires_grad_()
     loss = local.task.loss(detached, local.targets(batch)) * local.weight(batch)
@@ -139,7 +141,7 @@ def gauss_newton_of_batch(local: LocalLoss, batch: slice) -> BatchCurvature:
 
 
 def fisher_of_batch(local: LocalLoss, batch: slice) -> BatchCurvature:
-    """The empirical Fisher matrix: the outputs are the per-example losses, M is 1/n."""
+    """Return the empirical Fisher matrix: the outputs are the per-example losses, M is 1/n."""
 
     def losses_of(weights: Mapping[str, Tensor] | None = None) -> Tensor:
         return local.task.per_example(local.outputs(batch, weights), local.targets(batch))[0]
@@ -168,7 +170,7 @@ def _gradients(
     create_graph: bool = False,
     retain_graph: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Gradients of Σ ⟨outputs, vectors⟩, zero where an output or an input takes no part."""
+    """Return gradients of Σ ⟨outputs, vectors⟩, zero where an output or an input takes no part."""
     if vectors is None:
         vectors = [torch.ones_like(output) for output in outputs]
     # the gradient of a parameter in which the loss is linear, or which is unused, is a constant

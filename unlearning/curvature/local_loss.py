@@ -63,12 +63,14 @@ class LocalLoss:
         return len(self.examples)
 
     def batches(self, size: int) -> Iterator[slice]:
-        """The examples in order, `size` at a time; the last batch may be smaller."""
+        """Yield the examples in order, `size` at a time; the last batch may be smaller."""
         for start in range(0, len(self), size):
             yield slice(start, min(start + size, len(self)))
 
     def outputs(self, batch: slice, weights: Mapping[str, Tensor] | None = None) -> Tensor:
-        """The model's outputs for the examples at `batch`, with `weights` by `names` instead of its own."""
+        """Return the model's outputs for the examples at `batch`, with `weights` by `names` instead of its
+        own.
+        """
         inputs = self.examples.inputs[batch].to(self.device, self.task.dtype)
         outputs: Tensor = (
             self.model(inputs) if weights is None else functional_call(self.model, dict(weights), inputs)
@@ -76,16 +78,18 @@ class LocalLoss:
         return outputs
 
     def targets(self, batch: slice) -> Tensor:
-        """The targets of the examples at `batch`."""
+        """Return the targets of the examples at `batch`."""
         return self.examples.targets[batch].to(self.device)
 
     def weight(self, batch: slice) -> float:
-        """n_b/n, by which the batch's mean loss enters that of the data set."""
+        """Compute n_b/n, by which the batch's mean loss enters that of the data set."""
         num_examples: int = batch.stop - batch.start
         return num_examples / len(self)
 
     def split(self, vector: Vector) -> tuple[Tensor, ...]:
-        """A flat vector (d,) as one tensor a trainable parameter, in the task's dtype, on the device."""
+        """Return a flat vector (d,) as one tensor a trainable parameter, in the task's dtype, on the
+        device.
+        """
         check_length(vector, self.dimension)
         # np.array copies: what comes from a message is read-only, which torch warns about
         flat = torch.from_numpy(np.array(vector)).to(self.device, self.task.dtype)
@@ -95,7 +99,7 @@ class LocalLoss:
         )
 
     def zeros(self) -> Tensor:
-        """A flat vector (d,) to add to."""
+        """Return a flat vector (d,) to add to."""
         return torch.zeros(self.dimension, dtype=self.task.dtype, device=self.device)
 
     def add(self, total: Tensor, parts: Sequence[Tensor], scale: float = 1.0) -> None:

@@ -126,7 +126,7 @@ class CurvatureProduct:
         return len(self._plan.batches)
 
     def __call__(self, vector: Vector, out: Vector | None = None) -> Vector:
-        """The product, shape (d,), in the task's dtype; written into `out` and returned where given.
+        """Return the product, shape (d,), in the task's dtype; written into `out` and returned where given.
 
         Raises:
             UpdateRefused: `vector` or `out` does not have the model's length.
@@ -215,7 +215,7 @@ class CurvatureProduct:
         return plan
 
     def _graph_bytes(self) -> tuple[int, int]:
-        """What a micro-batch's graph holds: a fixed part, and so much for each example, in bytes."""
+        """Return what a micro-batch's graph holds: a fixed part, and so much for each example, in bytes."""
         one = self._measured_bytes(slice(0, 1))
         if len(self._local) == 1:
             return 0, one
@@ -224,7 +224,7 @@ class CurvatureProduct:
         return max(0, one - per_example), per_example
 
     def _measured_bytes(self, batch: slice) -> int:
-        """The storages that the graph of `batch` holds beside the model's parameters, in bytes."""
+        """Return the storages that the graph of `batch` holds beside the model's parameters, in bytes."""
         held: dict[int, Tensor] = {}
         # The tensors are held until they are counted, so no address is used twice.
         with (

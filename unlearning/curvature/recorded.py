@@ -33,7 +33,8 @@ COMPARED_ENTRIES = 512
 def recorded_derivative(
     local: LocalLoss, function: Callable[[Mapping[str, Tensor]], Tensor], forward: PushForward
 ) -> PushForward | None:
-    """The derivative of `function` of the weights as a recording, or None where forward mode has to stay.
+    """Return the derivative of `function` of the weights as a recording, or None where forward mode has to
+    stay.
 
     forward: Jv by forward mode, which the recording must give to the bit.
     """
@@ -61,7 +62,7 @@ def recorded_derivative(
 
 
 def _same_to_the_bit(one: PushForward, other: PushForward, weights: Sequence[Tensor]) -> bool:
-    """Whether both give the same on random vectors, in COMPARED_ENTRIES entries or a little more."""
+    """Return whether both give the same on random vectors, in COMPARED_ENTRIES entries or a little more."""
     generator = torch.Generator(weights[0].device).manual_seed(0)
     compared = 0
     while compared < COMPARED_ENTRIES:

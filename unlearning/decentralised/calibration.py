@@ -50,7 +50,7 @@ class NoiseSettings:
 
 
 def published_sensitivity(constants: Constants, *, num_examples: int, num_deleted: int) -> Sensitivity:
-    """ΔF_c = 2ML²m_c²/(λ³n_c²), of the requester's own n_c and m_c."""
+    """Compute ΔF_c = 2ML²m_c²/(λ³n_c²), of the requester's own n_c and m_c."""
     lipschitz, convexity = constants.gradient_bound, constants.strong_convexity
     value = 2 * constants.hessian_lipschitz * lipschitz**2 * num_deleted**2
     value /= convexity**3 * num_examples**2
@@ -60,7 +60,7 @@ def published_sensitivity(constants: Constants, *, num_examples: int, num_delete
 
 
 def correction_bound(constants: Constants, *, num_examples: int, num_deleted: int) -> float:
-    """10 m L/(λ n): what a correction that takes out m of n examples can move a model by.
+    """Compute 10 m L/(λ n): what a correction that takes out m of n examples can move a model by.
 
     ‖w x^Δ‖ = ‖Ĥ⁻¹ Σ_U ∇ℓ‖/(n−m) ≤ m L/(λ (n−m)) for samples, classes and clients alike. Examples that others delete
     shrink n; with the 10 the bound holds while a tenth of the n examples is left, and all peers work with one n.
@@ -81,7 +81,7 @@ def noise_certificate(
     uses_own_curvature: bool,
     unmet: tuple[str, ...],
 ) -> NoiseCertificate:
-    """σ for one deletion, and the assumptions that do not hold, those of the federation among them.
+    """Compute σ for one deletion, and the assumptions that do not hold, those of the federation among them.
 
     requester: n_c and m_c. federation: n and m. unmet: what the task lacks (`unmet_assumptions`).
 
@@ -119,7 +119,7 @@ def perturbed(
     *,
     as_published: bool = False,
 ) -> Correction:
-    """The correction with noise: σ/w on x^Δ, so that the models carry σ; as published σ on x^Δ.
+    """Return the correction with noise: σ/w on x^Δ, so that the models carry σ; as published σ on x^Δ.
 
     Raises:
         ConfigurationError: σ is negative or not finite.

@@ -91,7 +91,7 @@ def sample_correction(
     counts: FederationCounts,
     shared: Vector | None = None,
 ) -> Correction:
-    """What takes `forgotten` out, computed at their peer, which keeps `retained`.
+    """Return what takes `forgotten` out, computed at their peer, which keeps `retained`.
 
     shared: the curvature over all peers' retained examples (`mean_curvature`); None for the peer's own.
 
@@ -133,7 +133,7 @@ def client_correction(
     counts: FederationCounts,
     shared: Vector,
 ) -> Correction:
-    """What takes a whole client out, computed at that client from the others' mean curvature `shared`.
+    """Return what takes a whole client out, computed at that client from the others' mean curvature `shared`.
 
     Raises:
         DataError: the client has no example.
@@ -151,7 +151,8 @@ def client_correction(
 def local_curvature(
     task: Task, parameters: Vector, examples: Examples, settings: CorrectionSettings
 ) -> Vector:
-    """A peer's curvature as others can use it, float64, without L2 and damping: (d²,) by rows, or (d,) diagonal.
+    """Return a peer's curvature as others can use it, float64, without L2 and damping: (d²,) by rows, or
+    (d,) diagonal.
 
     Raises:
         DataError: there is no example.
@@ -172,7 +173,8 @@ def local_curvature(
 
 
 def mean_curvature(parts: Mapping[str, tuple[int, Vector]], *, as_published: bool = False) -> Vector:
-    """The mean of peers' curvatures, given with their numbers of examples; weighted by these unless published.
+    """Return the mean of peers' curvatures, given with their numbers of examples; weighted by these unless
+    published.
 
     Raises:
         NumericalError: there is none, or they differ in length.
@@ -194,7 +196,7 @@ def mean_curvature(parts: Mapping[str, tuple[int, Vector]], *, as_published: boo
 def _solved(
     right: Vector, basis: Vector, settings: CorrectionSettings, weight: float, parameters: Vector
 ) -> Correction:
-    """(Ĥ + (μ+γ)I)⁻¹ `right` for Ĥ the diagonal or matrix `basis`."""
+    """Compute (Ĥ + (μ+γ)I)⁻¹ `right` for Ĥ the diagonal or matrix `basis`."""
     shift = settings.l2 + settings.damping
     if settings.curvature is PeerCurvature.FISHER_DIAGONAL:
         check_length(basis, right.size)

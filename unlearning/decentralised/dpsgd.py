@@ -37,7 +37,7 @@ class _StopAfter:
 
 
 def example_scale(num_examples: int, total: int, num_peers: int) -> float:
-    """N n_i/n, by which a peer's learning rate is scaled so that every example counts the same."""
+    """Compute N n_i/n, by which a peer's learning rate is scaled so that every example counts the same."""
     return num_peers * num_examples / total
 
 
@@ -50,7 +50,7 @@ def local_move(
     num_steps: int = 0,
     scale: float = 1.0,
 ) -> Vector:
-    """Where local training leads from `parameters` (d,), as a difference (d,): −γ∇F for one step.
+    """Return where local training leads from `parameters` (d,), as a difference (d,): −γ∇F for one step.
 
     num_steps: of SGD; 0 for `settings.epochs` epochs. scale: of the learning rate.
 
@@ -64,7 +64,7 @@ def local_move(
 
 
 def mixed(own: str, row: Mapping[str, float], models: Mapping[str, Vector]) -> Vector:
-    """Σ_j Q_ij x_j (d,), summed in float64 in the order of ids.
+    """Compute Σ_j Q_ij x_j (d,), summed in float64 in the order of ids.
 
     The weight of a neighbour whose model is missing goes to the peer's own model: two peers that miss each other
     keep Q symmetric and doubly stochastic.

@@ -35,13 +35,13 @@ class Graph:
             raise ConfigurationError(problems)
 
     def neighbours(self, node: str) -> tuple[str, ...]:
-        """The peers that `node` has an edge to, sorted; none where it is not in the graph."""
+        """Return the peers that `node` has an edge to, sorted; none where it is not in the graph."""
         return tuple(
             sorted({other for edge in self.edges if node in edge for other in edge if other != node})
         )
 
     def degree(self, node: str) -> int:
-        """How many neighbours `node` has."""
+        """Return how many neighbours `node` has."""
         return len(self.neighbours(node))
 
     @property
@@ -50,7 +50,7 @@ class Graph:
         return len(self.components()) <= 1
 
     def components(self) -> list[tuple[str, ...]]:
-        """The connected parts, each sorted, in the order of their smallest ids."""
+        """Return the connected parts, each sorted, in the order of their smallest ids."""
         near: dict[str, set[str]] = {node: set() for node in self.nodes}
         for one, other in self.edges:
             near[one].add(other)
@@ -70,13 +70,13 @@ class Graph:
         return parts
 
     def joined_by(self, node: str, neighbours: Iterable[str]) -> "Graph":
-        """The graph with `node` and its edges; neighbours that are not in the graph are left out."""
+        """Return the graph with `node` and its edges; neighbours that are not in the graph are left out."""
         nodes = {*self.nodes, node}
         edges = {_edge(node, other) for other in neighbours if other in nodes and other != node}
         return Graph(tuple(sorted(nodes)), self.edges | edges)
 
     def without(self, node: str) -> "Graph":
-        """The graph that `node` has left, kept in one piece.
+        """Return the graph that `node` has left, kept in one piece.
 
         Where the rest falls apart, the smallest ids of its parts are joined in a row. Every peer that knows the
         same members computes the same graph.
@@ -94,19 +94,19 @@ class Graph:
 
 
 def ring(nodes: Iterable[str]) -> Graph:
-    """Each peer beside the next one in the order of ids, the last beside the first."""
+    """Return each peer beside the next one in the order of ids, the last beside the first."""
     order = sorted(nodes)
     return from_edges(order, [(one, order[(at + 1) % len(order)]) for at, one in enumerate(order)])
 
 
 def complete(nodes: Iterable[str]) -> Graph:
-    """Every peer beside every other one."""
+    """Return every peer beside every other one."""
     order = sorted(nodes)
     return from_edges(order, [(one, other) for at, one in enumerate(order) for other in order[at + 1 :]])
 
 
 def erdos_renyi(nodes: Iterable[str], probability: float, generator: np.random.Generator) -> Graph:
-    """Each pair of peers is an edge with this probability; drawn again until the graph is connected.
+    """Return each pair of peers is an edge with this probability; drawn again until the graph is connected.
 
     Raises:
         ConfigurationError: the probability is not between 0 and 1, or no connected graph was drawn.
@@ -130,7 +130,8 @@ def erdos_renyi(nodes: Iterable[str], probability: float, generator: np.random.G
 
 
 def from_edges(nodes: Iterable[str], edges: Iterable[Sequence[str]]) -> Graph:
-    """The graph with these edges, given in any order and direction; an edge of a peer to itself is dropped.
+    """Return the graph with these edges, given in any order and direction; an edge of a peer to itself is
+    dropped.
 
     Raises:
         ConfigurationError: an edge names an unknown peer; lists all.

@@ -27,7 +27,8 @@ class MixingReport:
     rho: float
 
     def rounds_to(self, disagreement: float) -> int:
-        """The fewest rounds k after which mixing alone leaves at most this share of a disagreement: √ρ^k.
+        """Return the fewest rounds k after which mixing alone leaves at most this share of a disagreement:
+        √ρ^k.
 
         Raises:
             NumericalError: the share is not between 0 and 1.
@@ -39,7 +40,7 @@ class MixingReport:
         return 1 if self.rho == 0 else max(1, math.ceil(2 * math.log(disagreement) / math.log(self.rho)))
 
     def describe(self) -> str:
-        """One sentence for a log."""
+        """Return one sentence for a log."""
         return (
             f"{self.num_peers} peers, rho = {self.rho:.4f}: mixing alone brings a disagreement to 1 % in "
             f"{self.rounds_to(0.01)} rounds."
@@ -47,7 +48,8 @@ class MixingReport:
 
 
 def mixing_row(graph: Graph, node: str) -> dict[str, float]:
-    """Row `node` of Q, its own share included: Q_ij = 1/(1 + max(d_i, d_j)) for neighbours, the rest is its own.
+    """Return row `node` of Q, its own share included: Q_ij = 1/(1 + max(d_i, d_j)) for neighbours, the rest
+    is its own.
 
     Needs the degrees of the neighbours only, so each peer computes its own row. A peer outside the graph
     keeps its model: {node: 1}.
@@ -58,7 +60,7 @@ def mixing_row(graph: Graph, node: str) -> dict[str, float]:
 
 
 def metropolis_weights(graph: Graph) -> NDArray[np.float64]:
-    """Q, shape (N, N), in the order of `graph.nodes`."""
+    """Compute Q, shape (N, N), in the order of `graph.nodes`."""
     place = {node: index for index, node in enumerate(graph.nodes)}
     weights = np.zeros((len(place), len(place)))
     for node, index in place.items():
@@ -68,7 +70,7 @@ def metropolis_weights(graph: Graph) -> NDArray[np.float64]:
 
 
 def check_mixing(weights: NDArray[np.float64]) -> MixingReport:
-    """ρ of `weights` (N, N), after checking what the method assumes of them.
+    """Compute ρ of `weights` (N, N), after checking what the method assumes of them.
 
     Raises:
         NumericalError: they are not symmetric or not doubly stochastic, or ρ is not below 1: the graph is not

@@ -23,7 +23,7 @@ Models = NDArray[np.floating]
 
 
 def influence_after(influence: Models, weights: NDArray[np.float64], target: int, move: Models) -> Models:
-    """A_{t+1} (N, d) from A_t, Q (N, N) of this round and the target's move (d,).
+    """Compute A_{t+1} (N, d) from A_t, Q (N, N) of this round and the target's move (d,).
 
     Raises:
         NumericalError: shapes do not fit, or there is no such peer.
@@ -42,7 +42,7 @@ def influence_after(influence: Models, weights: NDArray[np.float64], target: int
 def without_influence(
     models: Models, influence: Models, *, sigma: float, generator: np.random.Generator
 ) -> Models:
-    """X − A + N(0, σ²), shape (N, d). The target's own row is of no use afterwards."""
+    """Compute X − A + N(0, σ²), shape (N, d). The target's own row is of no use afterwards."""
     noise = sigma * generator.standard_normal(models.shape) if sigma else 0.0
     unlearned: Models = (models - influence + noise).astype(models.dtype)
     return unlearned

@@ -96,11 +96,11 @@ class CgState:
         return len(self.curvatures)
 
     def arrays(self) -> dict[str, Vector]:
-        """The vectors, for a checkpoint."""
+        """Return the vectors, for a checkpoint."""
         return {"right_hand_side": self.right_hand_side, "x": self.x, "r": self.r, "p": self.p}
 
     def values(self) -> dict[str, Any]:
-        """Everything else, as JSON can hold it."""
+        """Return everything else, as JSON can hold it."""
         return {
             "settings": asdict(self.settings),
             "awaits": self.awaits.value,
@@ -115,7 +115,7 @@ class CgState:
 
     @classmethod
     def restored(cls, arrays: Mapping[str, Vector], values: Mapping[str, Any]) -> "CgState":
-        """The state that `arrays()` and `values()` were taken of.
+        """Return the state that `arrays()` and `values()` were taken of.
 
         Raises:
             CheckpointError: something is missing or of another kind.
@@ -143,7 +143,7 @@ class CgState:
 
 
 def cg_begin(right_hand_side: Vector, settings: CgSettings, start: Vector | None = None) -> CgState:
-    """The state before the first product; with a `start`, its residual costs a product of its own."""
+    """Return the state before the first product; with a `start`, its residual costs a product of its own."""
     b = np.array(right_hand_side)
     x = np.zeros_like(b) if start is None else np.array(start, dtype=b.dtype)
     _check_size("start", x, b)
@@ -156,7 +156,7 @@ def cg_begin(right_hand_side: Vector, settings: CgSettings, start: Vector | None
 
 
 def cg_direction(state: CgState) -> Vector:
-    """The vector (d,) that what the state awaits is to be applied to.
+    """Return the vector (d,) that what the state awaits is to be applied to.
 
     Raises:
         NumericalError: the solve has ended.
@@ -173,7 +173,7 @@ def cg_direction(state: CgState) -> Vector:
 
 
 def cg_advance(state: CgState, product: Vector) -> CgState:
-    """The state after A times `cg_direction(state)` has come, shape (d,).
+    """Return the state after A times `cg_direction(state)` has come, shape (d,).
 
     Raises:
         NumericalError: no product is awaited, or its size is not that of the right-hand side.
@@ -190,7 +190,7 @@ def cg_advance(state: CgState, product: Vector) -> CgState:
 
 
 def cg_precondition(state: CgState, preconditioned: Vector) -> CgState:
-    """The state after z = M⁻¹ r has come, shape (d,): its next direction is known.
+    """Return the state after z = M⁻¹ r has come, shape (d,): its next direction is known.
 
     Raises:
         NumericalError: none is awaited, or its size is not that of the right-hand side.
@@ -223,7 +223,7 @@ def cg_restart(state: CgState, right_hand_side: Vector | None = None) -> CgState
 
 
 def cg_solution(state: CgState) -> Solution:
-    """The state's iterate as a solution; one that has not ended counts as out of iterations."""
+    """Return the state's iterate as a solution; one that has not ended counts as out of iterations."""
     return Solution(
         value=state.x,
         outcome=state.outcome or Outcome.MAX_ITERATIONS,
@@ -236,7 +236,7 @@ def cg_solution(state: CgState) -> Solution:
 
 
 def _step(state: CgState, product: Vector) -> CgState:
-    """Along p by α, or the end where A is not positive definite along p."""
+    """Return along p by α, or the end where A is not positive definite along p."""
     p_p, p_ap = dot(state.p, state.p), dot(state.p, product)
     curvature = p_ap / p_p
     rounding = float(np.finfo(state.p.dtype).eps) * max(map(abs, (curvature, *state.curvatures)))
@@ -301,7 +301,7 @@ def _ended(state: CgState, outcome: Outcome) -> CgState:
 
 
 def _to_boundary(x: Vector, p: Vector, radius: float) -> float:
-    """The τ ≥ 0 with ‖x + τ p‖ = radius."""
+    """Return the τ ≥ 0 with ‖x + τ p‖ = radius."""
     x_x, x_p, p_p = dot(x, x), dot(x, p), dot(p, p)
     inside = max(0.0, radius**2 - x_x)
     # the root in the form that loses no digits when xᵀp > 0

@@ -13,7 +13,7 @@ MAX_DIMENSION = 5_000
 
 
 def dense_matrix(product: Product, dimension: int) -> NDArray[np.float64]:
-    """The matrix (d, d) by d products with unit vectors, its two triangles averaged.
+    """Return the matrix (d, d) by d products with unit vectors, its two triangles averaged.
 
     Raises:
         NumericalError: the dimension is above `MAX_DIMENSION`.
@@ -64,7 +64,7 @@ def direct_solve(product: Product, right_hand_side: Vector) -> Solution:
 def _solved(
     matrix: NDArray[np.float64], b: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], Outcome, tuple[float, ...]]:
-    """The value, the outcome and, where they had to be computed, the eigenvalues."""
+    """Return the value, the outcome and, where they had to be computed, the eigenvalues."""
     try:
         factor = scipy.linalg.cho_factor(matrix, lower=True)
     except np.linalg.LinAlgError:

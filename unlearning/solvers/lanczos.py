@@ -30,7 +30,7 @@ class Extremes(NamedTuple):
 def lanczos_extremes(
     product: Product, dimension: int, *, steps: int = 20, generator: np.random.Generator
 ) -> Extremes:
-    """The ends of the spectrum of A from at most `steps` products, started at a random vector.
+    """Return the ends of the spectrum of A from at most `steps` products, started at a random vector.
 
     20 steps find an isolated smallest eigenvalue to about three digits, the end of a cluster later. Holds
     `steps` vectors (d,) in float64. Exact, up to rounding, from `dimension` steps on.

@@ -79,7 +79,7 @@ class Solution:
 
 
 def dot(left: Vector, right: Vector) -> float:
-    """⟨left, right⟩ in float64, without a float64 copy of the whole vectors."""
+    """Compute ⟨left, right⟩ in float64, without a float64 copy of the whole vectors."""
     if left.dtype == right.dtype == np.float64:
         return float(np.dot(left, right))
     chunks = (slice(start, start + _CHUNK) for start in range(0, left.size, _CHUNK))
@@ -87,5 +87,5 @@ def dot(left: Vector, right: Vector) -> float:
 
 
 def norm(vector: Vector) -> float:
-    """‖vector‖ in float64."""
+    """Compute ‖vector‖ in float64."""
     return float(np.sqrt(dot(vector, vector)))

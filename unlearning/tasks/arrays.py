@@ -49,7 +49,7 @@ class Scaling:
     std: Sequence[float] = ()
 
     def apply(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Bytes (n, channels, height, width) as standardised floats of the same shape."""
+        """Return bytes (n, channels, height, width) as standardised floats of the same shape."""
         scaled = pixels.astype(np.float32) / np.float32(255)
         if self.mean:
             scaled -= np.asarray(self.mean, np.float32).reshape(-1, 1, 1)
@@ -58,12 +58,12 @@ class Scaling:
 
 
 def index_ids(count: int, prefix: str = "") -> NDArray[np.str_]:
-    """The ids "0", "1", ... with a prefix: an example's position in the original set."""
+    """Return the ids "0", "1", ... with a prefix: an example's position in the original set."""
     return np.asarray([f"{prefix}{index}" for index in range(count)], dtype=np.str_)
 
 
 def examples(arrays: Arrays, which: NDArray[np.intp], scaling: Scaling) -> Examples:
-    """The examples at the positions `which`, as tensors that share no memory with `arrays`."""
+    """Return the examples at the positions `which`, as tensors that share no memory with `arrays`."""
     inputs = arrays.inputs[which]
     if inputs.dtype == np.uint8:
         inputs = scaling.apply(inputs)
@@ -76,7 +76,7 @@ def examples(arrays: Arrays, which: NDArray[np.intp], scaling: Scaling) -> Examp
 
 
 def read_archive(path: Path, keys: Collection[str], layout: str) -> dict[str, NDArray[Any]]:
-    """The arrays that a `.npz` file holds under `keys`; those that it lacks are left out.
+    """Return the arrays that a `.npz` file holds under `keys`; those that it lacks are left out.
 
     `layout` is a sentence for the message that says what the file should hold.
 

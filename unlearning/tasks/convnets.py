@@ -13,13 +13,13 @@ class _PoolWhileLarge(nn.Module):
         self.pool = nn.MaxPool2d(2)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(n, channels, height, width) to half the height and width."""
+        """Compute (n, channels, height, width) to half the height and width."""
         pooled: Tensor = self.pool(images) if min(images.shape[-2:]) > 8 else images
         return pooled
 
 
 def cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Three 3x3 convolutions, mean-pooling to 4x4, one hidden layer: 188,234 parameters on 1x28x28.
+    """Build three 3x3 convolutions, mean-pooling to 4x4, one hidden layer: 188,234 parameters on 1x28x28.
 
     The number of parameters does not depend on the height and width (10 classes; 188,810 with three
     channels), so digits, Fashion-MNIST and CIFAR-10 share one architecture.
@@ -42,7 +42,7 @@ def cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 def small_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Three normalised 3x3 convolutions and a linear head, for CIFAR-10 on a CPU: 94,762 parameters.
+    """Build three normalised 3x3 convolutions and a linear head, for CIFAR-10 on a CPU: 94,762 parameters.
 
     GroupNorm instead of BatchNorm: batch statistics differ between clients and cannot be unlearnt by
     negating an update.
@@ -61,7 +61,7 @@ def small_cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 def lenet(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """LeNet-5 with ReLU and max-pooling: 61,706 parameters on 1x28x28 and 10 classes.
+    """Build LeNet-5 with ReLU and max-pooling: 61,706 parameters on 1x28x28 and 10 classes.
 
     Source: LeCun, Bottou, Bengio, Haffner, Gradient-Based Learning Applied to Document Recognition.
     """

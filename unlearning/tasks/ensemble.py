@@ -44,7 +44,7 @@ class Ensemble(nn.Module):
         self._vote = vote
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Log-probabilities of the shape of one model's logits."""
+        """Return log-probabilities of the shape of one model's logits."""
         logs = torch.stack([torch.log_softmax(model(inputs), dim=1) for model in self.shards])
         # Before the first round nobody votes; then all do.
         votes = self.votes if bool(self.votes.any()) else torch.ones_like(self.votes)
@@ -59,7 +59,7 @@ class Ensemble(nn.Module):
 
 
 def sharded(task: Task, num_shards: int, vote: Vote = "majority") -> Task:
-    """The task of an ensemble of `num_shards` models of `task`, which `Task.shard` of it is."""
+    """Return the task of an ensemble of `num_shards` models of `task`, which `Task.shard` of it is."""
     builder = partial(Ensemble, task.build_model, num_shards, vote)
     load = partial(_load_all, task.load_pretrained) if task.load_pretrained else None
     return replace(
@@ -72,13 +72,13 @@ def sharded(task: Task, num_shards: int, vote: Vote = "majority") -> Task:
 
 
 def _load_all(load_pretrained: Callable[[nn.Module], None], model: nn.Module) -> None:
-    """Every shard starts from the same pre-trained weights, each with a head of its own."""
+    """Start every shard from the same pre-trained weights, each with a head of its own."""
     assert isinstance(model, Ensemble), "made by `sharded`"
     for member in model.shards:
         load_pretrained(member)
 
 
 def part(vector: Vector, shard: int, num_shards: int) -> slice:
-    """Where shard `shard` of an ensemble's flat vector lies."""
+    """Return where shard `shard` of an ensemble's flat vector lies."""
     size = (vector.size - num_shards) // num_shards
     return slice(num_shards + shard * size, num_shards + (shard + 1) * size)

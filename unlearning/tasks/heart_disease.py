@@ -46,7 +46,7 @@ Patient: TypeAlias = dict[str, float]
 
 
 def read_hospitals(directory: Path) -> Arrays:
-    """All four hospitals; `sites` are their positions in `HOSPITALS`.
+    """Return all four hospitals; `sites` are their positions in `HOSPITALS`.
 
     Raises:
         DataError: a file is missing or malformed.
@@ -64,7 +64,7 @@ def read_hospitals(directory: Path) -> Arrays:
 
 
 def read_own_hospital(directory: Path) -> Arrays:
-    """The one `.data` file in a hospital's own directory.
+    """Return the one `.data` file in a hospital's own directory.
 
     Raises:
         DataError: there is none or more than one, or it is malformed.
@@ -79,7 +79,7 @@ def read_own_hospital(directory: Path) -> Arrays:
 
 
 def read_hospital(path: Path, site: int) -> Arrays:
-    """One hospital's patients, all of the given site.
+    """Return one hospital's patients, all of the given site.
 
     Raises:
         DataError: the file is missing or malformed; names the line and the column.
@@ -105,7 +105,7 @@ def read_hospital(path: Path, site: int) -> Arrays:
 
 
 def _patient(row: list[str], where: str) -> Patient:
-    """The values of a row by column, NaN where missing."""
+    """Return the values of a row by column, NaN where missing."""
     if len(row) != len(COLUMNS):
         raise DataError(
             f"{where}: there must be {len(COLUMNS)} columns ({', '.join(COLUMNS)}), got {len(row)}."

@@ -22,7 +22,7 @@ NUCLEI_SITES = 6
 
 
 def _digits_of_scikit_learn() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Pixels (1797, 64) in 0..16 and labels (1797,), read from the package's own file.
+    """Return pixels (1797, 64) in 0..16 and labels (1797,), read from the package's own file.
 
     `load_digits` reads the same file, but importing it takes a second, in the process of every message.
     """
@@ -38,7 +38,7 @@ def _digits_of_scikit_learn() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 @lru_cache(maxsize=1)
 def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
-    """All inputs and labels of scikit-learn's digits, and which examples are the test set."""
+    """Return all inputs and labels of scikit-learn's digits, and which examples are the test set."""
     pixels, labels = _digits_of_scikit_learn()
     random = np.random.RandomState(0)
     is_test = np.zeros(len(labels), dtype=np.bool_)
@@ -49,7 +49,7 @@ def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]
 
 
 def read_digits(train: bool) -> Arrays:
-    """Four fifths (train) or one fifth of the digits in each class, values 0..1, always the same."""
+    """Return four fifths (train) or one fifth of the digits in each class, values 0..1, always the same."""
     inputs, labels, is_test = _digits()
     chosen = ~is_test if train else is_test
     return Arrays(inputs=inputs[chosen], targets=labels[chosen], ids=index_ids(len(labels))[chosen])
@@ -57,7 +57,7 @@ def read_digits(train: bool) -> Arrays:
 
 @lru_cache(maxsize=4)
 def read_torchvision(class_name: str, directory: Path, train: bool) -> Arrays:
-    """One half of a torchvision data set: bytes (n, channels, height, width).
+    """Return one half of a torchvision data set: bytes (n, channels, height, width).
 
     Raises:
         DataError: the files are not there and may not be downloaded, or are damaged.
@@ -78,7 +78,8 @@ def read_torchvision(class_name: str, directory: Path, train: bool) -> Arrays:
 
 @lru_cache(maxsize=2)
 def read_cifar(class_name: str, directory: Path, train: bool) -> Arrays:
-    """One half of CIFAR10 or CIFAR100, from `cifar10.npz`, `cifar100.npz` where there is one, else through torchvision.
+    """Return one half of CIFAR10 or CIFAR100, from `cifar10.npz`, `cifar100.npz` where there is one, else
+    through torchvision.
 
     The keys are x_train, x_test (n, 32, 32, 3) uint8 and y_train, y_test.
 
@@ -107,7 +108,7 @@ def read_cifar(class_name: str, directory: Path, train: bool) -> Arrays:
 
 @lru_cache(maxsize=1)
 def read_nuclei(directory: Path) -> Arrays:
-    """Tiles of microscope pictures with nucleus masks, from `nuclei_128.npz`, of the sites 0 to 5.
+    """Return tiles of microscope pictures with nucleus masks, from `nuclei_128.npz`, of the sites 0 to 5.
 
     The keys are images (n, 128, 128, 3) uint8, masks (n, 128, 128) of 0 and 1, site, image_id. Site 6
     is a rest of several sources and is left out. Tiles of one picture are one group.
@@ -128,7 +129,7 @@ def read_nuclei(directory: Path) -> Arrays:
 
 
 def _pictures(pixels: NDArray[Any], labels: NDArray[Any], train: bool) -> Arrays:
-    """Grey (n, h, w) or coloured (n, h, w, channels) bytes, with the channels put first."""
+    """Return grey (n, h, w) or coloured (n, h, w, channels) bytes, with the channels put first."""
     inputs = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
     ids = index_ids(len(labels), "" if train else "test-")
     return Arrays(inputs=inputs, targets=labels, ids=ids)

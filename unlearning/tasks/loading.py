@@ -25,7 +25,7 @@ HELD_OUT_SHARE = 0.2
 
 
 def make_task(settings: TaskSettings) -> Task:
-    """The task that the settings name; no data is read.
+    """Return the task that the settings name; no data is read.
 
     Raises:
         ConfigurationError: settings are wrong; lists all.
@@ -64,7 +64,8 @@ def _task(settings: TaskSettings) -> Task:
 
 
 def load_site(settings: TaskSettings, partition: int, own_data_dir: Path | None = None) -> Site:
-    """The data of client number `partition`, or that in its own directory, which replaces any partition.
+    """Return the data of client number `partition`, or that in its own directory, which replaces any
+    partition.
 
     Its own directory holds `train.npz` and perhaps `test.npz` (see `npz`); for heart-disease one file
     `*.data`. Where neither the server nor the directory's layout has a test set (heart-disease, nuclei),
@@ -99,7 +100,7 @@ def load_site(settings: TaskSettings, partition: int, own_data_dir: Path | None 
 
 
 def load_server_test(settings: TaskSettings) -> Examples | None:
-    """The test set that the server itself has, or None.
+    """Return the test set that the server itself has, or None.
 
     For npz it is `test.npz` in the data directory, where there is one.
 
@@ -144,7 +145,7 @@ def _needed_directory(settings: TaskSettings, info: DatasetInfo | None) -> Path:
 
 
 def _shared(settings: TaskSettings) -> Arrays:
-    """The examples that the clients share."""
+    """Return the examples that the clients share."""
     info = DATASETS[settings.dataset]
     directory = _needed_directory(settings, info)
     return _read_own(settings, directory / TRAIN_FILE) if info is None else info.train(directory)
@@ -152,14 +153,14 @@ def _shared(settings: TaskSettings) -> Arrays:
 
 @lru_cache(maxsize=4)
 def _parts(settings: TaskSettings) -> list[Indices]:
-    """Each client's positions in the shared examples."""
+    """Return each client's positions in the shared examples."""
     arrays = _shared(settings)
     kept = partitions.subset(len(arrays), settings.max_examples, settings.seed)
     return [kept[part] for part in _partitioned(settings, arrays, kept)]
 
 
 def _partitioned(settings: TaskSettings, arrays: Arrays, kept: Indices) -> list[Indices]:
-    """The examples at `kept` dealt out, as positions in `kept`."""
+    """Return the examples at `kept` dealt out, as positions in `kept`."""
     match settings.partition:
         case "natural":
             assert arrays.sites is not None  # `problems` refuses natural for the others
@@ -178,7 +179,7 @@ def _partitioned(settings: TaskSettings, arrays: Arrays, kept: Indices) -> list[
 
 
 def _own(settings: TaskSettings, path: Path, *, optional: bool = False) -> Examples:
-    """All examples in a `.npz` file; none where it is optional and missing."""
+    """Return all examples in a `.npz` file; none where it is optional and missing."""
     shape = _input_shape(settings)
     if optional and not path.exists():
         target_shape = shape[1:] if _kind(settings) is Kind.SEGMENTATION else ()

@@ -15,19 +15,21 @@ DICE_SMOOTHING = 1.0
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross entropy in nats, a scalar."""
+    """Return mean cross entropy in nats, a scalar."""
     return functional.cross_entropy(logits, targets)
 
 
 def classification_measures(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cross entropy, whether the arg-max is right (0 or 1), probability of the true class: each (n,)."""
+    """Return cross entropy, whether the arg-max is right (0 or 1), probability of the true class: each
+    (n,).
+    """
     loss = functional.cross_entropy(logits, targets, reduction="none")
     correct = (logits.argmax(dim=1) == targets).to(logits.dtype)
     return loss, correct, torch.exp(-loss)
 
 
 def cross_entropy_and_dice(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean over examples of the pixels' mean cross entropy plus 1 − soft Dice, a scalar.
+    """Return mean over examples of the pixels' mean cross entropy plus 1 − soft Dice, a scalar.
 
     Soft Dice is taken for each example and foreground class (every class but 0) and averaged.
     Source: Milletari et al., V-Net, for the soft Dice loss; PUF's segmentation experiment for the sum.
@@ -36,7 +38,7 @@ def cross_entropy_and_dice(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def segmentation_measures(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss, Dice coefficient of the arg-max, mean probability of the true class: each (n,).
+    """Return loss, Dice coefficient of the arg-max, mean probability of the true class: each (n,).
 
     The Dice coefficient is averaged over the foreground classes; a class that neither the prediction
     nor the mask contains counts as 1, a perfect answer.
@@ -60,5 +62,5 @@ def _segmentation_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def _one_hot(targets: Tensor, logits: Tensor) -> Tensor:
-    """Targets (n, h, w) as 0 and 1 of shape (n, classes, h, w), in the dtype of the logits."""
+    """Return targets (n, h, w) as 0 and 1 of shape (n, classes, h, w), in the dtype of the logits."""
     return functional.one_hot(targets, logits.shape[1]).movedim(-1, 1).to(logits.dtype)

@@ -44,7 +44,7 @@ class MixTransformer(nn.Module):
         self.network = SegformerForImageClassification(config)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(n, channels, height, width) to logits (n, classes)."""
+        """Compute (n, channels, height, width) to logits (n, classes)."""
         if images.shape[2:] != (self._side, self._side):
             size = (self._side, self._side)
             images = nn.functional.interpolate(images, size=size, mode="bilinear", antialias=True)
@@ -53,7 +53,9 @@ class MixTransformer(nn.Module):
 
 
 def mit_b0(input_shape: tuple[int, ...], num_classes: int, image_side: int = IMAGE_SIDE) -> nn.Module:
-    """MiT-B0 with random weights: 3,345,092 parameters on colour pictures and 100 classes, 3.6M on ImageNet's 1,000."""
+    """Build MiT-B0 with random weights: 3,345,092 parameters on colour pictures and 100 classes, 3.6M on
+    ImageNet's 1,000.
+    """
     return MixTransformer(input_shape, num_classes, image_side)
 
 
@@ -90,7 +92,7 @@ def load_pretrained(source: str, model: nn.Module) -> None:
 
 
 def _register_attention() -> None:
-    """Attention written out in the model's own precision.
+    """Register attention written out in the model's own precision.
 
     The fused kernels have no second derivative, and the library's eager one takes the softmax in float32.
     """
@@ -108,6 +110,6 @@ def _attention(
     scaling: float,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """(n, heads, t, width) each to (n, t, heads, width), with the weights."""
+    """Compute (n, heads, t, width) each to (n, t, heads, width), with the weights."""
     weights = torch.softmax(query @ key.transpose(2, 3) * scaling, dim=-1)
     return (weights @ value).transpose(1, 2).contiguous(), weights

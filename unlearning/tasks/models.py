@@ -65,12 +65,12 @@ class ModelInfo:
 
 
 def logistic(input_shape: Shape, num_classes: int) -> nn.Module:
-    """Multinomial logistic regression: one linear layer; its loss is convex."""
+    """Build multinomial logistic regression: one linear layer; its loss is convex."""
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), num_classes))
 
 
 def mlp(input_shape: Shape, num_classes: int) -> nn.Module:
-    """Two hidden layers of 200 ReLU units.
+    """Return two hidden layers of 200 ReLU units.
 
     Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized
     Data, the "2NN": 199,210 parameters on 28x28 and 10 classes.
@@ -104,19 +104,19 @@ MODELS: Mapping[str, ModelInfo] = {
 
 
 def is_import_string(name: str) -> bool:
-    """Whether `name` looks like `package.module:factory`, a model of the user's own."""
+    """Return whether `name` looks like `package.module:factory`, a model of the user's own."""
     module, colon, factory = name.partition(":")
     return bool(colon) and factory.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
 def is_installed(name: str) -> bool:
-    """Whether the built-in model `name` has the package that it needs."""
+    """Return whether the built-in model `name` has the package that it needs."""
     package = MODELS[name].package
     return not package or importlib.util.find_spec(package) is not None
 
 
 def unfit_input(name: str, input_shape: Shape) -> str | None:
-    """Why the built-in model `name` cannot take this input, or None where it can."""
+    """Return why the built-in model `name` cannot take this input, or None where it can."""
     info = MODELS[name]
     if not info.images_only:
         return None
@@ -136,7 +136,7 @@ def unfit_input(name: str, input_shape: Shape) -> str | None:
 def model_builder(
     name: str, input_shape: Shape, num_classes: int, image_side: int = 0
 ) -> tuple[Callable[[], nn.Module], Kind]:
-    """A function that builds the untrained model `name`, and the model's kind.
+    """Return a function that builds the untrained model `name`, and the model's kind.
 
     A model of the user's own is built and run once, on zeros, to learn its kind.
 
@@ -154,7 +154,7 @@ def model_builder(
 
 
 def imported_factory(name: str) -> Factory:
-    """The factory that an import string names.
+    """Return the factory that an import string names.
 
     Raises:
         ConfigurationError: it is no import string, or it leads to nothing callable.
@@ -179,7 +179,7 @@ def imported_factory(name: str) -> Factory:
 
 
 def unknown_model(name: str) -> str:
-    """The sentence that says there is no such model, and which there are."""
+    """Return the sentence that says there is no such model, and which there are."""
     return (
         f"Unknown model {name!r}. The models are: {', '.join(MODELS)}; or your own as package.module:factory."
     )

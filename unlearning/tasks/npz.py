@@ -31,7 +31,7 @@ LAYOUT = (
 
 
 def read_npz(path: Path, input_shape: Shape, num_classes: int, kind: Kind) -> Arrays:
-    """The examples in `path`, checked.
+    """Return the examples in `path`, checked.
 
     Raises:
         DataError: the file is missing or unreadable, or a key is missing or malformed; names the key.

@@ -22,14 +22,16 @@ PARTITIONS = ("iid", "dirichlet", "natural")
 
 
 def subset(num_examples: int, most: int, seed: int) -> Indices:
-    """At most `most` of the positions 0 to `num_examples` - 1, at random, sorted; all if `most` is 0."""
+    """Compute At most `most` of the positions 0 to `num_examples` - 1, at random, sorted; all if `most` is
+    0.
+    """
     if most == 0 or most >= num_examples:
         return np.arange(num_examples)
     return np.sort(np.random.RandomState(seed).choice(num_examples, size=most, replace=False))
 
 
 def iid(num_examples: int, num_clients: int, seed: int) -> list[Indices]:
-    """A random split into parts whose sizes differ by at most one.
+    """Return a random split into parts whose sizes differ by at most one.
 
     Raises:
         DataError: there are fewer examples than clients.
@@ -40,7 +42,7 @@ def iid(num_examples: int, num_clients: int, seed: int) -> list[Indices]:
 
 
 def iid_groups(groups: NDArray[Any], num_clients: int, seed: int) -> list[Indices]:
-    """A random split in which examples of one group, such as the tiles of one picture, stay together.
+    """Return a random split in which examples of one group, such as the tiles of one picture, stay together.
 
     Raises:
         DataError: there are fewer groups than clients.
@@ -73,7 +75,7 @@ def dirichlet(labels: NDArray[Any], num_clients: int, alpha: float, seed: int) -
 
 
 def natural(sites: NDArray[Any], num_clients: int) -> list[Indices]:
-    """Client i owns the examples of site i; sites of num_clients or more take no part.
+    """Return client i owns the examples of site i; sites of num_clients or more take no part.
 
     Raises:
         DataError: a client's site has no example.
@@ -89,7 +91,7 @@ def natural(sites: NDArray[Any], num_clients: int) -> list[Indices]:
 
 
 def hold_out(groups: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
-    """Which examples a site keeps for testing, shape (n,): about `share` of its groups, whole groups.
+    """Return which examples a site keeps for testing, shape (n,): about `share` of its groups, whole groups.
 
     At least one group is held out and at least one is left; a site of one group holds out nothing.
     """
@@ -108,7 +110,7 @@ def _check_enough(num_examples: int, num_clients: int) -> None:
 
 
 def _shares(random: np.random.RandomState, num_clients: int, alpha: float) -> NDArray[np.float64]:
-    """One draw from Dirichlet(alpha, ..., alpha), shape (num_clients,), summing to 1."""
+    """Return one draw from Dirichlet(alpha, ..., alpha), shape (num_clients,), summing to 1."""
     gammas = random.standard_gamma(alpha, num_clients)
     if not gammas.sum():
         # Tiny alpha: every draw fell below the smallest float. The limit is one client with everything.
@@ -118,7 +120,7 @@ def _shares(random: np.random.RandomState, num_clients: int, alpha: float) -> ND
 
 
 def _without_empty(parts: Sequence[Indices]) -> list[Indices]:
-    """The same parts, where each empty one got an example of the largest one of that moment."""
+    """Return the same parts, where each empty one got an example of the largest one of that moment."""
     filled = list(parts)
     for client, part in enumerate(parts):
         if not len(part):

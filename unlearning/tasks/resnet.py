@@ -35,13 +35,13 @@ class BasicBlock(nn.Module):
         self.activation = nn.ReLU()
 
     def forward(self, images: Tensor) -> Tensor:
-        """(n, channels, h, w) to (n, width, h/stride, w/stride)."""
+        """Compute (n, channels, h, w) to (n, width, h/stride, w/stride)."""
         output: Tensor = self.activation(self.residual(images) + self.shortcut(images))
         return output
 
 
 def resnet18(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """11,173,962 parameters in 62 tensors for 3 channels and 10 classes."""
+    """Build 11,173,962 parameters in 62 tensors for 3 channels and 10 classes."""
     layers: list[nn.Module] = [_convolution(input_shape[0], 64, 3), _norm(64), nn.ReLU()]
     channels = 64
     for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):

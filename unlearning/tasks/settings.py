@@ -60,19 +60,19 @@ class TaskSettings:
 
 
 def problems(settings: TaskSettings) -> list[str]:
-    """Everything that is wrong with the settings, one sentence each; no data is read."""
+    """Return everything that is wrong with the settings, one sentence each; no data is read."""
     return [*_wrong_values(settings), *_wrong_dataset(settings), *_wrong_model(settings)]
 
 
 def parsed_shape(text: str) -> Shape | None:
-    """ "1x28x28" as (1, 28, 28); None where the text is no shape of numbers of 1 or more."""
+    """Return "1x28x28" as (1, 28, 28); None where the text is no shape of numbers of 1 or more."""
     if not re.fullmatch(r"[1-9][0-9]*(x[1-9][0-9]*)*", text):
         return None
     return tuple(int(side) for side in text.split("x"))
 
 
 def _wrong_values(settings: TaskSettings) -> Iterator[str]:
-    """What is wrong with single values."""
+    """Yield what is wrong with single values."""
     if settings.partition not in PARTITIONS:
         yield f"Unknown partition {settings.partition!r}. The partitions are: {', '.join(PARTITIONS)}."
     if not (math.isfinite(settings.alpha) and settings.alpha > 0):
@@ -92,7 +92,7 @@ def _wrong_values(settings: TaskSettings) -> Iterator[str]:
 
 
 def _wrong_dataset(settings: TaskSettings) -> Iterator[str]:
-    """What is wrong with the data set and the settings that must fit it."""
+    """Yield what is wrong with the data set and the settings that must fit it."""
     if settings.dataset not in DATASETS:
         yield f"Unknown dataset {settings.dataset!r}. The datasets are: {', '.join(DATASETS)}."
         return
@@ -147,7 +147,7 @@ def _wrong_user_dataset(settings: TaskSettings) -> Iterator[str]:
 
 
 def _wrong_model(settings: TaskSettings) -> Iterator[str]:
-    """What is wrong with the model, on its own and for this data set."""
+    """Yield what is wrong with the model, on its own and for this data set."""
     if settings.model not in MODELS:
         try:
             imported_factory(settings.model)
@@ -179,7 +179,7 @@ def _wrong_model(settings: TaskSettings) -> Iterator[str]:
 
 
 def _wrong_model_options(settings: TaskSettings, shape: Shape | None) -> Iterator[str]:
-    """What is wrong with the settings that only some models have."""
+    """Yield what is wrong with the settings that only some models have."""
     info = MODELS.get(settings.model)
     smallest = info.smallest_image_side if info is not None else 0
     if settings.image_side and not smallest:

@@ -41,14 +41,14 @@ class Examples:
         return len(self.ids)
 
     def select(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> "Examples":
-        """The examples at `which`, an array of positions or a mask."""
+        """Return the examples at `which`, an array of positions or a mask."""
         positions = np.flatnonzero(which) if which.dtype == np.bool_ else which
         index = torch.from_numpy(np.ascontiguousarray(positions, dtype=np.int64))
         return Examples(self.inputs[index], self.targets[index], self.ids[positions])
 
 
 def joined(first: Examples, second: Examples) -> Examples:
-    """The examples of both, in this order."""
+    """Return the examples of both, in this order."""
     return Examples(
         torch.cat([first.inputs, second.inputs]),
         torch.cat([first.targets, second.targets]),
@@ -57,7 +57,7 @@ def joined(first: Examples, second: Examples) -> Examples:
 
 
 def forgotten_mask(examples: Examples, forget: Forget) -> NDArray[np.bool_]:
-    """Which of `examples` `forget` speaks of, shape (n,).
+    """Return which of `examples` `forget` speaks of, shape (n,).
 
     A class is matched by the example's label; where targets are masks (segmentation), by none.
     """
@@ -72,7 +72,7 @@ def forgotten_mask(examples: Examples, forget: Forget) -> NDArray[np.bool_]:
 
 
 def unknown_ids(examples: Examples, sample_ids: Iterable[str]) -> list[str]:
-    """The ids among `sample_ids` that no example carries, sorted."""
+    """Return the ids among `sample_ids` that no example carries, sorted."""
     return sorted(set(sample_ids) - set(examples.ids.tolist()))
 
 

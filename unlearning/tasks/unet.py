@@ -27,7 +27,7 @@ class ResidualBlock(nn.Module):
         self.shortcut = nn.Conv2d(channels, width, 1, stride=stride)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(n, channels, h, w) to (n, width, h/stride, w/stride)."""
+        """Compute (n, channels, h, w) to (n, width, h/stride, w/stride)."""
         output: Tensor = self.residual(images) + self.shortcut(images)
         return output
 
@@ -49,7 +49,7 @@ class ResUNet(nn.Module):
         self.head = nn.Conv2d(fine, num_classes, 1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(n, channels, height, width) to logits (n, classes, height, width)."""
+        """Compute (n, channels, height, width) to logits (n, classes, height, width)."""
         fine = self.encoder_fine(self.stem(images))
         middle = self.encoder_middle(fine)
         coarse = self.bottom(middle)

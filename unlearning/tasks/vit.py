@@ -22,7 +22,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(n, t, width) to the same shape."""
+        """Compute (n, t, width) to the same shape."""
         n, t, width = tokens.shape
         head_width = width // self.num_heads
         split = self.query_key_value(tokens).reshape(n, t, 3, self.num_heads, head_width)
@@ -43,7 +43,7 @@ class Block(nn.Module):
         )
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(n, t, width) to the same shape."""
+        """Compute (n, t, width) to the same shape."""
         tokens = tokens + self.attention(tokens)
         output: Tensor = tokens + self.perceptron(tokens)
         return output
@@ -65,7 +65,7 @@ class ViT(nn.Module):
         self.head = nn.Linear(WIDTH, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(n, channels, height, width) to logits (n, classes)."""
+        """Compute (n, channels, height, width) to logits (n, classes)."""
         patches = self.patches(images).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.class_token.expand(len(images), -1, -1), patches], dim=1)
         encoded = self.norm(self.blocks(tokens + self.positions))
@@ -74,5 +74,5 @@ class ViT(nn.Module):
 
 
 def vit_lite(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Four blocks of width 128 on patches of 4x4 pixels, or 2x2 where a side is under 16 pixels."""
+    """Build four blocks of width 128 on patches of 4x4 pixels, or 2x2 where a side is under 16 pixels."""
     return ViT(input_shape, num_classes, patch=4 if min(input_shape[1:]) >= 16 else 2)

@@ -42,7 +42,7 @@ class AttackFigure:
     num_test: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; `from_json` is the inverse."""
+        """Return a JSON object; `from_json` is the inverse."""
         return {
             "called": _to_json(self.called),
             "balanced_accuracy": self.balanced_accuracy,
@@ -55,7 +55,7 @@ class AttackFigure:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "AttackFigure":
-        """The inverse of `to_json`."""
+        """Return the inverse of `to_json`."""
         return cls(
             called=_from_json(value["called"]),
             balanced_accuracy=value["balanced_accuracy"],
@@ -73,7 +73,7 @@ def compared(
     seed: int,
     figure: AttackFigure,
 ) -> AttackFigure:
-    """`figure` with AUC and true-positive rate, or as it was where no class is on both sides.
+    """Return `figure` with AUC and true-positive rate, or as it was where no class is on both sides.
 
     forgotten, test: scores, higher meaning "rather a member", and classes where there are any.
 
@@ -101,7 +101,9 @@ def compared(
 
 
 def class_weights(forgotten: Labels, test: Labels) -> Values:
-    """Weights of the test examples, of these classes (m,), with which they have the forgotten ones' mix (n,)."""
+    """Return weights of the test examples, of these classes (m,), with which they have the forgotten ones'
+    mix (n,).
+    """
     _, index = np.unique(np.concatenate([test, forgotten]), return_inverse=True)
     of_test, of_forgotten = np.split(index, [len(test)])
     wanted = np.bincount(of_forgotten, minlength=len(index))

@@ -33,7 +33,9 @@ _NEXT_TO = 1e-9  # an end of the interval is looked for so far from the AUC itse
 
 
 def auc_interval(members: Values, others: Values, weights: Values, *, level: float) -> tuple[float, float]:
-    """The interval (low, high) of the AUC of scores (n,) and (m,), the others weighted by (m,), none below 0."""
+    """Return the interval (low, high) of the AUC of scores (n,) and (m,), the others weighted by (m,), none
+    below 0.
+    """
     part = weights > 0
     others, weights = others[part], weights[part] / weights[part].sum()
     by_member = _beaten(members, others, weights)
@@ -51,7 +53,9 @@ def auc_interval(members: Values, others: Values, weights: Values, *, level: flo
 
 
 def _beaten(scores: Values, others: Values, weights: Values) -> Values:
-    """For each score (n,) the share of the others' weight (m,), 1 in all, that lies below it, a tie counting half."""
+    """Return for each score (n,) the share of the others' weight (m,), 1 in all, that lies below it, a tie
+    counting half.
+    """
     order = np.argsort(others, kind="stable")
     cumulated = np.concatenate([[0.0], np.cumsum(weights[order])])
     below = np.searchsorted(others[order], scores, side="left")

@@ -27,7 +27,8 @@ class Trigger:
 
 
 def stamped(inputs: Tensor, trigger: Trigger) -> Tensor:
-    """Images (n, channels, height, width) with the patch in the lower right corner; the given ones stay.
+    """Return images (n, channels, height, width) with the patch in the lower right corner; the given ones
+    stay.
 
     Raises:
         DataError: the inputs are no images, or the patch does not fit into them.
@@ -45,7 +46,7 @@ def stamped(inputs: Tensor, trigger: Trigger) -> Tensor:
 def poisoned(
     examples: Examples, trigger: Trigger, share: float, generator: np.random.Generator
 ) -> tuple[Examples, NDArray[np.bool_]]:
-    """The examples with a random `share` of them stamped and relabelled, and which ones (n,).
+    """Return the examples with a random `share` of them stamped and relabelled, and which ones (n,).
 
     The number is rounded; ids and order stay.
 
@@ -64,7 +65,7 @@ def poisoned(
 
 
 def triggered_test(examples: Examples, trigger: Trigger) -> Examples:
-    """The examples of all other classes, stamped, with their true labels.
+    """Return the examples of all other classes, stamped, with their true labels.
 
     Raises:
         DataError: no example is of another class, or see `stamped`.
@@ -80,7 +81,8 @@ def triggered_test(examples: Examples, trigger: Trigger) -> Examples:
 def attack_success_rate(
     predicted: NDArray[np.integer], labels: NDArray[np.integer], trigger_label: int
 ) -> float:
-    """The share, in [0, 1], of stamped examples of other classes that are classified as `trigger_label`.
+    """Return the share, in [0, 1], of stamped examples of other classes that are classified as
+    `trigger_label`.
 
     predicted, labels: the predicted and true classes (n,) of stamped examples; those whose true class is
     `trigger_label` are not counted.

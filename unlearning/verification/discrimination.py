@@ -37,12 +37,12 @@ class Estimate:
     high: float
 
     def to_json(self) -> dict[str, float]:
-        """A JSON object; `from_json` is the inverse."""
+        """Return a JSON object; `from_json` is the inverse."""
         return {"value": self.value, "low": self.low, "high": self.high}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Estimate":
-        """The inverse of `to_json`."""
+        """Return the inverse of `to_json`."""
         return cls(value["value"], value["low"], value["high"])
 
 
@@ -61,7 +61,8 @@ class Discrimination:
 
 
 def auc(members: Values, others: Values, weights: Values | None = None) -> float:
-    """P(member's score > other's) + ½ P(equal), from scores (n,) and (m,); others may be weighted, (m,).
+    """Return P(member's score > other's) + ½ P(equal), from scores (n,) and (m,); others may be weighted,
+    (m,).
 
     Raises:
         DataError: a side is empty, a score is not a number, or the weights do not fit.
@@ -71,7 +72,8 @@ def auc(members: Values, others: Values, weights: Values | None = None) -> float
 
 
 def tpr_at_fpr(members: Values, others: Values, fpr: float = LOW_FPR, weights: Values | None = None) -> float:
-    """The largest share of members that a threshold catches while it catches at most `fpr` of the others.
+    """Return the largest share of members that a threshold catches while it catches at most `fpr` of the
+    others.
 
     Raises:
         DataError: as for `auc`.
@@ -88,7 +90,8 @@ def discriminate(
     weights: Values | None = None,
     replicates: int = REPLICATES,
 ) -> Discrimination:
-    """AUC (with `auc_interval`) and true-positive rate at 1 % false positives (with the bootstrap's 95 % interval).
+    """Return AUC (with `auc_interval`) and true-positive rate at 1 % false positives (with the bootstrap's
+    95 % interval).
 
     For the bootstrap members and others are resampled each on their own, with replacement; the interval is that
     of the 2.5th to the 97.5th percentile, which for few examples is too short. Where every replicate gives the same
@@ -113,7 +116,7 @@ def discriminate(
 
 
 def _tpr(curve: "_Curve", seed: int, replicates: int) -> Estimate:
-    """The true-positive rate at 1 % false positives, with its bootstrap interval."""
+    """Return the true-positive rate at 1 % false positives, with its bootstrap interval."""
     count, size = len(curve.member_order), len(curve.other_order)
     drawn_members = _times_drawn(count, replicates, seed, 0)[:, curve.member_order]
     part = curve.other_weights[0] > 0  # an example of weight zero takes no part
@@ -132,7 +135,7 @@ def _tpr(curve: "_Curve", seed: int, replicates: int) -> Estimate:
 
 
 def share(called: NDArray[np.bool_]) -> Estimate:
-    """The share of True in (n,), with Wilson's 95 % interval.
+    """Return the share of True in (n,), with Wilson's 95 % interval.
 
     The bootstrap of a share is a binomial count and gives [0, 0] for none of n; Wilson's interval does not.
 
@@ -148,7 +151,9 @@ def share(called: NDArray[np.bool_]) -> Estimate:
 
 
 def effective_size(weights: Values) -> float:
-    """(Σw)² / Σw²: how many equally weighted examples say as much (Kish); 0 where all weights are 0."""
+    """Compute (Σw)² / Σw²: how many equally weighted examples say as much (Kish); 0 where all weights are
+    0.
+    """
     squares = float(np.sum(weights**2))
     return float(np.sum(weights)) ** 2 / squares if squares else 0.0
 
@@ -191,7 +196,7 @@ class _Curve:
         )
 
     def auc(self, member_weights: Values, other_weights: Values) -> Values:
-        """One value for each row of weights, (rows, n) and (rows, m)."""
+        """Return one value for each row of weights, (rows, n) and (rows, m)."""
         cumulated = _cumulated(other_weights)
         beaten = (cumulated[:, self.below] + cumulated[:, self.up_to]) / 2
         total: Values = np.einsum("rn,rn->r", member_weights, beaten)
@@ -199,7 +204,7 @@ class _Curve:
         return areas
 
     def tpr(self, member_weights: Values, other_weights: Values, fpr: float) -> Values:
-        """One value for each row of weights, (rows, n) and (rows, m)."""
+        """Return one value for each row of weights, (rows, n) and (rows, m)."""
         others, members = _cumulated(other_weights), _cumulated(member_weights)
         false_rates = 1 - others[:, self.others_end] / others[:, -1:]
         true_rates = 1 - members[:, self.members_end] / members[:, -1:]
@@ -216,7 +221,8 @@ def _cumulated(weights: Values) -> Values:
 
 @lru_cache(maxsize=8)
 def _times_drawn(size: int, replicates: int, seed: int, side: int) -> NDArray[np.uint16]:
-    """How often each of `size` examples is drawn when as many are drawn with replacement, (replicates, size).
+    """Return how often each of `size` examples is drawn when as many are drawn with replacement,
+    (replicates, size).
 
     Kept for the next attack on the same examples: drawing costs more than all the rest.
     """
@@ -229,7 +235,7 @@ def _times_drawn(size: int, replicates: int, seed: int, side: int) -> NDArray[np
 
 
 def _ranks(values: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The place of each value among the values."""
+    """Return the place of each value among the values."""
     return np.argsort(np.argsort(values))
 
 

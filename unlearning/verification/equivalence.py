@@ -21,7 +21,7 @@ FAITHFULNESS_FLOOR = 0.01
 
 
 def kl_divergence(retrained: Array, unlearned: Array) -> float:
-    """Mean over examples of KL(p_retrained ‖ p_unlearned), in nats, from logits (n, classes, ...).
+    """Return mean over examples of KL(p_retrained ‖ p_unlearned), in nats, from logits (n, classes, ...).
 
     Raises:
         DataError: the two differ in shape or are empty.
@@ -33,7 +33,7 @@ def kl_divergence(retrained: Array, unlearned: Array) -> float:
 
 
 def logit_mse(retrained: Array, unlearned: Array) -> float:
-    """Mean squared difference of logits.
+    """Return mean squared difference of logits.
 
     Raises:
         DataError: the two differ in shape or are empty.
@@ -43,7 +43,7 @@ def logit_mse(retrained: Array, unlearned: Array) -> float:
 
 
 def prediction_agreement(retrained: Array, unlearned: Array) -> float:
-    """Share of predictions (argmax over axis 1) that are the same.
+    """Return share of predictions (argmax over axis 1) that are the same.
 
     Raises:
         DataError: the two differ in shape or are empty.
@@ -53,7 +53,7 @@ def prediction_agreement(retrained: Array, unlearned: Array) -> float:
 
 
 def parameter_gap(retrained: Vector, unlearned: Vector) -> float:
-    """‖θ_u − θ_r‖ / ‖θ_r‖.
+    """Compute ‖θ_u − θ_r‖ / ‖θ_r‖.
 
     Raises:
         DataError: the lengths differ or θ_r is zero.
@@ -75,7 +75,7 @@ class Faithfulness:
 
 
 def causal_faithfulness(original: float, unlearned: float, retrained: float) -> Faithfulness:
-    """CF = 1 − |Acc_u − Acc_r| / |Acc_o − Acc_r| of accuracies in [0, 1]: 1 is what retraining gives.
+    """Compute CF = 1 − |Acc_u − Acc_r| / |Acc_o − Acc_r| of accuracies in [0, 1]: 1 is what retraining gives.
 
     The ratio is unstable where retraining hardly changes the accuracy: under one percentage point it is
     not given.
@@ -99,7 +99,8 @@ class Correlation:
 
 
 def loss_change_correlation(original: Array, unlearned: Array, retrained: Array) -> Correlation:
-    """How the loss changes of unlearning follow those of retraining; each array (n,) of forgotten examples.
+    """Return how the loss changes of unlearning follow those of retraining; each array (n,) of forgotten
+    examples.
 
     Raises:
         DataError: the shapes differ, there are fewer than 2 examples, or a change is the same everywhere.

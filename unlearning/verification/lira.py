@@ -95,7 +95,7 @@ class Gaussians:
     counts: Values
 
     def deviations(self, *, global_variance: bool) -> Values:
-        """Standard deviations (n,), one and the same for all examples if `global_variance`."""
+        """Return standard deviations (n,), one and the same for all examples if `global_variance`."""
         variances = self.variances
         if global_variance and len(variances):
             variances = np.full(len(variances), (variances * self.counts).sum() / self.counts.sum())
@@ -103,7 +103,8 @@ class Gaussians:
 
 
 def fit(shadows: Shadows) -> tuple[Gaussians, Gaussians]:
-    """What models look like that were trained on an example, and what those that were not: φ of each example.
+    """Return what models look like that were trained on an example, and what those that were not: φ of each
+    example.
 
     A side of an example with fewer than two shadow models has a count of 0 or 1, which the scores refuse.
     """
@@ -113,7 +114,7 @@ def fit(shadows: Shadows) -> tuple[Gaussians, Gaussians]:
 def online_scores(
     target: Values, inside: Gaussians, outside: Gaussians, *, global_variance: bool = False
 ) -> Values:
-    """The log likelihood ratio Λ of "trained on" for the attacked model's margins φ (n,).
+    """Return the log likelihood ratio Λ of "trained on" for the attacked model's margins φ (n,).
 
     Raises:
         DataError: the shapes do not fit, or an example lacks two shadows on a side.
@@ -138,7 +139,8 @@ def offline_scores(target: Values, outside: Gaussians, *, global_variance: bool 
 
 
 def lira_online(target: Values, shadows: Shadows, *, global_variance: bool = False) -> Values:
-    """The log likelihood ratio of "trained on" for the attacked model's margins φ (n,): higher, more so.
+    """Return the log likelihood ratio of "trained on" for the attacked model's margins φ (n,): higher, more
+    so.
 
     global_variance: one variance a side for all examples, better where shadows are few. It is that of the
         values about their own example's mean; the authors' code takes it about the mean of all examples,
@@ -163,7 +165,7 @@ def lira_offline(target: Values, shadows: Shadows, *, global_variance: bool = Fa
 
 
 def _side(values: Values, mask: Mask) -> Gaussians:
-    """The Gaussians of the masked values (s, n); where there is none, of mean and variance 0."""
+    """Return the Gaussians of the masked values (s, n); where there is none, of mean and variance 0."""
     counts = mask.sum(axis=0).astype(np.float64)
     divisors = np.maximum(counts, 1)
     means = np.where(mask, values, 0.0).sum(axis=0) / divisors

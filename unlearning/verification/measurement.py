@@ -60,7 +60,7 @@ class Measurement:
     not_measured: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; `from_json` is the inverse."""
+        """Return a JSON object; `from_json` is the inverse."""
         return {
             "stage": self.stage,
             "round": self.round,
@@ -74,7 +74,7 @@ class Measurement:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Measurement":
-        """The inverse of `to_json`."""
+        """Return the inverse of `to_json`."""
         return cls(
             stage=value["stage"],
             round=value["round"],
@@ -172,7 +172,7 @@ def _notes(name: str, observations: Observations) -> list[str]:
 
 
 def _shares(figures: Mapping[str, AttackFigure]) -> dict[str, float]:
-    """The two attacks' shares by name, and the confidence attack's power."""
+    """Return the two attacks' shares by name, and the confidence attack's power."""
     shares = {
         name: figure.called.value
         for name, figure in figures.items()

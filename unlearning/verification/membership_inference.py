@@ -32,7 +32,8 @@ class AttackResult:
 
 
 def yeom(forget_losses: Values, mean_training_loss: float) -> float:
-    """The share, in [0, 1], of the forgotten examples (n,) whose loss is at most the mean training loss.
+    """Return the share, in [0, 1], of the forgotten examples (n,) whose loss is at most the mean training
+    loss.
 
     Source: Yeom et al., Privacy Risk in Machine Learning (CSF 2018), Adversary 1; as used in PUF, §V.
 

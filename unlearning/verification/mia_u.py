@@ -37,7 +37,7 @@ class Construction(StrEnum):
 
 
 def construct(before: Values, after: Values, construction: Construction) -> Values:
-    """Features (n, k) of posteriors (n, classes): k = classes, 2·classes, or 1 for the distance.
+    """Return features (n, k) of posteriors (n, classes): k = classes, 2·classes, or 1 for the distance.
 
     Raises:
         DataError: the two differ in shape, are no matrices, or hold a number that is not finite.
@@ -81,7 +81,7 @@ def judged(
     seed: int,
     weights: Values | None = None,
 ) -> tuple[Judged, Judged]:
-    """What a classifier that learnt from one half of both says of the other half, of each side.
+    """Return what a classifier that learnt from one half of both says of the other half, of each side.
 
     deleted, never: posteriors before and after, (n, classes) each. The classifier is a random forest, one of
     the paper's four and one that unsorted posteriors do not confuse; both sides weigh alike in learning.
@@ -124,7 +124,7 @@ def mia_u(
     *,
     seed: int,
 ) -> Discrimination:
-    """How well the change of posteriors tells deleted examples from those that were never trained on.
+    """Return how well the change of posteriors tells deleted examples from those that were never trained on.
 
     deleted, never: posteriors before and after, (n, classes) each; one half of both, drawn by `seed`, is learnt
     from (`judged`), the other half is judged.
@@ -137,7 +137,7 @@ def mia_u(
 
 
 def distances(before: Values, after: Values) -> Values:
-    """‖p − q‖ (n,): the one construction that needs no classifier, so nothing is spent on learning.
+    """Compute ‖p − q‖ (n,): the one construction that needs no classifier, so nothing is spent on learning.
 
     Raises:
         DataError: as for `construct`.

@@ -102,7 +102,7 @@ class Observations:
         return self._mean(self.score_sum)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """The observations as named arrays, for transport; `from_arrays` is the inverse."""
+        """Return the observations as named arrays, for transport; `from_arrays` is the inverse."""
         arrays: dict[str, NDArray[Any]] = {
             "sums": np.array([self.num_examples, self.loss_sum, self.score_sum], dtype=np.float64),
             "losses": self.losses,
@@ -115,7 +115,8 @@ class Observations:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "Observations":
-        """The inverse of `to_arrays`. Details and outputs may be missing, each as a whole, and the margins.
+        """Return the inverse of `to_arrays`. Details and outputs may be missing, each as a whole, and the
+        margins.
 
         Raises:
             DataError: an array is missing, the sums are not a count and two numbers, or a margin is not finite.
@@ -159,7 +160,7 @@ class Observations:
 def drawn(
     count: int, max_samples: int, generator: np.random.Generator
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Which min(count, max_samples) of `count` examples are sampled, and the handle of each.
+    """Return which min(count, max_samples) of `count` examples are sampled, and the handle of each.
 
     Without replacement and in random order, so that the order says nothing about which example is which.
     """
@@ -168,7 +169,9 @@ def drawn(
 
 
 def observe(per_example: PerExample, chosen: NDArray[np.intp]) -> Observations:
-    """The observations of one set: sums over all n examples, values of those that were `chosen` by `drawn`."""
+    """Return the observations of one set: sums over all n examples, values of those that were `chosen` by
+    `drawn`.
+    """
     return Observations(
         num_examples=len(per_example),
         loss_sum=float(per_example.loss.sum()),
@@ -187,7 +190,7 @@ def observe_model(
     generator: np.random.Generator,
     with_outputs: bool = False,
 ) -> Observations:
-    """`observe` the model `parameters` (d,) on examples, with the details that classifications allow.
+    """Return `observe` the model `parameters` (d,) on examples, with the details that classifications allow.
 
     with_outputs: send the sampled examples' posteriors too. The generator alone decides which examples are
         sampled and what their handles are, whatever the model.
@@ -222,7 +225,7 @@ def observe_model(
 
 
 def merge(parts: Iterable[Observations]) -> Observations:
-    """Several clients' observations as one, the same bits whatever order they come in.
+    """Return several clients' observations as one, the same bits whatever order they come in.
 
     The pooled sample is sorted, by loss first. Details, outputs and margins are pooled where every part has them.
     Where clients sent a bounded sample, one that holds more than its bound counts less in the pooled
@@ -259,7 +262,7 @@ _Group = TypeVar("_Group", Details, Outputs)
 
 
 def _group(kind: type[_Group], arrays: Mapping[str, NDArray[Any]]) -> _Group | None:
-    """The arrays of `kind` by their names, in its own types; None where one of them is missing."""
+    """Return the arrays of `kind` by their names, in its own types; None where one of them is missing."""
     names = [item.name for item in fields(kind)]
     if not set(names) <= set(arrays):
         return None
@@ -268,7 +271,7 @@ def _group(kind: type[_Group], arrays: Mapping[str, NDArray[Any]]) -> _Group | N
 
 
 def _pooled(kind: type[_Group], parts: Sequence[_Group | None]) -> _Group | None:
-    """All parts one after another; None where one is missing or their classes differ in number."""
+    """Return all parts one after another; None where one is missing or their classes differ in number."""
     present = [part for part in parts if part is not None]
     if not present or len(present) < len(parts):
         return None

@@ -40,13 +40,13 @@ class Change:
     labels: Labels | None
 
     def at(self, which: NDArray[np.intp]) -> "Change":
-        """Those at these positions."""
+        """Return those at these positions."""
         labels = None if self.labels is None else self.labels[which]
         return Change(self.before[which], self.after[which], labels)
 
 
 def changes_of(present: Mapping[str, Observations], before: Mapping[str, Outputs]) -> dict[str, Change]:
-    """The pairs of posteriors of the `test` and the `forgotten` data.
+    """Return the pairs of posteriors of the `test` and the `forgotten` data.
 
     before: posteriors of the model before the deletion, by the same names.
 
@@ -74,7 +74,8 @@ def changes_of(present: Mapping[str, Observations], before: Mapping[str, Outputs
 def learnt_mia_u(
     present: Mapping[str, Observations], before: Mapping[str, Outputs] | None, seed: int
 ) -> dict[str, AttackFigure]:
-    """MIA-U by every construction of features, each with a classifier; nothing where there is no model before.
+    """Return MIA-U by every construction of features, each with a classifier; nothing where there is no
+    model before.
 
     Only examples of classes that both sides have take part; test examples are weighted in learning too.
 
@@ -115,7 +116,7 @@ def learnt_mia_u(
 def lira_figures(
     present: Mapping[str, Observations], fits: Mapping[str, ShadowFits], seed: int
 ) -> dict[str, AttackFigure]:
-    """LiRA, online and offline, from the margins of the attacked model and what shadow models say.
+    """Return LiRA, online and offline, from the margins of the attacked model and what shadow models say.
 
     Raises:
         DataError: a set was not measured by the shadow models too, or shadows are too few.

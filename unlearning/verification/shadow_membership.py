@@ -20,12 +20,16 @@ FEWEST, MOST = 4, 512
 
 
 def shadow_seed(seed: int, number: int) -> int:
-    """The seed of the shadow federation `number` of a run: its initial weights and orders of examples."""
+    """Return the seed of the shadow federation `number` of a run: its initial weights and orders of
+    examples.
+    """
     return local_seed(seed, f"shadow federation {number}", 0)
 
 
 def shadow_membership(ids: NDArray[np.str_], number: int, *, seed: int) -> NDArray[np.bool_]:
-    """Which of the examples with these ids (n,) the shadow federation `number` (from 0) is trained on, (n,)."""
+    """Return which of the examples with these ids (n,) the shadow federation `number` (from 0) is trained
+    on, (n,).
+    """
     pair, is_second = divmod(number, 2)
     byte, bit = divmod(pair, 8)
     heads = [hashlib.sha256(f"{seed}:{name}".encode()).digest()[byte] >> bit & 1 for name in ids.tolist()]

@@ -37,7 +37,7 @@ class ShadowFits:
     outside: Gaussians
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """The fits as named arrays, for transport; `from_arrays` is the inverse."""
+        """Return the fits as named arrays, for transport; `from_arrays` is the inverse."""
         sides = dict(zip(_SIDES, (self.inside, self.outside), strict=True))
         return {"handles": self.handles} | {
             f"{side}-{item.name}": getattr(gaussians, item.name)
@@ -47,7 +47,7 @@ class ShadowFits:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "ShadowFits":
-        """The inverse of `to_arrays`.
+        """Return the inverse of `to_arrays`.
 
         Raises:
             DataError: an array is missing, of another length, or not finite; a variance is negative; or these are fits
@@ -74,7 +74,7 @@ class ShadowFits:
         return cls(found["handles"], inside, outside)
 
     def select(self, positions: NDArray[np.intp]) -> "ShadowFits":
-        """Those at `positions`."""
+        """Return those at `positions`."""
         inside, outside = (
             Gaussians(*(getattr(side, item.name)[positions] for item in fields(side)))
             for side in (self.inside, self.outside)
@@ -83,7 +83,7 @@ class ShadowFits:
 
 
 def joined_fits(parts: Iterable[ShadowFits]) -> ShadowFits:
-    """All of them one after another, in the order given; at least one."""
+    """Return all of them one after another, in the order given; at least one."""
     columns = [part.to_arrays() for part in parts]
     return ShadowFits.from_arrays(
         {name: np.concatenate([arrays[name] for arrays in columns]) for name in columns[0]}
@@ -100,7 +100,8 @@ def train_models(
     holder: str,
     number: int,
 ) -> dict[int, tuple[int, Vector]]:
-    """Each shadow model (d,) trained on its half of `examples`, with the half's size; without those of empty halves.
+    """Return each shadow model (d,) trained on its half of `examples`, with the half's size; without those
+    of empty halves.
 
     seed: of the run. holder: whose examples these are. number: of the shadow round. The order of batches follows
     from the three and the shadow model's number, whatever `training.seed` is.
@@ -123,7 +124,8 @@ def fit_models(
     max_samples: int,
     generator: np.random.Generator,
 ) -> ShadowFits:
-    """What the shadow models (each (d,), by their number) say of a sample of min(n, max_samples) examples.
+    """Return what the shadow models (each (d,), by their number) say of a sample of min(n, max_samples)
+    examples.
 
     A generator in the same state as `observe_model`'s draws the same examples and handles.
 

@@ -47,7 +47,8 @@ def attack_figures(
     shadow_fits: Mapping[str, ShadowFits] | None = None,
     learns_change: bool = False,
 ) -> tuple[dict[str, AttackFigure], list[str]]:
-    """Every attack that `present` (by `test`, `retained`, `forgotten`) allows, and why the others do not run.
+    """Return every attack that `present` (by `test`, `retained`, `forgotten`) allows, and why the others do
+    not run.
 
     mean_training_loss: the threshold of Yeom's attack.
     outputs_before: posteriors of the model before the deletion, by `test` and `forgotten`; None where this
@@ -141,7 +142,9 @@ def _details(observations: Observations) -> Details:
 
 
 def _sureness(observations: Observations) -> Values:
-    """The margins, which order examples as their confidences do, but apart from one another where these are all 1."""
+    """Return the margins, which order examples as their confidences do, but apart from one another where
+    these are all 1.
+    """
     return observations.confidences if observations.margins is None else observations.margins
 
 
@@ -165,7 +168,7 @@ def _ranked(
     called: Estimate,
     power: float | None = None,
 ) -> AttackFigure:
-    """The figure with its AUC, where there is a test set to rank against."""
+    """Return the figure with its AUC, where there is a test set to rank against."""
     forgotten, test = present["forgotten"], present.get("test")
     figure = AttackFigure(called=called, balanced_accuracy=power, num_forgotten=len(forgotten.losses))
     if test is None or not len(test.losses):

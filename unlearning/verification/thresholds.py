@@ -56,7 +56,7 @@ class Scored:
         return len(self.scores)
 
     def at(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> "Scored":
-        """Those at `which`, positions or a mask."""
+        """Return those at `which`, positions or a mask."""
         return Scored(self.scores[which], self.labels[which])
 
 
@@ -74,7 +74,7 @@ class ThresholdResult:
 
 
 def entropy(posteriors: Values) -> Values:
-    """H(p) in nats, (n,), of posteriors (n, classes).
+    """Return H(p) in nats, (n,), of posteriors (n, classes).
 
     Raises:
         DataError: these are no posteriors.
@@ -85,7 +85,8 @@ def entropy(posteriors: Values) -> Values:
 
 
 def modified_entropy(posteriors: Values, labels: Labels) -> Values:
-    """M(p, y), (n,), of posteriors (n, classes) and true classes (n,); 0 only if the true class has all.
+    """Return M(p, y), (n,), of posteriors (n, classes) and true classes (n,); 0 only if the true class has
+    all.
 
     Raises:
         DataError: these are no posteriors, or a label is no class of theirs.
@@ -104,7 +105,7 @@ def modified_entropy(posteriors: Values, labels: Labels) -> Values:
 
 
 def best_threshold(members: Values, others: Values) -> float:
-    """The value t for which "score ≥ t" has the best balanced accuracy; of several the highest.
+    """Return the value t for which "score ≥ t" has the best balanced accuracy; of several the highest.
 
     The authors take the first in the order of the data; the highest calls the fewest members and does not
     depend on that order.
@@ -122,7 +123,8 @@ def best_threshold(members: Values, others: Values) -> float:
 
 
 def class_thresholds(members: Scored, others: Scored, classes: Labels) -> Values:
-    """A threshold for each of `classes` (k,): its own, or that of all classes where a side lacks the class.
+    """Return a threshold for each of `classes` (k,): its own, or that of all classes where a side lacks the
+    class.
 
     Raises:
         DataError: a side is empty.

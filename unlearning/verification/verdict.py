@@ -44,7 +44,9 @@ class Verdict:
 
 
 def verdict(before: Figures | None, after: Figures | None, retrained: Figures | None = None) -> Verdict:
-    """The verdict from the attacks' figures of the models before, after, and retrained where there is one."""
+    """Return the verdict from the attacks' figures of the models before, after, and retrained where there is
+    one.
+    """
     if not after:
         return Verdict(Finding.NOT_SHOWN, ("No attack was run on the model after the deletion.",))
     is_alike = retrained is not None and _is_alike(after, retrained)
@@ -74,7 +76,7 @@ _WEAKER, _STRONGER, _OVER = "weaker", "stronger", "over-forgetting"
 
 
 def _compared(before: Figures, after: Figures) -> dict[str, list[str]]:
-    """A sentence for each attack that changed by more than its interval, by how it did."""
+    """Return a sentence for each attack that changed by more than its interval, by how it did."""
     found: dict[str, list[str]] = {_WEAKER: [], _STRONGER: [], _OVER: []}
     for name in sorted(set(before) & set(after)):
         pair = _figures(before[name], after[name])
@@ -89,7 +91,7 @@ def _compared(before: Figures, after: Figures) -> dict[str, list[str]]:
 
 
 def _change(what: str, older: Estimate, newer: Estimate) -> tuple[str, str]:
-    """How an attack changed (empty where by no more than its interval), and what to say of that."""
+    """Return how an attack changed (empty where by no more than its interval), and what to say of that."""
     is_below = what == "AUC" and newer.high < min(0.5, older.low)
     remark = ""
     if is_below:
@@ -108,14 +110,16 @@ def _change(what: str, older: Estimate, newer: Estimate) -> tuple[str, str]:
 
 
 def _distance(area: Estimate) -> Estimate:
-    """|AUC − ½| with its interval."""
+    """Compute |AUC − ½| with its interval."""
     ends = sorted((abs(area.low - 0.5), abs(area.high - 0.5)))
     holds_half = area.low <= 0.5 <= area.high
     return Estimate(abs(area.value - 0.5), 0.0 if holds_half else ends[0], ends[1])
 
 
 def _figures(before: AttackFigure, after: AttackFigure) -> tuple[str, Estimate, Estimate] | None:
-    """The figure that decides for an attack: its AUC, else its share; None where no two can be compared."""
+    """Return the figure that decides for an attack: its AUC, else its share; None where no two can be
+    compared.
+    """
     if before.auc is not None and after.auc is not None:
         return "AUC", before.auc, after.auc
     if before.called is not None and after.called is not None:
@@ -124,7 +128,9 @@ def _figures(before: AttackFigure, after: AttackFigure) -> tuple[str, Estimate, 
 
 
 def _is_alike(after: Figures, retrained: Figures) -> bool:
-    """Whether every attack's figure of either model lies in the other's interval, one of them being an AUC."""
+    """Return whether every attack's figure of either model lies in the other's interval, one of them being
+    an AUC.
+    """
     pairs = [_figures(figure, retrained[name]) for name, figure in after.items() if name in retrained]
     if set(after) != set(retrained) or not any(pair is not None and pair[0] == "AUC" for pair in pairs):
         return False
@@ -137,7 +143,7 @@ def _is_alike(after: Figures, retrained: Figures) -> bool:
 
 
 def _too_wide(after: Figures, retrained: Figures) -> tuple[str, ...]:
-    """A sentence for each attack whose AUC is known too roughly for a likeness to mean anything."""
+    """Return a sentence for each attack whose AUC is known too roughly for a likeness to mean anything."""
     reasons = []
     for name in sorted(after):
         pair = _figures(after[name], retrained[name])

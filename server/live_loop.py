@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from logging import getLogger
 
-from server.deletion import steps as deletion
+from server.deletion import queue, steps
+from server.deletion.privacy_account import announce
 from server.federation import shadow_federations as shadows
 from server.federation.context import FederationContext
 from server.federation.scripted_requests import ScriptedRequest
@@ -40,8 +41,9 @@ class LiveLoop:
         context.fedavg.await_clients(context.grid)
         context.register_clients()
         shadows.begun(context, state)
-        state = context.save(deletion.reconcile(context, context.preparations.begun(state)))
+        state = context.save(queue.reconcile(context, context.preparations.begun(state)))
         while True:
+            announce(context, state)
             following = self.step(state)
             if following is None:
                 return state
@@ -58,21 +60,21 @@ class LiveLoop:
         context.restrict(state)
         match state.phase:
             case Phase.UNLEARNING:
-                return deletion.unlearn(context, state)
+                return steps.unlearn(context, state)
             case Phase.RECOVERING:
-                return deletion.recover(context, state)
+                return steps.recover(context, state)
             case Phase.VERIFYING:
-                return deletion.verify(context, state)
+                return steps.verify(context, state)
             case Phase.TRAINING:
                 return self._between_rounds(state)
 
     def _between_rounds(self, state: FederationState) -> FederationState | None:
         context = self._context
         self._file_scripted(state)
-        deletion.schedule(context)
-        batch = None if state.is_resting else deletion.claim(context, state)
+        queue.schedule(context)
+        batch = None if state.is_resting else queue.claim(context, state)
         if batch is not None:
-            return deletion.begin(context, state, batch)
+            return steps.begin(context, state, batch)
         if shadows.is_due(context, state):
             shadows.train_round(context, state)
             return state

@@ -27,7 +27,7 @@ from server.bench import measures
 from server.bench.columns import ORIGINAL, RETRAIN, Row
 from server.bench.experiment import Backdoor, Case, Contender, Experiment, Setting
 from server.bench.parts import DEFAULTS, Part, digest, row_path, seed_directory
-from server.deletion.steps import concerned
+from server.deletion.measuring import concerned
 from server.federation.checkpoints import CheckpointStore
 from server.federation.context import FederationContext
 from server.federation.state import FederationState

@@ -14,46 +14,37 @@ What Δ is: `unlearning.methods.hf_online.sensitivity`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
+from server.federation.context import FederationContext
 from server.federation.preparations import FIRST
 from server.federation.state import ActiveDeletion, FederationState, Phase
-from server.ledger import Ledger
+from server.requests.privacy_budget import (
+    FACT,
+    METHOD,
+    RELEASE,
+    RELEASED,
+    budget_of,
+    earlier_releases,
+    refuse_if_spent,
+)
 from server.state_directory.files import UNDONE_FILE
-from strategies.run_config import RunSettings
 from unlearning.certified import Account, AccountedRelease, Sensitivity
-from unlearning.errors import MethodFailed, UnsupportedRequest
 from unlearning.methods import UnlearningState
 from unlearning.methods.hf_online.lengths import KeptRounds
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.sensitivity import Deletion, deletion_sensitivity
 from unlearning.methods.hf_online.vectors import kept_rounds
 from unlearning.parameters import content_hash
-from unlearning.requests import Target
 from unlearning.stores import DirectoryStore, Store
 from unlearning.training import initial_parameters
 
-if TYPE_CHECKING:
-    from server.federation.context import FederationContext
-
-METHOD = "hf-online"
-FACT = "privacy"
-"""The fact under which the door finds the budget and what is left of it."""
 FINDING = "privacy account"
 """The finding of the report, and the key in a request's result, that hold the account."""
 
-RELEASED = "noise-released"
-"""The kind of the event of a release: its detail is the release, in plain values."""
-
-_RELEASE = "privacy_release"
 _USUAL_DELTA = 1e-5  # at which a deletion without noise or budget is spoken of
-_OLDER = "It was counted by an earlier version of this program, whose bounds did not hold in all cases."
 _UNDONE = f"A restore has undone deletions ({UNDONE_FILE}); releases that went with them are not known here any more."
-_WHAT_TO_DO = (
-    "Choose retrain, which needs no noise; or give more noise (sigma) or a larger budget in prepare and restart the "
-    "run. Noise that is larger from now on takes nothing back of what is used up."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,39 +57,8 @@ class _Records:
     start: str
 
 
-def budget_of(settings: RunSettings) -> CarriedVectorOptions | None:
-    """The options that set a budget for HF-online; None where there is none."""
-    prepared = settings.preparations().get(METHOD)
-    options: Any = None if prepared is None else prepared.options
-    return options if isinstance(options, CarriedVectorOptions) and options.sigma is not None else None
-
-
-def may_serve_together(settings: RunSettings, method: str) -> bool:
-    """Whether several requests may be one deletion; with a budget each is counted, and refused, by itself."""
-    return method != METHOD or budget_of(settings) is None
-
-
-def earlier_releases(ledger: Ledger) -> tuple[AccountedRelease, ...]:
-    """HF-online's releases so far, in their order: all that were noted, also of attempts that failed since.
-
-    Of earlier versions, which noted none, those of completed requests; what they proved is not taken over.
-    """
-    releases: dict[tuple[str, str], AccountedRelease] = {}
-    for request in ledger.list_requests():
-        if request.method != METHOD:
-            continue
-        if _RELEASE in request.result and not request.result[_RELEASE].get("after"):
-            release = AccountedRelease.restored(request.result[_RELEASE])
-            releases[release.name, ""] = replace(release, unmet=(*release.unmet, _OLDER))
-        for event in ledger.all_events(request.id):
-            if event.kind == RELEASED:
-                release = AccountedRelease.restored(event.detail)
-                releases[release.name, release.after] = release
-    return tuple(sorted(releases.values(), key=lambda one: one.number))
-
-
 def accounted(
-    context: "FederationContext", state: FederationState, batch: ActiveDeletion, found: UnlearningState
+    context: FederationContext, state: FederationState, batch: ActiveDeletion, found: UnlearningState
 ) -> dict[str, Any]:
     """The findings of a method that has finished, with the account where it is HF-online.
 
@@ -132,7 +92,7 @@ def accounted(
         after=after,
     )
     if options is not None:
-        _refuse_if_spent(options, earlier, release)
+        refuse_if_spent(options, earlier, release)
     context.ledger.note(
         release.name, RELEASED, token=context.token, now=context.now(), detail=release.values()
     )
@@ -142,20 +102,20 @@ def accounted(
         delta=delta or _USUAL_DELTA,
         epsilon=None if options is None else options.epsilon,
     )
-    return {**findings, FINDING: account.values(), _RELEASE: release.values()}
+    return {**findings, FINDING: account.values(), RELEASE: release.values()}
 
 
 def result_of(batch: ActiveDeletion) -> dict[str, Any]:
     """What the ledger keeps of the account with the request's result."""
-    return {name: batch.findings[name] for name in (FINDING, _RELEASE) if name in batch.findings}
+    return {name: batch.findings[name] for name in (FINDING, RELEASE) if name in batch.findings}
 
 
 def shown(findings: Mapping[str, Any]) -> dict[str, Any]:
     """The findings for the report, without what only the ledger needs."""
-    return {name: value for name, value in findings.items() if name != _RELEASE}
+    return {name: value for name, value in findings.items() if name != RELEASE}
 
 
-def announce(context: "FederationContext", state: FederationState) -> None:
+def announce(context: FederationContext, state: FederationState) -> None:
     """Tell the door what the next deletion of each client would use up; only where there is a budget."""
     options = budget_of(context.settings)
     if options is None or state.phase is not Phase.TRAINING or METHOD not in state.prepared_since:
@@ -180,71 +140,13 @@ def announce(context: "FederationContext", state: FederationState) -> None:
     context.ledger.set_facts({FACT: fact}, token=context.token, now=context.now())
 
 
-def check_budget(ledger: Ledger, target: Target, method: str, parameters: Mapping[str, Any]) -> None:
-    """Refuse an HF-online request for which the budget, as far as the door knows, does not suffice.
-
-    Raises:
-        UnsupportedRequest: it would exceed the budget, or brings noise of its own to a federation that has one.
-    """
-    fact = ledger.facts().get(FACT) if method == METHOD else None
-    if fact is None or target.client_id not in fact["sensitivities"]:
-        return
-    if parameters.get("epsilon") is not None:
-        raise UnsupportedRequest(
-            "This federation's noise and budget are set in prepare. Leave epsilon, delta and sensitivity out of the "
-            "request."
-        )
-    value, unmet = fact["sensitivities"][target.client_id]
-    sensitivity = None if value is None else Sensitivity(value=value, is_bound=not unmet, source="")
-    release = AccountedRelease(
-        name="the request", number=0, sigma=fact["sigma"], sensitivity=sensitivity, unmet=tuple(unmet)
-    )
-    options = CarriedVectorOptions(epsilon=fact["epsilon"], delta=fact["delta"], sigma=fact["sigma"])
-    try:
-        _refuse_if_spent(options, [AccountedRelease.restored(one) for one in fact["releases"]], release)
-    except MethodFailed as exc:
-        raise UnsupportedRequest(str(exc)) from exc
-
-
-def _refuse_if_spent(
-    options: CarriedVectorOptions,
-    earlier: Sequence[AccountedRelease],
-    release: AccountedRelease,
-) -> None:
-    assert options.epsilon is not None, "a budget is whole"
-    assert options.delta is not None, "a budget is whole"
-    if release.sensitivity is None:
-        raise MethodFailed(
-            "A budget is set, and no sensitivity is known that the noise could be counted by: "
-            f"{' '.join(release.unmet)} Choose retrain; or give a measured sensitivity in prepare and restart the run. "
-            "A proven one needs feature_norm from the first round on.",
-            retryable=False,
-        )
-    account = Account(releases=(*earlier, release), delta=options.delta, epsilon=options.epsilon)
-    if account.is_within_budget:
-        return
-    before = Account(releases=tuple(earlier), delta=options.delta).spent_epsilon
-    used = "an earlier deletion had no noise that could be counted"
-    if before is not None:
-        used = (
-            f"{before:.4g} is used up by {len(earlier)} deletion(s), with this one it would be "
-            f"{account.spent_epsilon:.4g}"
-        )
-    raise MethodFailed(
-        f"The deletion would exceed the federation's budget of epsilon = {options.epsilon:g} at delta = "
-        f"{options.delta:g}: {used} (sensitivity {release.sensitivity.value:.4g}, noise {release.sigma:.4g}). "
-        f"{_WHAT_TO_DO}",
-        retryable=False,
-    )
-
-
-def _options(context: "FederationContext") -> CarriedVectorOptions:
+def _options(context: FederationContext) -> CarriedVectorOptions:
     options: Any = context.preparations.prepared[METHOD].options
     assert isinstance(options, CarriedVectorOptions)
     return options
 
 
-def _records(context: "FederationContext", state: FederationState) -> _Records:
+def _records(context: FederationContext, state: FederationState) -> _Records:
     store = DirectoryStore(context.preparations.directory / METHOD / state.generations.get(METHOD, FIRST))
     kept = kept_rounds(_options(context), store)
     is_whole = bool(kept.rounds) and kept.rounds[0].lengths.number == 1
@@ -256,13 +158,13 @@ def _records(context: "FederationContext", state: FederationState) -> _Records:
     )
 
 
-def _start(context: "FederationContext") -> str:
+def _start(context: FederationContext) -> str:
     """The hash of the model that the present settings begin with: in the first rounds, nobody may have trained."""
     return content_hash(initial_parameters(context.task, context.settings.seed))
 
 
 def _sensitivity(
-    context: "FederationContext",
+    context: FederationContext,
     state: FederationState,
     targets: frozenset[str],
     earlier: Sequence[AccountedRelease],

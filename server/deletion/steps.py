@@ -14,7 +14,6 @@ again after a crash changes nothing:
     verify      report and certificate, ledger: completed, then checkpoint; older checkpoints are erased.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
@@ -22,104 +21,27 @@ from pathlib import Path
 from server.certificate.replay_inputs import directory_of, discard
 from server.deletion.certifying import recording, warn_of_kept_inputs, write_certificate
 from server.deletion.exchanges import carry_out, session_for
-from server.deletion.failed_attempt import finish_giving_up, give_up
-from server.deletion.privacy_account import METHOD, accounted, may_serve_together, result_of
+from server.deletion.failed_attempt import give_up
+from server.deletion.measuring import concerned, first_measurements, measured
+from server.deletion.moves import active_deletion, move_all
+from server.deletion.privacy_account import accounted, result_of
 from server.deletion.report_facts import report_of
 from server.federation import shadow_federations as shadows
-from server.federation.context import FederationContext, ModelObservations
-from server.federation.gate import check_unlearned, judged, refusal, retained_scores
+from server.federation.context import FederationContext
+from server.federation.gate import check_unlearned, judged, refusal
 from server.federation.state import ActiveDeletion, Before, FederationState, Phase
 from server.report import write_report
-from server.requests.admission import check_admissible
+from server.requests.privacy_budget import METHOD
 from server.state_directory.files import REPORTS
 from server.state_directory.noise_secret import noise_key
 from strategies.sessions.server_half import Session
 from strategies.unlearning_strategy import UnlearningStrategy
-from unlearning.errors import IllegalMove, MethodFailed, ModelRefused, RequestError, SessionError
-from unlearning.methods import Need, method_named, validated_parameters
+from unlearning.errors import MethodFailed, ModelRefused, RequestError, SessionError
+from unlearning.methods import method_named, validated_parameters
 from unlearning.parameters import content_hash
-from unlearning.requests import NOTHING, DeletionRequest, Forget, Status, Target
-from unlearning.verification.measurement import Measurement, Stage, measure
-from unlearning.verification.observations import Outputs, merge
+from unlearning.requests import Status
 
 _log = getLogger(__name__)
-
-
-def reconcile(context: FederationContext, state: FederationState) -> FederationState:
-    """Make ledger and state agree after a start.
-
-    The checkpoint is the one that is ahead or equal, but where an attempt was being given up.
-    """
-    state = finish_giving_up(context, state)
-    batch = state.batch
-    mine = set(batch.request_ids) if batch is not None else set()
-    for request in context.ledger.list_requests(statuses=(Status.UNLEARNING,)):
-        if request.id not in mine:
-            _move(context, request.id, Status.SCHEDULED, reason="the server stopped before it had begun")
-    if batch is not None and state.phase is not Phase.UNLEARNING:
-        for request_id in batch.request_ids:
-            _follow(context, request_id, state.phase)
-    return state
-
-
-def schedule(context: FederationContext) -> None:
-    """Check what was received once more, now with the live federation at hand, and put it in the queue."""
-    for request in context.ledger.list_requests(statuses=(Status.RECEIVED,)):
-        try:
-            check_admissible(
-                context.ledger,
-                context.ledger.target_of(request),
-                method=request.method,
-                parameters=request.parameters,
-            )
-        except RequestError as exc:
-            _move(context, request.id, Status.FAILED, reason=str(exc))
-            continue
-        _move(context, request.id, Status.SCHEDULED)
-
-
-def claim(context: FederationContext, state: FederationState) -> ActiveDeletion | None:
-    """Take the first request that can be served now, and those that the method can serve with it."""
-    online = set(context.fedavg.roster.online(context.grid))
-    ready: list[DeletionRequest] = []
-    for request in context.ledger.list_requests(statuses=(Status.SCHEDULED,)):
-        absent = _absent(request, online)
-        if absent:
-            _note_once(context, request, f"waiting for {absent} to come online")
-        else:
-            ready.append(request)
-    if not ready:
-        return None
-    first = ready[0]
-    method = method_named(first.method)
-    accepted = context.ledger.accepted_loss(first.id)
-    together = [
-        request
-        for request in ready
-        if request.method == first.method
-        and dict(request.parameters) == dict(first.parameters)
-        and (request is first or context.ledger.accepted_loss(request.id) == accepted)
-    ]
-    taken: list[DeletionRequest] = []
-    is_shared = method.info.several_at_once and may_serve_together(context.settings, first.method)
-    for request in together if is_shared else [first]:
-        try:
-            taken.append(_move(context, request.id, Status.UNLEARNING))
-        except IllegalMove as exc:  # it was cancelled at this very moment
-            _log.info("%s", exc)
-    if not taken:
-        return None
-    return ActiveDeletion(
-        request_ids=tuple(request.id for request in taken),
-        targets=tuple(context.ledger.target_of(request) for request in taken),
-        method=first.method,
-        parameters=dict(first.parameters),
-        attempt=1 + max(request.attempts for request in taken),
-        accepted_loss=accepted[0],
-        accepted_by=accepted[1],
-        started_round=state.round,
-        hash_before=content_hash(state.parameters),
-    )
 
 
 def begin(context: FederationContext, state: FederationState, batch: ActiveDeletion) -> FederationState:
@@ -140,9 +62,9 @@ def unlearn(context: FederationContext, state: FederationState) -> FederationSta
     """
     failure: MethodFailed | ModelRefused
     try:
-        if not _batch(state).measurements:
-            return context.save(_measured(context, state, "before"))
-        with session_for(context, method_named(_batch(state).method)) as session:
+        if not active_deletion(state).measurements:
+            return context.save(measured(context, state, "before"))
+        with session_for(context, method_named(active_deletion(state).method)) as session:
             state = _exchange(context, state, session)
             while session is not None and state.phase is Phase.UNLEARNING:
                 state = _exchange(context, state, session)
@@ -155,7 +77,7 @@ def unlearn(context: FederationContext, state: FederationState) -> FederationSta
         failure = MethodFailed(str(exc), retryable=True)
     except RequestError as exc:  # admitted by a version that allowed these parameters
         failure = MethodFailed(str(exc), retryable=False)
-    inputs = directory_of(context.state_dir, _batch(state))
+    inputs = directory_of(context.state_dir, active_deletion(state))
     state = give_up(context, state, failure)
     discard(inputs)
     return state
@@ -163,13 +85,13 @@ def unlearn(context: FederationContext, state: FederationState) -> FederationSta
 
 def recover(context: FederationContext, state: FederationState) -> FederationState:
     """Measure the unlearned model, or one recovery round, or decide that it is enough."""
-    batch = _batch(state)
-    if all(measurement.stage == "before" for measurement in _first_measurements(batch)):
-        return context.save(_measured(context, state, "unlearned"))
+    batch = active_deletion(state)
+    if all(measurement.stage == "before" for measurement in first_measurements(batch)):
+        return context.save(measured(context, state, "unlearned"))
     reason = _stop_reason(context, state, batch)
     if reason:
-        if _first_measurements(batch)[-1].round != state.round:
-            state = _measured(context, state, "recovery")
+        if first_measurements(batch)[-1].round != state.round:
+            state = measured(context, state, "recovery")
         return _decided(context, state, reason)
     following, done = context.fedavg_round(state)
     if not done.messages and not done.failures:  # nobody could be asked: that was no recovery round
@@ -184,13 +106,13 @@ def recover(context: FederationContext, state: FederationState) -> FederationSta
     )
     context.record(state, "recovery", done, batch.request_ids)
     if context.settings.measure_every_recovery_round:
-        state = _measured(context, state, "recovery")
+        state = measured(context, state, "recovery")
     return context.save(state)
 
 
 def _decided(context: FederationContext, state: FederationState, reason: str) -> FederationState:
     """The recovered model is committed, or the federation goes back to the model before."""
-    batch = _batch(state)
+    batch = active_deletion(state)
     # An earlier version, or a checkpoint that was lost since, has committed it: then there is no way back.
     is_committed = (
         batch.before is None or context.ledger.get(batch.request_ids[0]).status is not Status.RECOVERING
@@ -209,13 +131,13 @@ def _decided(context: FederationContext, state: FederationState, reason: str) ->
     )
     state = context.save(state)
     shadows.erase(context)
-    _move_all(context, batch, Status.VERIFYING, reason=f"{reason}; {verdict.text}")
+    move_all(context, batch, Status.VERIFYING, reason=f"{reason}; {verdict.text}")
     return state
 
 
 def verify(context: FederationContext, state: FederationState) -> FederationState:
     """Write reports and certificates, complete the requests, erase the checkpoints that still carry the data."""
-    batch = _batch(state)
+    batch = active_deletion(state)
     context.notify(state, concerned(context, batch.targets))
     after = content_hash(state.parameters)
     for request_id in batch.request_ids:
@@ -252,19 +174,8 @@ def verify(context: FederationContext, state: FederationState) -> FederationStat
     return state
 
 
-def concerned(context: FederationContext, targets: Sequence[Target]) -> dict[str, Forget]:
-    """What each client counts as forgotten in these deletions; a class concerns every client that is left."""
-    gone = context.ledger.forgotten_clients()
-    everyone = [record.client_id for record in context.ledger.clients() if record.client_id not in gone]
-    forgets: dict[str, Forget] = {}
-    for target in targets:
-        for client in [target.client_id] if target.client_id is not None else everyone:
-            forgets[client] = forgets.get(client, NOTHING) | target.forget
-    return forgets
-
-
 def _exchange(context: FederationContext, state: FederationState, session: Session | None) -> FederationState:
-    batch = _batch(state)
+    batch = active_deletion(state)
     method = method_named(batch.method)
     if batch.method_state is None:
         context.preparations.discard(batch)
@@ -313,98 +224,8 @@ def _exchange(context: FederationContext, state: FederationState, session: Sessi
     state = context.preparations.branched(state, batch)
     context.record(state, "unlearning", done, batch.request_ids)
     state = context.save(state)
-    _move_all(context, batch, Status.RECOVERING)
+    move_all(context, batch, Status.RECOVERING)
     return state
-
-
-def _measured(context: FederationContext, state: FederationState, stage: Stage) -> FederationState:
-    """`state` with one more measurement of its model for each request of the batch."""
-    batch = _batch(state)
-    forgets = concerned(context, batch.targets)
-    context.restrict(state)
-    observed = context.observe_all(state, state.parameters, forgets)
-    if stage == "before":
-        batch = _asked_shadows(context, state, forgets, replace(batch, outputs_before=_outputs(observed)))
-    measurements = {
-        request_id: (
-            *batch.measurements.get(request_id, ()),
-            _measurement_of(context, replace(state, batch=batch), target, stage, observed),
-        )
-        for request_id, target in zip(batch.request_ids, batch.targets, strict=True)
-    }
-    done = observed.exchange
-    batch = replace(
-        batch,
-        measurements=measurements,
-        measuring_cost=batch.measuring_cost.plus(done, context.peak_memory(done)),
-        scores=retained_scores(context, state, batch, observed),
-    )
-    if stage == "before":
-        batch = replace(batch, scores_before=batch.scores)
-        batch = replace(batch, target_score=_target_score(context, _first_measurements(batch)[0]))
-    return replace(state, batch=batch)
-
-
-def _measurement_of(
-    context: FederationContext,
-    state: FederationState,
-    target: Target,
-    stage: Stage,
-    observed: ModelObservations,
-) -> Measurement:
-    batch = _batch(state)
-    clients = sorted(concerned(context, [target]))
-    mine = [observed.forgotten[client] for client in clients if client in observed.forgotten]
-    missing = [
-        f"client {client}: {observed.missing[client]}" for client in clients if client in observed.missing
-    ]
-    return measure(
-        stage=stage,
-        round=state.round,
-        test=observed.test,
-        retained=observed.retained,
-        forgotten=merge(mine) if mine else None,
-        seed=context.settings.seed,
-        reasons={"forgotten": "; ".join(missing)} if missing else None,
-        outputs_before=batch.outputs_before if stage != "before" else None,
-        shadow_fits=batch.shadow_fits,
-        shadow_notes=[
-            f"client {client}: {note}" if client else note
-            for client, note in sorted(batch.shadow_notes.items())
-            if client in ("", *clients)
-        ],
-        learns_change=context.settings.mia_u_classifiers,
-    )
-
-
-def _asked_shadows(
-    context: FederationContext, state: FederationState, forgets: Mapping[str, Forget], batch: ActiveDeletion
-) -> ActiveDeletion:
-    """`batch` with what the shadow models say of its examples, where there are shadow models."""
-    found = shadows.ask(context, state, forgets)
-    batch = replace(batch, shadow_fits=found.fits, shadow_notes=found.notes)
-    if found.training is None:
-        return batch
-    done = found.exchange
-    return replace(
-        batch,
-        shadow_cost=found.training.cost,
-        measuring_cost=batch.measuring_cost.plus(done, context.peak_memory(done)),
-    )
-
-
-def _outputs(observed: ModelObservations) -> dict[str, Outputs]:
-    """The posteriors by `test` and `forgotten`, as far as there are any."""
-    sets = {"test": observed.test, "forgotten": merge(observed.forgotten.values())}
-    return {name: one.outputs for name, one in sets.items() if one is not None and one.outputs is not None}
-
-
-def _target_score(context: FederationContext, before: Measurement) -> float | None:
-    if context.settings.recovery_target > 0:
-        return context.settings.recovery_target
-    if before.test is None or before.test.score is None:
-        return None
-    return before.test.score - context.settings.recovery_tolerance
 
 
 def _stop_reason(context: FederationContext, state: FederationState, batch: ActiveDeletion) -> str:
@@ -414,7 +235,7 @@ def _stop_reason(context: FederationContext, state: FederationState, batch: Acti
         return "no client is left to recover with"
     if batch.recovery_rounds < int(batch.parameters.get("repair_rounds", 0)):
         return ""
-    last = _first_measurements(batch)[-1]
+    last = first_measurements(batch)[-1]
     score = last.test.score if last.test is not None and last.round == state.round else None
     if score is None and batch.target_score is not None and last.round != state.round:
         test = context.observe_test(state.parameters)
@@ -427,48 +248,6 @@ def _stop_reason(context: FederationContext, state: FederationState, batch: Acti
     return ""
 
 
-def _absent(request: DeletionRequest, online: set[str]) -> str:
-    needs = method_named(request.method).info.needs
-    client = request.target.client_id
-    if (
-        client is not None
-        and client not in online
-        and needs & {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE}
-    ):
-        return f"client {client}"
-    return "" if online else "any client"
-
-
-def _note_once(context: FederationContext, request: DeletionRequest, text: str) -> None:
-    if context.notes.get(request.id) != text:
-        context.notes[request.id] = text
-        context.ledger.note(
-            request.id, "waiting", token=context.token, now=context.now(), detail={"text": text}
-        )
-
-
-def _follow(context: FederationContext, request_id: str, phase: Phase) -> None:
-    """Bring the ledger to where the checkpoint already is."""
-    order = [Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING]
-    wanted = Status.RECOVERING if phase is Phase.RECOVERING else Status.VERIFYING
-    status = context.ledger.get(request_id).status
-    while status in order and order.index(status) < order.index(wanted):
-        status = _move(context, request_id, order[order.index(status) + 1]).status
-
-
-def _move_all(context: FederationContext, batch: ActiveDeletion, to: Status, reason: str = "") -> None:
-    for request_id in batch.request_ids:
-        _move(context, request_id, to, reason=reason)
-
-
-def _move(
-    context: FederationContext, request_id: str, to: Status, *, reason: str = "", retryable: bool = False
-) -> DeletionRequest:
-    return context.ledger.move(
-        request_id, to, token=context.token, now=context.now(), reason=reason, retryable=retryable
-    )
-
-
 def _cost_of(batch: ActiveDeletion) -> dict[str, float]:
     """What unlearning and recovery took together, for those who plan the next deletion."""
     phases = (batch.unlearning_cost, batch.recovery_cost)
@@ -476,13 +255,3 @@ def _cost_of(batch: ActiveDeletion) -> dict[str, float]:
         "seconds": sum(cost.seconds for cost in phases),
         "bytes": sum(cost.bytes_sent + cost.bytes_received for cost in phases),
     }
-
-
-def _batch(state: FederationState) -> ActiveDeletion:
-    assert state.batch is not None, "a step of a deletion needs its batch"
-    return state.batch
-
-
-def _first_measurements(batch: ActiveDeletion) -> tuple[Measurement, ...]:
-    """The measurements of the first request: all requests of a batch are measured together."""
-    return tuple(batch.measurements[batch.request_ids[0]])

@@ -15,7 +15,6 @@ import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from server.deletion.privacy_account import announce
 from server.federation.checkpoints import CheckpointStore
 from server.federation.gate import round_problem
 from server.federation.preparations import Preparations
@@ -111,7 +110,6 @@ class FederationContext:
         state = replace(state, event_sequence=self.ledger.last_event_sequence())
         self.checkpoints.save(state, token=self.token)
         self._announce(state)
-        announce(self, state)
         return state
 
     def restrict(self, state: FederationState) -> None:

@@ -147,7 +147,7 @@ def _check_eligible(ledger: Ledger, target: Target, method: str, parameters: Map
     federation = federation_of(ledger)
     if federation is None:
         return
-    from server.deletion.privacy_account import check_budget
+    from server.requests.privacy_budget import check_budget
     from unlearning.methods import check_eligible, method_named, preparations
 
     prepared = preparations(federation.prepare)

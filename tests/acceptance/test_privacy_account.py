@@ -11,11 +11,12 @@ import pytest
 
 from server.certificate.checks import Outcome, check_replay
 from server.certificate.document import decode
-from server.deletion.privacy_account import FINDING, earlier_releases
+from server.deletion.privacy_account import FINDING
 from server.federation.checkpoints import CheckpointStore
 from server.federation.preparations import Preparations
 from server.ledger import Ledger
 from server.operations.backup import back_up
+from server.requests.privacy_budget import earlier_releases
 from server.state_directory.files import NOISE_SECRET, UNDONE_FILE
 from tests.federation import InProcessFederation, client
 from tests.kills import Killer

@@ -13,7 +13,7 @@ import pytest
 
 from client.app import app as client_app
 from server.app import open_federation
-from server.deletion.steps import concerned
+from server.deletion.measuring import concerned
 from server.federation import shadow_federations as shadows
 from server.federation.shadow_store import ShadowStore
 from server.operations.backup import back_up

@@ -1,0 +1,122 @@
+"""The queue of deletion requests: what was received is checked and scheduled, what can be served now is claimed."""
+
+from logging import getLogger
+
+from server.deletion.failed_attempt import finish_giving_up
+from server.deletion.moves import move
+from server.federation.context import FederationContext
+from server.federation.state import ActiveDeletion, FederationState, Phase
+from server.requests.admission import check_admissible
+from server.requests.privacy_budget import may_serve_together
+from unlearning.errors import IllegalMove, RequestError
+from unlearning.methods import Need, method_named
+from unlearning.parameters import content_hash
+from unlearning.requests import DeletionRequest, Status
+
+_log = getLogger(__name__)
+
+
+def reconcile(context: FederationContext, state: FederationState) -> FederationState:
+    """Make ledger and state agree after a start.
+
+    The checkpoint is the one that is ahead or equal, but where an attempt was being given up.
+    """
+    state = finish_giving_up(context, state)
+    batch = state.batch
+    mine = set(batch.request_ids) if batch is not None else set()
+    for request in context.ledger.list_requests(statuses=(Status.UNLEARNING,)):
+        if request.id not in mine:
+            move(context, request.id, Status.SCHEDULED, reason="the server stopped before it had begun")
+    if batch is not None and state.phase is not Phase.UNLEARNING:
+        for request_id in batch.request_ids:
+            _follow(context, request_id, state.phase)
+    return state
+
+
+def schedule(context: FederationContext) -> None:
+    """Check what was received once more, now with the live federation at hand, and put it in the queue."""
+    for request in context.ledger.list_requests(statuses=(Status.RECEIVED,)):
+        try:
+            check_admissible(
+                context.ledger,
+                context.ledger.target_of(request),
+                method=request.method,
+                parameters=request.parameters,
+            )
+        except RequestError as exc:
+            move(context, request.id, Status.FAILED, reason=str(exc))
+            continue
+        move(context, request.id, Status.SCHEDULED)
+
+
+def claim(context: FederationContext, state: FederationState) -> ActiveDeletion | None:
+    """Take the first request that can be served now, and those that the method can serve with it."""
+    online = set(context.fedavg.roster.online(context.grid))
+    ready: list[DeletionRequest] = []
+    for request in context.ledger.list_requests(statuses=(Status.SCHEDULED,)):
+        absent = _absent(request, online)
+        if absent:
+            _note_once(context, request, f"waiting for {absent} to come online")
+        else:
+            ready.append(request)
+    if not ready:
+        return None
+    first = ready[0]
+    method = method_named(first.method)
+    accepted = context.ledger.accepted_loss(first.id)
+    together = [
+        request
+        for request in ready
+        if request.method == first.method
+        and dict(request.parameters) == dict(first.parameters)
+        and (request is first or context.ledger.accepted_loss(request.id) == accepted)
+    ]
+    taken: list[DeletionRequest] = []
+    is_shared = method.info.several_at_once and may_serve_together(context.settings, first.method)
+    for request in together if is_shared else [first]:
+        try:
+            taken.append(move(context, request.id, Status.UNLEARNING))
+        except IllegalMove as exc:  # it was cancelled at this very moment
+            _log.info("%s", exc)
+    if not taken:
+        return None
+    return ActiveDeletion(
+        request_ids=tuple(request.id for request in taken),
+        targets=tuple(context.ledger.target_of(request) for request in taken),
+        method=first.method,
+        parameters=dict(first.parameters),
+        attempt=1 + max(request.attempts for request in taken),
+        accepted_loss=accepted[0],
+        accepted_by=accepted[1],
+        started_round=state.round,
+        hash_before=content_hash(state.parameters),
+    )
+
+
+def _absent(request: DeletionRequest, online: set[str]) -> str:
+    needs = method_named(request.method).info.needs
+    client = request.target.client_id
+    if (
+        client is not None
+        and client not in online
+        and needs & {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE}
+    ):
+        return f"client {client}"
+    return "" if online else "any client"
+
+
+def _note_once(context: FederationContext, request: DeletionRequest, text: str) -> None:
+    if context.notes.get(request.id) != text:
+        context.notes[request.id] = text
+        context.ledger.note(
+            request.id, "waiting", token=context.token, now=context.now(), detail={"text": text}
+        )
+
+
+def _follow(context: FederationContext, request_id: str, phase: Phase) -> None:
+    """Bring the ledger to where the checkpoint already is."""
+    order = [Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING]
+    wanted = Status.RECOVERING if phase is Phase.RECOVERING else Status.VERIFYING
+    status = context.ledger.get(request_id).status
+    while status in order and order.index(status) < order.index(wanted):
+        status = move(context, request_id, order[order.index(status) + 1]).status

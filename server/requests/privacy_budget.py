@@ -1,0 +1,124 @@
+"""The budget (ε, δ) for HF-online's deletions, as far as the ledger alone tells: what is used up, what is refused.
+
+What a deletion uses up is computed in `server.deletion.privacy_account`, which notes each release in the ledger.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from server.ledger import Ledger
+from strategies.run_config import RunSettings
+from unlearning.certified import Account, AccountedRelease, Sensitivity
+from unlearning.errors import MethodFailed, UnsupportedRequest
+from unlearning.methods.hf_online.options import CarriedVectorOptions
+from unlearning.requests import Target
+
+METHOD = "hf-online"
+FACT = "privacy"
+"""The fact under which the door finds the budget and what is left of it."""
+RELEASED = "noise-released"
+"""The kind of the event of a release: its detail is the release, in plain values."""
+
+RELEASE = "privacy_release"
+"""The key under which older requests' results, and findings, hold the release."""
+
+_OLDER = "It was counted by an earlier version of this program, whose bounds did not hold in all cases."
+_WHAT_TO_DO = (
+    "Choose retrain, which needs no noise; or give more noise (sigma) or a larger budget in prepare and restart the "
+    "run. Noise that is larger from now on takes nothing back of what is used up."
+)
+
+
+def budget_of(settings: RunSettings) -> CarriedVectorOptions | None:
+    """The options that set a budget for HF-online; None where there is none."""
+    prepared = settings.preparations().get(METHOD)
+    options: Any = None if prepared is None else prepared.options
+    return options if isinstance(options, CarriedVectorOptions) and options.sigma is not None else None
+
+
+def may_serve_together(settings: RunSettings, method: str) -> bool:
+    """Whether several requests may be one deletion; with a budget each is counted, and refused, by itself."""
+    return method != METHOD or budget_of(settings) is None
+
+
+def earlier_releases(ledger: Ledger) -> tuple[AccountedRelease, ...]:
+    """HF-online's releases so far, in their order: all that were noted, also of attempts that failed since.
+
+    Of earlier versions, which noted none, those of completed requests; what they proved is not taken over.
+    """
+    releases: dict[tuple[str, str], AccountedRelease] = {}
+    for request in ledger.list_requests():
+        if request.method != METHOD:
+            continue
+        if RELEASE in request.result and not request.result[RELEASE].get("after"):
+            release = AccountedRelease.restored(request.result[RELEASE])
+            releases[release.name, ""] = replace(release, unmet=(*release.unmet, _OLDER))
+        for event in ledger.all_events(request.id):
+            if event.kind == RELEASED:
+                release = AccountedRelease.restored(event.detail)
+                releases[release.name, release.after] = release
+    return tuple(sorted(releases.values(), key=lambda one: one.number))
+
+
+def check_budget(ledger: Ledger, target: Target, method: str, parameters: Mapping[str, Any]) -> None:
+    """Refuse an HF-online request for which the budget, as far as the door knows, does not suffice.
+
+    Raises:
+        UnsupportedRequest: it would exceed the budget, or brings noise of its own to a federation that has one.
+    """
+    fact = ledger.facts().get(FACT) if method == METHOD else None
+    if fact is None or target.client_id not in fact["sensitivities"]:
+        return
+    if parameters.get("epsilon") is not None:
+        raise UnsupportedRequest(
+            "This federation's noise and budget are set in prepare. Leave epsilon, delta and sensitivity out of the "
+            "request."
+        )
+    value, unmet = fact["sensitivities"][target.client_id]
+    sensitivity = None if value is None else Sensitivity(value=value, is_bound=not unmet, source="")
+    release = AccountedRelease(
+        name="the request", number=0, sigma=fact["sigma"], sensitivity=sensitivity, unmet=tuple(unmet)
+    )
+    options = CarriedVectorOptions(epsilon=fact["epsilon"], delta=fact["delta"], sigma=fact["sigma"])
+    try:
+        refuse_if_spent(options, [AccountedRelease.restored(one) for one in fact["releases"]], release)
+    except MethodFailed as exc:
+        raise UnsupportedRequest(str(exc)) from exc
+
+
+def refuse_if_spent(
+    options: CarriedVectorOptions,
+    earlier: Sequence[AccountedRelease],
+    release: AccountedRelease,
+) -> None:
+    """Refuse a release that exceeds the budget, or whose noise cannot be counted.
+
+    Raises:
+        MethodFailed: what is used up, and what to do.
+    """
+    assert options.epsilon is not None, "a budget is whole"
+    assert options.delta is not None, "a budget is whole"
+    if release.sensitivity is None:
+        raise MethodFailed(
+            "A budget is set, and no sensitivity is known that the noise could be counted by: "
+            f"{' '.join(release.unmet)} Choose retrain; or give a measured sensitivity in prepare and restart the run. "
+            "A proven one needs feature_norm from the first round on.",
+            retryable=False,
+        )
+    account = Account(releases=(*earlier, release), delta=options.delta, epsilon=options.epsilon)
+    if account.is_within_budget:
+        return
+    before = Account(releases=tuple(earlier), delta=options.delta).spent_epsilon
+    used = "an earlier deletion had no noise that could be counted"
+    if before is not None:
+        used = (
+            f"{before:.4g} is used up by {len(earlier)} deletion(s), with this one it would be "
+            f"{account.spent_epsilon:.4g}"
+        )
+    raise MethodFailed(
+        f"The deletion would exceed the federation's budget of epsilon = {options.epsilon:g} at delta = "
+        f"{options.delta:g}: {used} (sensitivity {release.sensitivity.value:.4g}, noise {release.sigma:.4g}). "
+        f"{_WHAT_TO_DO}",
+        retryable=False,
+    )

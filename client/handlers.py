@@ -29,8 +29,9 @@ from strategies.messages import (
 )
 from strategies.run_config import RunSettings, local_seed
 from unlearning.errors import DataError, FlowerUnlearningError
-from unlearning.methods import ClientSite, Instruction, Reply, method_named
+from unlearning.methods.method import ClientSite, Instruction, Reply
 from unlearning.methods.preparation import LocalRound
+from unlearning.methods.registry import method_named
 from unlearning.parameters import Vector
 from unlearning.peak_memory import MemoryWatch
 from unlearning.pseudonyms import is_keyed, names_of, revealed

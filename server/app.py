@@ -38,8 +38,8 @@ from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
 from unlearning.durable_files import keep_private, write_atomically
 from unlearning.errors import ConfigurationError, Fenced
-from unlearning.methods import FederationProfile
 from unlearning.methods.costs import training_flops
+from unlearning.methods.eligibility import FederationProfile
 from unlearning.parameters import content_hash, flatten
 from unlearning.tasks import load_server_test, make_task
 from unlearning.tasks.task import Examples, Task

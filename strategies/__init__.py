@@ -13,7 +13,7 @@ from typing import Any
 from strategies.fedavg import FedAvg
 from strategies.run_config import RunSettings
 from strategies.unlearning_strategy import UnlearningStrategy
-from unlearning.methods import check_supports, method_named, validated_parameters
+from unlearning.methods.registry import check_supports, method_named, validated_parameters
 from unlearning.requests import Target
 
 __all__ = [

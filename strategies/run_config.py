@@ -12,7 +12,8 @@ from strategies.secret_settings import secrets_in
 from strategies.tls_files import is_loopback
 from strategies.update_checks import CountLimits
 from unlearning.errors import ConfigurationError
-from unlearning.methods import Prepared, preparations
+from unlearning.methods.preparation import Prepared
+from unlearning.methods.registry import preparations
 from unlearning.tasks.settings import TaskSettings, problems
 from unlearning.training import TrainingSettings
 from unlearning.training import local_seed as local_seed  # clients have it from here

@@ -7,8 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from unlearning.methods import Method
-from unlearning.methods.method import PreparedStore
+from unlearning.methods.method import Method, PreparedStore
 from unlearning.methods.preparation import FederatedRound, LocalRound, PreparationOptions
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions

@@ -34,7 +34,7 @@ from benchmarks.second_order.convex import (
 )
 from benchmarks.tables import Row, median, table, write
 from unlearning.curvature import gradient
-from unlearning.methods import METHODS
+from unlearning.methods.registry import METHODS
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
 from unlearning.tasks import Examples, forgotten_mask

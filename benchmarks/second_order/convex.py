@@ -12,15 +12,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
-from unlearning.methods import (
-    ClientSite,
-    Instruction,
-    Method,
-    Problem,
-    Reply,
-    UnlearningState,
-    validated_parameters,
-)
+from unlearning.methods.method import ClientSite, Instruction, Method, Problem, Reply, UnlearningState
+from unlearning.methods.registry import validated_parameters
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Target
 from unlearning.solvers.direct import dense_matrix

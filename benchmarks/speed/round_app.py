@@ -19,7 +19,7 @@ from strategies.fedavg import FedAvg
 from strategies.messages import model_record
 from strategies.run_config import RunSettings
 from strategies.unlearning_strategy import UnlearningStrategy
-from unlearning.methods import method_named
+from unlearning.methods.registry import method_named
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.tasks import make_task
 from unlearning.training import initial_parameters

@@ -28,7 +28,7 @@ from server.federation.state import ActiveDeletion, FederationState, Phase
 from server.ledger import Ledger
 from server.processes.deployment import LocalDeployment
 from strategies.run_config import RunSettings
-from unlearning.methods import UnlearningState
+from unlearning.methods.method import UnlearningState
 from unlearning.requests import Granularity, Status, Target
 from unlearning.tasks import make_task
 from unlearning.training import initial_parameters

@@ -20,7 +20,8 @@ from server.requests.admission import admit, check_admissible
 from server.requests.plan import Measured
 from server.requests.planning import measured, plan
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, UnknownClient
-from unlearning.methods import METHODS, Method
+from unlearning.methods.method import Method
+from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Status, Target
 
 _PAGE = 1000

@@ -32,7 +32,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from server.bench.columns import COLUMNS, ORIGINAL, RETRAIN
 from strategies.run_config import RunSettings
 from unlearning.errors import ConfigurationError, RequestError
-from unlearning.methods import check_supports, method_named, preparations, validated_parameters
+from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
 from unlearning.requests import Granularity, Target
 
 SHIPPED = Path(__file__).parent / "experiments"

@@ -36,7 +36,7 @@ from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings
 from unlearning.durable_files import write_atomically
 from unlearning.errors import ConfigurationError
-from unlearning.methods import preparations
+from unlearning.methods.registry import preparations
 from unlearning.requests import DeletionRequest, Exclusions, Status, Target
 from unlearning.tasks import load_server_test, load_site, make_task
 from unlearning.tasks.task import Examples, forgotten_mask, joined

@@ -19,8 +19,8 @@ from server.certificate.replay_inputs import (
     targets_of,
 )
 from unlearning.errors import CertificateError, FlowerUnlearningError
-from unlearning.methods import Method, Problem, method_named, validated_parameters
-from unlearning.methods.method import PreparedStore
+from unlearning.methods.method import Method, PreparedStore, Problem
+from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.tasks import make_task
 

@@ -31,8 +31,15 @@ from server.federation.state import ActiveDeletion
 from strategies.run_config import RunSettings
 from unlearning.durable_files import sync_directory, write_atomically
 from unlearning.errors import CertificateError
-from unlearning.methods import Instruction, Method, Problem, Reply, UnlearningState
-from unlearning.methods.method import ClientSite, PreparedStore
+from unlearning.methods.method import (
+    ClientSite,
+    Instruction,
+    Method,
+    PreparedStore,
+    Problem,
+    Reply,
+    UnlearningState,
+)
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
 from unlearning.stores import MemoryStore, Store

@@ -37,7 +37,8 @@ from server.federation.state import ActiveDeletion, FederationState
 from server.ledger import Event, Ledger
 from server.report import ReportData
 from unlearning.durable_files import write_atomically
-from unlearning.methods import Method, method_named
+from unlearning.methods.method import Method
+from unlearning.methods.registry import method_named
 from unlearning.pseudonyms import commitment
 from unlearning.requests import hash_of_ids
 from unlearning.verification.measurement import Measurement

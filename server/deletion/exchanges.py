@@ -9,7 +9,7 @@ from strategies.messages import model_record
 from strategies.sessions.server_half import Session
 from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.errors import MethodFailed
-from unlearning.methods import Method
+from unlearning.methods.method import Method
 from unlearning.parameters import Vector
 
 # How many clients' reasons a failure lists; a federation may have thousands of clients.

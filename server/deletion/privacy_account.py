@@ -31,11 +31,11 @@ from server.requests.privacy_budget import (
 )
 from server.state_directory.files import UNDONE_FILE
 from unlearning.certified import Account, AccountedRelease, Sensitivity
-from unlearning.methods import UnlearningState
 from unlearning.methods.hf_online.lengths import KeptRounds
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.sensitivity import Deletion, deletion_sensitivity
 from unlearning.methods.hf_online.vectors import kept_rounds
+from unlearning.methods.method import UnlearningState
 from unlearning.parameters import content_hash
 from unlearning.stores import DirectoryStore, Store
 from unlearning.training import initial_parameters

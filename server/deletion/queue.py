@@ -9,7 +9,8 @@ from server.federation.state import ActiveDeletion, FederationState, Phase
 from server.requests.admission import check_admissible
 from server.requests.privacy_budget import may_serve_together
 from unlearning.errors import IllegalMove, RequestError
-from unlearning.methods import Need, method_named
+from unlearning.methods.method import Need
+from unlearning.methods.registry import method_named
 from unlearning.parameters import content_hash
 from unlearning.requests import DeletionRequest, Status
 

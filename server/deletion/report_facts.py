@@ -18,7 +18,7 @@ from server.report import (
     ReportEvent,
     UnlearningPhase,
 )
-from unlearning.methods import method_named, validated_parameters
+from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Target
 

@@ -37,7 +37,7 @@ from server.state_directory.noise_secret import noise_key
 from strategies.sessions.server_half import Session
 from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.errors import MethodFailed, ModelRefused, RequestError, SessionError
-from unlearning.methods import method_named, validated_parameters
+from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from server.processes.flower_control import ConfigValue, config_argument
 from strategies.run_config import RunSettings
 from unlearning.errors import ConfigurationError
-from unlearning.methods import check_supports, method_named
+from unlearning.methods.registry import check_supports, method_named
 from unlearning.requests import Granularity, Target
 from unlearning.tasks import load_site
 

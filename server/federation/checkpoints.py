@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from server.federation.state import ActiveDeletion, Before, FederationState, Phase, PhaseCost
 from unlearning.durable_files import make_private, sync_directory, write_atomically
 from unlearning.errors import CheckpointError, DataError
-from unlearning.methods import UnlearningState
+from unlearning.methods.method import UnlearningState
 from unlearning.requests import Exclusions, Target
 from unlearning.verification.measurement import Measurement
 from unlearning.verification.observations import Outputs

@@ -29,7 +29,7 @@ from strategies.observations import measured
 from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
 from strategies.sessions.payloads import ACCOUNT, SessionStatistics
-from unlearning.methods import FederationProfile
+from unlearning.methods.eligibility import FederationProfile
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
 from unlearning.peak_memory import MemoryWatch, PeakMemory

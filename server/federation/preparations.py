@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from server.federation.state import ActiveDeletion, FederationState
 from strategies.messages import by_preparation, named_for_preparations
 from unlearning.errors import StoreFull
-from unlearning.methods import Prepared
 from unlearning.methods.method import PreparedStore
-from unlearning.methods.preparation import FederatedRound
+from unlearning.methods.preparation import FederatedRound, Prepared
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions
 from unlearning.stores import Arrays, DirectoryStore

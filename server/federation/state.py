@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from strategies.exchange import Exchange
-from unlearning.methods import UnlearningState
+from unlearning.methods.method import UnlearningState
 from unlearning.parameters import Vector
 from unlearning.peak_memory import PeakMemory
 from unlearning.requests import Exclusions, Target

@@ -17,7 +17,7 @@ from unlearning.pseudonyms import PREFIX, is_keyed, names_of
 from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Exclusions, Granularity, Target
 
 if TYPE_CHECKING:
-    from unlearning.methods import FederationProfile
+    from unlearning.methods.eligibility import FederationProfile
     from unlearning.methods.preparation import Prepared
 
 FEDERATION = "federation"
@@ -107,7 +107,8 @@ def _complete_parameters(
     target: Target, method: str, parameters: Mapping[str, Any], *, by_operator: bool
 ) -> Mapping[str, Any]:
     # Imported here because it brings in PyTorch, and the command line needs only parse_sample_ids.
-    from unlearning.methods import beyond_safe_range, check_supports, method_named, validated_parameters
+    from unlearning.methods.registry import check_supports, method_named, validated_parameters
+    from unlearning.methods.safe_range import beyond_safe_range
 
     chosen = method_named(method)
     check_supports(chosen, target)
@@ -148,7 +149,8 @@ def _check_eligible(ledger: Ledger, target: Target, method: str, parameters: Map
     if federation is None:
         return
     from server.requests.privacy_budget import check_budget
-    from unlearning.methods import check_eligible, method_named, preparations
+    from unlearning.methods.eligibility import check_eligible
+    from unlearning.methods.registry import method_named, preparations
 
     prepared = preparations(federation.prepare)
     check_eligible(method_named(method), _named(ledger, target, prepared.values()), federation, prepared)
@@ -166,7 +168,7 @@ def _named(ledger: Ledger, target: Target, prepared: Iterable["Prepared"]) -> Ta
 
 def federation_of(ledger: Ledger) -> "FederationProfile | None":
     """What the ServerApp has written down of its federation; None before its first start."""
-    from unlearning.methods import FederationProfile
+    from unlearning.methods.eligibility import FederationProfile
 
     known = ledger.facts().get(FEDERATION)
     return None if known is None else FederationProfile.from_json(known)

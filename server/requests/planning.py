@@ -13,16 +13,11 @@ from server.ledger import Ledger, RoundRecord
 from server.requests.admission import check_admissible, federation_of
 from server.requests.plan import Measured, Plan, PlannedMethod
 from unlearning.errors import DataError, RequestError, UnknownClient
-from unlearning.methods import (
-    METHODS,
-    FederationProfile,
-    Method,
-    Need,
-    Prepared,
-    preparations,
-    validated_parameters,
-)
 from unlearning.methods.costs import Cost, CostSymbols, formula_cost, recovery_cost, with_parameters
+from unlearning.methods.eligibility import FederationProfile
+from unlearning.methods.method import Method, Need
+from unlearning.methods.preparation import Prepared
+from unlearning.methods.registry import METHODS, preparations, validated_parameters
 from unlearning.requests import Status, Target
 
 _RECENT = 20

@@ -25,8 +25,9 @@ from strategies.run_config import RunSettings
 from tests.certificates import Authority
 from tests.federation import DEFAULTS, InProcessFederation, client
 from unlearning.errors import ConfigurationError, MethodFailed
-from unlearning.methods import METHODS, Method
+from unlearning.methods.method import Method
 from unlearning.methods.puf import Puf
+from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity, Status, Target, hash_of_ids
 from unlearning.tasks import load_site
 from unlearning.verification.verdict import Finding

@@ -12,7 +12,7 @@ from server.cli import app
 from server.requests.plan import Plan
 from server.requests.planning import plan
 from tests.federation import InProcessFederation, client
-from unlearning.methods import METHODS
+from unlearning.methods.registry import METHODS
 
 Command = Callable[..., str]
 

@@ -10,7 +10,7 @@ from client.memory import DirectoryMemory
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
 from tests.kills import Killer
-from unlearning.methods import METHODS
+from unlearning.methods.registry import METHODS
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
 

@@ -10,7 +10,8 @@ from flwr.app import Message
 from strategies.messages import arrays_content, failure_values, reply_content
 from tests.federation import InProcessFederation, client
 from unlearning.errors import FlowerUnlearningError
-from unlearning.methods import METHODS, Reply
+from unlearning.methods.method import Reply
+from unlearning.methods.registry import METHODS
 from unlearning.requests import Status
 
 SMALL = {

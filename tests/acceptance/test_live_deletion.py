@@ -9,7 +9,7 @@ import pytest
 from strategies.messages import WHOAMI
 from tests.federation import client
 from unlearning.errors import AlreadyForgotten
-from unlearning.methods import METHODS
+from unlearning.methods.registry import METHODS
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Status, Target
 

@@ -6,7 +6,7 @@ from server.requests.plan import Plan
 from server.requests.planning import measured, plan
 from tests.federation import InProcessFederation, client
 from unlearning.errors import UnknownClient
-from unlearning.methods import METHODS
+from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity, Status, Target
 
 PARAMETERS = 650  # digits, logistic regression, 4 bytes each

@@ -20,7 +20,8 @@ from strategies.exchange import exchange
 from strategies.messages import model_record
 from tests.federation import InProcessFederation
 from unlearning.curvature import gradient
-from unlearning.methods import METHODS, UnlearningState
+from unlearning.methods.method import UnlearningState
+from unlearning.methods.registry import METHODS
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.training import evaluate
 

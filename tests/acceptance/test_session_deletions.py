@@ -20,7 +20,7 @@ from strategies.sessions.server_half import Session
 from tests.deletion_service import free_port
 from tests.federation import InProcessFederation, client
 from tests.sessions import SessionFederation, Vanished
-from unlearning.methods import ClientSite, Instruction, Reply
+from unlearning.methods.method import ClientSite, Instruction, Reply
 from unlearning.methods.newton_cg import NewtonCg
 from unlearning.requests import DeletionRequest, Status
 

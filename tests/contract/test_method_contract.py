@@ -15,21 +15,18 @@ from torch import nn
 
 from tests.preparing import task_for, trained_with
 from unlearning.errors import InvalidRequest, UnknownMethod, UnsupportedRequest
-from unlearning.methods import (
-    METHODS,
+from unlearning.methods.method import (
     ClientSite,
     Instruction,
     Method,
     MethodInfo,
     Need,
+    PreparedStore,
     Problem,
     Reply,
     UnlearningState,
-    check_supports,
-    method_named,
-    validated_parameters,
 )
-from unlearning.methods.method import PreparedStore
+from unlearning.methods.registry import METHODS, check_supports, method_named, validated_parameters
 from unlearning.requests import Forget, Granularity, Target
 from unlearning.stores import MemoryStore
 from unlearning.tasks.task import Examples, Task, forgotten_mask

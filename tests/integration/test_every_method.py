@@ -22,7 +22,7 @@ from strategies.run_config import RunSettings
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import SETTINGS, WAIT_S, hashes
-from unlearning.methods import METHODS
+from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.tasks import load_site
 

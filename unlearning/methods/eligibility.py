@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from unlearning.errors import InvalidRequest, MethodFailed, UnsupportedRequest
-from unlearning.methods.fedau.post_hoc import head_slots, size_of
+from unlearning.methods.classifier_head import head_slots, size_of
 from unlearning.methods.method import Method, Need
 from unlearning.methods.preparation import Prepared
 from unlearning.requests import Granularity, Target

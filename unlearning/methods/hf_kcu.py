@@ -24,6 +24,7 @@ import numpy as np
 from pydantic import Field
 
 from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
+from unlearning.curvature.damping import relative_damping
 from unlearning.errors import MethodFailed
 from unlearning.methods.method import (
     NUM_RETAINED,
@@ -248,15 +249,6 @@ def _bound(product: CurvatureProduct, solution: Solution, steps: int, seed: int)
         "condition number (Lanczos estimate)": ends.condition_number,
         "bound of Theorem 3 on the relative error": 2 * ((root - 1) / (root + 1)) ** len(solution.curvatures),
     }
-
-
-def relative_damping(damping: float, largest: float) -> dict[str, float]:
-    """The estimate of the largest eigenvalue (weight decay included, damping not), and λ as a multiple of it.
-
-    λ is a bias wherever it is not small beside the eigenvalues that matter, so its size alone says nothing.
-    """
-    found = {"largest eigenvalue (estimate from below)": largest}
-    return {**found, "damping relative to it": damping / largest} if largest > 0 else found
 
 
 def _norm(vector: Vector) -> float:

@@ -13,7 +13,7 @@ enough to go on after a crash. `state.parameters` of the finished state is the u
 recovery (ordinary rounds without the forgotten data) follows and is not the method's business.
 
 A new method is one file here with a class that has these attributes and four functions, and one line
-in `unlearning.methods.METHODS`.
+in `unlearning.methods.registry.METHODS`.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping

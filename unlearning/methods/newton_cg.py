@@ -27,8 +27,8 @@ from pydantic import Field
 from torch import nn
 
 from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
+from unlearning.curvature.damping import relative_damping
 from unlearning.errors import MethodFailed
-from unlearning.methods.hf_kcu import relative_damping
 from unlearning.methods.method import (
     ClientSite,
     Instruction,

@@ -12,7 +12,7 @@ from server.api.server import RunningServer, serve
 from server.ledger import Event, Ledger, RoundRecord
 from tests.deletion_service import FORGETTING, LiveLoop, submit
 from unlearning.errors import AlreadyForgotten
-from unlearning.methods import METHODS
+from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
 # Answers

@@ -27,8 +27,8 @@ from unlearning.errors import (
     UnknownMethod,
     UnsupportedRequest,
 )
-from unlearning.methods import METHODS
 from unlearning.methods.puf import Puf
+from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Granularity, Target
 
 # Refusals

@@ -14,8 +14,8 @@ from strategies.roster import Roster
 from strategies.run_config import RunSettings
 from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.errors import MethodFailed
-from unlearning.methods import method_named
 from unlearning.methods.method import Reply
+from unlearning.methods.registry import method_named
 from unlearning.requests import Granularity, Target
 
 START = np.zeros(650, dtype=np.float32)

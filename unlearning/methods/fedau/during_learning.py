@@ -29,7 +29,7 @@ from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from unlearning.errors import FlowerUnlearningError, MethodFailed
-from unlearning.methods.fedau.post_hoc import classifier_head, head_in, head_slots, size_of, with_head
+from unlearning.methods.classifier_head import classifier_head, head_in, head_slots, size_of, with_head
 from unlearning.methods.method import (
     ClientSite,
     Instruction,

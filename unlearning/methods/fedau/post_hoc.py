@@ -11,7 +11,7 @@ post-hoc form of PUF's comparison (PUF, Appendix A); it needs no preparation dur
 Only the head travels back.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from unlearning.errors import MethodFailed
+from unlearning.methods.classifier_head import classifier_head, head_in, head_slots, size_of, with_head
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
@@ -34,7 +34,7 @@ from unlearning.methods.method import (
     replies_of_targets,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.parameters import Slot, Vector, check_length, flatten, layout
+from unlearning.parameters import Vector, check_length, flatten
 from unlearning.requests import Granularity
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import build, train
@@ -123,58 +123,6 @@ class FedAu:
             state.advance(parameters, finished=True),
             findings={"relative change of the model ‖Δθ‖/‖θ‖": change},
         )
-
-
-def head_slots(task: Task) -> tuple[Slot, ...]:
-    """Where the last linear layer's weight and bias lie in the flat vector.
-
-    Raises:
-        MethodFailed: the task is no classification, or the model's last layer is not linear.
-    """
-    model = build(task, seed=0)
-    name, head = classifier_head(model)
-    if (
-        task.shard is not None
-        or head is None
-        or task.score_name != "accuracy"
-        or head.out_features != task.num_classes
-    ):
-        raise MethodFailed(
-            "FedAU needs a classifier whose last layer is linear with one output a class; this model has "
-            "none. Choose another method.",
-            retryable=False,
-        )
-    prefix = f"{name}." if name else ""
-    return tuple(slot for slot in layout(model) if slot.name in (f"{prefix}weight", f"{prefix}bias"))
-
-
-def size_of(slots: Sequence[Slot]) -> int:
-    """How many numbers a head has."""
-    return sum(slot.stop - slot.start for slot in slots)
-
-
-def head_in(parameters: Vector, slots: Sequence[Slot]) -> Vector:
-    """The head's weight and bias, flat, in the model's order."""
-    return np.concatenate([parameters[slot.start : slot.stop] for slot in slots])
-
-
-def with_head(parameters: Vector, slots: Sequence[Slot], head: Vector) -> Vector:
-    """`parameters` (d,) with another head, flat as `head_in` gives it."""
-    changed, position = parameters.copy(), 0
-    for slot in slots:
-        width = slot.stop - slot.start
-        changed[slot.start : slot.stop] = head[position : position + width]
-        position += width
-    return changed
-
-
-def classifier_head(model: nn.Module) -> tuple[str, nn.Linear | None]:
-    """The model's last linear layer with its name in the model; None where there is none."""
-    found: tuple[str, nn.Linear | None] = ("", None)
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            found = (name, module)
-    return found
 
 
 def _frozen_trunk(task: Task, parameters: Vector, seed: int) -> tuple[Task, Vector]:

@@ -8,7 +8,7 @@ import pytest
 from server.federation.checkpoints import CheckpointStore, decode, encode
 from server.federation.state import ActiveDeletion, FederationState, Phase, PhaseCost
 from unlearning.errors import CheckpointError
-from unlearning.methods import UnlearningState
+from unlearning.methods.method import UnlearningState
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.verification.lira import Gaussians
 from unlearning.verification.measurement import Measurement, SetMeasure

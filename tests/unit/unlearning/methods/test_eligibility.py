@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from unlearning.errors import InvalidRequest, UnsupportedRequest
-from unlearning.methods import METHODS, FederationProfile, check_eligible, preparations
+from unlearning.methods.eligibility import FederationProfile, check_eligible
+from unlearning.methods.registry import METHODS, preparations
 from unlearning.requests import Granularity, Target
 from unlearning.tasks import make_task
 from unlearning.tasks.settings import TaskSettings

@@ -8,10 +8,10 @@ from torch import nn
 
 from strategies.run_config import RunSettings
 from unlearning.errors import ConfigurationError, MethodFailed
-from unlearning.methods import METHODS, ClientSite, Instruction, Problem, Reply, validated_parameters
 from unlearning.methods.fedau.during_learning import AuxiliaryHead, AuxiliaryHeadOptions, auxiliary_labels
-from unlearning.methods.method import PreparedStore
+from unlearning.methods.method import ClientSite, Instruction, PreparedStore, Problem, Reply
 from unlearning.methods.preparation import LocalRound
+from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.requests import Forget, Granularity, Target
 from unlearning.stores import MemoryStore
 from unlearning.tasks.losses import classification_measures, cross_entropy

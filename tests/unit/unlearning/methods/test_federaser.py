@@ -10,10 +10,10 @@ from torch import nn
 
 from tests.preparing import trained_with
 from unlearning.errors import MethodFailed, StoreFull
-from unlearning.methods import METHODS, ClientSite, Problem, Reply, UnlearningState, validated_parameters
 from unlearning.methods.federaser import GIB, HistoryOptions, KeepUpdates, calibrate
-from unlearning.methods.method import PreparedStore
+from unlearning.methods.method import ClientSite, PreparedStore, Problem, Reply, UnlearningState
 from unlearning.methods.preparation import FederatedRound
+from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.requests import Forget
 from unlearning.stores import MemoryStore
 from unlearning.tasks.losses import classification_measures, cross_entropy

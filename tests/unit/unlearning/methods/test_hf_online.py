@@ -19,12 +19,12 @@ from unlearning.errors import (
     StoreFull,
     UpdateRefused,
 )
-from unlearning.methods import METHODS, Problem, check_supports, validated_parameters
 from unlearning.methods.hf_online.lengths import LENGTHS_KEY, NOT_DECLARED, WORK
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.vectors import VECTORS, CarryVectors, kept_rounds, kept_vector
-from unlearning.methods.method import PreparedStore
+from unlearning.methods.method import PreparedStore, Problem
 from unlearning.methods.preparation import FederatedRound, LocalRound
+from unlearning.methods.registry import METHODS, check_supports, validated_parameters
 from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.requests import Exclusions, Forget, Granularity, Target
 from unlearning.stores import DirectoryStore, MemoryStore, Store

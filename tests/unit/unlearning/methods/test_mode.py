@@ -9,8 +9,9 @@ from torch import nn
 
 from unlearning.curvature import gradient
 from unlearning.errors import MethodFailed
-from unlearning.methods import METHODS, ClientSite, Problem, Reply, UnlearningState, validated_parameters
+from unlearning.methods.method import ClientSite, Problem, Reply, UnlearningState
 from unlearning.methods.mode import DEGRADATION, MoDeParameters, degraded, steps
+from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.requests import Forget
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.losses import classification_measures, cross_entropy

@@ -9,9 +9,10 @@ from torch import nn
 
 from unlearning.curvature import gradient
 from unlearning.errors import DataError, MethodFailed
-from unlearning.methods import METHODS, ClientSite, Problem, Reply, UnlearningState, validated_parameters
+from unlearning.methods.method import ClientSite, Problem, Reply, UnlearningState
 from unlearning.methods.pga import LAST_MODEL, reference_model, squared_distance
 from unlearning.methods.preparation import LocalRound
+from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.requests import Forget
 from unlearning.stores import MemoryStore
 from unlearning.tasks.losses import classification_measures, cross_entropy

@@ -9,8 +9,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from unlearning.errors import InvalidRequest, MethodFailed
-from unlearning.methods import METHODS, Problem, Reply, method_named, validated_parameters
-from unlearning.methods.method import ClientSite
+from unlearning.methods.method import ClientSite, Problem, Reply
+from unlearning.methods.registry import METHODS, method_named, validated_parameters
 from unlearning.requests import Forget, Granularity
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples, Task, forgotten_mask

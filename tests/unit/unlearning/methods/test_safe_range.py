@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from unlearning.errors import InvalidRequest
-from unlearning.methods import METHODS, beyond_safe_range, validated_parameters
+from unlearning.methods.registry import METHODS, validated_parameters
+from unlearning.methods.safe_range import beyond_safe_range
 
 NUMBERS = [
     (method, name, schema)

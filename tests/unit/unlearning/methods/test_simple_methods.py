@@ -8,15 +8,8 @@ import torch
 from torch import nn
 
 from unlearning.errors import MethodFailed, UpdateRefused
-from unlearning.methods import (
-    METHODS,
-    ClientSite,
-    Instruction,
-    Problem,
-    Reply,
-    UnlearningState,
-    validated_parameters,
-)
+from unlearning.methods.method import ClientSite, Instruction, Problem, Reply, UnlearningState
+from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.parameters import flatten
 from unlearning.requests import NOTHING, Forget
 from unlearning.tasks import TaskSettings, make_task

@@ -10,18 +10,17 @@ import torch
 from strategies.run_config import RunSettings
 from tests.preparing import task_for, trained_with
 from unlearning.errors import ConfigurationError, DataError, MethodFailed, UpdateRefused
-from unlearning.methods import (
-    METHODS,
+from unlearning.methods.method import (
     ClientSite,
     Instruction,
     Method,
+    PreparedStore,
     Problem,
     Reply,
     UnlearningState,
-    validated_parameters,
 )
-from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound
+from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.methods.sisa.history import model_key, read_log
 from unlearning.methods.sisa.sharding import Sharding, ShardingOptions
 from unlearning.parameters import Vector

@@ -10,7 +10,7 @@ import torch
 from tests.federation import InProcessFederation, client
 from unlearning.curvature import CurvatureKind, CurvatureProduct
 from unlearning.errors import ConfigurationError, DataError
-from unlearning.methods.fedau.post_hoc import head_slots, size_of
+from unlearning.methods.classifier_head import head_slots, size_of
 from unlearning.parameters import layout
 from unlearning.tasks import TaskSettings, make_task, problems
 from unlearning.tasks.models import MODELS

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from unlearning.errors import DataError
-from unlearning.methods import METHODS, method_named, validated_parameters
 from unlearning.methods.costs import (
     FORMULAS,
     Cost,
@@ -21,6 +20,7 @@ from unlearning.methods.costs import (
     training_flops,
     with_parameters,
 )
+from unlearning.methods.registry import METHODS, method_named, validated_parameters
 from unlearning.tasks.task import Examples, Task
 
 # P = 100, B = 4, C_u = 2, C_r = 3, F = 7, N = 11, E = 5: 2PB = 800 bytes and FNE = 385 FLOPs a client

@@ -1,0 +1,138 @@
+"""The registry of methods and what is looked up in it by name. A new method is one file here and one line below."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from unlearning.errors import ConfigurationError, InvalidRequest, UnknownMethod, UnsupportedRequest
+from unlearning.methods.fedau.during_learning import FedAuLearning
+from unlearning.methods.fedau.post_hoc import FedAu
+from unlearning.methods.federaser import FedEraser
+from unlearning.methods.gradient_ascent import GradientAscent
+from unlearning.methods.hf_kcu import HfKcu
+from unlearning.methods.hf_online.method import HfOnline
+from unlearning.methods.method import Method, MethodParameters
+from unlearning.methods.mode import MoDe
+from unlearning.methods.newton_cg import NewtonCg
+from unlearning.methods.pga import Pga
+from unlearning.methods.preparation import Prepared
+from unlearning.methods.puf import Puf
+from unlearning.methods.retrain import Natural, Retrain
+from unlearning.methods.sisa.method import Sisa
+from unlearning.methods.weight_negation import WeightNegation
+from unlearning.requests import Target
+
+METHODS: Mapping[str, Method] = {
+    method.info.name: method
+    for method in (
+        Puf(with_retained=False),
+        Puf(with_retained=True),
+        HfKcu(corrected=False),
+        HfKcu(corrected=True),
+        NewtonCg(),
+        FedAu(),
+        FedAuLearning(),
+        WeightNegation(),
+        GradientAscent(),
+        Pga(),
+        Sisa(),
+        HfOnline(),
+        FedEraser(),
+        MoDe(),
+        Retrain(),
+        Natural(),
+    )
+}
+
+
+def method_named(name: str) -> Method:
+    """The method called `name`.
+
+    Raises:
+        UnknownMethod: there is none; the message lists those there are.
+    """
+    try:
+        return METHODS[name]
+    except KeyError:
+        raise UnknownMethod(
+            f"Unknown method {name!r}. The methods are: {', '.join(sorted(METHODS))}."
+        ) from None
+
+
+def validated_parameters(method: Method, values: Mapping[str, Any]) -> MethodParameters:
+    """`values` as the method's own parameters, with its defaults for what is left out.
+
+    Raises:
+        InvalidRequest: a name is unknown or a value is out of range; all of them are listed.
+    """
+    try:
+        return method.Parameters.model_validate(dict(values))
+    except ValidationError as exc:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in error['loc']) or 'parameters'}: {error['msg']}"
+            for error in exc.errors()
+        )
+        allowed = ", ".join(sorted(method.Parameters.model_fields)) or "none"
+        raise InvalidRequest(
+            f"Bad parameters for {method.info.name}: {problems}. It takes: {allowed}."
+        ) from exc
+
+
+def check_supports(method: Method, target: Target) -> None:
+    """Refuse a request that the method cannot serve.
+
+    Raises:
+        UnsupportedRequest: the method does not work at this granularity.
+    """
+    if target.granularity not in method.info.granularities:
+        able = ", ".join(sorted(method.info.granularities))
+        raise UnsupportedRequest(
+            f"{method.info.title} cannot forget {target.describe()}: it works at the level(s) "
+            f"{able}. Choose another method."
+        )
+
+
+def preparations(text: str) -> dict[str, Prepared]:
+    """What the setting `prepare` switches on, by method: "federaser every=2; pga".
+
+    What replaces local training comes first, so that the others see what was really trained.
+
+    Raises:
+        ConfigurationError: lists every entry that is wrong.
+    """
+    found: dict[str, Prepared] = {}
+    wrong: list[str] = []
+    for entry in (part.strip() for part in text.split(";")):
+        if not entry:
+            continue
+        name, *words = entry.split()
+        preparation = METHODS[name].info.preparation if name in METHODS else None
+        if preparation is None:
+            able = ", ".join(sorted(key for key, value in METHODS.items() if value.info.preparation))
+            wrong.append(f"prepare: {name!r} is no method that is prepared for. Those are: {able}.")
+            continue
+        if name in found:
+            wrong.append(f"prepare: {name} is given twice.")
+        pairs = [word.partition("=") for word in words]
+        try:
+            options = preparation.Options.model_validate({key: value for key, _, value in pairs})
+        except ValidationError as exc:
+            fields = preparation.Options.model_fields.items()
+            known = ", ".join(field.alias or key for key, field in fields) or "none"
+            reasons = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in exc.errors())
+            wrong.append(f"prepare: {entry!r}: {reasons}. Options of {name}: {known}.")
+            continue
+        found[name] = Prepared(preparation, options)
+    replacing = [name for name, prepared in found.items() if prepared.preparation.replaces_training]
+    if len(replacing) > 1:
+        wrong.append(f"prepare: {' and '.join(replacing)} each train in a way of their own; choose one.")
+    alone = [name for name, prepared in found.items() if prepared.preparation.stands_alone]
+    if alone and len(found) > 1 and len(replacing) < 2:
+        others = ", ".join(sorted(set(found) - set(alone)))
+        wrong.append(
+            f"prepare: {alone[0]} trains a model of another shape than {others} could use; choose one."
+        )
+    if wrong:
+        raise ConfigurationError(wrong)
+    return {name: found[name] for name in sorted(found, key=lambda name: (name not in replacing, name))}

@@ -6,6 +6,7 @@ are recovery. The live loop drives the same four functions and keeps `state` in 
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from logging import getLogger
 from typing import Any
 
@@ -27,7 +28,7 @@ from strategies.messages import (
     vector_of,
 )
 from strategies.roster import Member
-from strategies.update_checks import check_norm, check_vector
+from strategies.update_checks import check_norm, check_vector, over_the_median
 from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
 from unlearning.methods.method import (
     NUM_RETAINED,
@@ -35,18 +36,23 @@ from unlearning.methods.method import (
     Instruction,
     Method,
     MethodParameters,
+    Need,
     PreparedStore,
     Problem,
     Reply,
     UnlearningState,
     num_retained,
 )
+from unlearning.parameters import Vector
 from unlearning.pseudonyms import names_of, revealed
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.tasks import make_task
 from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)
+
+REFUSED = "answers that were refused"
+"""The finding of a method's state that says why, by client."""
 
 
 class UnlearningStrategy(Strategy):
@@ -79,6 +85,7 @@ class UnlearningStrategy(Strategy):
         self._noise_key = noise_key
         self._problem: Problem | None = None
         self._asked: Mapping[str, Member] = {}
+        self._starts: Mapping[str, Vector] = {}
 
     def summary(self) -> None:
         """Log what is forgotten and how."""
@@ -182,6 +189,7 @@ class UnlearningStrategy(Strategy):
                 f"None of the clients that {self.method.info.title} needs is online now.", retryable=True
             )
         self._asked = {client: online[client] for client in instructions}
+        self._starts = {client: item.model for client, item in instructions.items()}
         return instructions
 
     def aggregate_train(
@@ -225,8 +233,13 @@ class UnlearningStrategy(Strategy):
         assert self._problem is not None, "instructions come first"
         state = self.state
         accepted, reasons = each_read(replies, lambda client, reply: self._checked(client, reply, state))
-        reasons |= refused or {}
-        self.state = self._aggregated(self._problem, state, accepted, reasons)
+        too_large = self._over_the_median(self._problem, accepted)
+        accepted = {client: reply for client, reply in accepted.items() if client not in too_large}
+        reasons |= {**too_large, **(refused or {})}
+        following = self._aggregated(self._problem, state, accepted, reasons)
+        if reasons := {**state.findings.get(REFUSED, {}), **reasons}:
+            following = replace(following, findings={**following.findings, REFUSED: reasons})
+        self.state = following
         if not self.state.finished:
             return self.state
         kept = {name: num_retained(item) for name, item in accepted.items() if NUM_RETAINED in item.values}
@@ -309,16 +322,42 @@ class UnlearningStrategy(Strategy):
     def _checked(self, client: str, reply: Reply, state: UnlearningState) -> Reply:
         if client not in self._asked:
             raise UpdateRefused("It was not asked.")
-        like = reply.vector if self.method.info.replies_have_any_length else state.parameters
+        info = self.method.info
+        like = reply.vector if info.replies_have_any_length else state.parameters
+        if info.replies_are_models:
+            like = self._starts[client]
         check_vector(reply.vector.astype(like.dtype, copy=False), like=like)
         self.fedavg.check_count(client, reply.num_examples + num_retained(reply))
         beside = reply.arrays.get(RETAINED_UPDATE)
         if beside is not None:
             check_vector(beside, like=like)
-        if self.method.info.replies_are_updates:
-            for update in (reply.vector, *([] if beside is None else [beside])):
+        for update in (self._change(client, reply), beside):
+            if update is not None:
                 check_norm(update, self.fedavg.settings.max_update_norm)
         return reply
+
+    def _change(self, client: str, reply: Reply) -> Vector | None:
+        """By what the answer's training has changed the model (d,); None where it is no such thing."""
+        if self.method.info.replies_are_models:
+            return reply.vector - self._starts[client]
+        return reply.vector if self.method.info.replies_are_updates else None
+
+    def _over_the_median(self, problem: Problem, accepted: Mapping[str, Reply]) -> dict[str, str]:
+        """Which answers of ordinary training change the model too much beside the others', and by how much.
+
+        What a target does for the method may be legitimately larger, and is not compared. A method that can do without
+        the target asks it, if at all, for what it keeps. Of fewer than three answers none is refused: the median of two
+        is their mean, and nobody can say which of two is wrong. Then the gate and `max-update-norm` are what is left.
+        """
+        does_without = not {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE} & self.method.info.needs
+        changes = {
+            client: change
+            for client, reply in accepted.items()
+            if (does_without or client not in problem.targets)
+            and reply.num_examples  # one without weight would pull the median down
+            and (change := self._change(client, reply)) is not None
+        }
+        return over_the_median(changes, self.fedavg.settings.max_norm_factor)
 
     def _committed(self, state: UnlearningState) -> UnlearningState:
         self.fedavg.exclusions = self.fedavg.exclusions.including(self.targets)

@@ -193,6 +193,7 @@ def _exchange(context: FederationContext, state: FederationState, session: Sessi
     done = carry_out(context, session, strategy, number, state.parameters)
     method_state = strategy.state
     assert method_state is not None
+    context.refused |= context.fedavg.outcome.refused  # of this exchange: only the last one has a record
     check_unlearned(method_state.parameters, state.parameters)
     batch = replace(
         batch,

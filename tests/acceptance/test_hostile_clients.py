@@ -346,13 +346,7 @@ def test_no_mutation_of_an_answer_ends_the_loop(tmp_path_factory, where, changes
         one.run()
         request = one.file(client("1"), method="puf-regular")
         state = one.run(rounds=2)
-        done = one.ledger.get(request.id)
-        # A number in an unlearning answer may be changed to any other: the gate then holds the model.
-        assert (
-            done.status is Status.COMPLETED
-            or "is no step of unlearning" in done.reason
-            or "points" in done.reason
-        )
+        assert one.ledger.get(request.id).status is Status.COMPLETED
         assert np.isfinite(state.parameters).all()
         assert state.phase is Phase.TRAINING
     finally:

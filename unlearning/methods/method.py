@@ -57,6 +57,8 @@ class MethodInfo:
     replies_are_updates: whether the clients' vectors are changes of the whole model, whose length is
         checked and which the federation's bound on their norm applies to. Products and gradients are not
         changes; a method whose vectors have another length checks that itself (`replies_have_any_length`).
+    replies_are_models: whether they are models trained from their instruction's, of its length; then the change
+        from it is checked in the same way.
     is_iterative: whether it has many short exchanges, for which a session with each client pays.
     asks_everyone: whether `Problem.retained` is every retained client online, not a sample as in a round.
     preparation: what it does in training rounds before any request; None if it needs no preparation.
@@ -71,6 +73,7 @@ class MethodInfo:
     remark: str = ""
     replies_are_updates: bool = True
     replies_have_any_length: bool = False
+    replies_are_models: bool = False
     is_iterative: bool = False
     asks_everyone: bool = False
     preparation: Preparation | None = None

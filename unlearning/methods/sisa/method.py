@@ -67,6 +67,7 @@ class Sisa:
         remark="exact, by training again one shard instead of all; a class concerns every shard",
         replies_are_updates=False,
         replies_have_any_length=True,
+        replies_are_models=True,
         asks_everyone=True,
         preparation=Sharding(),
     )

@@ -1,0 +1,100 @@
+"""A retained client whose well-formed answer to an unlearning exchange is absurd: the deletion completes without it.
+
+Every method whose exchange has retained clients train is asked twice, once with such an answer and once with the same
+client absent: the unlearned models are the same to the bit.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, Message, RecordDict
+
+from strategies.messages import vector_of
+from tests.acceptance.test_hostile_clients import HOSTILE, Forge, Hostile, absent, with_array
+from tests.federation import InProcessFederation, client
+from unlearning.requests import Granularity, Status, Target
+
+FACTOR = np.float32(1e6)
+METHODS = {
+    "puf-regular": "",
+    "retrain": "",
+    "mode": "",
+    "federaser": "federaser",
+    "sisa": "sisa shards=1 slices=1",
+}
+"""By name what they must be prepared by; Newton-CG's answers are no changes of the model (its trust radius holds)."""
+SETTINGS = {"rounds": 2, "num_clients": 5, "recovery_max_rounds": 1, "alpha": 10.0}
+
+
+def million_times(asked: Message, honest: RecordDict) -> Message:
+    """The honest answer, but with a million times its update."""
+    return with_array(Array(FACTOR * vector_of(honest["arrays"])))(asked, honest)
+
+
+def million_times_from_the_model(asked: Message, honest: RecordDict) -> Message:
+    """The same where the answer is a model."""
+    start = vector_of(asked.content["arrays"])
+    return with_array(Array(start + FACTOR * (vector_of(honest["arrays"]) - start)))(asked, honest)
+
+
+def deleted(
+    federation: Any, name: str, method: str, forge: Forge, target: Target | None = None
+) -> tuple[InProcessFederation, Any]:
+    """A federation that has forgotten client 4 (or `target`) while client 2 answered so, and the request."""
+    one = federation(name=name, **SETTINGS)
+    if METHODS[method]:
+        one.prepare(METHODS[method])
+    one.run()
+    Hostile(one, iter(lambda: forge, None), ("train.unlearn",))
+    parameters = {"degradation_rounds": 1, "guidance_rounds": 1} if method == "mode" else {}
+    request = one.file(target or client("4"), method=method, **parameters)
+    one.run(rounds=3)
+    return one, one.ledger.get(request.id)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_absurd_answer_is_left_out_as_an_absent_one(federation, method):
+    """It is named in the round's record and in the report, and nothing else differs."""
+    forge = million_times_from_the_model if method == "sisa" else million_times
+    _, without = deleted(federation, "without", method, absent)
+    one, request = deleted(federation, "with", method, forge)
+    assert request.status is without.status is Status.COMPLETED
+    assert request.attempts == 0  # none has failed
+    assert request.result["model_hash_unlearned"] == without.result["model_hash_unlearned"]
+    [record] = [record for record in one.ledger.all_rounds() if record.kind == "unlearning"]
+    assert "max-norm-factor allows 10 times the median" in record.metrics["refused"][HOSTILE]
+    report = json.loads((one.directory / "reports" / request.id / "report.json").read_text())
+    refused = report["unlearning"]["findings"]["answers that were refused"]
+    assert list(refused) == [HOSTILE]
+    assert "max-norm-factor" in refused[HOSTILE]
+    assert HOSTILE not in report["unlearning"]["participants"]
+
+
+def test_a_target_that_keeps_a_part_is_compared_where_it_trains_on_that_as_the_others_do(federation):
+    """All clients are targets of a class; retraining asks them for what they keep only."""
+    target = Target(Granularity.CLASS, class_label=3)
+    _, without = deleted(federation, "without", "retrain", absent, target)
+    _, request = deleted(federation, "with", "retrain", million_times, target)
+    assert request.status is Status.COMPLETED
+    assert request.result["model_hash_unlearned"] == without.result["model_hash_unlearned"]
+
+
+def test_what_a_target_answers_for_the_method_may_be_larger(federation):
+    """Its own bounds are those of every update, and the gate."""
+    one = federation(**SETTINGS)
+    one.run()
+    Hostile(one, iter(lambda: million_times, None), ("train.unlearn",))
+    request = one.file(client(HOSTILE), method="puf-regular")
+    one.run(rounds=3)
+    assert "no step of unlearning" in one.ledger.get(request.id).reason
+
+
+def test_a_model_of_another_length_is_refused_by_name(federation):
+    """A method that takes any length would otherwise fail as a whole, at every attempt."""
+    short = with_array(Array(np.zeros(3, dtype=np.float32)))
+    one, request = deleted(federation, "one", "sisa", short)
+    assert request.status is Status.COMPLETED
+    [record] = [record for record in one.ledger.all_rounds() if record.kind == "unlearning"]
+    assert list(record.metrics["refused"]) == [HOSTILE]

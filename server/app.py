@@ -97,10 +97,10 @@ def keyed(state: FederationState, ledger: Ledger) -> FederationState:
     """`state` with its sample ids as the ledger names them; a checkpoint of an earlier version has them in clear."""
     if ledger.keys is None:
         return state
-    batch = state.batch
-    if batch is not None:
-        batch = replace(batch, targets=tuple(ledger.keyed(target) for target in batch.targets))
-    return replace(state, exclusions=ledger.keys.exclusions(state.exclusions), batch=batch)
+    deletion = state.deletion
+    if deletion is not None:
+        deletion = replace(deletion, targets=tuple(ledger.keyed(target) for target in deletion.targets))
+    return replace(state, exclusions=ledger.keys.exclusions(state.exclusions), deletion=deletion)
 
 
 def _check_same_model(context: FederationContext, state: FederationState) -> None:

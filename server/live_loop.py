@@ -72,9 +72,9 @@ class LiveLoop:
         context = self._context
         self._file_scripted(state)
         queue.schedule(context)
-        batch = None if state.is_resting else queue.claim(context, state)
-        if batch is not None:
-            return steps.begin(context, state, batch)
+        deletion = None if state.is_resting else queue.claim(context, state)
+        if deletion is not None:
+            return steps.begin(context, state, deletion)
         if shadows.is_due(context, state):
             shadows.train_round(context, state)
             return state

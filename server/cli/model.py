@@ -35,7 +35,7 @@ def model_command(
     values.pop("ledger", None)  # earlier versions wrote its password down, which is refused now
     settings = RunSettings.from_run_config(values)
     model = build(make_task(settings.task()), settings.seed)
-    before = state.batch.before if state.batch is not None else None
+    before = state.deletion.before if state.deletion is not None else None
     parameters = state.parameters if before is None else before.parameters
     load(model, parameters)
     torch.save(model.state_dict(), output)

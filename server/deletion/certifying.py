@@ -56,8 +56,8 @@ def write_certificate(
     Raises:
         OSError: the directory cannot be written to.
     """
-    assert state.batch is not None, "a certificate belongs to a batch"
-    keep_model_after(directory_of(context.state_dir, state.batch), state.parameters)
+    assert state.deletion is not None, "a certificate belongs to a deletion"
+    keep_model_after(directory_of(context.state_dir, state.deletion), state.parameters)
     key, unsigned_because = signer(context.settings.certificate_key)
     certificate = _certificate(
         context,
@@ -74,12 +74,12 @@ def write_certificate(
     return hashlib.sha256(content).hexdigest()
 
 
-def recording(context: FederationContext, batch: ActiveDeletion) -> Method:
-    """The batch's method; where inputs are kept, one that also writes them down."""
-    method = method_named(batch.method)
+def recording(context: FederationContext, deletion: ActiveDeletion) -> Method:
+    """The deletion's method; where inputs are kept, one that also writes them down."""
+    method = method_named(deletion.method)
     if not context.settings.keep_replay_inputs:
         return method
-    return RecordingMethod(method, directory_of(context.state_dir, batch), context.settings)
+    return RecordingMethod(method, directory_of(context.state_dir, deletion), context.settings)
 
 
 def warn_of_kept_inputs(context: FederationContext) -> None:
@@ -112,8 +112,8 @@ def _certificate(
     signed_by: str | None,
     unsigned_because: str,
 ) -> Certificate:
-    batch = state.batch
-    assert batch is not None, "a certificate belongs to a batch"
+    deletion = state.deletion
+    assert deletion is not None, "a certificate belongs to a deletion"
     event = last_event(context.ledger, report.request.id)
     head_sequence, head_hash = context.ledger.event_head()
     asked, facts = report.request, report.to_json()
@@ -151,8 +151,8 @@ def _certificate(
         not_measured=[*report.not_measured, *_gaps(report)],
         software=dict(report.software),
         report_sha256=report_sha256,
-        replay=_replay_inputs(context, batch),
-        privacy=_privacy(batch),
+        replay=_replay_inputs(context, deletion),
+        privacy=_privacy(deletion),
         key_id=signed_by,
         unsigned_because=unsigned_because,
     )
@@ -167,17 +167,17 @@ def _commitment(ledger: Ledger, request_id: str) -> str | None:
     return commitment(ledger.keys.of(target.client_id), request_id, hash_of_ids(target.sample_ids))
 
 
-def _privacy(batch: ActiveDeletion) -> CertifiedPrivacy | None:
+def _privacy(deletion: ActiveDeletion) -> CertifiedPrivacy | None:
     """The account of the deletion, where it has one."""
-    account = batch.findings.get(FINDING)
+    account = deletion.findings.get(FINDING)
     if account is None:
         return None
     return CertifiedPrivacy(**{name: account[name] for name in CertifiedPrivacy.model_fields})
 
 
-def _replay_inputs(context: FederationContext, batch: ActiveDeletion) -> ReplayInputs:
+def _replay_inputs(context: FederationContext, deletion: ActiveDeletion) -> ReplayInputs:
     note = _GONE if context.settings.keep_replay_inputs else _OFF
-    return kept_inputs(directory_of(context.state_dir, batch), note)
+    return kept_inputs(directory_of(context.state_dir, deletion), note)
 
 
 def _scores(measurement: Measurement | None) -> dict[str, object]:

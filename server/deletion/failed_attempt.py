@@ -26,18 +26,18 @@ def give_up(
     Raises:
         Fenced: a newer server process has taken over.
     """
-    batch = state.batch
-    assert batch is not None, "only what was begun can be given up"
-    _log.warning("Unlearning attempt %d failed: %s", batch.attempt, failure)
+    deletion = state.deletion
+    assert deletion is not None, "only what was begun can be given up"
+    _log.warning("Unlearning attempt %d failed: %s", deletion.attempt, failure)
     status, reason, retryable = Status.SCHEDULED, str(failure), False
     if isinstance(failure, ModelRefused):  # the same again would give the same: somebody has to decide
         status, retryable = Status.FAILED, True
     elif not failure.retryable:
         status = Status.FAILED
-    elif batch.attempt >= context.settings.max_attempts:
-        reason = f"{batch.attempt} attempts failed, the last one because: {failure}"
+    elif deletion.attempt >= context.settings.max_attempts:
+        reason = f"{deletion.attempt} attempts failed, the last one because: {failure}"
         status, retryable = Status.FAILED, True
-    for request_id in batch.request_ids:
+    for request_id in deletion.request_ids:
         context.ledger.move(
             request_id,
             status,
@@ -47,21 +47,21 @@ def give_up(
             retryable=retryable,
         )
     state = context.save(_resting(state))
-    context.preparations.discard(batch)
+    context.preparations.discard(deletion)
     return state
 
 
 def finish_giving_up(context: FederationContext, state: FederationState) -> FederationState:
-    """After a start: if the ledger says that the state's batch was being given up, give up all of it.
+    """After a start: if the ledger says that an attempt was being given up, give up all of it.
 
     A request may have been retried or cancelled since; one that failed tells the verdict for the others.
     """
-    if state.batch is None or state.phase not in (Phase.UNLEARNING, Phase.RECOVERING):
+    if state.deletion is None or state.phase not in (Phase.UNLEARNING, Phase.RECOVERING):
         return state
     under_way = {Status.UNLEARNING}
     if state.phase is Phase.RECOVERING:
         under_way |= {Status.RECOVERING, Status.VERIFYING, Status.COMPLETED}
-    requests = [context.ledger.get(request_id) for request_id in state.batch.request_ids]
+    requests = [context.ledger.get(request_id) for request_id in state.deletion.request_ids]
     moved = [request for request in requests if request.status not in under_way]
     if not moved:
         return state
@@ -77,14 +77,14 @@ def finish_giving_up(context: FederationContext, state: FederationState) -> Fede
                 reason=moved[0].reason if failed is None else failed.reason,
                 retryable=(failed.retryable if failed is not None else not goes_back),
             )
-    batch = state.batch
+    deletion = state.deletion
     state = _resting(state)
-    context.preparations.discard(batch)
+    context.preparations.discard(deletion)
     return state
 
 
 def _resting(state: FederationState) -> FederationState:
-    before = state.batch.before if state.batch is not None else None
+    before = state.deletion.before if state.deletion is not None else None
     if before is not None:
         state = replace(
             state,
@@ -93,4 +93,4 @@ def _resting(state: FederationState) -> FederationState:
             prepared_since=before.prepared_since,
             generations=before.generations,
         )
-    return replace(state, phase=Phase.TRAINING, batch=None, is_resting=True)
+    return replace(state, phase=Phase.TRAINING, deletion=None, is_resting=True)

@@ -35,39 +35,39 @@ _WHY = {
 def formula_costs(
     context: FederationContext, state: FederationState, parameters: Mapping[str, Any]
 ) -> tuple[FormulaCost, ...]:
-    """Unlearning and recovery of the state's batch by formula, as far as there is one, and as measured.
+    """Unlearning and recovery of the deletion by formula, as far as there is one, and as measured.
 
     parameters: the method's own, validated.
     """
-    batch = state.batch
-    assert batch is not None, "costs belong to a batch"
-    trips = _recovery_participations(context, batch)
-    symbols = with_parameters(batch.method, parameters, _symbols(context, state, batch))
+    deletion = state.deletion
+    assert deletion is not None, "costs are those of a deletion"
+    trips = _recovery_participations(context, deletion)
+    symbols = with_parameters(deletion.method, parameters, _symbols(context, state, deletion))
     products = sum(
         int(found["products"])
-        for found in batch.findings.values()
+        for found in deletion.findings.values()
         if isinstance(found, Mapping) and "products" in found
     )
-    if batch.method == "newton-cg" and products:
+    if deletion.method == "newton-cg" and products:
         symbols = replace(symbols, num_products=products)
     phases = []
     try:
-        cost = formula_cost(batch.method, symbols)
+        cost = formula_cost(deletion.method, symbols)
     except DataError:
         pass  # a method of the user's own; the page shows no line for it
     else:
-        spent = batch.unlearning_cost
-        phases.append(("unlearning", cost, spent, spent.exchanges * len(batch.participants)))
+        spent = deletion.unlearning_cost
+        phases.append(("unlearning", cost, spent, spent.exchanges * len(deletion.participants)))
     # every participation is counted, so that clients that were away do not look like a saving
     recovery = recovery_cost(replace(symbols, num_retained=trips), 1)
-    phases.append(("recovery", recovery, batch.recovery_cost, trips))
+    phases.append(("recovery", recovery, deletion.recovery_cost, trips))
     lines = []
     for phase, cost, spent, messages in phases:
         comparison = compare(
             cost.communication_bytes,
             spent.bytes_sent + spent.bytes_received,
             num_messages=messages,
-            why=_WHY.get(batch.method, "") if phase == "unlearning" else "",
+            why=_WHY.get(deletion.method, "") if phase == "unlearning" else "",
         )
         lines.append(
             FormulaCost(
@@ -83,12 +83,12 @@ def formula_costs(
     return tuple(lines)
 
 
-def _symbols(context: FederationContext, state: FederationState, batch: ActiveDeletion) -> CostSymbols:
-    targets = {target.client_id for target in batch.targets}
-    of_class = any(target.granularity is Granularity.CLASS for target in batch.targets)
-    asked = set(batch.participants)
+def _symbols(context: FederationContext, state: FederationState, deletion: ActiveDeletion) -> CostSymbols:
+    targets = {target.client_id for target in deletion.targets}
+    of_class = any(target.granularity is Granularity.CLASS for target in deletion.targets)
+    asked = set(deletion.participants)
     forgetting = asked if of_class else asked & targets
-    retained = asked if batch.method in _WORK_OF_THE_RETAINED else asked - forgetting
+    retained = asked if deletion.method in _WORK_OF_THE_RETAINED else asked - forgetting
     examples = [state.num_examples[client] for client in sorted(asked) if client in state.num_examples]
     everyone = list(state.num_examples.values())
     counted = examples or everyone
@@ -102,18 +102,18 @@ def _symbols(context: FederationContext, state: FederationState, batch: ActiveDe
         epochs=context.settings.training(state.round).epochs,
         num_head_parameters=context.federation.num_head_parameters,
         repeated_rounds=int(
-            batch.findings.get(_REPEATED_ROUNDS.get(batch.method, ""), state.training_rounds)
+            deletion.findings.get(_REPEATED_ROUNDS.get(deletion.method, ""), state.training_rounds)
         ),
-        num_shards=int(batch.findings.get("shards in all", 1)),
-        num_vectors=int(batch.findings.get("clients that may be forgotten so", 0)),
+        num_shards=int(deletion.findings.get("shards in all", 1)),
+        num_vectors=int(deletion.findings.get("clients that may be forgotten so", 0)),
     )
 
 
-def _recovery_participations(context: FederationContext, batch: ActiveDeletion) -> int:
+def _recovery_participations(context: FederationContext, deletion: ActiveDeletion) -> int:
     """How often a client took part in a recovery round, over all of them; a repeated round counts once."""
     participants = {
         record.round: len(record.metrics["participants"])
         for record in context.ledger.all_rounds()
-        if record.kind == "recovery" and set(record.request_ids) & set(batch.request_ids)
+        if record.kind == "recovery" and set(record.request_ids) & set(deletion.request_ids)
     }
     return sum(participants.values())

@@ -14,31 +14,33 @@ from unlearning.verification.observations import Outputs, merge
 
 
 def measured(context: FederationContext, state: FederationState, stage: Stage) -> FederationState:
-    """`state` with one more measurement of its model for each request of the batch."""
-    batch = active_deletion(state)
-    forgets = concerned(context, batch.targets)
+    """`state` with one more measurement of its model for each request of the deletion."""
+    deletion = active_deletion(state)
+    forgets = concerned(context, deletion.targets)
     context.restrict(state)
     observed = context.observe_all(state, state.parameters, forgets)
     if stage == "before":
-        batch = _asked_shadows(context, state, forgets, replace(batch, outputs_before=_outputs(observed)))
+        deletion = _asked_shadows(
+            context, state, forgets, replace(deletion, outputs_before=_outputs(observed))
+        )
     measurements = {
         request_id: (
-            *batch.measurements.get(request_id, ()),
-            _measurement_of(context, replace(state, batch=batch), target, stage, observed),
+            *deletion.measurements.get(request_id, ()),
+            _measurement_of(context, replace(state, deletion=deletion), target, stage, observed),
         )
-        for request_id, target in zip(batch.request_ids, batch.targets, strict=True)
+        for request_id, target in zip(deletion.request_ids, deletion.targets, strict=True)
     }
     done = observed.exchange
-    batch = replace(
-        batch,
+    deletion = replace(
+        deletion,
         measurements=measurements,
-        measuring_cost=batch.measuring_cost.plus(done, context.peak_memory(done)),
-        scores=retained_scores(context, state, batch, observed),
+        measuring_cost=deletion.measuring_cost.plus(done, context.peak_memory(done)),
+        scores=retained_scores(context, state, deletion, observed),
     )
     if stage == "before":
-        batch = replace(batch, scores_before=batch.scores)
-        batch = replace(batch, target_score=_target_score(context, first_measurements(batch)[0]))
-    return replace(state, batch=batch)
+        deletion = replace(deletion, scores_before=deletion.scores)
+        deletion = replace(deletion, target_score=_target_score(context, first_measurements(deletion)[0]))
+    return replace(state, deletion=deletion)
 
 
 def _measurement_of(
@@ -48,7 +50,7 @@ def _measurement_of(
     stage: Stage,
     observed: ModelObservations,
 ) -> Measurement:
-    batch = active_deletion(state)
+    deletion = active_deletion(state)
     clients = sorted(concerned(context, [target]))
     mine = [observed.forgotten[client] for client in clients if client in observed.forgotten]
     missing = [
@@ -62,11 +64,11 @@ def _measurement_of(
         forgotten=merge(mine) if mine else None,
         seed=context.settings.seed,
         reasons={"forgotten": "; ".join(missing)} if missing else None,
-        outputs_before=batch.outputs_before if stage != "before" else None,
-        shadow_fits=batch.shadow_fits,
+        outputs_before=deletion.outputs_before if stage != "before" else None,
+        shadow_fits=deletion.shadow_fits,
         shadow_notes=[
             f"client {client}: {note}" if client else note
-            for client, note in sorted(batch.shadow_notes.items())
+            for client, note in sorted(deletion.shadow_notes.items())
             if client in ("", *clients)
         ],
         learns_change=context.settings.mia_u_classifiers,
@@ -74,18 +76,21 @@ def _measurement_of(
 
 
 def _asked_shadows(
-    context: FederationContext, state: FederationState, forgets: Mapping[str, Forget], batch: ActiveDeletion
+    context: FederationContext,
+    state: FederationState,
+    forgets: Mapping[str, Forget],
+    deletion: ActiveDeletion,
 ) -> ActiveDeletion:
-    """`batch` with what the shadow models say of its examples, where there are shadow models."""
+    """`deletion` with what the shadow models say of its examples, where there are shadow models."""
     found = shadows.ask(context, state, forgets)
-    batch = replace(batch, shadow_fits=found.fits, shadow_notes=found.notes)
+    deletion = replace(deletion, shadow_fits=found.fits, shadow_notes=found.notes)
     if found.training is None:
-        return batch
+        return deletion
     done = found.exchange
     return replace(
-        batch,
+        deletion,
         shadow_cost=found.training.cost,
-        measuring_cost=batch.measuring_cost.plus(done, context.peak_memory(done)),
+        measuring_cost=deletion.measuring_cost.plus(done, context.peak_memory(done)),
     )
 
 
@@ -114,6 +119,6 @@ def concerned(context: FederationContext, targets: Sequence[Target]) -> dict[str
     return forgets
 
 
-def first_measurements(batch: ActiveDeletion) -> tuple[Measurement, ...]:
-    """The measurements of the first request: all requests of a batch are measured together."""
-    return tuple(batch.measurements[batch.request_ids[0]])
+def first_measurements(deletion: ActiveDeletion) -> tuple[Measurement, ...]:
+    """The measurements of the first request: all requests of a deletion are measured together."""
+    return tuple(deletion.measurements[deletion.request_ids[0]])

@@ -7,13 +7,13 @@ from unlearning.requests import DeletionRequest, Status
 
 def active_deletion(state: FederationState) -> ActiveDeletion:
     """Return the deletion that is under way; only steps of a deletion ask."""
-    assert state.batch is not None, "a step of a deletion needs its batch"
-    return state.batch
+    assert state.deletion is not None, "only a step of a deletion asks"
+    return state.deletion
 
 
-def move_all(context: FederationContext, batch: ActiveDeletion, to: Status, reason: str = "") -> None:
+def move_all(context: FederationContext, deletion: ActiveDeletion, to: Status, reason: str = "") -> None:
     """Move all requests of a deletion, one after the other."""
-    for request_id in batch.request_ids:
+    for request_id in deletion.request_ids:
         move(context, request_id, to, reason=reason)
 
 

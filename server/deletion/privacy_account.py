@@ -58,7 +58,7 @@ class _Records:
 
 
 def accounted(
-    context: FederationContext, state: FederationState, batch: ActiveDeletion, found: UnlearningState
+    context: FederationContext, state: FederationState, deletion: ActiveDeletion, found: UnlearningState
 ) -> dict[str, Any]:
     """The findings of a method that has finished, with the account where it is HF-online.
 
@@ -68,21 +68,21 @@ def accounted(
         MethodFailed: the deletion would use more than the budget; nothing of it may be committed.
     """
     findings = dict(found.findings)
-    if batch.method != METHOD:
+    if deletion.method != METHOD:
         return findings
     options = budget_of(context.settings)
-    own = batch.parameters
+    own = deletion.parameters
     after = content_hash(found.parameters)
     earlier = tuple(
         release
         for release in earlier_releases(context.ledger)
-        if (release.name, release.after) != (batch.request_ids[0], after)
+        if (release.name, release.after) != (deletion.request_ids[0], after)
     )
-    targets = frozenset(target.client_id for target in batch.targets if target.client_id is not None)
+    targets = frozenset(target.client_id for target in deletion.targets if target.client_id is not None)
     declared = own.get("sensitivity") if options is None else options.sensitivity
     sensitivity, unmet = _sensitivity(context, state, targets, earlier, declared)
     release = AccountedRelease(
-        name=batch.request_ids[0],
+        name=deletion.request_ids[0],
         number=state.round + 1,
         sigma=float(findings.get("σ", 0.0)),
         sensitivity=sensitivity,
@@ -105,9 +105,9 @@ def accounted(
     return {**findings, FINDING: account.values(), RELEASE: release.values()}
 
 
-def result_of(batch: ActiveDeletion) -> dict[str, Any]:
+def result_of(deletion: ActiveDeletion) -> dict[str, Any]:
     """What the ledger keeps of the account with the request's result."""
-    return {name: batch.findings[name] for name in (FINDING, RELEASE) if name in batch.findings}
+    return {name: deletion.findings[name] for name in (FINDING, RELEASE) if name in deletion.findings}
 
 
 def shown(findings: Mapping[str, Any]) -> dict[str, Any]:

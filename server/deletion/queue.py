@@ -23,13 +23,13 @@ def reconcile(context: FederationContext, state: FederationState) -> FederationS
     The checkpoint is the one that is ahead or equal, but where an attempt was being given up.
     """
     state = finish_giving_up(context, state)
-    batch = state.batch
-    mine = set(batch.request_ids) if batch is not None else set()
+    deletion = state.deletion
+    mine = set(deletion.request_ids) if deletion is not None else set()
     for request in context.ledger.list_requests(statuses=(Status.UNLEARNING,)):
         if request.id not in mine:
             move(context, request.id, Status.SCHEDULED, reason="the server stopped before it had begun")
-    if batch is not None and state.phase is not Phase.UNLEARNING:
-        for request_id in batch.request_ids:
+    if deletion is not None and state.phase is not Phase.UNLEARNING:
+        for request_id in deletion.request_ids:
             _follow(context, request_id, state.phase)
     return state
 

@@ -31,9 +31,9 @@ NOT_MEASURED = (
 
 
 def report_of(context: FederationContext, state: FederationState, request_id: str) -> ReportData:
-    """Everything that is known about the deletion `request_id` of the state's batch."""
-    batch = state.batch
-    assert batch is not None, "a report belongs to a batch"
+    """Everything that is known about the request `request_id` of the active deletion."""
+    deletion = state.deletion
+    assert deletion is not None, "a report tells of a deletion"
     request = context.ledger.get(request_id)
     target = request.target
     method = method_named(request.method)
@@ -53,7 +53,7 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
             parameters=parameters,
             submitted_by=request.submitted_by,
             created_at=_text(request.created_at),
-            served_with=tuple(other for other in batch.request_ids if other != request_id),
+            served_with=tuple(other for other in deletion.request_ids if other != request_id),
         ),
         federation=FederationSummary(
             name=context.settings.federation,
@@ -62,46 +62,46 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
             clients_known=known,
             clients_retained=tuple(name for name in known if not state.exclusions.is_forgotten(name)),
         ),
-        model_hash_before=batch.hash_before,
-        model_hash_after_unlearning=batch.hash_unlearned,
+        model_hash_before=deletion.hash_before,
+        model_hash_after_unlearning=deletion.hash_unlearned,
         model_hash_after=content_hash(state.parameters),
         unlearning=UnlearningPhase(
-            rounds=batch.unlearning_cost.exchanges,
-            participants=batch.participants,
-            attempts=batch.attempt,
-            seconds=batch.unlearning_cost.seconds,
-            bytes_sent=batch.unlearning_cost.bytes_sent,
-            bytes_received=batch.unlearning_cost.bytes_received,
-            peak_memory=batch.unlearning_cost.peak_memory,
-            findings=shown(batch.findings),
+            rounds=deletion.unlearning_cost.exchanges,
+            participants=deletion.participants,
+            attempts=deletion.attempt,
+            seconds=deletion.unlearning_cost.seconds,
+            bytes_sent=deletion.unlearning_cost.bytes_sent,
+            bytes_received=deletion.unlearning_cost.bytes_received,
+            peak_memory=deletion.unlearning_cost.peak_memory,
+            findings=shown(deletion.findings),
         ),
         recovery=RecoveryPhase(
-            rounds=batch.recovery_rounds,
-            stop_reason=batch.stop_reason,
-            target_score=batch.target_score,
-            seconds=batch.recovery_cost.seconds,
-            bytes_sent=batch.recovery_cost.bytes_sent,
-            bytes_received=batch.recovery_cost.bytes_received,
-            peak_memory=batch.recovery_cost.peak_memory,
+            rounds=deletion.recovery_rounds,
+            stop_reason=deletion.stop_reason,
+            target_score=deletion.target_score,
+            seconds=deletion.recovery_cost.seconds,
+            bytes_sent=deletion.recovery_cost.bytes_sent,
+            bytes_received=deletion.recovery_cost.bytes_received,
+            peak_memory=deletion.recovery_cost.peak_memory,
         ),
         measuring=MeasuringCost(
-            seconds=batch.measuring_cost.seconds,
-            bytes_sent=batch.measuring_cost.bytes_sent,
-            bytes_received=batch.measuring_cost.bytes_received,
-            peak_memory=batch.measuring_cost.peak_memory,
+            seconds=deletion.measuring_cost.seconds,
+            bytes_sent=deletion.measuring_cost.bytes_sent,
+            bytes_received=deletion.measuring_cost.bytes_received,
+            peak_memory=deletion.measuring_cost.peak_memory,
         ),
         shadows=None
-        if not batch.shadow_cost.exchanges
+        if not deletion.shadow_cost.exchanges
         else MeasuringCost(
-            seconds=batch.shadow_cost.seconds,
-            bytes_sent=batch.shadow_cost.bytes_sent,
-            bytes_received=batch.shadow_cost.bytes_received,
-            peak_memory=batch.shadow_cost.peak_memory,
+            seconds=deletion.shadow_cost.seconds,
+            bytes_sent=deletion.shadow_cost.bytes_sent,
+            bytes_received=deletion.shadow_cost.bytes_received,
+            peak_memory=deletion.shadow_cost.peak_memory,
         ),
         formulas=formula_costs(context, state, parameters),
-        measurements=tuple(batch.measurements.get(request_id, ())),
+        measurements=tuple(deletion.measurements.get(request_id, ())),
         events=tuple(_line(event) for event in context.ledger.all_events(request_id)),
-        stop_rule=_stop_rule(context, batch),
+        stop_rule=_stop_rule(context, deletion),
         exclusions_note=_exclusions_note(target),
         not_measured=(*NOT_MEASURED, *_not_switched_on(context)),
         software={name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
@@ -126,11 +126,11 @@ def _line(event: Event) -> ReportEvent:
     return ReportEvent(time=_text(event.at), move=move, reason=str(reason))
 
 
-def _stop_rule(context: FederationContext, batch: ActiveDeletion) -> str:
+def _stop_rule(context: FederationContext, deletion: ActiveDeletion) -> str:
     name, most = context.task.score_name, context.settings.recovery_max_rounds
-    if batch.target_score is None:
+    if deletion.target_score is None:
         return f"{most} recovery rounds; there is no test data to decide earlier"
-    return f"test {name} of at least {batch.target_score:.4f}, or {most} recovery rounds"
+    return f"test {name} of at least {deletion.target_score:.4f}, or {most} recovery rounds"
 
 
 def _exclusions_note(target: Target) -> str:

@@ -44,15 +44,15 @@ from unlearning.requests import Status
 _log = getLogger(__name__)
 
 
-def begin(context: FederationContext, state: FederationState, batch: ActiveDeletion) -> FederationState:
+def begin(context: FederationContext, state: FederationState, deletion: ActiveDeletion) -> FederationState:
     """The checkpoint "before"."""
     _log.info(
         "Deletion of %s by %s begins (%s).",
-        ", ".join(target.describe() for target in batch.targets),
-        batch.method,
-        ", ".join(batch.request_ids),
+        ", ".join(target.describe() for target in deletion.targets),
+        deletion.method,
+        ", ".join(deletion.request_ids),
     )
-    return context.save(replace(state, batch=batch, phase=Phase.UNLEARNING))
+    return context.save(replace(state, deletion=deletion, phase=Phase.UNLEARNING))
 
 
 def unlearn(context: FederationContext, state: FederationState) -> FederationState:
@@ -85,12 +85,12 @@ def unlearn(context: FederationContext, state: FederationState) -> FederationSta
 
 def recover(context: FederationContext, state: FederationState) -> FederationState:
     """Measure the unlearned model, or one recovery round, or decide that it is enough."""
-    batch = active_deletion(state)
-    if all(measurement.stage == "before" for measurement in first_measurements(batch)):
+    deletion = active_deletion(state)
+    if all(measurement.stage == "before" for measurement in first_measurements(deletion)):
         return context.save(measured(context, state, "unlearned"))
-    reason = _stop_reason(context, state, batch)
+    reason = _stop_reason(context, state, deletion)
     if reason:
-        if first_measurements(batch)[-1].round != state.round:
+        if first_measurements(deletion)[-1].round != state.round:
             state = measured(context, state, "recovery")
         return _decided(context, state, reason)
     following, done = context.fedavg_round(state)
@@ -98,13 +98,13 @@ def recover(context: FederationContext, state: FederationState) -> FederationSta
         return state
     state = replace(
         following,
-        batch=replace(
-            batch,
-            recovery_rounds=batch.recovery_rounds + 1,
-            recovery_cost=batch.recovery_cost.plus(done, context.peak_memory(done)),
+        deletion=replace(
+            deletion,
+            recovery_rounds=deletion.recovery_rounds + 1,
+            recovery_cost=deletion.recovery_cost.plus(done, context.peak_memory(done)),
         ),
     )
-    context.record(state, "recovery", done, batch.request_ids)
+    context.record(state, "recovery", done, deletion.request_ids)
     if context.settings.measure_every_recovery_round:
         state = measured(context, state, "recovery")
     return context.save(state)
@@ -112,35 +112,35 @@ def recover(context: FederationContext, state: FederationState) -> FederationSta
 
 def _decided(context: FederationContext, state: FederationState, reason: str) -> FederationState:
     """The recovered model is committed, or the federation goes back to the model before."""
-    batch = active_deletion(state)
+    deletion = active_deletion(state)
     # An earlier version, or a checkpoint that was lost since, has committed it: then there is no way back.
     is_committed = (
-        batch.before is None or context.ledger.get(batch.request_ids[0]).status is not Status.RECOVERING
+        deletion.before is None or context.ledger.get(deletion.request_ids[0]).status is not Status.RECOVERING
     )
-    verdict = judged(context, batch)
+    verdict = judged(context, deletion)
     if not verdict.passes and not is_committed:
-        inputs = directory_of(context.state_dir, batch)
-        state = give_up(context, state, refusal(batch.request_ids[0], verdict))
+        inputs = directory_of(context.state_dir, deletion)
+        state = give_up(context, state, refusal(deletion.request_ids[0], verdict))
         discard(inputs)
         return state
     state = replace(
         state,
         phase=Phase.VERIFYING,
-        exclusions=state.exclusions.including(batch.targets),
-        batch=replace(batch, stop_reason=reason, before=None),
+        exclusions=state.exclusions.including(deletion.targets),
+        deletion=replace(deletion, stop_reason=reason, before=None),
     )
     state = context.save(state)
     shadows.erase(context)
-    move_all(context, batch, Status.VERIFYING, reason=f"{reason}; {verdict.text}")
+    move_all(context, deletion, Status.VERIFYING, reason=f"{reason}; {verdict.text}")
     return state
 
 
 def verify(context: FederationContext, state: FederationState) -> FederationState:
     """Write reports and certificates, complete the requests, erase the checkpoints that still carry the data."""
-    batch = active_deletion(state)
-    context.notify(state, concerned(context, batch.targets))
+    deletion = active_deletion(state)
+    context.notify(state, concerned(context, deletion.targets))
     after = content_hash(state.parameters)
-    for request_id in batch.request_ids:
+    for request_id in deletion.request_ids:
         if context.ledger.get(request_id).status is Status.COMPLETED:
             continue  # before a crash: the ledger names the certificate that was written then
         context.ledger.check_fence(context.token)  # an older process must not write over what is certified
@@ -157,17 +157,17 @@ def verify(context: FederationContext, state: FederationState) -> FederationStat
             result={
                 "report": str(Path(REPORTS) / request_id / "report.html"),
                 "certificate_sha256": certificate_sha256,
-                "model_hash_before": batch.hash_before,
-                "model_hash_unlearned": batch.hash_unlearned,
+                "model_hash_before": deletion.hash_before,
+                "model_hash_unlearned": deletion.hash_unlearned,
                 "model_hash_after": after,
-                "recovery_rounds": batch.recovery_rounds,
-                "cost": _cost_of(batch),
-                **result_of(batch),
+                "recovery_rounds": deletion.recovery_rounds,
+                "cost": _cost_of(deletion),
+                **result_of(deletion),
             },
         )
         _log.info("Deletion request %s is completed; report in %s", request_id, directory)
     state = context.preparations.erase(state)
-    state = context.save(replace(state, phase=Phase.TRAINING, batch=None))
+    state = context.save(replace(state, phase=Phase.TRAINING, deletion=None))
     erased = context.checkpoints.erase_older()
     _log.info("%d older checkpoint(s) erased: they still carried what was forgotten.", erased)
     warn_of_kept_inputs(context)
@@ -175,19 +175,19 @@ def verify(context: FederationContext, state: FederationState) -> FederationStat
 
 
 def _exchange(context: FederationContext, state: FederationState, session: Session | None) -> FederationState:
-    batch = active_deletion(state)
-    method = method_named(batch.method)
-    if batch.method_state is None:
-        context.preparations.discard(batch)
+    deletion = active_deletion(state)
+    method = method_named(deletion.method)
+    if deletion.method_state is None:
+        context.preparations.discard(deletion)
     strategy = UnlearningStrategy(
-        recording(context, batch),
-        batch.targets,
+        recording(context, deletion),
+        deletion.targets,
         context.fedavg,
-        parameters=validated_parameters(method, batch.parameters),
-        state=batch.method_state,
+        parameters=validated_parameters(method, deletion.parameters),
+        state=deletion.method_state,
         rounds_trained=state.training_rounds,
-        kept=context.preparations.kept(state, batch),
-        noise_key=noise_key(context.state_dir, batch.request_ids) if batch.method == METHOD else None,
+        kept=context.preparations.kept(state, deletion),
+        noise_key=noise_key(context.state_dir, deletion.request_ids) if deletion.method == METHOD else None,
     )
     number = state.round + 1
     done = carry_out(context, session, strategy, number, state.parameters)
@@ -195,22 +195,22 @@ def _exchange(context: FederationContext, state: FederationState, session: Sessi
     assert method_state is not None
     context.refused |= context.fedavg.outcome.refused  # of this exchange: only the last one has a record
     check_unlearned(method_state.parameters, state.parameters)
-    batch = replace(
-        batch,
+    deletion = replace(
+        deletion,
         method_state=method_state,
-        participants=tuple(sorted({*batch.participants, *context.fedavg.outcome.participants})),
-        unlearning_cost=batch.unlearning_cost.plus(done, context.peak_memory(done)),
+        participants=tuple(sorted({*deletion.participants, *context.fedavg.outcome.participants})),
+        unlearning_cost=deletion.unlearning_cost.plus(done, context.peak_memory(done)),
     )
     if not method_state.finished:
-        return context.save(replace(state, round=number, batch=batch))
+        return context.save(replace(state, round=number, deletion=deletion))
     state = replace(
         state,
         round=number,
         parameters=method_state.parameters,
         num_examples=dict(context.fedavg.num_examples),
         phase=Phase.RECOVERING,
-        batch=replace(
-            batch,
+        deletion=replace(
+            deletion,
             method_state=None,
             before=Before(
                 parameters=state.parameters,
@@ -218,40 +218,40 @@ def _exchange(context: FederationContext, state: FederationState, session: Sessi
                 prepared_since=state.prepared_since,
                 generations=state.generations,
             ),
-            findings=accounted(context, state, batch, method_state),
+            findings=accounted(context, state, deletion, method_state),
             hash_unlearned=content_hash(method_state.parameters),
         ),
     )
-    state = context.preparations.branched(state, batch)
-    context.record(state, "unlearning", done, batch.request_ids)
+    state = context.preparations.branched(state, deletion)
+    context.record(state, "unlearning", done, deletion.request_ids)
     state = context.save(state)
-    move_all(context, batch, Status.RECOVERING)
+    move_all(context, deletion, Status.RECOVERING)
     return state
 
 
-def _stop_reason(context: FederationContext, state: FederationState, batch: ActiveDeletion) -> str:
+def _stop_reason(context: FederationContext, state: FederationState, deletion: ActiveDeletion) -> str:
     """Why recovery ends now; empty while it goes on."""
     known = {record.client_id for record in context.ledger.clients()}
     if known and all(state.left_out.is_forgotten(client) for client in known):
         return "no client is left to recover with"
-    if batch.recovery_rounds < int(batch.parameters.get("repair_rounds", 0)):
+    if deletion.recovery_rounds < int(deletion.parameters.get("repair_rounds", 0)):
         return ""
-    last = first_measurements(batch)[-1]
+    last = first_measurements(deletion)[-1]
     score = last.test.score if last.test is not None and last.round == state.round else None
-    if score is None and batch.target_score is not None and last.round != state.round:
+    if score is None and deletion.target_score is not None and last.round != state.round:
         test = context.observe_test(state.parameters)
         score = test.mean_score if test is not None else None
-    if score is not None and batch.target_score is not None and score >= batch.target_score:
+    if score is not None and deletion.target_score is not None and score >= deletion.target_score:
         name = context.task.score_name
-        return f"test {name} {score:.4f} reached the target {batch.target_score:.4f}"
-    if batch.recovery_rounds >= context.settings.recovery_max_rounds:
+        return f"test {name} {score:.4f} reached the target {deletion.target_score:.4f}"
+    if deletion.recovery_rounds >= context.settings.recovery_max_rounds:
         return f"recovery-max-rounds ({context.settings.recovery_max_rounds}) is reached"
     return ""
 
 
-def _cost_of(batch: ActiveDeletion) -> dict[str, float]:
+def _cost_of(deletion: ActiveDeletion) -> dict[str, float]:
     """What unlearning and recovery took together, for those who plan the next deletion."""
-    phases = (batch.unlearning_cost, batch.recovery_cost)
+    phases = (deletion.unlearning_cost, deletion.recovery_cost)
     return {
         "seconds": sum(cost.seconds for cost in phases),
         "bytes": sum(cost.bytes_sent + cost.bytes_received for cost in phases),

@@ -120,7 +120,7 @@ def encode(state: FederationState) -> bytes:
         "prepared_since": dict(state.prepared_since),
         "generations": dict(state.generations),
         "event_sequence": state.event_sequence,
-        "batch": _batch_to_json(state.batch, arrays) if state.batch is not None else None,
+        "batch": _batch_to_json(state.deletion, arrays) if state.deletion is not None else None,
     }
     text = json.dumps(meta, sort_keys=True).encode()
     arrays["meta"] = np.frombuffer(text, dtype=np.uint8)
@@ -154,7 +154,7 @@ def decode(content: bytes) -> FederationState:
             prepared_since=meta.get("prepared_since", {}),
             generations=meta.get("generations", {}),
             event_sequence=meta["event_sequence"],
-            batch=_batch_from_json(meta["batch"], arrays) if meta["batch"] is not None else None,
+            deletion=_batch_from_json(meta["batch"], arrays) if meta["batch"] is not None else None,
         )
     except (KeyError, ValueError, OSError, EOFError, DataError) as exc:
         raise CheckpointError(f"Not a checkpoint: {type(exc).__name__}: {exc}") from exc

@@ -121,8 +121,8 @@ class FederationContext:
         self.waiting = {
             item.id: self.waiting.get(item.id) or self.ledger.target_of(item) for item in requests
         }
-        # The ledger may be a step behind the batch.
-        waiting = [*self.waiting.values(), *(() if state.batch is None else state.batch.targets)]
+        # The ledger may be a step behind the checkpoint.
+        waiting = [*self.waiting.values(), *(() if state.deletion is None else state.deletion.targets)]
         self.fedavg.exclusions = state.exclusions
         self.fedavg.num_examples = state.num_examples
         self.fedavg.withheld = Exclusions().including(waiting)

@@ -54,14 +54,17 @@ def check_unlearned(parameters: Vector, before: Vector) -> None:
 
 
 def retained_scores(
-    context: "FederationContext", state: FederationState, batch: ActiveDeletion, observed: "ModelObservations"
+    context: "FederationContext",
+    state: FederationState,
+    deletion: ActiveDeletion,
+    observed: "ModelObservations",
 ) -> dict[str, float]:
     """The model's score on what is retained: on the server's test set, or without one by client.
 
     Nothing where nobody has a score, or it is not a finite number.
     """
     if context.test_set is not None:
-        classes = state.exclusions.including(batch.targets).classes
+        classes = state.exclusions.including(deletion.targets).classes
         score = context.test_score(state.parameters, without=classes)
         return {} if score is None else {TEST_SET: score}
     told = measured(observed.exchange.replies, "retained", context.fedavg.check_count).by_client
@@ -78,24 +81,24 @@ class Judgement:
     lost: float | None = None
 
 
-def judged(context: "FederationContext", batch: ActiveDeletion) -> Judgement:
-    """Whether the recovered model, measured last as `batch.scores`, may become the federation's."""
+def judged(context: "FederationContext", deletion: ActiveDeletion) -> Judgement:
+    """Whether the recovered model, measured last as `deletion.scores`, may become the federation's."""
     name = context.task.score_name
-    allowed = batch.accepted_loss or context.settings.max_score_loss
+    allowed = deletion.accepted_loss or context.settings.max_score_loss
     rule = (
-        f"{batch.accepted_by} accepted up to {allowed:g}"
-        if batch.accepted_loss
+        f"{deletion.accepted_by} accepted up to {allowed:g}"
+        if deletion.accepted_loss
         else f"max-score-loss allows {allowed:g}"
     )
     if not allowed:
         return Judgement(True, "the score was not judged: max-score-loss is 0")
-    if not batch.scores_before:
+    if not deletion.scores_before:
         return Judgement(True, f"the score was not judged: nobody had a {name} of the model before")
-    if not batch.scores:
+    if not deletion.scores:
         return Judgement(False, f"nobody has a {name} of the recovered model that is a number; {rule}", 100.0)
-    before, after = _compared(batch.scores_before, batch.scores)
+    before, after = _compared(deletion.scores_before, deletion.scores)
     lost = 100 * (before - after)
-    where = "the test set" if TEST_SET in batch.scores_before else "what the clients retain"
+    where = "the test set" if TEST_SET in deletion.scores_before else "what the clients retain"
     text = (
         f"{name} on {where} {before:.4f} before, {after:.4f} after recovery: {lost:.1f} points lost, {rule}"
     )

@@ -58,9 +58,9 @@ class Preparations:
         for name in self.prepared:
             store = self._current(name, state)
             needed = {store.directory}
-            if state.batch is not None:
-                needed.add(self._next(state.batch))
-                before = state.batch.before
+            if state.deletion is not None:
+                needed.add(self._next(state.deletion))
+                before = state.deletion.before
                 needed |= {self.directory / name / before.generations.get(name, FIRST)} if before else set()
             for path in (self.directory / name).glob("*"):
                 if path not in needed:
@@ -69,19 +69,19 @@ class Preparations:
                 store.erase_rounds(client, beyond=state.round)
         return state
 
-    def kept(self, state: FederationState, batch: ActiveDeletion) -> PreparedStore | None:
-        """What the batch's method can use; None where it is not prepared for."""
-        if batch.method not in self.prepared or batch.method not in state.prepared_since:
+    def kept(self, state: FederationState, deletion: ActiveDeletion) -> PreparedStore | None:
+        """What the deletion's method can use; None where it is not prepared for."""
+        if deletion.method not in self.prepared or deletion.method not in state.prepared_since:
             return None
         return PreparedStore(
-            options=self.prepared[batch.method].options,
-            store=self._current(batch.method, state),
-            next_store=DirectoryStore(self._next(batch)),
+            options=self.prepared[deletion.method].options,
+            store=self._current(deletion.method, state),
+            next_store=DirectoryStore(self._next(deletion)),
         )
 
-    def discard(self, batch: ActiveDeletion) -> None:
+    def discard(self, deletion: ActiveDeletion) -> None:
         """Erase what this attempt has written: it is begun anew, or has failed."""
-        for path in (self._next(batch), *(self._copy(batch, name) for name in self.prepared)):
+        for path in (self._next(deletion), *(self._copy(deletion, name) for name in self.prepared)):
             shutil.rmtree(path, ignore_errors=True)
 
     def combine(self, before: Vector, models: Mapping[str, tuple[int, Vector]]) -> Vector:
@@ -140,14 +140,14 @@ class Preparations:
                 state = replace(state, prepared_since=since)
         return state
 
-    def branched(self, state: FederationState, batch: ActiveDeletion) -> FederationState:
+    def branched(self, state: FederationState, deletion: ActiveDeletion) -> FederationState:
         """`state` with the unlearned model: its method's store is the one it wrote, if any, all others are copies."""
         generations = dict(state.generations)
         for name in self.prepared:
-            if name == batch.method and DirectoryStore(self._next(batch)).list_keys():
-                generations[name] = self._next(batch).name
+            if name == deletion.method and DirectoryStore(self._next(deletion)).list_keys():
+                generations[name] = self._next(deletion).name
                 continue
-            copy, current = self._copy(batch, name), self._current(name, state).directory
+            copy, current = self._copy(deletion, name), self._current(name, state).directory
             shutil.rmtree(copy, ignore_errors=True)
             if current.exists():
                 shutil.copytree(current, copy, copy_function=_linked)
@@ -155,17 +155,17 @@ class Preparations:
         return replace(state, generations=generations)
 
     def erase(self, state: FederationState) -> FederationState:
-        """Erase what was kept of what the state's batch forgets, and generations that no longer count.
+        """Erase what was kept of what the deletion forgets, and generations that no longer count.
 
         A method that says that it has lost what it needs is not prepared any more.
         """
-        assert state.batch is not None, "only a deletion erases"
+        assert state.deletion is not None, "only a deletion erases"
         before = self.num_bytes()
-        forgotten = Exclusions().including(state.batch.targets)
+        forgotten = Exclusions().including(state.deletion.targets)
         since = dict(state.prepared_since)
         for name, prepared in self.prepared.items():
             current = self._current(name, state)
-            if not prepared.preparation.survives(state.batch.method):
+            if not prepared.preparation.survives(state.deletion.method):
                 shutil.rmtree(self.directory / name, ignore_errors=True)
                 since.pop(name, None)
                 continue
@@ -176,8 +176,8 @@ class Preparations:
                 prepared.options,
                 current,
                 forgotten,
-                until=state.batch.started_round,
-                rewritten=current.directory == self._next(state.batch),
+                until=state.deletion.started_round,
+                rewritten=current.directory == self._next(state.deletion),
             )
             if not is_prepared:
                 since.pop(name, None)
@@ -191,11 +191,11 @@ class Preparations:
     def _current(self, name: str, state: FederationState) -> DirectoryStore:
         return DirectoryStore(self.directory / name / state.generations.get(name, FIRST))
 
-    def _next(self, batch: ActiveDeletion) -> Path:
-        return self.directory / batch.method / f"{batch.started_round}-{batch.attempt}"
+    def _next(self, deletion: ActiveDeletion) -> Path:
+        return self.directory / deletion.method / f"{deletion.started_round}-{deletion.attempt}"
 
-    def _copy(self, batch: ActiveDeletion, name: str) -> Path:
-        return self.directory / name / f"{batch.started_round}-{batch.attempt}-copy"
+    def _copy(self, deletion: ActiveDeletion, name: str) -> Path:
+        return self.directory / name / f"{deletion.started_round}-{deletion.attempt}-copy"
 
 
 def _linked(source: str, destination: str) -> None:

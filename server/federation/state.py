@@ -76,7 +76,7 @@ class ActiveDeletion:
     method_state: where the method stands; its parameters are the model that is being unlearned, while
         the federation's own model stays as it was until the method has finished.
     findings: what the method itself reports, by name.
-    measurements: by request id, in order of time; all requests of a batch are measured together.
+    measurements: by request id, in order of time; all requests of a deletion are measured together.
     outputs_before: posteriors of the model before the deletion, by `test` and `forgotten`; what they are
         compared with comes later.
     shadow_fits: what shadow models say of examples, by `test` and `forgotten`; None where none were asked.
@@ -137,7 +137,7 @@ class FederationState:
     training_rounds: int = 0
     phase: Phase = Phase.TRAINING
     exclusions: Exclusions = field(default_factory=Exclusions)
-    batch: ActiveDeletion | None = None
+    deletion: ActiveDeletion | None = None
     is_resting: bool = False
     num_examples: Mapping[str, int] = field(default_factory=dict)
     prepared_since: Mapping[str, int] = field(default_factory=dict)
@@ -147,6 +147,6 @@ class FederationState:
     @property
     def left_out(self) -> Exclusions:
         """What takes part in no round now: the forgotten, and in recovery what will be if the gate lets it pass."""
-        if self.phase is Phase.RECOVERING and self.batch is not None:
-            return self.exclusions.including(self.batch.targets)
+        if self.phase is Phase.RECOVERING and self.deletion is not None:
+            return self.exclusions.including(self.deletion.targets)
         return self.exclusions

@@ -454,7 +454,7 @@ def test_a_crash_between_two_exchanges_leaves_inputs_that_replay(
     kills = []
 
     def save(self: CheckpointStore, state: FederationState, *, token: int) -> Path:
-        method = state.batch.method_state if state.batch is not None else None
+        method = state.deletion.method_state if state.deletion is not None else None
         if method is not None and method.exchanges == 2 and not kills:
             kills.append(1)
             raise Killed

@@ -146,7 +146,7 @@ def test_without_test_examples_the_median_of_the_clients_decides(federation, mon
         class settings:  # noqa: N801
             max_score_loss = 15.0
 
-    batch = ActiveDeletion(
+    deletion = ActiveDeletion(
         request_ids=("r-000001",),
         targets=(),
         method="natural",
@@ -157,7 +157,7 @@ def test_without_test_examples_the_median_of_the_clients_decides(federation, mon
     )
 
     def passes(before, after):
-        return gate.judged(Driver, replace(batch, scores_before=before, scores=after)).passes
+        return gate.judged(Driver, replace(deletion, scores_before=before, scores=after)).passes
 
     good = {"a": 0.9, "b": 0.8, "c": 0.7}
     assert passes(good, {**good, "c": 0.0})
@@ -293,11 +293,11 @@ def test_a_deletion_that_an_earlier_version_committed_is_not_judged(federation, 
         one.run()
     monkeypatch.undo()
     state = one.checkpoint()
-    assert state.batch.before is not None
+    assert state.deletion.before is not None
     older = replace(
         state,
-        exclusions=state.exclusions.including(state.batch.targets),
-        batch=replace(state.batch, before=None, scores_before={}, scores={}),
+        exclusions=state.exclusions.including(state.deletion.targets),
+        deletion=replace(state.deletion, before=None, scores_before={}, scores={}),
     )
     store = CheckpointStore(one.directory / "checkpoints")
     content = encode(older)
@@ -316,7 +316,7 @@ def dying(*_arguments: object) -> None:
 
 
 def without_the_gate(content: bytes) -> bytes:
-    """A checkpoint as the version before wrote it: its batch has none of the gate's fields."""
+    """A checkpoint as the version before wrote it: its deletion has none of the gate's fields."""
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     meta = json.loads(arrays["meta"].tobytes())

@@ -144,7 +144,7 @@ def test_a_server_that_died_in_a_session_goes_on_in_a_new_one(make, monkeypatch,
 
     def dying(self: CheckpointStore, state: FederationState, **given: Any) -> None:
         save(self, state, **given)
-        method_state = state.batch.method_state if state.batch else None
+        method_state = state.deletion.method_state if state.deletion else None
         if state.phase is Phase.UNLEARNING and method_state and method_state.exchanges == exchanges:
             raise Killed
 

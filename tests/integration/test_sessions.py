@@ -51,8 +51,10 @@ def requested(
 def num_exchanges(live: LiveFederation) -> int:
     """How many exchanges the method has behind it, by the newest checkpoint."""
     state = CheckpointStore(live.deployment.layout.state_dir / "checkpoints").newest()
-    batch = state.batch if state is not None else None
-    return batch.method_state.exchanges if batch is not None and batch.method_state is not None else 0
+    deletion = state.deletion if state is not None else None
+    return (
+        deletion.method_state.exchanges if deletion is not None and deletion.method_state is not None else 0
+    )
 
 
 def test_over_mutual_tls_the_weights_are_those_of_one_process(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_a_checkpoint_of_an_earlier_version_is_read():
     """Its costs know nothing of memory."""
     model: Vector = np.zeros(2)
     peak = PeakMemory(client_bytes=5)
-    batch = ActiveDeletion(
+    deletion = ActiveDeletion(
         request_ids=("r-000001",),
         targets=(client("1"),),
         method="puf-special",
@@ -225,8 +225,8 @@ def test_a_checkpoint_of_an_earlier_version_is_read():
         hash_before="",
         unlearning_cost=PhaseCost(exchanges=1, bytes_sent=3, peak_memory=peak),
     )
-    state = FederationState(parameters=model, batch=batch)
-    assert decode(encode(state)).batch == batch
+    state = FederationState(parameters=model, deletion=deletion)
+    assert decode(encode(state)).deletion == deletion
     with np.load(io.BytesIO(encode(state))) as archive:
         arrays = dict(archive)
     meta = json.loads(arrays.pop("meta").tobytes())
@@ -234,7 +234,7 @@ def test_a_checkpoint_of_an_earlier_version_is_read():
         del meta["batch"][name]["peak_memory"]
     buffer = io.BytesIO()
     np.savez(buffer, meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8), **arrays)
-    read = decode(buffer.getvalue()).batch
+    read = decode(buffer.getvalue()).deletion
     assert read is not None
     assert read.unlearning_cost == PhaseCost(exchanges=1, bytes_sent=3)
 

@@ -22,7 +22,7 @@ STATE = FederationState(
     training_rounds=6,
     phase=Phase.UNLEARNING,
     exclusions=Exclusions().including([Target(Granularity.CLIENT, "1")]),
-    batch=ActiveDeletion(
+    deletion=ActiveDeletion(
         request_ids=("r-000001",),
         targets=(TARGET,),
         method="puf-special",
@@ -45,26 +45,26 @@ STATE = FederationState(
 def test_everything_survives_a_round_trip():
     """A checkpoint holds exactly the state, the method's own memory included."""
     back = decode(encode(STATE))
-    assert back.batch is not None
-    method = back.batch.method_state
+    assert back.deletion is not None
+    method = back.deletion.method_state
     assert method is not None
     np.testing.assert_array_equal(back.parameters, STATE.parameters)
     assert back.parameters.dtype == np.float32
     np.testing.assert_array_equal(method.parameters, np.ones(5))
     np.testing.assert_array_equal(method.arrays["v"], np.eye(2))
-    outputs, own = back.batch.outputs_before["test"], STATE.batch.outputs_before["test"]
+    outputs, own = back.deletion.outputs_before["test"], STATE.deletion.outputs_before["test"]
     np.testing.assert_array_equal(outputs.handles, own.handles)
     np.testing.assert_array_equal(outputs.posteriors, own.posteriors)
     assert (outputs.handles.dtype, outputs.posteriors.dtype) == (np.float64, np.float32)
     without = {"method_state": None, "outputs_before": {}}
-    plain = replace(back, parameters=STATE.parameters, batch=replace(back.batch, **without))
-    assert plain == replace(STATE, batch=replace(STATE.batch, **without))
+    plain = replace(back, parameters=STATE.parameters, deletion=replace(back.deletion, **without))
+    assert plain == replace(STATE, deletion=replace(STATE.deletion, **without))
 
 
 def test_shadow_fits_of_an_earlier_version_are_left_out_with_a_note(monkeypatch):
     """They were fitted to rounded confidences; the deletion goes on without LiRA, and its report says why."""
     one = Gaussians(np.zeros(1), np.ones(1), np.full(1, 4.0))
-    fitted = replace(STATE.batch, shadow_fits={"test": ShadowFits(np.array([0.5]), one, one)})
+    fitted = replace(STATE.deletion, shadow_fits={"test": ShadowFits(np.array([0.5]), one, one)})
     older = {
         f"{side}-{name}": getattr(one, name)
         for side in ("inside", "outside")
@@ -72,8 +72,8 @@ def test_shadow_fits_of_an_earlier_version_are_left_out_with_a_note(monkeypatch)
     }
     with monkeypatch.context() as patch:
         patch.setattr(ShadowFits, "to_arrays", lambda self: {"handles": self.handles, **older})
-        content = encode(replace(STATE, batch=fitted))
-    back = decode(content).batch
+        content = encode(replace(STATE, deletion=fitted))
+    back = decode(content).deletion
     assert back is not None
     assert back.shadow_fits is None
     assert "of an earlier version" in back.shadow_notes[""]

@@ -34,7 +34,7 @@ from unlearning.methods.preparation import LocalRound
 from unlearning.methods.registry import method_named
 from unlearning.parameters import Vector
 from unlearning.peak_memory import MemoryWatch
-from unlearning.pseudonyms import is_keyed, names_of, revealed
+from unlearning.pseudonyms import is_keyed, names_of, reveal
 from unlearning.requests import Forget
 from unlearning.tasks import load_site, make_task
 from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
@@ -64,7 +64,7 @@ class ClientWork:
 
     def revealed(self, forget: Forget) -> Forget:
         """`forget` by the ids of this client's samples."""
-        return revealed(forget, self.names)
+        return reveal(forget, self.names)
 
     def told(self, name: str) -> Forget:
         """What the message says under `name`, by the ids of this client's samples."""

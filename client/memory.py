@@ -28,7 +28,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from strategies.messages import SITE_REQUEST_BYTES, SITE_REQUESTS
 from unlearning.durable_files import close_state, write_atomically
 from unlearning.errors import CheckpointError, InvalidRequest
-from unlearning.pseudonyms import keyed
+from unlearning.pseudonyms import key_forget
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.stores import Arrays, DirectoryStore, Store
 
@@ -316,7 +316,7 @@ def _added(known: Forget, forget: Forget, keys: Sequence[bytes]) -> tuple[Forget
     both = known | forget
     if not keys:
         return both, both != known
-    return keyed(both, keys[-1]), keyed(both, keys[-1]) != keyed(known, keys[-1])
+    return key_forget(both, keys[-1]), key_forget(both, keys[-1]) != key_forget(known, keys[-1])
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:

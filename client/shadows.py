@@ -13,7 +13,7 @@ from strategies.messages import CLIENT_ID, arrays_content
 from strategies.shadows import HELD_OUT, shadow_arrays, shadow_models
 from unlearning.errors import DataError
 from unlearning.parameters import Vector
-from unlearning.tasks.task import Examples, forgotten_mask, joined
+from unlearning.tasks.task import Examples, forgotten_mask, join
 from unlearning.training import TrainingSettings
 from unlearning.verification.shadow_models import fit_models, train_models
 
@@ -33,7 +33,7 @@ def handle_train_shadows(message: Message, local: ClientWork) -> RecordDict:
     if local.values.get(HELD_OUT):
         forgotten = local.tombstones | withheld
         held_out = local.held_out
-        examples = joined(examples, held_out.select(~forgotten_mask(held_out, forgotten)))
+        examples = join(examples, held_out.select(~forgotten_mask(held_out, forgotten)))
     trained = train_models(
         local.task,
         models,

@@ -25,7 +25,7 @@ from strategies.update_checks import check_norm, check_vector, over_the_median
 from unlearning.errors import UpdateRefused
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Forget
-from unlearning.verification.shadow_models import ShadowFits, joined_fits
+from unlearning.verification.shadow_models import ShadowFits, join_fits
 
 TRAIN_SHADOWS, FIT_SHADOWS = "train.shadows", "evaluate.shadows"
 COUNTS = "counts"
@@ -127,7 +127,7 @@ def joined(
     asked = {client: content for client, content in replies.items() if client in among}
     found, refused = each_read(asked, partial(_fits, name))
     fits = [one for one in found.values() if one is not None]
-    return joined_fits(fits) if fits else None, refused
+    return join_fits(fits) if fits else None, refused
 
 
 def _fits(name: str, _client: str, content: RecordDict) -> ShadowFits | None:

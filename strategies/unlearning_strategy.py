@@ -120,7 +120,7 @@ class UnlearningStrategy(Strategy):
         keys = self.fedavg.subject_keys
         if keys is None or self._kept is None or not forget.sample_ids:
             return forget
-        return revealed(forget, names_of([keys.of(client)], self._kept.options.named_samples))
+        return reveal(forget, names_of([keys.of(client)], self._kept.options.named_samples))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -13,7 +13,7 @@ from unlearning.parameters import Vector
 from unlearning.requests import Exclusions
 from unlearning.stores import MemoryStore
 from unlearning.tasks import TaskSettings
-from unlearning.tasks.ensemble import sharded
+from unlearning.tasks.ensemble import shard_task
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, initial_parameters, local_seed, train
 
@@ -24,7 +24,7 @@ def task_for(method: Method, task: Task, options: PreparationOptions | None = No
     if preparation is None:
         return task
     settings = preparation.task_settings(options or preparation.Options(), TaskSettings())
-    return sharded(task, settings.shards, settings.vote) if settings.shards else task
+    return shard_task(task, settings.shards, settings.vote) if settings.shards else task
 
 
 def trained_with(

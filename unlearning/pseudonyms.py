@@ -44,7 +44,9 @@ class SubjectKeys:
 
     def exclusions(self, exclusions: Exclusions) -> Exclusions:
         """Return `exclusions` with keyed ids; those that are keyed stay."""
-        clients = {client: keyed(forget, self.of(client)) for client, forget in exclusions.clients.items()}
+        clients = {
+            client: key_forget(forget, self.of(client)) for client, forget in exclusions.clients.items()
+        }
         return Exclusions(clients, exclusions.classes)
 
 
@@ -66,7 +68,7 @@ def keyed_ids(key: bytes, sample_ids: Iterable[str]) -> frozenset[str]:
     return frozenset(keyed_id(key, sample_id) for sample_id in sample_ids)
 
 
-def keyed(forget: Forget, key: bytes) -> Forget:
+def key_forget(forget: Forget, key: bytes) -> Forget:
     """`forget` with keyed ids."""
     return replace(forget, sample_ids=keyed_ids(key, forget.sample_ids)) if forget.sample_ids else forget
 
@@ -77,7 +79,7 @@ def names_of(keys: Iterable[bytes], sample_ids: Iterable[str]) -> dict[str, str]
     return {keyed_id(key, sample_id): sample_id for key in keys for sample_id in known}
 
 
-def revealed(forget: Forget, names: Mapping[str, str]) -> Forget:
+def reveal(forget: Forget, names: Mapping[str, str]) -> Forget:
     """`forget` with plain ids, as far as `names` has them; a keyed id of nothing that is known here stays."""
     if not names or not any(map(is_keyed, forget.sample_ids)):
         return forget

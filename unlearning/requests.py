@@ -213,14 +213,14 @@ class Target:
         )
 
 
-def listed_ids(sample_ids: Iterable[str]) -> str:
+def list_ids(sample_ids: Iterable[str]) -> str:
     """The one text that stands for a set of ids: a JSON list, sorted, without blanks, letters as they are."""
     return json.dumps(sorted(sample_ids), separators=(",", ":"), ensure_ascii=False)
 
 
 def hash_of_ids(sample_ids: Iterable[str]) -> str:
-    """SHA-256 of `listed_ids` as 64 hexadecimal digits. It hides nothing of ids that can be guessed."""
-    return hash_of_text(listed_ids(sample_ids))
+    """SHA-256 of `list_ids` as 64 hexadecimal digits. It hides nothing of ids that can be guessed."""
+    return hash_of_text(list_ids(sample_ids))
 
 
 def hash_of_text(listed: str) -> str:

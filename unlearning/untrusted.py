@@ -118,8 +118,8 @@ def npy_array(data: bytes, *, max_size: int | None = None) -> NDArray[Any]:
     if header is None:
         raise UpdateRefused("An array's header is not that of an array of numbers.")
     shape = tuple(int(size) for size in re.findall(rb"[0-9]+", header[3]))
-    dtype = checked_dtype(header[1].decode())
-    size = checked_size(shape, dtype, max_size=max_size) // dtype.itemsize
+    dtype = check_dtype(header[1].decode())
+    size = check_size(shape, dtype, max_size=max_size) // dtype.itemsize
     if size * dtype.itemsize != len(data) - header.end():
         raise UpdateRefused(
             f"An array of shape {shape} and type {dtype} comes with {len(data) - header.end():,} bytes."
@@ -145,7 +145,7 @@ def array_of(
     return found.astype(dtype.newbyteorder("="), copy=False) if sys.byteorder == "big" else found
 
 
-def checked_dtype(name: str) -> np.dtype[Any]:
+def check_dtype(name: str) -> np.dtype[Any]:
     """The type of numbers of that name.
 
     Raises:
@@ -156,7 +156,7 @@ def checked_dtype(name: str) -> np.dtype[Any]:
     return DTYPES[name]
 
 
-def checked_size(shape: Sequence[int], dtype: np.dtype[Any], *, max_size: int | None = None) -> int:
+def check_size(shape: Sequence[int], dtype: np.dtype[Any], *, max_size: int | None = None) -> int:
     """How many bytes an array takes.
 
     Raises:

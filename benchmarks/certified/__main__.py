@@ -218,14 +218,16 @@ def seed_rows(setup: Setup, examples: Examples, test: Examples | None) -> list[R
     online, before = {}, {}
     for name, settings in ONLINE.items():
         carrying = replace(settings, l2=l2)
-        before[name], online[name] = timed(
+        before[name], online[name] = time_call(
             partial(train_online, task, start, examples, plan, units, carrying)
         )
     original = next(iter(online.values())).parameters
     influence = InfluenceSettings(l2=l2, damping=setup.damping)
     jackknife = None
     if original.size <= MAX_DIMENSION:
-        before["IJ"], jackknife = timed(partial(PrecomputedJackknife, task, original, examples, influence))
+        before["IJ"], jackknife = time_call(
+            partial(PrecomputedJackknife, task, original, examples, influence)
+        )
     rows: list[Row] = []
     for rate in RATES:
         gone = order[: num_deleted(rate, n)]
@@ -236,27 +238,27 @@ def seed_rows(setup: Setup, examples: Examples, test: Examples | None) -> list[R
         for weighting in Weighting:
             reference = OnlineSettings(l2=l2, weighting=weighting)
             retrain = partial(retrained_on_batches, task, start, examples, plan, gone, reference)
-            truths[weighting] = timed(retrain)
+            truths[weighting] = time_call(retrain)
         removals: dict[str, tuple[Weighting, float, Vector, int]] = {}
         for name, settings in ONLINE.items():
             w, vectors = online[name].parameters, online[name].vectors
             add = partial(forgotten_by_addition, w, vectors, chosen)
-            removals[name] = (settings.weighting, *timed(add), vectors.vectors.nbytes)
+            removals[name] = (settings.weighting, *time_call(add), vectors.vectors.nbytes)
         newton = partial(newton_step, task, original, retained, forgotten, influence)
-        seconds, step = timed(newton)
+        seconds, step = time_call(newton)
         removals["NS"] = (Weighting.RENORMALISED, seconds, step.parameters, 0)
         if jackknife is not None:
-            seconds, theta = timed(partial(jackknife.step, forgotten))
+            seconds, theta = time_call(partial(jackknife.step, forgotten))
             removals["IJ"] = (Weighting.RENORMALISED, seconds, theta, jackknife.size_bytes)
         else:
             solve = partial(infinitesimal_jackknife, task, original, examples, forgotten, influence)
-            seconds, step = timed(solve)
+            seconds, step = time_call(solve)
             removals["IJ"] = (Weighting.RENORMALISED, seconds, step.parameters, 0)
         for weighting, (seconds, theta) in truths.items():
             removals[f"Retrain, {weighting}"] = (weighting, seconds, theta, 0)
         common = {"seed": training.seed, "rate": rate, "num_deleted": len(gone), "num_examples": n}
         for name, (weighting, seconds, theta, size) in removals.items():
-            found = measured(task, original, theta, truths[weighting][1], forgotten, test)
+            found = measure_row(task, original, theta, truths[weighting][1], forgotten, test)
             spent = {"seconds": seconds, "seconds_before": before.get(name), "bytes": size}
             rows.append({**common, "num_vectors": len(units), "method": name, **spent, **found})
     return rows
@@ -274,7 +276,7 @@ def nested_rings(order: NDArray[np.intp]) -> dict[str, NDArray[np.intp]]:
     return {f"{rate:.0%}": order[start:stop] for rate, start, stop in rings}
 
 
-def measured(
+def measure_row(
     task: Task, original: Vector, theta: Vector, truth: Vector, forgotten: Examples, test: Examples | None
 ) -> Row:
     """Return distances and correlations of one unlearned model."""
@@ -295,7 +297,7 @@ def measured(
     }
 
 
-def timed(way: Callable[[], Any]) -> tuple[float, Any]:
+def time_call(way: Callable[[], Any]) -> tuple[float, Any]:
     """Return wall-clock seconds, and what came of it."""
     started = time.perf_counter()
     result = way()

@@ -30,7 +30,7 @@ def main(
     torch.set_num_threads(1)
     started, ratios, refused = time.monotonic(), [], Counter[str]()
     for case in track(range(seed, seed + federations), description="federations"):
-        for stated in RandomFederation.drawn(case).run():
+        for stated in RandomFederation.draw(case).run():
             if not stated.is_certified or stated.delta is None:
                 refused[_reason(stated)] += 1
             elif stated.distance > 0 or stated.delta > 0:

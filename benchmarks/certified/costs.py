@@ -20,7 +20,7 @@ import torch
 import typer
 from torch.func import functional_call, grad, jvp, vmap
 
-from benchmarks.certified.__main__ import timed
+from benchmarks.certified.__main__ import time_call
 from benchmarks.tables import Row, provenance, table, write
 from unlearning.certified import BlockProducts, UnitVectors, forgotten_by_addition, train_with_tangents
 from unlearning.certified.tangents import TangentBlock, Weights
@@ -118,7 +118,7 @@ def deletion_times() -> list[Row]:
             row = {"model": model, "dimension": theta.size, "units": count}
             for key, way in ways.items():
                 row[f"{key}_cpu_ms"] = 1000 * taking_turns({key: way}, 51)[key]
-                row[f"{key}_wall_ms"] = 1000 * statistics.median(timed(way)[0] for _ in range(51))
+                row[f"{key}_wall_ms"] = 1000 * statistics.median(time_call(way)[0] for _ in range(51))
             rows.append(row)
     return rows
 

@@ -16,7 +16,7 @@ import numpy as np
 import typer
 
 from benchmarks.tables import Row, median, provenance, table, write
-from unlearning.certified import analytic_sigma, feature_norm, released
+from unlearning.certified import add_noise, analytic_sigma, feature_norm
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.sensitivity import Deletion, deletion_sensitivity
 from unlearning.methods.hf_online.vectors import CarryVectors, kept_rounds, kept_vector
@@ -68,7 +68,7 @@ def main(
     rows: list[Row] = []
     for clients, rounds, l2 in FEDERATIONS:
         for seed in range(seeds):
-            rows.append(measured(clients, rounds, l2, seed, epsilon, delta, max_examples))
+            rows.append(measure_federation(clients, rounds, l2, seed, epsilon, delta, max_examples))
     lines = [
         "# HF-online in a federation: error, proven bound, noise",
         "",
@@ -86,7 +86,7 @@ def main(
     write(output, lines + table(["clients", "rounds", "L2", *COLUMNS.values()], cells), {"rows": rows})
 
 
-def measured(
+def measure_federation(
     clients: int, rounds: int, l2: float, seed: int, epsilon: float, delta: float, max_examples: int
 ) -> Row:
     """Return one federation's figures."""
@@ -102,8 +102,8 @@ def measured(
     radius = max(feature_norm(examples) for examples in setup.data.values())
     options = CarriedVectorOptions(clients=frozenset({LEAVES}), feature_norm=radius)
     store = MemoryStore()
-    model = trained(setup, options, store)
-    exact = retrained(setup)
+    model = train_federation(setup, options, store)
+    exact = retrain_without(setup)
     vector = kept_vector(options, store, LEAVES)
     assert vector is not None, "it was named before training"
     kept = kept_rounds(options, store)
@@ -122,7 +122,7 @@ def measured(
     models = {
         "before": model,
         "unlearned": unlearned,
-        "noisy": released(unlearned, sigma, np.random.default_rng(seed)),
+        "noisy": add_noise(unlearned, sigma, np.random.default_rng(seed)),
         "retrained": exact,
     }
     accuracies = {
@@ -142,7 +142,7 @@ def measured(
     }
 
 
-def trained(setup: Setup, options: CarriedVectorOptions, store: MemoryStore) -> Vector:
+def train_federation(setup: Setup, options: CarriedVectorOptions, store: MemoryStore) -> Vector:
     """Return the federation's model (d,); `store` then has the vector and the rounds' lengths."""
     preparation, model = CarryVectors(), initial_parameters(setup.task, setup.training.seed)
     for number in range(1, setup.rounds + 1):
@@ -176,7 +176,7 @@ def trained(setup: Setup, options: CarriedVectorOptions, store: MemoryStore) -> 
     return model
 
 
-def retrained(setup: Setup) -> Vector:
+def retrain_without(setup: Setup) -> Vector:
     """Return the same rounds without the client that leaves."""
     model = initial_parameters(setup.task, setup.training.seed)
     for number in range(1, setup.rounds + 1):

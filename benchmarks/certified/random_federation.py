@@ -87,7 +87,7 @@ class RandomFederation:
     forgotten: frozenset[str] = frozenset()
 
     @classmethod
-    def drawn(cls, seed: int) -> "RandomFederation":
+    def draw(cls, seed: int) -> "RandomFederation":
         """Return a federation of three to five clients before its first round."""
         generator = np.random.default_rng(seed)
         sizes = generator.integers(2, 25, size=generator.integers(3, 6))
@@ -100,13 +100,13 @@ class RandomFederation:
         stated = []
         for _ in range(rounds):
             if self.generator.random() < 0.15:
-                self.settings = self._changed()
+                self.settings = self._change_one()
             self._round()
             if self.generator.random() < 0.3:
                 stated += self._deletion()
         return stated + self._deletion()
 
-    def _changed(self) -> Settings:
+    def _change_one(self) -> Settings:
         """Return one setting changes; half of the time a harmless one."""
         training, options = self.settings.training, self.settings.options
         draw = self.generator.choice
@@ -144,7 +144,7 @@ class RandomFederation:
         one = Round(number=self.number, clients=asked, settings=self.settings)
         self.history.append(one)
         if not self.settings.is_prepared:
-            self.model = self._averaged(one, self.model, frozenset())
+            self.model = self._average(one, self.model, frozenset())
             return
         options = self.settings.options
         sent = PREPARATION.send(options, self.number, self.store, self.exclusions)
@@ -183,10 +183,10 @@ class RandomFederation:
             vector for _, vector in sorted(vectors.items()) if vector is not None
         )
         self.number += 1
-        found, unmet = self._stated(targets)
+        found, unmet = self._state(targets)
         forgotten = self.forgotten | targets
-        distance = float(np.linalg.norm(clean - self.retrained(forgotten)))
-        self._released(targets, clean, found, unmet)
+        distance = float(np.linalg.norm(clean - self.retrain_without(forgotten)))
+        self._release(targets, clean, found, unmet)
         return [
             Stated(
                 delta=None if found is None else found.value,
@@ -196,7 +196,7 @@ class RandomFederation:
             )
         ]
 
-    def _stated(self, targets: frozenset[str]) -> tuple[Sensitivity | None, tuple[str, ...]]:
+    def _state(self, targets: frozenset[str]) -> tuple[Sensitivity | None, tuple[str, ...]]:
         """Return as the server states it."""
         kept = kept_rounds(self.settings.options, self.store)
         is_whole = bool(kept.rounds) and kept.rounds[0].lengths.number == 1
@@ -210,7 +210,7 @@ class RandomFederation:
         )
         return deletion_sensitivity(kept, deletion, self.releases)
 
-    def _released(
+    def _release(
         self, targets: frozenset[str], clean: Vector, found: Sensitivity | None, unmet: tuple[str, ...]
     ) -> None:
         sigma = float(self.generator.choice([0.0, 0.01, 0.1, 1.0], p=[0.05, 0.35, 0.3, 0.3]))
@@ -243,19 +243,19 @@ class RandomFederation:
             rewritten=False,
         )
 
-    def retrained(self, never: frozenset[str], until: int | None = None) -> Vector:
+    def retrain_without(self, never: frozenset[str], until: int | None = None) -> Vector:
         """Return the federation that never had these clients, up to an entry of the history; (d,) in
         float64.
         """
         model = initial_parameters(TASKS["float64"], 0)
         for at, one in enumerate(self.history[:until]):
             if isinstance(one, Round):
-                model = self._averaged(one, model, never)
+                model = self._average(one, model, never)
             else:
-                model = model + (one.model - self.retrained(one.forgotten, until=at))
+                model = model + (one.model - self.retrain_without(one.forgotten, until=at))
         return model
 
-    def _averaged(self, one: Round, model: Vector, never: frozenset[str]) -> Vector:
+    def _average(self, one: Round, model: Vector, never: frozenset[str]) -> Vector:
         """Return the model after an ordinary round without some clients."""
         sent_back = one.settings.options.weighting is Weighting.FIXED
         models = {}

@@ -20,7 +20,7 @@ import numpy as np
 import typer
 
 from benchmarks.decentralised.federation import Experiment, Federation, Row, Trained, made_federation
-from benchmarks.decentralised.runs import corrected_row, rows_of, sequence_rows, trained
+from benchmarks.decentralised.runs import corrected_row, rows_of, sequence_rows
 from benchmarks.decentralised.tables import document, drawing
 from benchmarks.tables import provenance
 from benchmarks.tables import write as write_page
@@ -114,7 +114,7 @@ def cases(experiments: Sequence[Experiment], seeds: int, *, first: int = 0) -> I
                         )
 
 
-def computed(case: Case, data_dir: str, work: Path) -> list[Row]:
+def compute_rows(case: Case, data_dir: str, work: Path) -> list[Row]:
     """Return the rows of a case, computed and kept; the federation is trained once for all its cases."""
     federation = made_federation(
         case.experiment, partition=case.partition, topology=case.topology, seed=case.seed, data_dir=data_dir
@@ -147,7 +147,7 @@ def _before(federation: Federation, path: Path) -> Trained:
     if path.exists():
         with np.load(path) as kept:
             return Trained(models=kept["models"], influence=kept["influence"], curve=kept["curve"])
-    before = trained(federation)
+    before = train_federation(federation)
     buffer = io.BytesIO()
     np.savez(buffer, models=before.models, influence=before.influence, curve=before.curve)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -189,7 +189,7 @@ def main(
     for case in cases([one for one in EXPERIMENTS if one.dataset in chosen], seeds, first=first_seed):
         if case.file(work).exists():
             continue
-        for row in computed(case, data_dir, work):
+        for row in compute_rows(case, data_dir, work):
             typer.echo(json.dumps({name: value for name, value in row.items() if name != "curve"}))
         write(work, output, seeds)
     write(work, output, seeds)

@@ -160,10 +160,10 @@ def targets(federation: Federation, level: Granularity) -> dict[str, Target]:
         return {"0": Target(level, class_label=CLASS)}
     if level is Granularity.CLIENT:
         return {federation.leaver: Target(level, federation.leaver)}
-    return {name: Target(level, name, ids[0]) for name, ids in drawn_ids(federation, SHARE, 1).items()}
+    return {name: Target(level, name, ids[0]) for name, ids in draw_ids(federation, SHARE, 1).items()}
 
 
-def drawn_ids(federation: Federation, share: float, parts: int) -> dict[str, list[frozenset[str]]]:
+def draw_ids(federation: Federation, share: float, parts: int) -> dict[str, list[frozenset[str]]]:
     """Return for every peer `share` of its samples at random, in `parts` parts; one sample a part at
     least.
     """
@@ -182,7 +182,7 @@ def forgets_of(asked: Mapping[str, Target], level: Granularity) -> dict[str, For
     return {name: target.forget for name, target in asked.items()}
 
 
-def retained(federation: Federation, forgets: Mapping[str, Forget]) -> dict[str, Examples]:
+def retained_examples(federation: Federation, forgets: Mapping[str, Forget]) -> dict[str, Examples]:
     """Return every peer's examples without those that go."""
     return {
         name: examples.select(~forgotten_mask(examples, forgets.get(name, Forget())))

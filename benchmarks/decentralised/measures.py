@@ -9,7 +9,7 @@ from benchmarks.decentralised.federation import Federation, Row
 from client.peer.in_process import InProcessNetwork
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
-from unlearning.tasks.task import Examples, forgotten_mask, joined
+from unlearning.tasks.task import Examples, forgotten_mask, join
 from unlearning.training import evaluate
 from unlearning.verification.membership_inference import confidence_attack
 
@@ -42,7 +42,7 @@ def quick_accuracy(
     return 100 * float(evaluate(federation.task, mean_model(network, forgets or {}), few).score.mean())
 
 
-def measured(federation: Federation, network: InProcessNetwork, forgets: Mapping[str, Forget]) -> Row:
+def measure_row(federation: Federation, network: InProcessNetwork, forgets: Mapping[str, Forget]) -> Row:
     """Return accuracies and attacks in % on the mean model of those that stay.
 
     attack: how well an attack tells forgotten examples from test examples of the same classes, 50 is guessing
@@ -101,5 +101,5 @@ def together(parts: list[Examples]) -> Examples:
     """Return all examples of `parts`."""
     whole = parts[0]
     for part in parts[1:]:
-        whole = joined(whole, part)
+        whole = join(whole, part)
     return whole

@@ -17,12 +17,12 @@ from benchmarks.decentralised.federation import (
     Recording,
     Row,
     Trained,
-    drawn_ids,
+    draw_ids,
     forgets_of,
-    retained,
+    retained_examples,
     targets,
 )
-from benchmarks.decentralised.measures import measured, models, quick_accuracy
+from benchmarks.decentralised.measures import measure_row, models, quick_accuracy
 from client.peer.in_process import InProcessNetwork
 from unlearning.decentralised import (
     CorrectionSettings,
@@ -38,7 +38,7 @@ DRAWN_ROUNDS = 5
 """Of fine-tuning after each of the requests in a sequence; the tables have the state after the first."""
 
 
-def trained(federation: Federation) -> Trained:
+def train_federation(federation: Federation) -> Trained:
     """Return the federation after its last round."""
     network = federation.network()
     influence = np.zeros((len(NAMES), network.peers["0"].model.vector.size), dtype=np.float32)
@@ -58,13 +58,13 @@ def rows_of(federation: Federation, before: Trained, level: Granularity) -> list
     is_client = level is Granularity.CLIENT
     experiment = federation.experiment
     network = federation.network(starts=before.starts(), begun=experiment.rounds)
-    rows = [{"method": "before", "seconds": 0.0, **measured(federation, network, forgets)}]
+    rows = [{"method": "before", "seconds": 0.0, **measure_row(federation, network, forgets)}]
     graph = federation.graph.without(federation.leaver) if is_client else federation.graph
-    sites = retained(federation, forgets)
+    sites = retained_examples(federation, forgets)
 
     again = federation.network(sites=sites, graph=graph)
-    seconds = timed(lambda: until_trained(again))
-    rows.append({"method": "RT", "seconds": seconds, **measured(federation, again, forgets)})
+    seconds = time_work(lambda: until_trained(again))
+    rows.append({"method": "RT", "seconds": seconds, **measure_row(federation, again, forgets)})
     corrections = experiment.client_corrections if is_client else experiment.corrections
     rows.append(corrected_row(federation, before, level, corrections))
     if is_client:
@@ -82,9 +82,9 @@ def corrected_row(
         corrections=corrections, starts=before.starts(), begun=federation.experiment.rounds
     )
     network.settle()
-    correcting = timed(lambda: file_all(network, asked, "request"))
+    correcting = time_work(lambda: file_all(network, asked, "request"))
     corrected = quick_accuracy(federation, network, forgets)
-    tuning = timed(network.train)  # one round for all requests, though each of them opens one
+    tuning = time_work(network.train)  # one round for all requests, though each of them opens one
     return {
         "method": "DU",
         "curvature": str(corrections.curvature),
@@ -92,7 +92,7 @@ def corrected_row(
         "seconds": correcting + tuning,
         "correction_seconds": correcting,
         "corrected_accuracy": corrected,
-        **measured(federation, network, forgets),
+        **measure_row(federation, network, forgets),
     }
 
 
@@ -113,7 +113,7 @@ def pdudt_row(
         networks.append(federation.network(sites=sites, graph=graph, rounds=rounds, starts=starts))
         until_trained(networks[0])
 
-    return {"method": "PDUDT", "seconds": timed(repair), **measured(federation, networks[0], forgets)}
+    return {"method": "PDUDT", "seconds": time_work(repair), **measure_row(federation, networks[0], forgets)}
 
 
 def sequence_rows(federation: Federation, before: Trained) -> list[Row]:
@@ -123,24 +123,24 @@ def sequence_rows(federation: Federation, before: Trained) -> list[Row]:
     network = federation.network(starts=before.starts(), begun=federation.experiment.rounds)
     network.settle()
     gone = {name: Forget() for name in NAMES}
-    drawn = drawn_ids(federation, SEQUENCE_SHARE, SEQUENCE_LENGTH)
+    drawn = draw_ids(federation, SEQUENCE_SHARE, SEQUENCE_LENGTH)
     rows: list[Row] = []
     for request in range(1, SEQUENCE_LENGTH + 1):
         asked = {name: Target(Granularity.SAMPLE, name, ids[request - 1]) for name, ids in drawn.items()}
         gone = {name: gone[name] | asked[name].forget for name in NAMES}
 
-        again = federation.network(sites=retained(federation, gone))
+        again = federation.network(sites=retained_examples(federation, gone))
         seconds, curve = 0.0, []
         for _ in range(federation.experiment.rounds):
-            seconds += timed(again.train)
+            seconds += time_work(again.train)
             curve.append(quick_accuracy(federation, again))
         row = {"method": "RT", "request": request, "seconds": seconds, "curve": curve}
-        rows.append({**row, **measured(federation, again, gone)})
+        rows.append({**row, **measure_row(federation, again, gone)})
 
-        seconds = timed(partial(file_all, network, asked, f"request-{request}"))
+        seconds = time_work(partial(file_all, network, asked, f"request-{request}"))
         curve = [quick_accuracy(federation, network)]
-        seconds += timed(network.train)
-        measures = measured(federation, network, gone)
+        seconds += time_work(network.train)
+        measures = measure_row(federation, network, gone)
         curve.append(quick_accuracy(federation, network))
         for _ in range(DRAWN_ROUNDS - 1):
             network.train()
@@ -163,7 +163,7 @@ def until_trained(network: InProcessNetwork) -> None:
         pass
 
 
-def timed(work: Callable[[], object]) -> float:
+def time_work(work: Callable[[], object]) -> float:
     """Return processor seconds of `work`: other programs on the machine do not count."""
     started = time.process_time()
     work()

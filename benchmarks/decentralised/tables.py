@@ -33,7 +33,7 @@ _KEYS = ("topology", "dataset", "method")
 def document(rows: Rows, experiments: Iterable[Experiment], provenance: str) -> list[str]:
     """Return the lines of the whole page, of all rows that there are."""
     lines = ["# Decentralised deletions beside retraining", "", *_introduction(), ""]
-    lines += [f"- {_described(one)}" for one in experiments if _of(rows, dataset=one.dataset)]
+    lines += [f"- {_describe(one)}" for one in experiments if _of(rows, dataset=one.dataset)]
     for (partition, level), (title, what) in TABLES.items():
         lines += _table(f"{title}: {what}", _of(rows, partition=partition, case=level))
     for partition, what in (("iid", "IID"), ("dirichlet", f"Dirichlet {ALPHA}")):
@@ -85,7 +85,7 @@ def _introduction() -> list[str]:
     ]
 
 
-def _described(experiment: Experiment) -> str:
+def _describe(experiment: Experiment) -> str:
     size = f"{experiment.max_examples:,}" if experiment.max_examples else "all"
     curvature = experiment.corrections
     return (
@@ -104,7 +104,7 @@ def _table(title: str, rows: Rows, *, paper: bool = True) -> list[str]:
         columns[4:] = ["paper's test acc. %", "attack %", "paper's attack %"]
     columns += ["called members %", "forgotten acc. %", "seconds", "of RT's"]
     lines: list[list[str]] = []
-    for (topology, dataset, method), some in _grouped(rows, _KEYS):
+    for (topology, dataset, method), some in _group(rows, _KEYS):
         key = (some[0]["partition"], some[0]["case"], topology, dataset, method)
         theirs = PUBLISHED.get(key)
         retraining = _mean(_of(rows, topology=topology, dataset=dataset, method="RT"), "seconds")
@@ -135,7 +135,7 @@ def _sequence(rows: Rows) -> list[str]:
     names = ("test_accuracy", "attack", "called_members", "forget_accuracy", "seconds")
     cells = (
         [dataset, request, method, *(_figure(some, name) for name in names)]
-        for (dataset, request, method), some in _grouped(rows, ("dataset", "request", "method"))
+        for (dataset, request, method), some in _group(rows, ("dataset", "request", "method"))
     )
     return lines + table([*columns, "forgotten acc. %", "seconds"], cells)
 
@@ -149,7 +149,7 @@ def _seconds(rows: Rows) -> list[str]:
     lines = ["", "## Seconds (as figure 2: IID, ER)", ""]
     lines += [f"The paper: DU takes about {TIME_SAVED:.0f} % less than RT, everywhere.", ""]
     cells: list[list[str]] = []
-    for (dataset, level, method), some in _grouped(picked, ("dataset", "case", "method")):
+    for (dataset, level, method), some in _group(picked, ("dataset", "case", "method")):
         retraining = _mean(_of(picked, dataset=dataset, case=level, method="RT"), "seconds")
         seconds = _mean(some, "seconds")
         alone = f"{_mean(some, 'correction_seconds'):.1f}" if method == "DU" else ""
@@ -230,7 +230,7 @@ def _of(rows: Rows, **wanted: object) -> list[Row]:
     return [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
 
 
-def _grouped(rows: Rows, names: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], list[Row]]]:
+def _group(rows: Rows, names: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], list[Row]]]:
     """Yield rows of equal values under `names`, which are the seeds', in the order of first appearance but
     for the last.
     """

@@ -29,7 +29,7 @@ from benchmarks.second_order.convex import (
     ConvexFederation,
     convex_federation,
     exact_newton,
-    retrained,
+    retrain,
     run_method,
 )
 from benchmarks.tables import Row, median, table, write
@@ -65,7 +65,7 @@ WAYS: dict[str, Way] = {
     ),
     "Federated Newton-CG, two steps": _method("newton-cg", curvature="hessian", newton_steps=2),
     "Exact Newton (dense)": lambda federation, target: (exact_newton(federation, target), 0),
-    "Retrain": lambda federation, target: (retrained(federation, target), 0),
+    "Retrain": lambda federation, target: (retrain(federation, target), 0),
 }
 
 
@@ -137,7 +137,7 @@ def lbfgs_to(federation: ConvexFederation, target: Target, gradient_norm: float)
     raise RuntimeError(f"L-BFGS did not reach the gradient norm {gradient_norm:.3g}.")
 
 
-def raced(
+def race(
     federation: ConvexFederation, target: Target, theta: Vector, row: Row, truth: Vector
 ) -> tuple[Row, Row]:
     """Return what a form of Newton-CG took to its gradient norm, by `row`, and what L-BFGS took to the
@@ -178,7 +178,7 @@ def targets(federation: ConvexFederation) -> dict[str, Target]:
     }
 
 
-def measured(federation: ConvexFederation, target: Target, way: Way, truth: Vector) -> tuple[Vector, Row]:
+def measure_way(federation: ConvexFederation, target: Target, way: Way, truth: Vector) -> tuple[Vector, Row]:
     """Return the model that a way leads to, and its figures."""
     started = time.process_time()
     theta, exchanges = way(federation, target)
@@ -214,13 +214,13 @@ def main(
             num_clients=clients, alpha=alpha, seed=seed, l2=l2, max_examples=max_examples
         )
         for kind, target in targets(federation).items():
-            truth = retrained(federation, target)
+            truth = retrain(federation, target)
             for name, way in WAYS.items():
-                theta, row = measured(federation, target, way, truth)
+                theta, row = measure_way(federation, target, way, truth)
                 rows.setdefault(kind, {}).setdefault(name, []).append(row)
                 if name in RACED:
                     race = races.setdefault(kind, {})
-                    pair = raced(federation, target, theta, row, truth)
+                    pair = race(federation, target, theta, row, truth)
                     for title, figures in zip((name, FIRST_ORDER + name), pair, strict=True):
                         race.setdefault(title, []).append(figures)
     lines = [

@@ -18,7 +18,7 @@ from unlearning.parameters import Vector
 from unlearning.requests import Forget, Target
 from unlearning.solvers.direct import dense_matrix
 from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
-from unlearning.tasks.task import Examples, Task, forgotten_mask, joined
+from unlearning.tasks.task import Examples, Task, forgotten_mask, join
 from unlearning.training import TrainingSettings, evaluate, initial_parameters
 
 
@@ -104,7 +104,7 @@ def exact_newton(federation: ConvexFederation, target: Target) -> Vector:
     return theta - np.linalg.solve(hessian(federation.task, theta, retained, federation.l2), slope)
 
 
-def retrained(federation: ConvexFederation, target: Target) -> Vector:
+def retrain(federation: ConvexFederation, target: Target) -> Vector:
     """Return the minimiser of the retained objective."""
     _, retained = federation.split(target)
     return minimiser(federation.task, retained, federation.l2, federation.original)
@@ -157,5 +157,5 @@ def answer(federation: ConvexFederation, method: Method, client: str, instructio
 def _all(parts: list[Examples]) -> Examples:
     total = parts[0]
     for part in parts[1:]:
-        total = joined(total, part)
+        total = join(total, part)
     return total

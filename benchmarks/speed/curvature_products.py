@@ -108,7 +108,7 @@ class Ways:
         loss = self.task.loss(self.model(self.examples.inputs[:1]), self.examples.targets[:1])
         torch.autograd.grad(loss, self.parameters)
 
-    def named(self, name: str) -> Callable[[], object]:
+    def way_named(self, name: str) -> Callable[[], object]:
         """Return the way called `name`."""
         if name == GRADIENT:
             return self._gradient
@@ -181,7 +181,7 @@ def measure_times(case: Case, repetitions: int) -> dict[str, float | str]:
     ways, runnable, result = Ways(case), {}, {}
     for name in (GRADIENT, DOUBLE_BACKWARD, *OURS, *RECORDED, *PEERS):
         try:
-            runnable[name] = ways.named(name)
+            runnable[name] = ways.way_named(name)
             runnable[name]()  # builds the kept graphs
         except ImportError:
             result[name] = "not installed"
@@ -223,7 +223,7 @@ def peak_of(case: Case, name: str) -> float | None:
     except OSError:
         return None
     before = resident_bytes("VmRSS")
-    way = ways.named(name)
+    way = ways.way_named(name)
     way()
     way()
     return resident_bytes("VmHWM") - before
@@ -239,7 +239,7 @@ def time_against_iterations(case: Case, counts: Iterable[int]) -> dict[int, floa
     """Return seconds of k conjugate-gradient steps, set-up included, in gradients of the same examples."""
     ways = Ways(case)
     seconds = {count: seconds_of(partial(solve, ways, count)) for count in counts}
-    unit = seconds_of(ways.named(GRADIENT))
+    unit = seconds_of(ways.way_named(GRADIENT))
     return {count: value / unit for count, value in seconds.items()}
 
 

@@ -103,14 +103,14 @@ def main(
     outcomes = []
     with tempfile.TemporaryDirectory() as directory:
         outcomes.append(
-            _measured("SQLite", f"sqlite:///{directory}/ledger.db", load, Path(directory) / "sqlite")
+            _measure("SQLite", f"sqlite:///{directory}/ledger.db", load, Path(directory) / "sqlite")
         )
         with _postgresql(postgresql_url) as url:
-            outcomes.append(_measured("PostgreSQL", url, load, Path(directory) / "postgresql"))
+            outcomes.append(_measure("PostgreSQL", url, load, Path(directory) / "postgresql"))
         under_attack = replace(load, seconds=attacked_seconds, beforehand=min(beforehand, 1000))
         for name, attack in ATTACKS.items():
             url = f"sqlite:///{directory}/{name}.db"
-            found = _measured("SQLite", url, under_attack, Path(directory) / name, name)
+            found = _measure("SQLite", url, under_attack, Path(directory) / name, name)
             outcomes.append(replace(found, attack=(attack.__doc__ or "").partition(":")[0].rstrip(".")))
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -129,7 +129,7 @@ def main(
     console.print(output.with_suffix(".md").read_text())
 
 
-def _measured(name: str, url: str, load: Load, state_dir: Path, attack: str = "") -> Outcome:
+def _measure(name: str, url: str, load: Load, state_dir: Path, attack: str = "") -> Outcome:
     state_dir.mkdir(parents=True)
     console.print(
         f"{name} {attack}: {load.beforehand:,} requests into the ledger, then {load.seconds:g} s of load"
@@ -140,7 +140,7 @@ def _measured(name: str, url: str, load: Load, state_dir: Path, attack: str = ""
     for kind, holder in (("server", "localhost"), *(("operator", name) for name in callers), *_ATTACKERS):
         script = str(ROOT / "deploy" / "make_certificates.sh")
         subprocess.run(["sh", script, str(certificates), kind, *holder.split()], check=True)
-    with running_service(url, state_dir, certificates) as service, attacked(attack, service, certificates):
+    with running_service(url, state_dir, certificates) as service, run_attack(attack, service, certificates):
         authority = certificates / "ca.crt"
         tls = [
             TlsFiles(authority, certificates / f"{name}.pem", certificates / f"{name}.key")
@@ -148,7 +148,7 @@ def _measured(name: str, url: str, load: Load, state_dir: Path, attack: str = ""
         ]
         answers = _send(service.address, tls, load)
         peak_mib, most_threads = service.peak_mib(), service.num_threads()
-    return replace(_judged(name, url, answers), peak_mib=peak_mib, most_threads=most_threads)
+    return replace(_judge(name, url, answers), peak_mib=peak_mib, most_threads=most_threads)
 
 
 def _fill(url: str, load: Load) -> None:
@@ -224,7 +224,7 @@ def _few_files() -> None:
 
 
 @contextmanager
-def attacked(attack: str, service: Service, certificates: Path) -> Iterator[None]:
+def run_attack(attack: str, service: Service, certificates: Path) -> Iterator[None]:
     """Yield an attacker in a process of its own, for two seconds before and while the block runs."""
     if not attack:
         yield
@@ -321,7 +321,7 @@ def _send(address: str, tls: Sequence[TlsFiles], load: Load) -> list[Answer]:
     return [answer for of_connection in answers for answer in of_connection]
 
 
-def _judged(name: str, url: str, answers: list[Answer]) -> Outcome:
+def _judge(name: str, url: str, answers: list[Answer]) -> Outcome:
     served = [answer for answer in answers if answer.status == "OK"]
     latencies = sorted(answer.latency_ms for answer in served) or [float("nan")]
     ledger = Ledger.open(url)

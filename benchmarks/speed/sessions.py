@@ -76,8 +76,8 @@ def main(
             "data-dir": data_dir,
             "max-examples": max_examples,
         }
-        with_session = measured(config, products, with_sessions=True, timeout_s=timeout_s)
-        by_messages = measured(config, products, with_sessions=False, timeout_s=timeout_s)
+        with_session = measure_federation(config, products, with_sessions=True, timeout_s=timeout_s)
+        by_messages = measure_federation(config, products, with_sessions=False, timeout_s=timeout_s)
         if with_session.model_hash != by_messages.model_hash:
             console.print(f"{name}: the two transports gave different models.")
             raise typer.Exit(1)
@@ -90,7 +90,9 @@ def main(
         _write(output, dataset, clients, products, found)
 
 
-def measured(config: Mapping[str, Any], products: int, *, with_sessions: bool, timeout_s: float) -> Measured:
+def measure_federation(
+    config: Mapping[str, Any], products: int, *, with_sessions: bool, timeout_s: float
+) -> Measured:
     """Return one federation of real processes, one deletion."""
     request = (
         f"at=1 client=1 method=newton-cg iterations={products} tolerance=0 trust_radius=1e6 damping=1 "

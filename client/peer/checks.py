@@ -148,7 +148,7 @@ def _is_correction(values: Mapping[str, Any]) -> bool:
 
 
 def _is_release(values: Any) -> bool:
-    release = AccountedRelease.restored(values)
+    release = AccountedRelease.from_values(values)
     delta = 0.0 if release.sensitivity is None else release.sensitivity.value
     return math.isfinite(release.sigma) and release.sigma >= 0 and math.isfinite(delta) and delta >= 0
 

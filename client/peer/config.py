@@ -170,7 +170,7 @@ class PeerConfig(_Section):
         neighbours, peers = self.graph.neighbours, set(self.peers)
         if neighbours:
             peers.discard(self.peer)
-            return self._graph_of(peers).joined_by(self.peer, neighbours)
+            return self._graph_of(peers).join(self.peer, neighbours)
         return self._graph_of(peers)
 
     def _graph_of(self, peers: set[str]) -> Graph:

@@ -27,7 +27,7 @@ from unlearning.decentralised import (
     local_move,
     mean_curvature,
     noise_certificate,
-    perturbed,
+    perturb,
     sample_correction,
 )
 from unlearning.errors import InvalidRequest
@@ -173,7 +173,7 @@ class SiteLearner:
                 uses_own_curvature=shared is None,
                 unmet=(*unmet_assumptions(self.task, settings.l2), *_approximate(settings)),
             )
-            made = perturbed(made, certificate, self.generator, as_published=settings.as_published)
+            made = perturb(made, certificate, self.generator, as_published=settings.as_published)
             release = AccountedRelease(
                 name=self.peer,
                 number=0,  # peers share no count of what moved their models

@@ -25,7 +25,7 @@ from client.peer.links import Link
 from client.peer.offers import Offers, believed_round
 from client.peer.record import Record, forget_at, granularity_of
 from client.peer.seals import NoSeals, Seals, content_of
-from unlearning.decentralised import Graph, check_mixing, example_scale, metropolis_weights, mixed, mixing_row
+from unlearning.decentralised import Graph, check_mixing, example_scale, metropolis_weights, mix, mixing_row
 from unlearning.errors import AlreadyForgotten, SessionError, UpdateRefused
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Forget, Granularity, Target
@@ -433,7 +433,7 @@ class Peer:
             self.name: self._model.vector,
             **{sender: self._corrected(offer) for sender, offer in self._usable().items()},
         }
-        return mixed(self.name, mixing_row(self._graph, self.name), models)
+        return mix(self.name, mixing_row(self._graph, self.name), models)
 
     def _usable(self) -> dict[str, Offer]:
         """The neighbours' models for this round."""

@@ -16,7 +16,7 @@ _SHOWN = ("num_releases", "spent_epsilon", "spent_delta", "delta", "budget_epsil
 def spent(record: Record, *, delta: float, epsilon: float) -> dict[str, Any] | None:
     """How much of (`epsilon`, `delta`) the known corrections with noise have used up; None where none has any."""
     releases = [
-        AccountedRelease.restored(account[RELEASE])
+        AccountedRelease.from_values(account[RELEASE])
         for request in record.of(Kind.REQUEST)
         for correction in record.of(Kind.CORRECTION, request.subject)
         if RELEASE in (account := correction.values.get("account", {}))

@@ -162,7 +162,7 @@ class Experiment(_Strict):
             ConfigurationError: lists everything that is wrong with it.
         """
         try:
-            experiment = cls.model_validate(_sized(_parsed(path), path, size))
+            experiment = cls.model_validate(_in_size(_parse(path), path, size))
         except ValidationError as exc:
             raise ConfigurationError(
                 [f"{'.'.join(map(str, error['loc'])) or path}: {error['msg']}." for error in exc.errors()]
@@ -268,12 +268,12 @@ class Experiment(_Strict):
         return method.info.several_at_once or len(case.clients) <= 1
 
 
-def shipped() -> dict[str, tuple[Path, str]]:
+def shipped_experiments() -> dict[str, tuple[Path, str]]:
     """Return the experiments that come with the project, by name: file and size."""
     return {
         f"{path.stem}-{size}" if size else path.stem: (path, size)
         for path in sorted(SHIPPED.glob("*.yaml"))
-        for size in _sizes(_parsed(path))
+        for size in _sizes(_parse(path))
     }
 
 
@@ -284,7 +284,7 @@ def found(name_or_path: str) -> Experiment:
     Raises:
         ConfigurationError: there is none, with a list of those there are; or see `Experiment.read`.
     """
-    known = shipped()
+    known = shipped_experiments()
     if name_or_path in known:
         return Experiment.read(*known[name_or_path])
     path, _, size = name_or_path.partition(":")
@@ -295,7 +295,7 @@ def found(name_or_path: str) -> Experiment:
     )
 
 
-def _parsed(path: Path) -> Any:
+def _parse(path: Path) -> Any:
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as exc:
@@ -309,7 +309,7 @@ def _sizes(value: Any) -> list[str]:
     return [*sizes] if isinstance(sizes, dict) and sizes else [""]
 
 
-def _sized(value: Any, path: Path, size: str) -> Any:
+def _in_size(value: Any, path: Path, size: str) -> Any:
     if not isinstance(value, dict):
         return value  # what it lacks is said by the model
     if size not in _sizes(value):

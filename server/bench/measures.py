@@ -93,7 +93,7 @@ def peak_memory(peaks: Iterable[Mapping[str, int | None] | None]) -> int | None:
     return max(device or process, default=None)
 
 
-def kept(directory: Path, method: str) -> Row:
+def stored_bytes(directory: Path, method: str) -> Row:
     """Return what a trained federation keeps for a method beside the model, in bytes."""
     return {
         "server_bytes": _size(directory / "kept" / method),

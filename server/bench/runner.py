@@ -48,7 +48,7 @@ def run(experiment: Experiment, work: Path, *, jobs: int, progress: Progress) ->
             waiting: set[Future[None]] = {
                 pool.submit(_work_at, run, part)
                 for run, part in _turns(experiment, runs)
-                if runs[run].known(part) is None
+                if runs[run].finished_row(part) is None
             }
             while waiting:
                 progress(len(wanted) - len(waiting), len(wanted), "parts")

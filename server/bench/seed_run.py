@@ -39,9 +39,9 @@ from unlearning.errors import ConfigurationError
 from unlearning.methods.registry import preparations
 from unlearning.requests import DeletionRequest, Exclusions, Status, Target
 from unlearning.tasks import load_server_test, load_site, make_task
-from unlearning.tasks.task import Examples, forgotten_mask, joined
+from unlearning.tasks.task import Examples, forgotten_mask, join
 from unlearning.training import initial_parameters
-from unlearning.verification.backdoor import poisoned
+from unlearning.verification.backdoor import poison
 from unlearning.verification.measurement import Measurement, measure
 from unlearning.verification.observations import merge
 
@@ -67,7 +67,7 @@ class SeedRun:
         self.run_config = {**_NO_GATE, **DEFAULTS, **experiment.run_of(setting), "seed": seed}
         self.directory.mkdir(parents=True, exist_ok=True)
 
-    def known(self, part: Part) -> Row | None:
+    def finished_row(self, part: Part) -> Row | None:
         """Return the row of a part that was finished before."""
         path = row_path(self.directory, self.experiment, part)
         if not path.exists():
@@ -79,23 +79,23 @@ class SeedRun:
         """Return the row of a part; it is computed unless it was finished before. Others may compute other
         parts meanwhile.
         """
-        if (known := self.known(part)) is not None:
+        if (known := self.finished_row(part)) is not None:
             return known
         path = row_path(self.directory, self.experiment, part)
         with self._alone(path.stem):
-            if self.known(part) is None:
+            if self.finished_row(part) is None:
                 started = time.monotonic()
-                row = self._computed(part, path.with_suffix(""))
+                row = self._compute(part, path.with_suffix(""))
                 row["wall_seconds"] = round(time.monotonic() - started, 1)
                 write_atomically(path, json.dumps(row, indent=1).encode())
-        known = self.known(part)
+        known = self.finished_row(part)
         assert known is not None, "it was written just now"
         return known
 
-    def _computed(self, part: Part, directory: Path) -> Row:
+    def _compute(self, part: Part, directory: Path) -> Row:
         if part.contender is not None:
             return self._forgotten(part.case, part.contender, directory)
-        return self._original(part.case) if part.name == ORIGINAL else self._retrained(part.case)
+        return self._original(part.case) if part.name == ORIGINAL else self._retrain(part.case)
 
     # --- the three kinds of parts
 
@@ -109,7 +109,7 @@ class SeedRun:
             | measures.faithfulness(row, row, retrained)
         )
 
-    def _retrained(self, case: Case) -> Row:
+    def _retrain(self, case: Case) -> Row:
         targets, directory = self._targets(case), self._retrained_directory(case)
         settings = self._settings(directory, **{"shadow-federations": 0})  # no deletion asks them there
         with self._alone(directory.name):
@@ -128,7 +128,7 @@ class SeedRun:
             open_federation(self._grid(settings), settings, run_id=1) as context,
         ):
             return {
-                **self._measured(context, state, targets),
+                **self._measure(context, state, targets),
                 **measures.costs_of_rounds(context),
                 **_storage(state, {"server_bytes": 0, "client_bytes": 0}),
                 "recovery_rounds": None,
@@ -149,7 +149,7 @@ class SeedRun:
             },
         )
         grid = self._grid(settings)
-        filed = self._filed(grid, settings, case, contender)
+        filed = self._file_requests(grid, settings, case, contender)
         run_federation(grid, settings, run_id=2)
         # Recovery may stop before its first round; PUF's Natural is training on, so it takes one at least.
         is_natural = contender.method == "natural"
@@ -167,7 +167,7 @@ class SeedRun:
             row = {
                 **self._measured_last(context, state, reports, self._targets(case)),
                 **self._of_deletion(context, reports, original, is_natural=is_natural),
-                **_storage(_newest(original), measures.kept(original, contender.method)),
+                **_storage(_newest(original), measures.stored_bytes(original, contender.method)),
                 **self._beside_retrain(case, _newest(original), state),
             }
         shutil.rmtree(directory)  # the row is all that is left of it; histories are large
@@ -233,7 +233,7 @@ class SeedRun:
                 return path.parent
         return None
 
-    def _filed(
+    def _file_requests(
         self, grid: InProcessGrid, settings: RunSettings, case: Case, contender: Contender
     ) -> list[DeletionRequest]:
         with open_federation(grid, settings, run_id=2) as context:
@@ -316,7 +316,7 @@ class SeedRun:
             assert self._test is not None, "a backdoor is for data sets of pictures, which have test sets"
             generator = np.random.default_rng([self.seed, _BACKDOOR_STREAM])
             trigger = measures.trigger_of(backdoor, self._test)
-            planted, _ = poisoned(clean, trigger, backdoor.share, generator)
+            planted, _ = poison(clean, trigger, backdoor.share, generator)
             directory.mkdir(parents=True, exist_ok=True)
             np.savez(
                 directory / "train.part.npz",
@@ -336,7 +336,7 @@ class SeedRun:
         for number in range(self._run.num_clients):
             site = self._site(str(number))
             found.append(site.select(forgotten_mask(site, exclusions.of(str(number)))))
-        return reduce(joined, found)
+        return reduce(join, found)
 
     # --- measures
 
@@ -362,10 +362,10 @@ class SeedRun:
         """
         told = Measurement.from_json(reports[-1]["measurements"][-1])
         if len(reports) > 1 or told.round != state.round:
-            return self._measured(context, state, targets)
+            return self._measure(context, state, targets)
         return self._scores(context, state, told)
 
-    def _measured(self, context: FederationContext, state: FederationState, targets: Sequence[Target]) -> Row:
+    def _measure(self, context: FederationContext, state: FederationState, targets: Sequence[Target]) -> Row:
         context.register_clients()
         context.restrict(state)
         forgets = concerned(context, targets)

@@ -32,10 +32,10 @@ def bench_command(
 ) -> None:
     """Run an experiment: train, retrain and forget by every method; write the papers' tables and figures."""
     # Imported here because they bring in PyTorch, which no other command of people needs.
-    from server.bench.experiment import Experiment, found, shipped
+    from server.bench.experiment import Experiment, found, shipped_experiments
 
     if list_them:
-        for name, (path, size) in shipped().items():
+        for name, (path, size) in shipped_experiments().items():
             typer.echo(f"{name:<24} {Experiment.read(path, size).title}")
         return
     if not experiment:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from server.ledger import schema
 from unlearning.pseudonyms import SubjectKeys, is_keyed
-from unlearning.requests import Granularity, Target, hash_of_text, listed_ids
+from unlearning.requests import Granularity, Target, hash_of_text, list_ids
 
 _table = schema.request_samples
 
@@ -21,7 +21,7 @@ def insert(connection: sa.Connection, number: int, values: Mapping[str, object])
 def values_of(sample_ids: Iterable[str]) -> dict[str, object]:
     """The columns for a list of ids."""
     ids = frozenset(sample_ids)
-    listed = listed_ids(ids)
+    listed = list_ids(ids)
     return {"sha256": hash_of_text(listed), "is_keyed": all(map(is_keyed, ids)), "sample_ids": listed}
 
 

@@ -91,7 +91,7 @@ class _Attendance:
         """Connect until the End has come."""
         said = ""
         while True:
-            reason = self._connected()
+            reason = self._connect_once()
             if reason is None:
                 return
             if reason != said:
@@ -104,7 +104,7 @@ class _Attendance:
                 )
             time.sleep(_RETRY_S)
 
-    def _connected(self) -> str | None:
+    def _connect_once(self) -> str | None:
         """Return one connection: None when the End has come, else why it broke.
 
         Raises:
@@ -124,7 +124,7 @@ class _Attendance:
         call = self._stub.Attend(iter(outgoing.get, None))
         is_idle = threading.Event()
         try:
-            return None if self._conversed(call, outgoing, is_idle) else "the server closed the stream"
+            return None if self._converse(call, outgoing, is_idle) else "the server closed the stream"
         except grpc.RpcError as exc:
             if is_idle.is_set():
                 raise SessionError(f"The server asked nothing for {self._idle_s:g} s.") from exc
@@ -137,7 +137,7 @@ class _Attendance:
             call.cancel()
             _close(outgoing)
 
-    def _conversed(
+    def _converse(
         self, call: Any, outgoing: "queue.Queue[pb.Frame | None]", is_idle: threading.Event
     ) -> bool:
         """Answer what comes over one stream; whether the End came."""

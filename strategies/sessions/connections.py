@@ -113,7 +113,7 @@ class ClientConnections:
             return
         finally:
             patience.cancel()
-        line, stream = self._admitted(first, context)
+        line, stream = self._admit(first, context)
         if not context.add_callback(lambda: self._detach(line, stream)):
             self._detach(line, stream)
             return
@@ -122,7 +122,7 @@ class ClientConnections:
         ).start()
         yield from self._instructions(line, stream, context)
 
-    def _admitted(self, first: pb.Frame, context: grpc.ServicerContext) -> tuple[ClientConnection, Stream]:
+    def _admit(self, first: pb.Frame, context: grpc.ServicerContext) -> tuple[ClientConnection, Stream]:
         hello = first.hello
         with self.changed:
             line = self._line_of(hello)

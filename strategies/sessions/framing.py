@@ -20,8 +20,8 @@ from unlearning.untrusted import (
     MAX_JSON_BYTES,
     array_of,
     as_line,
-    checked_dtype,
-    checked_size,
+    check_dtype,
+    check_size,
     json_object,
 )
 
@@ -119,7 +119,7 @@ class Assembler:
                         f"Array {as_line(array.name, 40)!r} is said to be known here and is not."
                     )
             else:
-                sizes.append(checked_size(array.shape, checked_dtype(array.dtype)))
+                sizes.append(check_size(array.shape, check_dtype(array.dtype)))
         if sum(sizes) > self._limit:
             raise SessionError(
                 f"A payload of {sum(sizes):,} bytes is announced; the limit is {self._limit:,} bytes."
@@ -149,7 +149,7 @@ class Assembler:
             if array.is_known:
                 arrays[array.name] = self._kept[array.content_hash]
                 continue
-            arrays[array.name] = array_of(buffers.pop(0), checked_dtype(array.dtype), array.shape)
+            arrays[array.name] = array_of(buffers.pop(0), check_dtype(array.dtype), array.shape)
             if array.content_hash:
                 self._keep(array.name, array.content_hash, arrays[array.name])
         return Payload(exchange=header.exchange, values=json_object(bytes(text)), arrays=arrays)

@@ -108,7 +108,7 @@ class Session:
                 lines.changed.wait_for(
                     lambda: all(line.answer is not None for line in asked), timeout=_POLL_S / 4
                 )
-        return self._collected(asked, started, before)
+        return self._collect(asked, started, before)
 
     def close(self, *, accounts_s: float = ACCOUNTS_S) -> Exchange:
         """End the session and give the clients' accounts, waited for `accounts_s` seconds at most."""
@@ -175,7 +175,7 @@ class Session:
                 line.answer = Failure(f"no answer within {timeout_s:g} s")
             return line.answer is None
 
-    def _collected(self, asked: list[ClientConnection], started: float, before: tuple[int, int]) -> Answers:
+    def _collect(self, asked: list[ClientConnection], started: float, before: tuple[int, int]) -> Answers:
         with self._lines.changed:
             replies = {line.client: line.answer for line in asked if isinstance(line.answer, Reply)}
             failures = {line.client: line.answer for line in asked if isinstance(line.answer, Failure)}
@@ -207,9 +207,9 @@ class Session:
             line = waiting.get(asked if isinstance(reply, str) else reply.metadata.reply_to_message_id)
             if line is not None:
                 with self._lines.changed:
-                    self._returned(line, reply)
+                    self._result(line, reply)
 
-    def _returned(self, line: ClientConnection, reply: Message | str) -> None:
+    def _result(self, line: ClientConnection, reply: Message | str) -> None:
         line.has_returned = True
         if isinstance(reply, str):
             line.lost, line.is_refused = reply, True

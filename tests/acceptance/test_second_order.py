@@ -12,7 +12,7 @@ from benchmarks.second_order.convex import (
     convex_federation,
     exact_newton,
     hessian,
-    retrained,
+    retrain,
     run_method,
 )
 from strategies import FedAvg, unlearning_strategy
@@ -42,7 +42,7 @@ def target(kind: str) -> Target:
 
 @cache
 def truth(kind: str) -> np.ndarray:
-    return retrained(federation(), target(kind))
+    return retrain(federation(), target(kind))
 
 
 def gap(theta: np.ndarray, kind: str) -> float:

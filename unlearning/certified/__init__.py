@@ -2,11 +2,11 @@
 
 Import from here:
 
-- carrying vectors: `train_online`, `fixed_batches`, `repaired`, `retrained_on_batches`, `train_with_tangents`,
+- carrying vectors: `train_online`, `fixed_batches`, `repair`, `retrained_on_batches`, `train_with_tangents`,
   `vector_after_round`, `vector_bytes`; deleting: `forgotten_by_addition`, `UnitVectors`; at rest: `VectorStore`;
 - baselines: `newton_step`, `infinitesimal_jackknife`, `PrecomputedJackknife`;
 - bounds: `Constants`, `Sensitivity` and the functions that give one; `federated_bound` for FedAvg;
-- noise: `analytic_sigma`, `released`, `KeyedNormal`; `certificate`, `Account`, `deletion_capacity`.
+- noise: `analytic_sigma`, `add_noise`, `KeyedNormal`; `certificate`, `Account`, `deletion_capacity`.
 
 `docs/certified.md` says what is certified and what is not. May import `unlearning.curvature`, `unlearning.solvers`,
 `unlearning.tasks`, `unlearning.training` and what these may; not `unlearning.methods`, which may import this.
@@ -24,12 +24,12 @@ from unlearning.certified.newton_step import (
 from unlearning.certified.noise import (
     Mechanism,
     Normal,
+    add_noise,
     analytic_sigma,
     classical_sigma,
     deletion_capacity,
     gaussian_delta,
     gaussian_epsilon,
-    released,
 )
 from unlearning.certified.noise_certificate import (
     NoiseCertificate,
@@ -43,7 +43,7 @@ from unlearning.certified.online import (
     OnlineSettings,
     OnlineTrained,
     fixed_batches,
-    repaired,
+    repair,
     retrained_on_batches,
     train_online,
 )
@@ -104,6 +104,7 @@ __all__ = [
     "VectorStore",
     "Weighting",
     "account_of",
+    "add_noise",
     "analytic_sigma",
     "certificate",
     "check_memory",
@@ -129,8 +130,7 @@ __all__ = [
     "noise_secret",
     "online_bound",
     "read_key",
-    "released",
-    "repaired",
+    "repair",
     "retrained_on_batches",
     "train_online",
     "train_with_tangents",

@@ -93,7 +93,8 @@ def federated_bound(
             )
     piecewise = f", over {len(used)} sets of constants" if len(used) > 1 else ""
     return Sensitivity(
-        value=(error + _added(rounds, forgotten, trained)) * _SLACK + sum(one.sensitivity for one in waiting),
+        value=(error + _addition_rounding(rounds, forgotten, trained)) * _SLACK
+        + sum(one.sensitivity for one in waiting),
         is_bound=True,
         source=(
             f"bound of deletion by vector addition along FedAvg's rounds, {weighting} weights, rounding "
@@ -138,7 +139,7 @@ def _after_round(
     distance: float,
 ) -> tuple[float, float]:
     """Compute E and x after the round, rounding included."""
-    rounded = _rounded(ground, one, forgotten, lengths, distance)
+    rounded = _rounding_of(ground, one, forgotten, lengths, distance)
     moved = one.moved * _SLACK
     error, distance = _exactly_after_round(
         ground.constants, one, forgotten, lengths, weighting, error, distance, moved
@@ -219,7 +220,7 @@ def _weights_of(one: RoundLengths) -> dict[str, float]:
     return {client: work.num_examples / total for client, work in one.clients.items() if work.num_examples}
 
 
-def _rounded(
+def _rounding_of(
     ground: Ground,
     one: RoundLengths,
     forgotten: frozenset[str],
@@ -246,7 +247,7 @@ def _rounded(
     return 2 * local.model + means + relative * sum(lengths.values())
 
 
-def _added(rounds: Sequence[RoundLengths], forgotten: frozenset[str], trained: set[str]) -> float:
+def _addition_rounding(rounds: Sequence[RoundLengths], forgotten: frozenset[str], trained: set[str]) -> float:
     """Return what rounding adds when the vectors that are left are added to the model."""
     if not trained:
         return 0.0

@@ -153,7 +153,7 @@ class Normal(Protocol):
         """Return the next `size` numbers (size,)."""
 
 
-def released(parameters: Vector, sigma: float, generator: Normal) -> Vector:
+def add_noise(parameters: Vector, sigma: float, generator: Normal) -> Vector:
     """Return `parameters` (d,) plus N(0, σ²) on every entry, in their dtype; drawn in float64.
 
     Whoever knows what the generator was seeded with can subtract the noise: use a secret (`secret_noise`), or the

@@ -123,10 +123,10 @@ def train_online(
     needed = vector_bytes(dimension=parameters.size, num_units=len(units), dtype=dtype)
     check_memory(needed, settings.memory_limit_bytes, len(units))
     zeros = torch.zeros(len(units), parameters.size, dtype=dtype, device=trajectory.device)
-    return _carried(trajectory, plan, owner, tuple(units), zeros)
+    return _carry(trajectory, plan, owner, tuple(units), zeros)
 
 
-def repaired(
+def repair(
     task: Task,
     parameters: Vector,
     retained: Examples,
@@ -168,7 +168,7 @@ def repaired(
     needed = vector_bytes(dimension=parameters.size, num_units=len(units), dtype=task.dtype)
     check_memory(needed, settings.memory_limit_bytes, len(units))
     start = torch.from_numpy(np.array(vectors.vectors)).to(trajectory.device, task.dtype)
-    return _carried(trajectory, plan, owner, vectors.units, start)
+    return _carry(trajectory, plan, owner, vectors.units, start)
 
 
 def retrained_on_batches(
@@ -223,7 +223,7 @@ class _Trajectory:
                 tensor.sub_(gradient.detach().add(tensor, alpha=self.settings.l2), alpha=learning_rate)
 
 
-def _carried(
+def _carry(
     trajectory: _Trajectory,
     plan: Sequence[BatchStep],
     owner: NDArray[np.intp],
@@ -296,7 +296,7 @@ def _direct_terms(
             yield unit, eta * count / size * (weights.flat(own) + settings.l2 * _flat_weights(weights))
             continue
         vector = block.tangents[unit]
-        curved = weights.product(own, vector) + settings.l2 * _trained(weights, vector)
+        curved = weights.product(own, vector) + settings.l2 * _zero_untrained(weights, vector)
         yield unit, eta * count / (size - count) * (weights.flat(own) - whole + curved)
 
 
@@ -325,6 +325,6 @@ def _flat_weights(weights: Weights) -> Tensor:
     return weights.flat(weights.tensors)
 
 
-def _trained(weights: Weights, vector: Tensor) -> Tensor:
+def _zero_untrained(weights: Weights, vector: Tensor) -> Tensor:
     """Return `vector` with zeros where nothing is trained."""
     return weights.flat([vector[place] for place in weights.places])

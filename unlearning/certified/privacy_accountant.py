@@ -79,11 +79,11 @@ class AccountedRelease:
         return Basis.PROVEN if self.sensitivity.is_bound and not self.unmet else Basis.EMPIRICAL
 
     def values(self) -> dict[str, Any]:
-        """Return everything as plain values for the ledger; `restored` is the inverse."""
+        """Return everything as plain values for the ledger; `from_values` is the inverse."""
         return asdict(self)
 
     @classmethod
-    def restored(cls, values: Mapping[str, Any]) -> "AccountedRelease":
+    def from_values(cls, values: Mapping[str, Any]) -> "AccountedRelease":
         """Return the release that `values` came from."""
         found = values["sensitivity"]
         if found is not None:

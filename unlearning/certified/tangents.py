@@ -223,7 +223,7 @@ def train_with_tangents(
     carrier = _Carrier(task, settings, tangents, how)
     watched = replace(task, build_model=carrier.build_model, loss=carrier.loss)
     trained = train(watched, parameters, examples, settings)
-    return trained, carrier.carried()
+    return trained, carrier.carry_tangents()
 
 
 class _Carrier:
@@ -249,7 +249,7 @@ class _Carrier:
         loss = self._task.loss(outputs, targets)
         if self._given.shape[:1] == (0,):
             return loss
-        block = self._block or self._begun()
+        block = self._block or self._initial()
         sign = -1.0 if self._settings.maximize else 1.0
         try:
             gradients = block.weights.gradients(loss * sign, create_graph=True)
@@ -268,15 +268,15 @@ class _Carrier:
             ) from exc
         return loss
 
-    def carried(self) -> NDArray[np.floating]:
+    def carry_tangents(self) -> NDArray[np.floating]:
         if self._block is None:
             return self._given.copy()
-        carried: NDArray[np.floating] = (
+        carry_tangents: NDArray[np.floating] = (
             self._block.tangents.cpu().numpy().astype(self._given.dtype, copy=False)
         )
-        return carried
+        return carry_tangents
 
-    def _begun(self) -> TangentBlock:
+    def _initial(self) -> TangentBlock:
         assert self._model is not None  # train builds the model before its first step
         weights = Weights(self._model)
         for tangent in self._given:

@@ -68,7 +68,7 @@ def read_key(path: Path) -> bytes:
     return key
 
 
-def encoded(vector: Vector, unit: str, key: bytes | None) -> bytes:
+def encode(vector: Vector, unit: str, key: bytes | None) -> bytes:
     """Return `vector` (d,) as bytes, encrypted and bound to the name `unit` where `key` is given."""
     buffer = io.BytesIO()
     np.save(buffer, vector, allow_pickle=False)
@@ -78,8 +78,8 @@ def encoded(vector: Vector, unit: str, key: bytes | None) -> bytes:
     return _SEALED + nonce + AESGCM(key).encrypt(nonce, buffer.getvalue(), unit.encode())
 
 
-def decoded(content: bytes, unit: str, key: bytes | None) -> Vector:
-    """Return the vector that `encoded` made `content` of.
+def decode(content: bytes, unit: str, key: bytes | None) -> Vector:
+    """Return the vector that `encode` made `content` of.
 
     Raises:
         CheckpointError: it was made with another key, without one or of another unit, or is damaged.
@@ -121,7 +121,7 @@ class VectorStore:
     def put(self, vectors: UnitVectors) -> None:
         """Write every unit's vector, over an older one where there is one; durable when this returns."""
         for unit, vector in zip(vectors.units, vectors.vectors, strict=True):
-            write_atomically(self._path(unit), encoded(vector, unit, self._key))
+            write_atomically(self._path(unit), encode(vector, unit, self._key))
 
     def get(self, units: Iterable[str]) -> UnitVectors:
         """Return the vectors of `units`.
@@ -160,4 +160,4 @@ class VectorStore:
                 f"There is no vector of unit {unit!r} in {self._directory}: it was not carried, or was used and "
                 "erased."
             ) from exc
-        return decoded(content, unit, self._key)
+        return decode(content, unit, self._key)

@@ -76,16 +76,16 @@ class OutputCurvatureOfBatch:
 
     def product(self, vector: Sequence[Tensor], *, keep: bool) -> tuple[Tensor, ...]:
         """Compute Jᵀ M J v."""
-        pushed = self._pushed(vector)
+        pushed = self._push_forward(vector)
         return _gradients((self._outputs,), self._local.trainable, (self._middle(pushed),), retain_graph=keep)
 
     def record(self) -> bool:
         """Take Jv from a recording from now on; False where that cannot be, see `recorded`."""
         if self._pull_back is None and self._recorded is None:
-            self._recorded = recorded_derivative(self._local, self._function, self._pushed)
+            self._recorded = recorded_derivative(self._local, self._function, self._push_forward)
         return self._recorded is not None
 
-    def _pushed(self, vector: Sequence[Tensor]) -> Tensor:
+    def _push_forward(self, vector: Sequence[Tensor]) -> Tensor:
         """Return Jv, the derivative of the outputs along `vector`."""
         if self._recorded is not None:
             return self._recorded(vector)

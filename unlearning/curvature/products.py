@@ -99,7 +99,7 @@ class CurvatureProduct:
         self.kind, self.damping, self.l2 = CurvatureKind(kind), damping, l2
         self.num_products = 0
         self._local = LocalLoss(task, parameters, examples, device)
-        self._plan = self._planned(memory_budget_bytes, micro_batch_size)
+        self._plan = self._make_plan(memory_budget_bytes, micro_batch_size)
         self._kept: list[BatchCurvature] = []
         self._products_with_kept = 0
         self._num_recorded = 0
@@ -181,7 +181,7 @@ class CurvatureProduct:
             self._kept.append(graph)
         return graph
 
-    def _planned(self, budget: int, asked_size: int | None) -> _Plan:
+    def _make_plan(self, budget: int, asked_size: int | None) -> _Plan:
         fixed, per_example = self._graph_bytes()
         preferred = PREFERRED_BATCH_SIZE.get(self._local.device.type, PREFERRED_BATCH_SIZE["cpu"])
         fitting = max(1, (budget - fixed) // max(1, per_example))

@@ -4,9 +4,9 @@ Import from here:
 
 - graphs: `Graph`, `ring`, `erdos_renyi`, `complete`, `from_edges`; weights: `mixing_row`, `metropolis_weights`,
   `check_mixing`;
-- D-PSGD: `local_move`, `mixed`, `example_scale`;
+- D-PSGD: `local_move`, `mix`, `example_scale`;
 - deletion: `sample_correction` (also for a class), `client_correction`, `local_curvature`, `mean_curvature`;
-- noise: `NoiseSettings`, `correction_bound`, `noise_certificate`, `perturbed`; the baseline PDUDT: `influence_after`,
+- noise: `NoiseSettings`, `correction_bound`, `noise_certificate`, `perturb`; the baseline PDUDT: `influence_after`,
   `without_influence`.
 
 `client/peer` runs it between processes; `docs/decentralised.md` says what is promised. May import
@@ -19,7 +19,7 @@ from unlearning.decentralised.calibration import (
     NoiseSettings,
     correction_bound,
     noise_certificate,
-    perturbed,
+    perturb,
     published_sensitivity,
 )
 from unlearning.decentralised.deletion import (
@@ -32,7 +32,7 @@ from unlearning.decentralised.deletion import (
     mean_curvature,
     sample_correction,
 )
-from unlearning.decentralised.dpsgd import example_scale, local_move, mixed
+from unlearning.decentralised.dpsgd import example_scale, local_move, mix
 from unlearning.decentralised.graphs import Graph, complete, erdos_renyi, from_edges, ring
 from unlearning.decentralised.mixing import MixingReport, check_mixing, metropolis_weights, mixing_row
 from unlearning.decentralised.pdudt import influence_after, without_influence
@@ -58,10 +58,10 @@ __all__ = [
     "local_move",
     "mean_curvature",
     "metropolis_weights",
-    "mixed",
+    "mix",
     "mixing_row",
     "noise_certificate",
-    "perturbed",
+    "perturb",
     "published_sensitivity",
     "ring",
     "sample_correction",

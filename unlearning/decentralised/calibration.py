@@ -20,10 +20,10 @@ from unlearning.certified import (
     Mechanism,
     NoiseCertificate,
     Sensitivity,
+    add_noise,
     certificate,
     measured_sensitivity,
     newton_step_bound,
-    released,
 )
 from unlearning.decentralised.deletion import Correction, FederationCounts
 from unlearning.errors import ConfigurationError, NumericalError
@@ -112,7 +112,7 @@ def noise_certificate(
     )
 
 
-def perturbed(
+def perturb(
     correction: Correction,
     made: NoiseCertificate,
     generator: np.random.Generator,
@@ -125,4 +125,4 @@ def perturbed(
         ConfigurationError: σ is negative or not finite.
     """
     sigma = made.sigma if as_published else made.sigma / correction.weight
-    return replace(correction, vector=released(correction.vector, sigma, generator))
+    return replace(correction, vector=add_noise(correction.vector, sigma, generator))

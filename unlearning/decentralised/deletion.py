@@ -122,7 +122,7 @@ def sample_correction(
     slope = gradient(task, parameters, forgotten, l2=settings.l2).astype(np.float64)
     right = len(forgotten) / len(retained) * slope
     basis = local_curvature(task, parameters, retained, settings) if shared is None else shared
-    return _solved(right, basis, settings, weight, parameters)
+    return _solve(right, basis, settings, weight, parameters)
 
 
 def client_correction(
@@ -145,7 +145,7 @@ def client_correction(
     factor = 1 / (counts.num_peers - 1) if settings.as_published else len(examples) / left
     weight = 1 / counts.num_peers if settings.as_published else 1.0
     slope = gradient(task, parameters, examples, l2=settings.l2).astype(np.float64)
-    return _solved(factor * slope, shared, settings, weight, parameters)
+    return _solve(factor * slope, shared, settings, weight, parameters)
 
 
 def local_curvature(
@@ -193,7 +193,7 @@ def mean_curvature(parts: Mapping[str, tuple[int, Vector]], *, as_published: boo
     return total
 
 
-def _solved(
+def _solve(
     right: Vector, basis: Vector, settings: CorrectionSettings, weight: float, parameters: Vector
 ) -> Correction:
     """Compute (Ĥ + (μ+γ)I)⁻¹ `right` for Ĥ the diagonal or matrix `basis`."""

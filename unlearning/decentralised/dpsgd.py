@@ -63,7 +63,7 @@ def local_move(
     return move
 
 
-def mixed(own: str, row: Mapping[str, float], models: Mapping[str, Vector]) -> Vector:
+def mix(own: str, row: Mapping[str, float], models: Mapping[str, Vector]) -> Vector:
     """Compute Σ_j Q_ij x_j (d,), summed in float64 in the order of ids.
 
     The weight of a neighbour whose model is missing goes to the peer's own model: two peers that miss each other

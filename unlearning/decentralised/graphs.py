@@ -69,7 +69,7 @@ class Graph:
             parts.append(tuple(sorted(part)))
         return parts
 
-    def joined_by(self, node: str, neighbours: Iterable[str]) -> "Graph":
+    def join(self, node: str, neighbours: Iterable[str]) -> "Graph":
         """Return the graph with `node` and its edges; neighbours that are not in the graph are left out."""
         nodes = {*self.nodes, node}
         edges = {_edge(node, other) for other in neighbours if other in nodes and other != node}

@@ -30,7 +30,7 @@ from unlearning.methods.preparation import Preparation, PreparationOptions
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import NOTHING, Forget, Granularity
 from unlearning.stores import MemoryStore, Store
-from unlearning.tasks.task import Examples, Task, joined
+from unlearning.tasks.task import Examples, Task, join
 from unlearning.training import TrainingSettings, train
 
 NUM_RETAINED, RETAINED_UPDATE = "num_retained", "retained"
@@ -187,7 +187,7 @@ class ClientSite:
     @property
     def own(self) -> Examples:
         """Both together: what the client trained on until now."""
-        return joined(self.forget, self.retain)
+        return join(self.forget, self.retain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

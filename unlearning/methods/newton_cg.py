@@ -308,7 +308,7 @@ def _solve(state: UnlearningState) -> CgState:
     arrays = {
         name.removeprefix(prefix): value for name, value in state.arrays.items() if name.startswith(prefix)
     }
-    return CgState.restored(arrays, state.values["solve"])
+    return CgState.from_arrays(arrays, state.values["solve"])
 
 
 def _stepped(problem: Problem, state: UnlearningState, solve: CgState) -> UnlearningState:

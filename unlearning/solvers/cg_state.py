@@ -114,7 +114,7 @@ class CgState:
         }
 
     @classmethod
-    def restored(cls, arrays: Mapping[str, Vector], values: Mapping[str, Any]) -> "CgState":
+    def from_arrays(cls, arrays: Mapping[str, Vector], values: Mapping[str, Any]) -> "CgState":
         """Return the state that `arrays()` and `values()` were taken of.
 
         Raises:
@@ -151,7 +151,7 @@ def cg_begin(right_hand_side: Vector, settings: CgSettings, start: Vector | None
         settings=settings, right_hand_side=b, x=x, r=b, p=np.zeros_like(b), awaits=Awaits.RESIDUAL
     )
     if not np.isfinite(norm(b)):
-        return _ended(replace(state, residuals=(norm(b),)), Outcome.BREAKDOWN)
+        return _end(replace(state, residuals=(norm(b),)), Outcome.BREAKDOWN)
     return state if x.any() else _with_residual(state, b)
 
 
@@ -183,9 +183,9 @@ def cg_advance(state: CgState, product: Vector) -> CgState:
     _check_size("product", product, state.right_hand_side)
     state = replace(state, num_products=state.num_products + 1)
     if not np.isfinite(product).all():
-        return _ended(state, Outcome.BREAKDOWN)
+        return _end(state, Outcome.BREAKDOWN)
     if state.awaits is Awaits.RESIDUAL:
-        return _with_residual(state, _typed(state.right_hand_side - product, state))
+        return _with_residual(state, _as_type(state.right_hand_side - product, state))
     return _step(state, product)
 
 
@@ -242,29 +242,29 @@ def _step(state: CgState, product: Vector) -> CgState:
     rounding = float(np.finfo(state.p.dtype).eps) * max(map(abs, (curvature, *state.curvatures)))
     state = replace(state, curvatures=(*state.curvatures, curvature))
     if abs(curvature) <= rounding:
-        return _ended(state, Outcome.BREAKDOWN)
+        return _end(state, Outcome.BREAKDOWN)
     radius = state.settings.trust_radius
     if curvature < 0:
         seen = (*state.negative_curvature_at, state.num_iterations - 1)
         state = replace(state, negative_curvature_at=seen)
         if not state.settings.ignore_negative_curvature:
             if radius is not None:
-                state = _moved(state, _to_boundary(state.x, state.p, radius), product)
-            return _ended(state, Outcome.NEGATIVE_CURVATURE)
+                state = _move(state, _to_boundary(state.x, state.p, radius), product)
+            return _end(state, Outcome.NEGATIVE_CURVATURE)
     alpha = state.r_z / p_ap
     if radius is not None and norm(state.x + alpha * state.p) > radius:
-        state = _moved(state, _to_boundary(state.x, state.p, radius), product)
-        return _ended(state, Outcome.TRUST_RADIUS)
-    moved = _moved(state, alpha, product)
+        state = _move(state, _to_boundary(state.x, state.p, radius), product)
+        return _end(state, Outcome.TRUST_RADIUS)
+    moved = _move(state, alpha, product)
     if not np.isfinite(moved.residuals[-1]):
-        return _ended(state, Outcome.BREAKDOWN)
+        return _end(state, Outcome.BREAKDOWN)
     return _with_residual(moved, moved.r, known=True)
 
 
-def _moved(state: CgState, length: float, product: Vector) -> CgState:
-    r = _typed(state.r - length * product, state)
+def _move(state: CgState, length: float, product: Vector) -> CgState:
+    r = _as_type(state.r - length * product, state)
     return replace(
-        state, x=_typed(state.x + length * state.p, state), r=r, residuals=(*state.residuals, norm(r))
+        state, x=_as_type(state.x + length * state.p, state), r=r, residuals=(*state.residuals, norm(r))
     )
 
 
@@ -273,9 +273,9 @@ def _with_residual(state: CgState, r: Vector, *, known: bool = False) -> CgState
     if not known:
         state = replace(state, r=r, residuals=(*state.residuals, norm(r)))
     if state.residuals[-1] <= state.settings.tolerance * norm(state.right_hand_side):
-        return _ended(state, Outcome.CONVERGED)
+        return _end(state, Outcome.CONVERGED)
     if state.num_iterations >= state.settings.max_iterations:
-        return _ended(state, Outcome.MAX_ITERATIONS)
+        return _end(state, Outcome.MAX_ITERATIONS)
     if state.settings.preconditioned:
         return replace(state, awaits=Awaits.PRECONDITIONED)
     return _with_direction(state, r)
@@ -285,12 +285,12 @@ def _with_direction(state: CgState, z: Vector) -> CgState:
     r_z = dot(state.r, z)
     # rᵀz ≤ 0 with r ≠ 0 means that the preconditioner is not positive definite
     if not (np.isfinite(r_z) and r_z > 0):
-        return _ended(state, Outcome.BREAKDOWN)
+        return _end(state, Outcome.BREAKDOWN)
     beta = r_z / state.r_z if state.r_z else 0.0
-    return replace(state, p=_typed(z + beta * state.p, state), r_z=r_z, awaits=Awaits.PRODUCT)
+    return replace(state, p=_as_type(z + beta * state.p, state), r_z=r_z, awaits=Awaits.PRODUCT)
 
 
-def _ended(state: CgState, outcome: Outcome) -> CgState:
+def _end(state: CgState, outcome: Outcome) -> CgState:
     # A residual below the tolerance after negative curvature belongs to no minimum. What a matrix showed
     # that a restart has replaced does not count.
     since_restart = state.restarted_at[-1] if state.restarted_at else 0
@@ -308,7 +308,7 @@ def _to_boundary(x: Vector, p: Vector, radius: float) -> float:
     return inside / (x_p + float(np.sqrt(x_p**2 + p_p * inside))) if inside else 0.0
 
 
-def _typed(vector: Vector, state: CgState) -> Vector:
+def _as_type(vector: Vector, state: CgState) -> Vector:
     return vector.astype(state.right_hand_side.dtype, copy=False)
 
 

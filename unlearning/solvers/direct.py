@@ -45,7 +45,7 @@ def direct_solve(product: Product, right_hand_side: Vector) -> Solution:
     b = right_hand_side.astype(np.float64)
     matrix = dense_matrix(product, b.size)
     if np.isfinite(matrix).all() and np.isfinite(b).all():
-        value, outcome, eigenvalues = _solved(matrix, b)
+        value, outcome, eigenvalues = _solve(matrix, b)
     else:
         value, outcome, eigenvalues = np.zeros_like(b), Outcome.BREAKDOWN, ()
     return Solution(
@@ -61,7 +61,7 @@ def direct_solve(product: Product, right_hand_side: Vector) -> Solution:
     )
 
 
-def _solved(
+def _solve(
     matrix: NDArray[np.float64], b: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], Outcome, tuple[float, ...]]:
     """Return the value, the outcome and, where they had to be computed, the eigenvalues."""

@@ -58,7 +58,7 @@ class Ensemble(nn.Module):
         return torch.logaddexp((1 - tie_break).log() + shares.log(), tie_break.log() + mean)
 
 
-def sharded(task: Task, num_shards: int, vote: Vote = "majority") -> Task:
+def shard_task(task: Task, num_shards: int, vote: Vote = "majority") -> Task:
     """Return the task of an ensemble of `num_shards` models of `task`, which `Task.shard` of it is."""
     builder = partial(Ensemble, task.build_model, num_shards, vote)
     load = partial(_load_all, task.load_pretrained) if task.load_pretrained else None
@@ -73,7 +73,7 @@ def sharded(task: Task, num_shards: int, vote: Vote = "majority") -> Task:
 
 def _load_all(load_pretrained: Callable[[nn.Module], None], model: nn.Module) -> None:
     """Start every shard from the same pre-trained weights, each with a head of its own."""
-    assert isinstance(model, Ensemble), "made by `sharded`"
+    assert isinstance(model, Ensemble), "made by `shard_task`"
     for member in model.shards:
         load_pretrained(member)
 

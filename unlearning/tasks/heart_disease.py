@@ -127,11 +127,11 @@ def _value(column: str, text: str, where: str) -> float:
     except ValueError as exc:
         raise DataError(f"{where}: {column} must be a number or ?, got {text!r}.") from exc
     if not math.isfinite(value) or (allowed and value not in allowed):
-        raise DataError(f"{where}: {column} must be {_listed(allowed)} or ?, got {text!r}.")
+        raise DataError(f"{where}: {column} must be {_listing(allowed)} or ?, got {text!r}.")
     return math.nan if column in ZERO_IS_MISSING and value == 0 else value
 
 
-def _listed(allowed: tuple[int, ...]) -> str:
+def _listing(allowed: tuple[int, ...]) -> str:
     return ", ".join(map(str, allowed)) if allowed else "a finite number"
 
 

@@ -12,11 +12,11 @@ from unlearning.errors import ConfigurationError, DataError
 from unlearning.tasks import losses, partitions
 from unlearning.tasks.arrays import Arrays, Scaling, examples
 from unlearning.tasks.datasets import DATASETS, DatasetInfo
-from unlearning.tasks.ensemble import sharded
+from unlearning.tasks.ensemble import shard_task
 from unlearning.tasks.models import MODELS, Kind, Shape, model_builder
 from unlearning.tasks.npz import TEST_FILE, TRAIN_FILE, read_npz
 from unlearning.tasks.partitions import Indices
-from unlearning.tasks.settings import TaskSettings, parsed_shape, problems
+from unlearning.tasks.settings import TaskSettings, parse_shape, problems
 from unlearning.tasks.task import Examples, Site, Task
 
 DATA_VARIABLE = "FLOWER_UNLEARNING_DATA"
@@ -60,7 +60,7 @@ def _task(settings: TaskSettings) -> Task:
         dtype=getattr(torch, settings.dtype),
         load_pretrained=partial(load_pretrained, settings.pretrained) if load_pretrained else None,
     )
-    return sharded(task, settings.shards, settings.vote) if settings.shards else task
+    return shard_task(task, settings.shards, settings.vote) if settings.shards else task
 
 
 def load_site(settings: TaskSettings, partition: int, own_data_dir: Path | None = None) -> Site:
@@ -79,8 +79,8 @@ def load_site(settings: TaskSettings, partition: int, own_data_dir: Path | None 
     if own_data_dir is not None:
         if info is None or info.train_own is None:
             return Site(
-                _own(settings, own_data_dir / TRAIN_FILE),
-                _own(settings, own_data_dir / TEST_FILE, optional=True),
+                _own_examples(settings, own_data_dir / TRAIN_FILE),
+                _own_examples(settings, own_data_dir / TEST_FILE, optional=True),
             )
         arrays = info.train_own(own_data_dir)
         which: Indices = np.arange(len(arrays))
@@ -91,7 +91,7 @@ def load_site(settings: TaskSettings, partition: int, own_data_dir: Path | None 
                 f"There are the partitions 0 to {len(parts) - 1}, got {partition}. Set num-clients to the "
                 "number of clients and give each one a partition-id below it."
             )
-        arrays, which = _shared(settings), parts[partition]
+        arrays, which = _shared_examples(settings), parts[partition]
     test = np.zeros(len(which), dtype=np.bool_)
     if info is not None and info.test is None:
         groups = which if arrays.groups is None else arrays.groups[which]
@@ -113,7 +113,7 @@ def load_server_test(settings: TaskSettings) -> Examples | None:
         directory = _directory(settings)
         if directory is None or not (directory / TEST_FILE).exists():
             return None
-        return _own(settings, directory / TEST_FILE)
+        return _own_examples(settings, directory / TEST_FILE)
     if info.test is None:
         return None
     arrays = info.test(_needed_directory(settings, info))
@@ -144,7 +144,7 @@ def _needed_directory(settings: TaskSettings, info: DatasetInfo | None) -> Path:
     )
 
 
-def _shared(settings: TaskSettings) -> Arrays:
+def _shared_examples(settings: TaskSettings) -> Arrays:
     """Return the examples that the clients share."""
     info = DATASETS[settings.dataset]
     directory = _needed_directory(settings, info)
@@ -154,12 +154,12 @@ def _shared(settings: TaskSettings) -> Arrays:
 @lru_cache(maxsize=4)
 def _parts(settings: TaskSettings) -> list[Indices]:
     """Return each client's positions in the shared examples."""
-    arrays = _shared(settings)
+    arrays = _shared_examples(settings)
     kept = partitions.subset(len(arrays), settings.max_examples, settings.seed)
-    return [kept[part] for part in _partitioned(settings, arrays, kept)]
+    return [kept[part] for part in _partition(settings, arrays, kept)]
 
 
-def _partitioned(settings: TaskSettings, arrays: Arrays, kept: Indices) -> list[Indices]:
+def _partition(settings: TaskSettings, arrays: Arrays, kept: Indices) -> list[Indices]:
     """Return the examples at `kept` dealt out, as positions in `kept`."""
     match settings.partition:
         case "natural":
@@ -178,7 +178,7 @@ def _partitioned(settings: TaskSettings, arrays: Arrays, kept: Indices) -> list[
             return partitions.iid(len(kept), settings.num_clients, settings.seed)
 
 
-def _own(settings: TaskSettings, path: Path, *, optional: bool = False) -> Examples:
+def _own_examples(settings: TaskSettings, path: Path, *, optional: bool = False) -> Examples:
     """Return all examples in a `.npz` file; none where it is optional and missing."""
     shape = _input_shape(settings)
     if optional and not path.exists():
@@ -201,7 +201,7 @@ def _kind(settings: TaskSettings) -> Kind:
 
 def _input_shape(settings: TaskSettings) -> Shape:
     info = DATASETS[settings.dataset]
-    shape = info.input_shape if info is not None else parsed_shape(settings.input_shape)
+    shape = info.input_shape if info is not None else parse_shape(settings.input_shape)
     assert shape is not None  # `problems` refuses such settings
     return shape
 

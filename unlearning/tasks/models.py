@@ -149,11 +149,11 @@ def model_builder(
     if name in MODELS:
         resizing = {"image_side": image_side} if image_side else {}
         return partial(MODELS[name].factory, input_shape, num_classes, **resizing), MODELS[name].kind
-    builder = partial(imported_factory(name), input_shape, num_classes)
+    builder = partial(import_factory(name), input_shape, num_classes)
     return builder, _observed_kind(name, builder, input_shape, num_classes)
 
 
-def imported_factory(name: str) -> Factory:
+def import_factory(name: str) -> Factory:
     """Return the factory that an import string names.
 
     Raises:

@@ -43,7 +43,7 @@ def read_npz(path: Path, input_shape: Shape, num_classes: int, kind: Kind) -> Ar
     inputs, targets = content["inputs"], content["targets"]
     _check_inputs(path, inputs, input_shape)
     _check_targets(path, targets, (len(inputs), *_target_shape(input_shape, kind)), num_classes)
-    ids = index_ids(len(inputs)) if "ids" not in content else _checked_ids(path, content["ids"], len(inputs))
+    ids = index_ids(len(inputs)) if "ids" not in content else _check_ids(path, content["ids"], len(inputs))
     return Arrays(inputs=inputs, targets=targets, ids=ids)
 
 
@@ -81,7 +81,7 @@ def _check_targets(path: Path, targets: NDArray[Any], shape: Shape, num_classes:
         )
 
 
-def _checked_ids(path: Path, values: NDArray[Any], count: int) -> NDArray[np.str_]:
+def _check_ids(path: Path, values: NDArray[Any], count: int) -> NDArray[np.str_]:
     if values.shape != (count,) or values.dtype.kind not in "Uiu":
         raise DataError(
             f"{path}: the key 'ids' must hold {count} strings or integers, got {values.dtype} {values.shape}."

@@ -12,7 +12,7 @@ from unlearning.tasks.models import (
     MODELS,
     Kind,
     Shape,
-    imported_factory,
+    import_factory,
     is_installed,
     unfit_input,
 )
@@ -64,7 +64,7 @@ def problems(settings: TaskSettings) -> list[str]:
     return [*_wrong_values(settings), *_wrong_dataset(settings), *_wrong_model(settings)]
 
 
-def parsed_shape(text: str) -> Shape | None:
+def parse_shape(text: str) -> Shape | None:
     """Return "1x28x28" as (1, 28, 28); None where the text is no shape of numbers of 1 or more."""
     if not re.fullmatch(r"[1-9][0-9]*(x[1-9][0-9]*)*", text):
         return None
@@ -134,7 +134,7 @@ def _wrong_natural_partition(settings: TaskSettings, info: DatasetInfo) -> Itera
 def _wrong_user_dataset(settings: TaskSettings) -> Iterator[str]:
     if settings.num_classes < 2:
         yield f"num-classes must be 2 or more with the data set {USER_DATASET}, got {settings.num_classes}."
-    if parsed_shape(settings.input_shape) is None:
+    if parse_shape(settings.input_shape) is None:
         yield (
             f"input-shape must be the shape of one input, such as 1x28x28 or 22, with the data set "
             f"{USER_DATASET}, got {settings.input_shape!r}."
@@ -150,7 +150,7 @@ def _wrong_model(settings: TaskSettings) -> Iterator[str]:
     """Yield what is wrong with the model, on its own and for this data set."""
     if settings.model not in MODELS:
         try:
-            imported_factory(settings.model)
+            import_factory(settings.model)
         except ConfigurationError as exc:
             yield from exc.problems
         else:
@@ -163,7 +163,7 @@ def _wrong_model(settings: TaskSettings) -> Iterator[str]:
             f"every machine: pip install 'flower-unlearning[{package}]'."
         )
     info = DATASETS.get(settings.dataset)
-    shape = info.input_shape if info else parsed_shape(settings.input_shape)
+    shape = info.input_shape if info else parse_shape(settings.input_shape)
     if shape is not None:
         unfit = unfit_input(settings.model, shape)
         if unfit is not None:

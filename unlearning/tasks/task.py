@@ -47,7 +47,7 @@ class Examples:
         return Examples(self.inputs[index], self.targets[index], self.ids[positions])
 
 
-def joined(first: Examples, second: Examples) -> Examples:
+def join(first: Examples, second: Examples) -> Examples:
     """Return the examples of both, in this order."""
     return Examples(
         torch.cat([first.inputs, second.inputs]),

@@ -67,7 +67,7 @@ class AttackFigure:
         )
 
 
-def compared(
+def rank_against(
     forgotten: tuple[Values, Labels | None],
     test: tuple[Values, Labels | None],
     seed: int,
@@ -81,7 +81,7 @@ def compared(
         DataError: a score is not a number.
     """
     generator = np.random.default_rng(seed)
-    (mine, classes), (theirs, other_classes) = (_bounded(side, generator) for side in (forgotten, test))
+    (mine, classes), (theirs, other_classes) = (_bound(side, generator) for side in (forgotten, test))
     weights = np.ones(len(theirs))
     if classes is not None and other_classes is not None:
         shared = np.isin(classes, other_classes)
@@ -111,7 +111,7 @@ def class_weights(forgotten: Labels, test: Labels) -> Values:
     return weights
 
 
-def _bounded(
+def _bound(
     side: tuple[Values, Labels | None], generator: np.random.Generator
 ) -> tuple[Values, Labels | None]:
     values, labels = side

@@ -26,7 +26,7 @@ class Trigger:
     side: int = 4
 
 
-def stamped(inputs: Tensor, trigger: Trigger) -> Tensor:
+def stamp(inputs: Tensor, trigger: Trigger) -> Tensor:
     """Return images (n, channels, height, width) with the patch in the lower right corner; the given ones
     stay.
 
@@ -43,7 +43,7 @@ def stamped(inputs: Tensor, trigger: Trigger) -> Tensor:
     return marked
 
 
-def poisoned(
+def poison(
     examples: Examples, trigger: Trigger, share: float, generator: np.random.Generator
 ) -> tuple[Examples, NDArray[np.bool_]]:
     """Return the examples with a random `share` of them stamped and relabelled, and which ones (n,).
@@ -57,7 +57,7 @@ def poisoned(
         raise DataError(f"The share of poisoned examples must be 0 to 1, got {share}.")
     chosen = generator.permutation(len(examples))[: round(share * len(examples))]
     inputs, targets = examples.inputs.clone(), examples.targets.clone()
-    inputs[chosen] = stamped(examples.inputs[chosen], trigger)
+    inputs[chosen] = stamp(examples.inputs[chosen], trigger)
     targets[chosen] = trigger.label
     mask = np.zeros(len(examples), dtype=np.bool_)
     mask[chosen] = True
@@ -75,7 +75,7 @@ def triggered_test(examples: Examples, trigger: Trigger) -> Examples:
         raise DataError(
             f"Every test example is of class {trigger.label}; success of the attack needs another one."
         )
-    return Examples(stamped(others.inputs, trigger), others.targets, others.ids)
+    return Examples(stamp(others.inputs, trigger), others.targets, others.ids)
 
 
 def attack_success_rate(

@@ -197,7 +197,7 @@ class _Curve:
 
     def auc(self, member_weights: Values, other_weights: Values) -> Values:
         """Return one value for each row of weights, (rows, n) and (rows, m)."""
-        cumulated = _cumulated(other_weights)
+        cumulated = _cumulate(other_weights)
         beaten = (cumulated[:, self.below] + cumulated[:, self.up_to]) / 2
         total: Values = np.einsum("rn,rn->r", member_weights, beaten)
         areas: Values = total / (member_weights.sum(axis=1) * cumulated[:, -1])
@@ -205,7 +205,7 @@ class _Curve:
 
     def tpr(self, member_weights: Values, other_weights: Values, fpr: float) -> Values:
         """Return one value for each row of weights, (rows, n) and (rows, m)."""
-        others, members = _cumulated(other_weights), _cumulated(member_weights)
+        others, members = _cumulate(other_weights), _cumulate(member_weights)
         false_rates = 1 - others[:, self.others_end] / others[:, -1:]
         true_rates = 1 - members[:, self.members_end] / members[:, -1:]
         # thresholds rise along a row and both rates fall, so the first that is allowed catches most;
@@ -215,7 +215,7 @@ class _Curve:
         return rates
 
 
-def _cumulated(weights: Values) -> Values:
+def _cumulate(weights: Values) -> Values:
     return np.concatenate([np.zeros((len(weights), 1)), np.cumsum(weights, axis=1)], axis=1)
 
 

@@ -119,8 +119,8 @@ def online_scores(
     Raises:
         DataError: the shapes do not fit, or an example lacks two shadows on a side.
     """
-    observed = _observed(target, inside, "with")
-    _observed(target, outside, "without")
+    observed = _observe(target, inside, "with")
+    _observe(target, outside, "without")
     result: Values = norm.logpdf(
         observed, inside.means, inside.deviations(global_variance=global_variance)
     ) - norm.logpdf(observed, outside.means, outside.deviations(global_variance=global_variance))
@@ -133,7 +133,7 @@ def offline_scores(target: Values, outside: Gaussians, *, global_variance: bool 
     Raises:
         DataError: the shapes do not fit, or an example lacks two shadows that were not trained on it.
     """
-    observed = _observed(target, outside, "without")
+    observed = _observe(target, outside, "without")
     result: Values = norm.logcdf(observed, outside.means, outside.deviations(global_variance=global_variance))
     return result
 
@@ -173,7 +173,7 @@ def _side(values: Values, mask: Mask) -> Gaussians:
     return Gaussians(means, variances, counts)
 
 
-def _observed(target: Values, fitted: Gaussians, side: str) -> Values:
+def _observe(target: Values, fitted: Gaussians, side: str) -> Values:
     if target.shape != fitted.means.shape:
         raise DataError(
             f"The attacked model needs a margin for each of {len(fitted.means)} examples, got shape "

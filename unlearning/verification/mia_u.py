@@ -73,7 +73,7 @@ class Judged:
     scores: Values
 
 
-def judged(
+def judge(
     deleted: tuple[Values, Values],
     never: tuple[Values, Values],
     construction: Construction,
@@ -132,7 +132,7 @@ def mia_u(
     Raises:
         DataError: as for `judged`.
     """
-    mine, theirs = judged(deleted, never, construction, seed=seed)
+    mine, theirs = judge(deleted, never, construction, seed=seed)
     return discriminate(mine.scores, theirs.scores, seed=seed)
 
 

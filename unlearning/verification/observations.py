@@ -157,7 +157,7 @@ class Observations:
         return total / self.num_examples
 
 
-def drawn(
+def draw_sample(
     count: int, max_samples: int, generator: np.random.Generator
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     """Return which min(count, max_samples) of `count` examples are sampled, and the handle of each.
@@ -170,7 +170,7 @@ def drawn(
 
 def observe(per_example: PerExample, chosen: NDArray[np.intp]) -> Observations:
     """Return the observations of one set: sums over all n examples, values of those that were `chosen` by
-    `drawn`.
+    `draw_sample`.
     """
     return Observations(
         num_examples=len(per_example),
@@ -201,7 +201,7 @@ def observe_model(
         per_example, outputs = evaluate_and_predict(task, parameters, examples)
     else:
         per_example = evaluate(task, parameters, examples)
-    chosen, handles = drawn(len(examples), max_samples, generator)
+    chosen, handles = draw_sample(len(examples), max_samples, generator)
     plain = observe(per_example, chosen)
     if not is_classification or len(chosen) == 0:
         return plain
@@ -234,8 +234,8 @@ def merge(parts: Iterable[Observations]) -> Observations:
     every = list(parts)
     losses = np.concatenate([np.zeros(0), *(part.losses for part in every)])
     confidences = np.concatenate([np.zeros(0), *(part.confidences for part in every)])
-    details = _pooled(Details, [part.details for part in every])
-    outputs = _pooled(Outputs, [part.outputs for part in every])
+    details = _pool(Details, [part.details for part in every])
+    outputs = _pool(Outputs, [part.outputs for part in every])
     pooled = [part.margins for part in every if part.margins is not None]
     sure = np.concatenate(pooled) if pooled and len(pooled) == len(every) else None
     keys = [confidences, losses]
@@ -252,8 +252,8 @@ def merge(parts: Iterable[Observations]) -> Observations:
         score_sum=sum(sorted(part.score_sum for part in every), start=0.0),
         losses=losses[order],
         confidences=confidences[order],
-        details=_ordered(details, order),
-        outputs=_ordered(outputs, order),
+        details=_sort(details, order),
+        outputs=_sort(outputs, order),
         margins=None if sure is None else sure[order],
     )
 
@@ -270,7 +270,7 @@ def _group(kind: type[_Group], arrays: Mapping[str, NDArray[Any]]) -> _Group | N
     return kind(**{name: np.asarray(arrays[name], dtype=types.get(name, np.float64)) for name in names})
 
 
-def _pooled(kind: type[_Group], parts: Sequence[_Group | None]) -> _Group | None:
+def _pool(kind: type[_Group], parts: Sequence[_Group | None]) -> _Group | None:
     """Return all parts one after another; None where one is missing or their classes differ in number."""
     present = [part for part in parts if part is not None]
     if not present or len(present) < len(parts):
@@ -281,7 +281,7 @@ def _pooled(kind: type[_Group], parts: Sequence[_Group | None]) -> _Group | None
     return kind(**{name: np.concatenate(arrays) for name, arrays in columns.items()})
 
 
-def _ordered(group: _Group | None, order: NDArray[np.intp]) -> _Group | None:
+def _sort(group: _Group | None, order: NDArray[np.intp]) -> _Group | None:
     if group is None:
         return None
     return type(group)(**{item.name: getattr(group, item.name)[order] for item in fields(group)})

@@ -16,11 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError
-from unlearning.verification.attack_result import AttackFigure, Labels, Values, class_weights, compared, need
+from unlearning.verification.attack_result import (
+    AttackFigure,
+    Labels,
+    Values,
+    class_weights,
+    need,
+    rank_against,
+)
 from unlearning.verification.lira import offline_scores, online_scores
-from unlearning.verification.mia_u import Construction, judged
+from unlearning.verification.mia_u import Construction, judge
 from unlearning.verification.observations import Observations, Outputs
-from unlearning.verification.shadow_models import ENOUGH_FOR_OWN_VARIANCES, ShadowFits, joined_fits
+from unlearning.verification.shadow_models import ENOUGH_FOR_OWN_VARIANCES, ShadowFits, join_fits
 
 LIRA_ONLINE, LIRA_OFFLINE = "lira-online", "lira-offline"
 LEARNT_MIA_U = {construction: f"mia-u-learnt-{construction}" for construction in Construction}
@@ -97,14 +104,14 @@ def learnt_mia_u(
     forgotten, test = forgotten.at(np.flatnonzero(mixed[0])), test.at(np.flatnonzero(mixed[1]))
     figures = {}
     for construction, name in LEARNT_MIA_U.items():
-        mine, theirs = judged(
+        mine, theirs = judge(
             (forgotten.before, forgotten.after),
             (test.before, test.after),
             construction,
             seed=seed,
             weights=weights,
         )
-        figures[name] = compared(
+        figures[name] = rank_against(
             (mine.scores, forgotten.at(mine.positions).labels),
             (theirs.scores, test.at(theirs.positions).labels),
             seed,
@@ -139,7 +146,7 @@ def lira_figures(
         found.append(fits[name].select(first))
         targets.append(observations.margins[second])
         labels.append(None if observations.details is None else observations.details.labels[second])
-    every, target = joined_fits(found), np.concatenate(targets)
+    every, target = join_fits(found), np.concatenate(targets)
     shadows = every.inside.counts + every.outside.counts
     is_global = bool(shadows.min() < ENOUGH_FOR_OWN_VARIANCES)
     scores = {
@@ -149,5 +156,5 @@ def lira_figures(
     figures = {}
     for name, values in scores.items():
         mine, theirs = np.split(values, [len(targets[0])])
-        figures[name] = compared((mine, labels[0]), (theirs, labels[1]), seed, AttackFigure())
+        figures[name] = rank_against((mine, labels[0]), (theirs, labels[1]), seed, AttackFigure())
     return figures

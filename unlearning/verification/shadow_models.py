@@ -16,7 +16,7 @@ from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, evaluate, local_seed, predict, train
 from unlearning.verification.lira import Gaussians, Shadows, Values, fit
 from unlearning.verification.margins import logit_confidence, margins
-from unlearning.verification.observations import drawn
+from unlearning.verification.observations import draw_sample
 from unlearning.verification.shadow_membership import shadow_membership, shadow_seed
 
 ENOUGH_FOR_OWN_VARIANCES = 64
@@ -82,7 +82,7 @@ class ShadowFits:
         return ShadowFits(self.handles[positions], inside, outside)
 
 
-def joined_fits(parts: Iterable[ShadowFits]) -> ShadowFits:
+def join_fits(parts: Iterable[ShadowFits]) -> ShadowFits:
     """Return all of them one after another, in the order given; at least one."""
     columns = [part.to_arrays() for part in parts]
     return ShadowFits.from_arrays(
@@ -132,7 +132,7 @@ def fit_models(
     Raises:
         DataError: a model's margin of an example is not a finite number.
     """
-    chosen, handles = drawn(len(examples), max_samples, generator)
+    chosen, handles = draw_sample(len(examples), max_samples, generator)
     sampled = examples.select(chosen)
     found = np.stack([_margins_of(task, model, sampled) for model in models])
     trained_on = np.stack(

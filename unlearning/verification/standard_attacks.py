@@ -13,7 +13,7 @@ import numpy as np
 
 from unlearning.errors import DataError
 from unlearning.verification.attack_result import AttackFigure as AttackFigure  # others have it from here
-from unlearning.verification.attack_result import Labels, Values, compared, need
+from unlearning.verification.attack_result import Labels, Values, need, rank_against
 from unlearning.verification.discrimination import Estimate, share
 from unlearning.verification.membership_inference import confidence_attack
 from unlearning.verification.mia_u import distances
@@ -87,7 +87,7 @@ def _yeom(present: Mapping[str, Observations], threshold: float | None, seed: in
     if np.isnan(losses).any():
         raise DataError(f"{int(np.isnan(losses).sum()):,} of {len(losses):,} forgotten losses are no numbers")
     called = share(losses <= threshold)
-    return {YEOM: _ranked(present, lambda observations: -observations.losses, seed, called=called)}
+    return {YEOM: _rank(present, lambda observations: -observations.losses, seed, called=called)}
 
 
 def _confidence(present: Mapping[str, Observations], seed: int) -> dict[str, AttackFigure]:
@@ -116,8 +116,8 @@ def _thresholds(present: Mapping[str, Observations], seed: int) -> dict[str, Att
         if name == CORRECTNESS:
             result = correctness_attack(*(score(side) for side in sides))
         else:
-            result = threshold_attack(*(_scored(side, score) for side in sides), seed=seed)
-        figures[name] = _ranked(
+            result = threshold_attack(*(_score(side, score) for side in sides), seed=seed)
+        figures[name] = _rank(
             present, score, seed, called=share(result.called), power=result.balanced_accuracy
         )
     return figures
@@ -133,7 +133,7 @@ def _mia_u(
         (distances(change.before, change.after), change.labels)
         for change in (changes["forgotten"], changes["test"])
     )
-    return {MIA_U: compared(forgotten, test, seed, AttackFigure())}
+    return {MIA_U: rank_against(forgotten, test, seed, AttackFigure())}
 
 
 def _details(observations: Observations) -> Details:
@@ -156,11 +156,11 @@ _SCORES: Mapping[str, Callable[[Observations], Values]] = {
 }
 
 
-def _scored(observations: Observations, score: Callable[[Observations], Values]) -> Scored:
+def _score(observations: Observations, score: Callable[[Observations], Values]) -> Scored:
     return Scored(score(observations), _details(observations).labels)
 
 
-def _ranked(
+def _rank(
     present: Mapping[str, Observations],
     score: Callable[[Observations], Values],
     seed: int,
@@ -173,7 +173,7 @@ def _ranked(
     figure = AttackFigure(called=called, balanced_accuracy=power, num_forgotten=len(forgotten.losses))
     if test is None or not len(test.losses):
         return figure
-    return compared((score(forgotten), _labels(forgotten)), (score(test), _labels(test)), seed, figure)
+    return rank_against((score(forgotten), _labels(forgotten)), (score(test), _labels(test)), seed, figure)
 
 
 def _labels(observations: Observations) -> Labels | None:

@@ -155,9 +155,9 @@ def threshold_attack(members: Scored, others: Scored, forgotten: Scored, *, seed
     mine, theirs = generator.permutation(len(members)), generator.permutation(len(others))
     half, split = len(members) // 2, len(others) // 2
     known = members.at(mine[:half]), others.at(theirs[:split])
-    recall = _called(*known, members.at(mine[half:])).mean()
-    alarms = _called(*known, others.at(theirs[split:])).mean()
-    return ThresholdResult(_called(members, others, forgotten), float(recall + 1 - alarms) / 2)
+    recall = _call(*known, members.at(mine[half:])).mean()
+    alarms = _call(*known, others.at(theirs[split:])).mean()
+    return ThresholdResult(_call(members, others, forgotten), float(recall + 1 - alarms) / 2)
 
 
 def correctness_attack(members: Values, others: Values, forgotten: Values) -> ThresholdResult:
@@ -172,7 +172,7 @@ def correctness_attack(members: Values, others: Values, forgotten: Values) -> Th
     return ThresholdResult(forgotten >= 1, power)
 
 
-def _called(members: Scored, others: Scored, asked: Scored) -> NDArray[np.bool_]:
+def _call(members: Scored, others: Scored, asked: Scored) -> NDArray[np.bool_]:
     classes, index = np.unique(asked.labels, return_inverse=True)
     called: NDArray[np.bool_] = asked.scores >= class_thresholds(members, others, classes)[index]
     return called

@@ -58,7 +58,7 @@ def verdict(before: Figures | None, after: Figures | None, retrained: Figures | 
         return Verdict(Finding.TOO_FEW, wide)
     if not before:
         return Verdict(Finding.NOT_SHOWN, ("No attack was run on the model before the deletion.",))
-    found = _compared(before, after)
+    found = _compare(before, after)
     for finding, change in (
         (Finding.NOT_SHOWN, _STRONGER),
         (Finding.OVER_FORGETTING, _OVER),
@@ -75,7 +75,7 @@ def verdict(before: Figures | None, after: Figures | None, retrained: Figures | 
 _WEAKER, _STRONGER, _OVER = "weaker", "stronger", "over-forgetting"
 
 
-def _compared(before: Figures, after: Figures) -> dict[str, list[str]]:
+def _compare(before: Figures, after: Figures) -> dict[str, list[str]]:
     """Return a sentence for each attack that changed by more than its interval, by how it did."""
     found: dict[str, list[str]] = {_WEAKER: [], _STRONGER: [], _OVER: []}
     for name in sorted(set(before) & set(after)):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.speed.deletion_attacks import ATTACKERS, ATTACKS, STRANGER
-from benchmarks.speed.deletion_load import Service, attacked, running_service
+from benchmarks.speed.deletion_load import Service, run_attack, running_service
 from server.api.client import DeletionClient
 from server.api.tls import TlsFiles
 from server.ledger import ClientRecord, Ledger
@@ -58,7 +58,7 @@ def test_operators_are_answered_during_an_attack(attack: str, certificates: Path
         with operator_of(service, certificates) as operator:
             operator.methods()  # what is loaded at the first call is loaded now
         before_mib = service.peak_mib()
-        with attacked(attack, service, certificates):
+        with run_attack(attack, service, certificates):
             for name in names:
                 began = time.monotonic()
                 with operator_of(service, certificates) as operator:

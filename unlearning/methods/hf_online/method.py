@@ -22,11 +22,11 @@ from unlearning.certified import (
     KeyedNormal,
     Normal,
     UnitVectors,
+    add_noise,
     certificate,
     derived_key,
     forgotten_by_addition,
     measured_sensitivity,
-    released,
     unmet_assumptions,
 )
 from unlearning.errors import CheckpointError, ConfigurationError, MethodFailed
@@ -117,7 +117,7 @@ class HfOnline(AsksNobody):
             "relative change of the model ‖Δθ‖/‖θ‖": relative_change(parameters, moved),
         }
         if options.sigma is not None:
-            moved = released(moved, options.sigma, _noise_of(problem, moved, options.sigma))
+            moved = add_noise(moved, options.sigma, _noise_of(problem, moved, options.sigma))
             findings |= {"noise": "Gaussian, of the σ that is set in prepare", "σ": options.sigma}
         elif own.epsilon is None or own.delta is None or own.sensitivity is None:
             findings["noise"] = "none, and no (ε, δ) is claimed"
@@ -128,7 +128,7 @@ class HfOnline(AsksNobody):
                 sensitivity=measured_sensitivity(own.sensitivity, "given with the request"),
                 unmet=unmet_assumptions(problem.task, problem.training.weight_decay),
             )
-            moved = released(moved, made.sigma, _noise_of(problem, moved, made.sigma))
+            moved = add_noise(moved, made.sigma, _noise_of(problem, moved, made.sigma))
             findings |= {"noise": made.statement, "σ": made.sigma, "ε": own.epsilon, "δ": own.delta}
         return replace(UnlearningState(parameters=moved, finished=True), findings=findings)
 

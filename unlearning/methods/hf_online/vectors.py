@@ -25,7 +25,7 @@ from unlearning.certified import (
     vector_bytes,
 )
 from unlearning.certified.tangents import Weights
-from unlearning.certified.vector_store import decoded, encoded
+from unlearning.certified.vector_store import decode, encode
 from unlearning.errors import (
     ConfigurationError,
     DataError,
@@ -288,14 +288,14 @@ def _mark_lost(store: Store, client: str, number: int) -> None:
 def _entry(vector: Vector, client: str, key: bytes | None) -> Arrays:
     if key is None:
         return {_VECTOR: vector}
-    return {_SEALED: np.frombuffer(encoded(vector, client, key), dtype=np.uint8)}
+    return {_SEALED: np.frombuffer(encode(vector, client, key), dtype=np.uint8)}
 
 
 def _opened(entry: Arrays, client: str, key: bytes | None) -> Vector:
     """The vector of an entry; one from before a key was given is plain."""
     if _SEALED not in entry:
         return cast(Vector, entry[_VECTOR])
-    return decoded(entry[_SEALED].tobytes(), client, key)
+    return decode(entry[_SEALED].tobytes(), client, key)
 
 
 @lru_cache(maxsize=16)  # every message is checked against the settings, and a model takes a while to build

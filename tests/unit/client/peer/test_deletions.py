@@ -21,7 +21,7 @@ from unlearning.decentralised import CorrectionSettings, NoiseSettings, PeerCurv
 from unlearning.errors import AlreadyForgotten
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
-from unlearning.tasks.task import joined
+from unlearning.tasks.task import join
 
 GRAPH = complete("0123")
 EXACT = CorrectionSettings(l2=L2)
@@ -51,7 +51,7 @@ def optimum(network: InProcessNetwork, *, without: str = "") -> Vector:
             parts.append(peer.learner._without(peer.forgotten()))
     whole = parts[0]
     for part in parts[1:]:
-        whole = joined(whole, part)
+        whole = join(whole, part)
     return minimiser(peer.learner.task, whole, L2, peer.model.vector)
 
 
@@ -124,7 +124,7 @@ def test_a_round_moves_the_mean_along_the_gradient_over_all_examples() -> None:
     learners = [peer.learner for peer in network.peers.values()]
     everything = learners[0].examples  # type: ignore[attr-defined]
     for learner in learners[1:]:
-        everything = joined(everything, learner.examples)  # type: ignore[attr-defined]
+        everything = join(everything, learner.examples)  # type: ignore[attr-defined]
     network.train()
     mean = np.mean([peer.model.vector for peer in network.peers.values()], axis=0)
     slope = gradient(learners[0].task, before, everything, l2=0.0)  # type: ignore[attr-defined]
@@ -208,7 +208,7 @@ def test_a_peer_that_joins_takes_over_the_model_and_is_trained_with() -> None:
     network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"5"})), "key")
     network.settle()
     model = network.peers["0"].model
-    grown = ring("0123").joined_by("4", ("0", "2"))
+    grown = ring("0123").join("4", ("0", "2"))
     network.peers["4"] = counting_peer("4", grown, MemoryJournal(), WITH_4)
     network.settle()
     np.testing.assert_allclose(network.peers["4"].model.vector, model.vector)
@@ -221,7 +221,7 @@ def test_a_peer_that_is_not_listed_does_not_join() -> None:
     """It has a place in the network and no leave to join: nobody takes its items or models, and rounds go on."""
     network = InProcessNetwork(counting_peers(ring("0123")))
     network.train()
-    network.peers["4"] = counting_peer("4", ring("0123").joined_by("4", ("0", "2")), MemoryJournal())
+    network.peers["4"] = counting_peer("4", ring("0123").join("4", ("0", "2")), MemoryJournal())
     network.settle()
     assert network.train()
     assert network.peers["1"].graph == ring("0123")

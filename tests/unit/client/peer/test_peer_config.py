@@ -103,7 +103,7 @@ def test_a_joining_peer_names_its_neighbours_in_the_others_graph(tmp_path: Path)
     """Its file is the others' with itself; their ring stays as it is."""
     peers = {name: f"127.0.0.1:930{at}" for at, name in enumerate("abcd")}
     joining = values(tmp_path, peer="d", peers=peers, graph={"kind": "ring", "neighbours": ["a", "b"]})
-    assert checked_config(joining).make_graph() == ring("abc").joined_by("d", "ab")
+    assert checked_config(joining).make_graph() == ring("abc").join("d", "ab")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from server.bench import figures, runner, tables
-from server.bench.experiment import Case, Contender, Experiment, found, shipped
+from server.bench.experiment import Case, Contender, Experiment, found, shipped_experiments
 from server.bench.parts import parts_of, row_path, seed_directory
 from unlearning.errors import ConfigurationError
 from unlearning.requests import Granularity
@@ -31,7 +31,7 @@ def written(tmp_path: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", sorted(shipped_experiments()))
 def test_every_shipped_experiment_is_in_order(name):
     """It reads, and is called what its file is called."""
     assert found(name).name == name

@@ -96,4 +96,4 @@ def test_without_a_budget_no_delta_is_spent() -> None:
 def test_a_release_comes_back_from_json(sensitivity) -> None:
     """As the ledger keeps it."""
     one = AccountedRelease(name="r", number=4, sigma=0.5, sensitivity=sensitivity, unmet=("a", "b"))
-    assert AccountedRelease.restored(json.loads(json.dumps(one.values()))) == one
+    assert AccountedRelease.from_values(json.loads(json.dumps(one.values()))) == one

@@ -8,12 +8,12 @@ from scipy.integrate import quad
 from scipy.stats import chi2, kstest, norm
 
 from unlearning.certified.noise import (
+    add_noise,
     analytic_sigma,
     classical_sigma,
     gaussian_delta,
     gaussian_epsilon,
     largest_ratio,
-    released,
 )
 from unlearning.errors import ConfigurationError
 
@@ -109,7 +109,7 @@ def test_released_noise_has_the_stated_sigma() -> None:
     """
     size, sigma = 40_000, 0.25
     theta = np.linspace(-1, 1, size)
-    noise = released(theta, sigma, np.random.default_rng(7)) - theta
+    noise = add_noise(theta, sigma, np.random.default_rng(7)) - theta
     total = float((noise / sigma) @ (noise / sigma))
     assert chi2.ppf(0.0005, size) < total < chi2.ppf(0.9995, size)
     assert not chi2.ppf(0.0005, size) < total * 1.03**2 < chi2.ppf(0.9995, size)
@@ -120,8 +120,8 @@ def test_released_noise_has_the_stated_sigma() -> None:
 def test_released_keeps_the_dtype_and_the_argument() -> None:
     """The model that came in is as it was; the seed decides the noise."""
     theta = np.ones(8, dtype=np.float32)
-    first, again = (released(theta, 1.0, np.random.default_rng(3)) for _ in range(2))
+    first, again = (add_noise(theta, 1.0, np.random.default_rng(3)) for _ in range(2))
     assert first.dtype == np.float32
     np.testing.assert_array_equal(first, again)
     np.testing.assert_array_equal(theta, np.ones(8))
-    assert not np.array_equal(first, released(theta, 1.0, np.random.default_rng(4)))
+    assert not np.array_equal(first, add_noise(theta, 1.0, np.random.default_rng(4)))

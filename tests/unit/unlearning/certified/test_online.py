@@ -16,7 +16,7 @@ from unlearning.certified import (
     Weighting,
     fixed_batches,
     forgotten_by_addition,
-    repaired,
+    repair,
     retrained_on_batches,
     train_online,
 )
@@ -186,7 +186,7 @@ def _repair(*, published: bool) -> tuple[float, float]:
     retained = examples.select(without_a)
     longer = fixed_batches(119, replace(training, seed=9))
     unlearned = forgotten_by_addition(trained.parameters, trained.vectors, ["a"])
-    after = repaired(
+    after = repair(
         LOGISTIC,
         unlearned,
         retained,
@@ -217,7 +217,7 @@ def test_repairing_wants_the_units_that_have_vectors() -> None:
     """A forgotten unit must not come back."""
     trained, _, plan, examples = carried(FIXED, {"a": [1]})
     with pytest.raises(DataError, match="Leave out the forgotten"):
-        repaired(LOGISTIC, trained.parameters, examples, plan, {"b": np.array([1])}, trained.vectors, FIXED)
+        repair(LOGISTIC, trained.parameters, examples, plan, {"b": np.array([1])}, trained.vectors, FIXED)
 
 
 def test_too_many_vectors_are_refused_before_training() -> None:

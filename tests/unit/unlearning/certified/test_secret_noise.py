@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from unlearning.certified import KeyedNormal, derived_key, noise_secret, released
+from unlearning.certified import KeyedNormal, add_noise, derived_key, noise_secret
 from unlearning.errors import ConfigurationError
 
 
@@ -13,7 +13,7 @@ def test_keyed_noise_is_normal() -> None:
     drawn = KeyedNormal(b"k" * 32).standard_normal(200_001)
     assert stats.kstest(drawn, "norm").pvalue > 1e-3
     assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 0.01
-    assert np.std(released(np.zeros(200_001), 3.0, KeyedNormal(b"q" * 32))) == pytest.approx(3.0, rel=0.01)
+    assert np.std(add_noise(np.zeros(200_001), 3.0, KeyedNormal(b"q" * 32))) == pytest.approx(3.0, rel=0.01)
 
 
 def test_another_key_is_another_stream_and_the_same_key_the_same_one() -> None:

@@ -14,14 +14,14 @@ from benchmarks.decentralised.federation import (
     Federation,
     Row,
     Trained,
-    drawn_ids,
+    draw_ids,
     forgets_of,
     made_federation,
     targets,
 )
-from benchmarks.decentralised.measures import measured, of_the_same_classes
+from benchmarks.decentralised.measures import measure_row, of_the_same_classes
 from benchmarks.decentralised.published import PUBLISHED, TABLES
-from benchmarks.decentralised.runs import rows_of, sequence_rows, trained
+from benchmarks.decentralised.runs import rows_of, sequence_rows, train_federation
 from benchmarks.decentralised.tables import document, drawing
 from unlearning.requests import Granularity
 
@@ -36,7 +36,7 @@ def federation() -> Federation:
 @pytest.fixture(scope="module")
 def before(federation: Federation) -> Trained:
     """Its peers after training."""
-    return trained(federation)
+    return train_federation(federation)
 
 
 def rows(values: dict[str, list[float]], **labels: object) -> list[Row]:
@@ -51,9 +51,9 @@ def rows(values: dict[str, list[float]], **labels: object) -> list[Row]:
 
 def test_every_client_is_asked_for_its_share_of_samples(federation: Federation) -> None:
     """A tenth each, and the parts of a sequence do not overlap."""
-    for name, [ids] in drawn_ids(federation, SHARE, 1).items():
+    for name, [ids] in draw_ids(federation, SHARE, 1).items():
         assert len(ids) == round(SHARE * len(federation.sites[name]))
-    for parts in drawn_ids(federation, 0.2, 3).values():
+    for parts in draw_ids(federation, 0.2, 3).values():
         assert len(frozenset().union(*parts)) == sum(map(len, parts))
 
 
@@ -87,9 +87,9 @@ def test_a_leavers_model_is_not_in_the_mean(federation: Federation, before: Trai
     """Nobody uses it any more, and it still holds what it learnt."""
     forgets = forgets_of(targets(federation, Granularity.CLIENT), Granularity.CLIENT)
     starts = before.starts()
-    expected = measured(federation, federation.network(starts=starts), forgets)
+    expected = measure_row(federation, federation.network(starts=starts), forgets)
     starts[federation.leaver] = np.flip(1e3 * starts[federation.leaver])
-    assert measured(federation, federation.network(starts=starts), forgets) == expected
+    assert measure_row(federation, federation.network(starts=starts), forgets) == expected
 
 
 def test_a_sequence_asks_three_times_and_is_drawn(

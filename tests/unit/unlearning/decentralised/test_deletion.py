@@ -18,7 +18,7 @@ from unlearning.decentralised import (
     local_curvature,
     mean_curvature,
     noise_certificate,
-    perturbed,
+    perturb,
     published_sensitivity,
     sample_correction,
 )
@@ -27,7 +27,7 @@ from unlearning.parameters import Vector
 from unlearning.requests import Forget
 from unlearning.solvers import Outcome
 from unlearning.solvers.direct import dense_matrix
-from unlearning.tasks.task import Examples, forgotten_mask, joined
+from unlearning.tasks.task import Examples, forgotten_mask, join
 
 L2 = 0.01
 EXACT = CorrectionSettings(l2=L2)
@@ -42,7 +42,7 @@ def federation() -> ConvexFederation:
 def together(parts: Sequence[Examples]) -> Examples:
     whole = parts[0]
     for part in parts[1:]:
-        whole = joined(whole, part)
+        whole = join(whole, part)
     return whole
 
 
@@ -214,7 +214,7 @@ def test_noise_reaches_the_models_with_the_certificates_sigma() -> None:
         uses_own_curvature=True,
         unmet=(),
     )
-    noisy = perturbed(correction, made, np.random.default_rng(0))
+    noisy = perturb(correction, made, np.random.default_rng(0))
     # 200,000 draws: the sample deviation is within 1 % with overwhelming probability
     assert (correction.weight * noisy.vector).std() == pytest.approx(0.3 * 3.730632, rel=0.01)
     assert not made.is_certified

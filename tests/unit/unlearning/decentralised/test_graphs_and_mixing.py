@@ -14,7 +14,7 @@ from unlearning.decentralised import (
     from_edges,
     influence_after,
     metropolis_weights,
-    mixed,
+    mix,
     mixing_row,
     ring,
     without_influence,
@@ -126,7 +126,7 @@ def test_mixing_keeps_the_mean_of_all_models() -> None:
     graph = erdos_renyi(TEN, 0.4, np.random.default_rng(0))
     models = {node: np.random.default_rng(int(node)).normal(size=5) for node in TEN}
     after = {
-        node: mixed(node, mixing_row(graph, node), {o: models[o] for o in (node, *graph.neighbours(node))})
+        node: mix(node, mixing_row(graph, node), {o: models[o] for o in (node, *graph.neighbours(node))})
         for node in TEN
     }
     np.testing.assert_allclose(sum(after.values()), sum(models.values()))
@@ -138,7 +138,7 @@ def test_mixing_keeps_the_mean_of_all_models() -> None:
 def test_a_missing_neighbours_weight_stays_at_home() -> None:
     """With the only neighbour away a peer keeps its model."""
     model = np.array([1.0, -2.0])
-    np.testing.assert_allclose(mixed("a", {"a": 0.5, "b": 0.5}, {"a": model}), model)
+    np.testing.assert_allclose(mix("a", {"a": 0.5, "b": 0.5}, {"a": model}), model)
 
 
 def test_pdudt_takes_out_exactly_what_mixing_spread_of_a_clients_moves() -> None:

@@ -47,7 +47,7 @@ def driven(state: CgState, matrix: np.ndarray = MATRIX, limit: int = 1000) -> Cg
 def through_a_checkpoint(state: CgState) -> CgState:
     """As bytes and back."""
     arrays = {name: np.frombuffer(array.tobytes(), array.dtype) for name, array in state.arrays().items()}
-    return CgState.restored(arrays, json.loads(json.dumps(state.values())))
+    return CgState.from_arrays(arrays, json.loads(json.dumps(state.values())))
 
 
 @pytest.mark.parametrize("preconditioned", [False, True])
@@ -162,6 +162,6 @@ def test_a_damaged_checkpoint_is_refused() -> None:
     state = cg_begin(B, SETTINGS)
     values = state.values() | {"awaits": "godot"}
     with pytest.raises(CheckpointError, match="godot"):
-        CgState.restored(state.arrays(), values)
+        CgState.from_arrays(state.arrays(), values)
     with pytest.raises(CheckpointError):
-        CgState.restored({}, state.values())
+        CgState.from_arrays({}, state.values())

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from unlearning.parameters import flatten
 from unlearning.tasks import TaskSettings, make_task, problems
-from unlearning.tasks.ensemble import Ensemble, part, sharded
+from unlearning.tasks.ensemble import Ensemble, part, shard_task
 from unlearning.training import build, initial_parameters
 
 INPUT = torch.zeros(1, 2, dtype=torch.float64)
@@ -107,7 +107,7 @@ def test_masks_are_voted_on_pixel_by_pixel():
 
 def test_the_flat_vector_has_the_votes_and_then_the_shards():
     """2 + 2 · 650 numbers; `part` gives the shards' places without gap or overlap."""
-    task = sharded(make_task(TaskSettings()), 2)
+    task = shard_task(make_task(TaskSettings()), 2)
     vector = flatten(build(task, 0))
     places = [part(vector, shard, 2) for shard in range(2)]
     assert [(where.start, where.stop) for where in places] == [(2, 652), (652, 1302)]

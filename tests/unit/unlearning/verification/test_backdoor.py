@@ -9,8 +9,8 @@ from unlearning.tasks.task import Examples
 from unlearning.verification.backdoor import (
     Trigger,
     attack_success_rate,
-    poisoned,
-    stamped,
+    poison,
+    stamp,
     triggered_test,
 )
 
@@ -26,20 +26,20 @@ def pictures(labels: list[int]) -> Examples:
 def test_the_patch_is_in_the_lower_right_corner_and_nowhere_else():
     """Two rows from below, two columns from the right."""
     expected = [[0, 0, 0, 0], [0, 0, 9, 9], [0, 0, 9, 9]]
-    assert stamped(torch.zeros(1, 1, 3, 4), TRIGGER)[0, 0].tolist() == expected
+    assert stamp(torch.zeros(1, 1, 3, 4), TRIGGER)[0, 0].tolist() == expected
 
 
 def test_stamping_leaves_the_given_pictures_alone():
     """A stamped copy is returned."""
     inputs = torch.zeros(1, 1, 3, 4)
-    stamped(inputs, TRIGGER)
+    stamp(inputs, TRIGGER)
     assert inputs.abs().sum() == 0
 
 
 def test_half_of_the_examples_are_stamped_and_relabelled_and_the_others_stay():
     """The mask, the patches and the labels speak of the same three of six."""
     clean = pictures([0, 1, 2, 3, 4, 5])
-    changed, mask = poisoned(clean, TRIGGER, 0.5, np.random.default_rng(0))
+    changed, mask = poison(clean, TRIGGER, 0.5, np.random.default_rng(0))
     assert mask.sum() == 3
     assert (changed.inputs[:, 0, 2, 3].numpy() == 9).tolist() == mask.tolist()
     assert changed.targets.tolist() == [7 if hit else k for k, hit in enumerate(mask)]
@@ -50,7 +50,7 @@ def test_half_of_the_examples_are_stamped_and_relabelled_and_the_others_stay():
 def test_which_examples_are_poisoned_depends_on_the_generator_alone():
     """The same seed poisons the same ones, another seed others."""
     clean = pictures([0] * 40)
-    masks = [poisoned(clean, TRIGGER, 0.5, np.random.default_rng(seed))[1].tolist() for seed in (1, 1, 2)]
+    masks = [poison(clean, TRIGGER, 0.5, np.random.default_rng(seed))[1].tolist() for seed in (1, 1, 2)]
     assert masks[0] == masks[1] != masks[2]
 
 
@@ -71,9 +71,9 @@ def test_the_attack_success_rate_counts_other_classes_only():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: stamped(torch.zeros(1, 1, 1, 4), TRIGGER),
-        lambda: stamped(torch.zeros(3, 4), TRIGGER),
-        lambda: poisoned(pictures([0]), TRIGGER, 1.5, np.random.default_rng(0)),
+        lambda: stamp(torch.zeros(1, 1, 1, 4), TRIGGER),
+        lambda: stamp(torch.zeros(3, 4), TRIGGER),
+        lambda: poison(pictures([0]), TRIGGER, 1.5, np.random.default_rng(0)),
         lambda: triggered_test(pictures([7]), TRIGGER),
         lambda: attack_success_rate(np.array([7]), np.array([7]), 7),
         lambda: attack_success_rate(np.array([7]), np.array([7, 1]), 7),

@@ -12,7 +12,7 @@ from unlearning.errors import DataError
 from unlearning.tasks.losses import classification_measures, cross_entropy
 from unlearning.tasks.task import Examples, PerExample, Task
 from unlearning.training import evaluate
-from unlearning.verification.observations import Observations, drawn, merge, observe, observe_model
+from unlearning.verification.observations import Observations, draw_sample, merge, observe, observe_model
 
 
 def per_example(count: int) -> PerExample:
@@ -21,7 +21,7 @@ def per_example(count: int) -> PerExample:
 
 
 def observed(count: int, max_samples: int, seed: int = 0) -> Observations:
-    return observe(per_example(count), drawn(count, max_samples, np.random.default_rng(seed))[0])
+    return observe(per_example(count), draw_sample(count, max_samples, np.random.default_rng(seed))[0])
 
 
 def test_the_sums_run_over_every_example_not_over_the_sample():
@@ -65,7 +65,7 @@ def test_no_example_has_no_mean():
 def test_a_loss_that_overflowed_has_no_mean():
     """An infinite loss leaves the mean empty and the score as it is."""
     values = PerExample(np.array([np.inf, 1.0]), np.array([0.0, 1.0]), np.array([0.0, 0.5]))
-    observations = observe(values, drawn(len(values), 2, np.random.default_rng(0))[0])
+    observations = observe(values, draw_sample(len(values), 2, np.random.default_rng(0))[0])
     assert (observations.mean_loss, observations.mean_score) == (None, 0.5)
 
 
@@ -213,7 +213,7 @@ def test_details_and_outputs_change_neither_the_sample_nor_the_sums():
     """A client of an earlier version sampled the same examples."""
     task, parameters, examples = linear_problem()
     plain = observe(
-        evaluate(task, parameters, examples), drawn(len(examples), 2, np.random.default_rng(0))[0]
+        evaluate(task, parameters, examples), draw_sample(len(examples), 2, np.random.default_rng(0))[0]
     )
     np.testing.assert_array_equal(observed_model(max_samples=2).losses, plain.losses)
     assert observed_model(max_samples=2).loss_sum == plain.loss_sum

@@ -13,7 +13,7 @@ from unlearning.verification.lira import Shadows, lira_offline, lira_online, off
 from unlearning.verification.margins import margins
 from unlearning.verification.observations import observe_model
 from unlearning.verification.shadow_membership import shadow_membership
-from unlearning.verification.shadow_models import ShadowFits, fit_models, joined_fits
+from unlearning.verification.shadow_models import ShadowFits, fit_models, join_fits
 
 TASK = Task(
     name="points",
@@ -77,7 +77,7 @@ def test_fits_survive_their_journey():
     """There and back, and after a selection and a union."""
     fits = fits_of()
     halves = [fits.select(np.arange(20)), fits.select(np.arange(20, 40))]
-    for back in (ShadowFits.from_arrays(fits.to_arrays()), joined_fits(halves)):
+    for back in (ShadowFits.from_arrays(fits.to_arrays()), join_fits(halves)):
         for name, array in fits.to_arrays().items():
             np.testing.assert_array_equal(back.to_arrays()[name], array)
 

@@ -20,7 +20,7 @@ import numpy as np
 import typer
 
 from benchmarks.decentralised.federation import Experiment, Federation, Row, Trained, made_federation
-from benchmarks.decentralised.runs import corrected_row, rows_of, sequence_rows
+from benchmarks.decentralised.runs import corrected_row, rows_of, sequence_rows, train_federation
 from benchmarks.decentralised.tables import document, drawing
 from benchmarks.tables import provenance
 from benchmarks.tables import write as write_page

@@ -120,7 +120,7 @@ def test_a_stopped_run_goes_on_without_computing_again(
     def fail(*_: object) -> None:
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(benchmark, "trained", fail)
+    monkeypatch.setattr(benchmark, "train_federation", fail)
     monkeypatch.setattr(benchmark, "rows_of", fail)
     benchmark.main(data_dir="", work=work, output=output, only=["digits"], seeds=1, full=False)
     assert output.with_suffix(".md").read_text() == page

@@ -44,7 +44,7 @@ from unlearning.methods.method import (
     num_retained,
 )
 from unlearning.parameters import Vector
-from unlearning.pseudonyms import names_of, revealed
+from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.tasks import make_task
 from unlearning.untrusted import reason_of

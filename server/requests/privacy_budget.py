@@ -52,11 +52,11 @@ def earlier_releases(ledger: Ledger) -> tuple[AccountedRelease, ...]:
         if request.method != METHOD:
             continue
         if RELEASE in request.result and not request.result[RELEASE].get("after"):
-            release = AccountedRelease.restored(request.result[RELEASE])
+            release = AccountedRelease.from_values(request.result[RELEASE])
             releases[release.name, ""] = replace(release, unmet=(*release.unmet, _OLDER))
         for event in ledger.all_events(request.id):
             if event.kind == RELEASED:
-                release = AccountedRelease.restored(event.detail)
+                release = AccountedRelease.from_values(event.detail)
                 releases[release.name, release.after] = release
     return tuple(sorted(releases.values(), key=lambda one: one.number))
 
@@ -82,7 +82,7 @@ def check_budget(ledger: Ledger, target: Target, method: str, parameters: Mappin
     )
     options = CarriedVectorOptions(epsilon=fact["epsilon"], delta=fact["delta"], sigma=fact["sigma"])
     try:
-        refuse_if_spent(options, [AccountedRelease.restored(one) for one in fact["releases"]], release)
+        refuse_if_spent(options, [AccountedRelease.from_values(one) for one in fact["releases"]], release)
     except MethodFailed as exc:
         raise UnsupportedRequest(str(exc)) from exc
 

@@ -7,7 +7,7 @@ import pytest
 
 from server.federation.state import FederationState
 from tests.federation import client
-from unlearning import methods
+from unlearning.methods import registry
 from unlearning.requests import Status
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "adding-a-method.md"
@@ -20,7 +20,7 @@ def documented(monkeypatch: pytest.MonkeyPatch):
     names: dict[str, object] = {}
     exec(compile(code, str(DOCUMENT), "exec"), names)
     method = names["RetainedRound"]()  # type: ignore[operator]
-    monkeypatch.setattr(methods, "METHODS", {**methods.METHODS, method.info.name: method})
+    monkeypatch.setattr(registry, "METHODS", {**registry.METHODS, method.info.name: method})
     return method
 
 

@@ -28,7 +28,14 @@ from server.ledger import Ledger
 from server.live_loop import LiveLoop
 from server.operations.logs import log_to_flower
 from server.operations.restore_steps import refuse_half_restored
-from server.state_directory.files import CHECKPOINTS, KEPT, SETTINGS_FILE, erase_unfinished, private_state
+from server.state_directory.files import (
+    CHECKPOINTS,
+    KEPT,
+    SETTINGS_FILE,
+    erase_replay_inputs,
+    erase_unfinished,
+    private_state,
+)
 from server.state_directory.ledger_address import ledger_of_run
 from server.state_directory.noise_secret import make_noise_secret
 from server.state_directory.subject_key import subject_keys
@@ -135,6 +142,7 @@ def open_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterat
         fedavg.keeps_models = bool(preparations.prepared)
         token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
         erase_unfinished(state_dir)
+        erase_replay_inputs(state_dir)
         task, test_set = make_task(settings.task()), load_server_test(settings.task())
         yield FederationContext(
             grid=grid,

@@ -77,7 +77,6 @@ class RunSettings(BaseModel):
     ledger: str = ""
     checkpoints_kept: int = Field(default=3, ge=1)
     certificate_key: str = ""
-    keep_replay_inputs: bool = False
 
     # Sessions: many short exchanges over a stream of their own
     session_address: str = ""

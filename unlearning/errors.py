@@ -8,7 +8,7 @@ FlowerUnlearningError
 ├── ModelRefused               a model may not become the federation's
 ├── NumericalError             a product, a solver or its operator cannot do what it promises
 ├── CheckpointError            a checkpoint cannot be read, or is not what its name says
-├── CertificateError           a certificate of deletion, or what was kept for its replay, cannot be read
+├── CertificateError           a certificate of deletion cannot be read
 ├── BackupError                a backup cannot be made, is damaged, or restoring it would undo deletions
 ├── StoreFull                  what a method keeps from round to round has reached its bound
 ├── SessionError               a session between the server and a client cannot be opened, or broke off
@@ -77,7 +77,7 @@ class StoreFull(FlowerUnlearningError):
 
 
 class CertificateError(FlowerUnlearningError):
-    """A certificate of deletion, or what was kept for its replay, cannot be read."""
+    """A certificate of deletion cannot be read."""
 
 
 class BackupError(FlowerUnlearningError):

@@ -73,15 +73,14 @@ def check_report(certificate: Certificate, path: Path | None) -> Check:
 
 
 def check_model(certificate: Certificate, path: Path | None) -> Check:
-    """Whether a file (a state dictionary, or a kept after.npz) is the model that the deletion left behind.
+    """Whether a file (a state dictionary) is the model that the deletion left behind.
 
     Raises:
         CertificateError: the file holds no model.
     """
     if path is None:
         return _skipped(
-            "model",
-            "Give --model model.pt, as `flower-unlearn model` wrote it after the deletion, or after.npz.",
+            "model", "Give --model model.pt, as `flower-unlearn model` wrote it after the deletion."
         )
     digest = _model_hash(path)
     hashes = certificate.model
@@ -234,43 +233,6 @@ def check_samples(certificate: Certificate, samples: Path | None, keys: Path | N
     return _holds(of, f"The {len(ids):,} sample(s) of {samples} are those that are certified.")
 
 
-def check_replay(certificate: Certificate, directory: Path | None) -> Check:
-    """Whether the method's server half, given what was kept, makes the model that is certified again."""
-    of = "replay"
-    if directory is None:
-        note = certificate.replay.note
-        return _skipped(of, f"{note[:1].upper()}{note[1:]}." if note else "Give --replay DIRECTORY.")
-    # Imported here because methods need PyTorch; the other checks do not.
-    from server.certificate.replay import check_inputs, replay
-    from server.state_directory.files import NOISE_SECRET
-    from server.state_directory.noise_secret import noise_key_for_replay
-
-    asked = certificate.request
-    try:
-        check_inputs(directory, certificate)
-        key = noise_key_for_replay(directory, [asked.id, *asked.served_with])
-        if key is None and certificate.privacy is not None and certificate.privacy.sigma:
-            return _refused(
-                of,
-                f"The model's noise is derived from the server's secret, and there is no {NOISE_SECRET} beside these "
-                "inputs. Replay on the server, or with a copy of the secret in their directory.",
-            )
-        done = replay(directory, key)
-    except (CertificateError, ConfigurationError) as exc:
-        return _refused(of, str(exc))
-    if done.hash_before != certificate.model.before:
-        return _refused(of, "The model that was kept is not the one that is certified as the model before.")
-    if done.hash_unlearned != certificate.model.unlearned:
-        return _refused(
-            of,
-            f"The step gives the model {_short(done.hash_unlearned)}, certified is "
-            f"{_short(certificate.model.unlearned)}. Other versions than the certificate's can be the reason.",
-        )
-    return _holds(
-        of, f"The server step ({done.num_exchanges} exchange(s)) gives the certified model, bit for bit."
-    )
-
-
 def _completion(events: Iterator[Event]) -> Event | None:
     found = None
     for event in events:
@@ -291,11 +253,8 @@ def _model_hash(path: Path) -> str:
 
     import torch
 
-    from server.certificate.replay_inputs import read_model
     from unlearning.parameters import content_hash
 
-    if path.suffix == ".npz":
-        return content_hash(read_model(path))
     try:
         values = torch.load(path, map_location="cpu", weights_only=True)
         tensors = [tensor for tensor in values.values() if tensor.is_floating_point()]

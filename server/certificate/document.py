@@ -97,21 +97,6 @@ class CertifiedAttacks(_Part):
     after: dict[str, Any]
 
 
-class InputFile(_Part):
-    """One file kept for a replay."""
-
-    name: str
-    sha256: Sha256
-
-
-class ReplayInputs(_Part):
-    """What was kept for a replay under `replay/` of the state directory; `note` says why, if nothing was."""
-
-    directory: str
-    files: list[InputFile]
-    note: str
-
-
 class CertifiedPrivacy(_Part):
     """What the noise of the released models hides, all deletions of this federation together.
 
@@ -134,7 +119,7 @@ class Certificate(_Part):
     """Everything that a certificate states.
 
     privacy: of a deletion by addition of vectors; without it the field is left out.
-
+    replay: in certificates of before: which files were kept to execute the server step again.
     scores: mean loss and score of the three sets, `before` and `after`.
     not_measured: texts. key_id: of the signing key, None where unsigned (and then why).
     """
@@ -152,7 +137,7 @@ class Certificate(_Part):
     not_measured: list[str]
     software: dict[str, str]
     report_sha256: Sha256
-    replay: ReplayInputs
+    replay: dict[str, Any] | None = None
     privacy: CertifiedPrivacy | None = None
     key_id: Sha256 | None
     unsigned_because: str
@@ -192,8 +177,9 @@ def encode(certificate: Certificate, key: Ed25519PrivateKey | None) -> bytes:
     """The certificate's file, signed where there is a key."""
     assert certificate.key_id == (None if key is None else key_id(key.public_key())), "the key it names signs"
     content = certificate.model_dump(mode="json")
-    if certificate.privacy is None:  # as certificates were before there was such a field
-        del content["privacy"]
+    for name in ("privacy", "replay"):
+        if content[name] is None:
+            del content[name]
     for name in ("sample_ids_sha256", "sample_ids_commitment"):
         if content["request"][name] is None:
             del content["request"][name]

@@ -1,4 +1,4 @@
-"""`flower-unlearn certificate-key`, `verify` and `erase-replay`: certificates of deletion, made and checked."""
+"""`flower-unlearn certificate-key` and `verify`: certificates of deletion, made and checked."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,6 @@ from server.certificate.checks import (
     Outcome,
     check_ledger,
     check_model,
-    check_replay,
     check_report,
     check_samples,
     check_signature,
@@ -42,9 +41,7 @@ def verify(
         Path | None, typer.Option(help="The public key of the server's certificates (PEM).")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="The report that it certifies, report.json.")] = None,
-    model: Annotated[
-        Path | None, typer.Option(help="The model after the deletion: model.pt, or after.npz.")
-    ] = None,
+    model: Annotated[Path | None, typer.Option(help="The model after the deletion, model.pt.")] = None,
     samples: Annotated[
         Path | None, typer.Option(help="The ids of the samples that were to be forgotten, one a line.")
     ] = None,
@@ -54,9 +51,6 @@ def verify(
     ] = None,
     ledger: Annotated[str, typer.Option(help="The ledger, or a copy of it, by its URL.")] = "",
     service: Annotated[bool, typer.Option("--service", help="Ask the deletion service of --server.")] = False,
-    replay: Annotated[
-        Path | None, typer.Option(help="Execute the server step again from this directory of inputs.")
-    ] = None,
 ) -> None:
     """Check a certificate of deletion; exit code 1 where anything is refused."""
     if ledger and service:
@@ -69,9 +63,8 @@ def verify(
     key = None if public_key is None else load_public_key(public_key)
     for line in _summary(file.certificate):
         _say(line)
-    signature = check_signature(file, key)
     checks = [
-        signature,
+        check_signature(file, key),
         check_report(file.certificate, report),
         check_model(file.certificate, model),
     ]
@@ -79,37 +72,7 @@ def verify(
         checks.append(check_samples(file.certificate, samples, subject_key))
     with _view(ctx, ledger, service) as view:
         checks.append(check_ledger(file.certificate, content, view))
-    if replay is not None and signature.outcome is not Outcome.HOLDS:
-        # Inputs name a model's code; only the signer of their hashes is trusted with that.
-        checks.append(Check("replay", Outcome.SKIPPED, "Not executed, because the signature does not hold."))
-    else:
-        checks.append(check_replay(file.certificate, replay))
     _conclude(checks)
-
-
-def erase_replay(
-    state_dir: Annotated[Path, typer.Option(help="The server's state directory.")],
-    request_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="The requests; none: all of them.")
-    ] = None,
-) -> None:
-    """Erase what was kept for replays; it carries what was forgotten."""
-    # Imported here because the inputs know the methods and so need PyTorch; other commands do not.
-    from server.certificate.replay_inputs import discard, list_kept
-
-    kept = {path.name: path for path in list_kept(state_dir)}
-    unknown = sorted(set(request_ids or ()) - set(kept))
-    if unknown:
-        raise ConfigurationError(
-            [
-                f"Nothing is kept for {', '.join(unknown)} in {state_dir}. Kept: {', '.join(kept) or 'nothing'}."
-            ]
-        )
-    for name in request_ids or kept:
-        discard(kept[name])
-        typer.echo(f"Erased: {kept[name]}")
-    if not kept:
-        typer.echo("Nothing is kept.")
 
 
 @contextmanager

@@ -32,7 +32,11 @@ def model_command(
             ]
         )
     values = json.loads(path.read_text(encoding="utf-8"))
-    values.pop("ledger", None)  # earlier versions wrote its password down, which is refused now
+    for gone in (
+        "ledger",
+        "keep-replay-inputs",
+    ):  # earlier versions wrote a password down, and a setting that is gone
+        values.pop(gone, None)
     settings = RunSettings.from_run_config(values)
     model = build(make_task(settings.task()), settings.seed)
     before = state.deletion.before if state.deletion is not None else None

@@ -20,32 +20,20 @@ from server.certificate.document import (
     LedgerPlace,
     ModelHashes,
     Position,
-    ReplayInputs,
     encode,
 )
 from server.certificate.keys import key_id, signer
-from server.certificate.replay_inputs import (
-    RecordingMethod,
-    directory_of,
-    keep_model_after,
-    kept_inputs,
-    list_kept,
-)
 from server.deletion.privacy_account import FINDING
 from server.federation.context import FederationContext
 from server.federation.state import ActiveDeletion, FederationState
 from server.ledger import Event, Ledger
 from server.report import ReportData
 from unlearning.durable_files import write_atomically
-from unlearning.methods.method import Method
-from unlearning.methods.registry import method_named
 from unlearning.pseudonyms import commitment
 from unlearning.requests import hash_of_ids
 from unlearning.verification.measurement import Measurement
 
 _log = getLogger(__name__)
-_OFF = "the run does not keep inputs (keep-replay-inputs)"
-_GONE = "the inputs were erased, or not kept when the method began"
 
 
 def write_certificate(
@@ -56,8 +44,6 @@ def write_certificate(
     Raises:
         OSError: the directory cannot be written to.
     """
-    assert state.deletion is not None, "a certificate belongs to a deletion"
-    keep_model_after(directory_of(context.state_dir, state.deletion), state.parameters)
     key, unsigned_because = signer(context.settings.certificate_key)
     certificate = _certificate(
         context,
@@ -72,26 +58,6 @@ def write_certificate(
     if key is None:
         _log.warning("The certificate of %s is not signed: %s", report.request.id, unsigned_because)
     return hashlib.sha256(content).hexdigest()
-
-
-def recording(context: FederationContext, deletion: ActiveDeletion) -> Method:
-    """The deletion's method; where inputs are kept, one that also writes them down."""
-    method = method_named(deletion.method)
-    if not context.settings.keep_replay_inputs:
-        return method
-    return RecordingMethod(method, directory_of(context.state_dir, deletion), context.settings)
-
-
-def warn_of_kept_inputs(context: FederationContext) -> None:
-    """Say which inputs of deletions lie there: they carry what is forgotten, also by later deletions."""
-    kept = [path.name for path in list_kept(context.state_dir)]
-    if kept:
-        _log.warning(
-            "Inputs kept for a replay (%s) still carry what was forgotten. When they were replayed: "
-            "flower-unlearn erase-replay --state-dir %s",
-            ", ".join(kept),
-            context.state_dir,
-        )
 
 
 def last_event(ledger: Ledger, request_id: str) -> Event:
@@ -151,7 +117,6 @@ def _certificate(
         not_measured=[*report.not_measured, *_gaps(report)],
         software=dict(report.software),
         report_sha256=report_sha256,
-        replay=_replay_inputs(context, deletion),
         privacy=_privacy(deletion),
         key_id=signed_by,
         unsigned_because=unsigned_because,
@@ -173,11 +138,6 @@ def _privacy(deletion: ActiveDeletion) -> CertifiedPrivacy | None:
     if account is None:
         return None
     return CertifiedPrivacy(**{name: account[name] for name in CertifiedPrivacy.model_fields})
-
-
-def _replay_inputs(context: FederationContext, deletion: ActiveDeletion) -> ReplayInputs:
-    note = _GONE if context.settings.keep_replay_inputs else _OFF
-    return kept_inputs(directory_of(context.state_dir, deletion), note)
 
 
 def _scores(measurement: Measurement | None) -> dict[str, object]:

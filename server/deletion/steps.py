@@ -18,8 +18,7 @@ from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
 
-from server.certificate.replay_inputs import directory_of, discard
-from server.deletion.certifying import recording, warn_of_kept_inputs, write_certificate
+from server.deletion.certifying import write_certificate
 from server.deletion.exchanges import carry_out, session_for
 from server.deletion.failed_attempt import give_up
 from server.deletion.measuring import concerned, first_measurements, measured
@@ -77,10 +76,7 @@ def unlearn(context: FederationContext, state: FederationState) -> FederationSta
         failure = MethodFailed(str(exc), retryable=True)
     except RequestError as exc:  # admitted by a version that allowed these parameters
         failure = MethodFailed(str(exc), retryable=False)
-    inputs = directory_of(context.state_dir, active_deletion(state))
-    state = give_up(context, state, failure)
-    discard(inputs)
-    return state
+    return give_up(context, state, failure)
 
 
 def recover(context: FederationContext, state: FederationState) -> FederationState:
@@ -119,10 +115,7 @@ def _decided(context: FederationContext, state: FederationState, reason: str) ->
     )
     verdict = judged(context, deletion)
     if not verdict.passes and not is_committed:
-        inputs = directory_of(context.state_dir, deletion)
-        state = give_up(context, state, refusal(deletion.request_ids[0], verdict))
-        discard(inputs)
-        return state
+        return give_up(context, state, refusal(deletion.request_ids[0], verdict))
     state = replace(
         state,
         phase=Phase.VERIFYING,
@@ -170,7 +163,6 @@ def verify(context: FederationContext, state: FederationState) -> FederationStat
     state = context.save(replace(state, phase=Phase.TRAINING, deletion=None))
     erased = context.checkpoints.erase_older()
     _log.info("%d older checkpoint(s) erased: they still carried what was forgotten.", erased)
-    warn_of_kept_inputs(context)
     return state
 
 
@@ -180,7 +172,7 @@ def _exchange(context: FederationContext, state: FederationState, session: Sessi
     if deletion.method_state is None:
         context.preparations.discard(deletion)
     strategy = UnlearningStrategy(
-        recording(context, deletion),
+        method,
         deletion.targets,
         context.fedavg,
         parameters=validated_parameters(method, deletion.parameters),

@@ -270,8 +270,8 @@ def _since(ledger: Ledger, manifest: Manifest) -> Iterator[str]:
 
 
 def _state_files(state_dir: Path) -> Iterator[Path]:
-    """All plain files but the ledger's, checkpoints, inputs of replays and shadow models (they carry what was
-    forgotten, or will be), unfinished ones and what earlier restores left.
+    """All plain files but the ledger's, checkpoints, an earlier version's inputs of replays and shadow models
+    (they carry what was forgotten, or will be), unfinished ones and what earlier restores left.
     """
     for path in sorted(state_dir.rglob("*")):
         first = path.relative_to(state_dir).parts[0]

@@ -29,20 +29,4 @@ def noise_key(state_dir: Path, request_ids: Sequence[str]) -> bytes:
     Raises:
         ConfigurationError: the secret cannot be used.
     """
-    return _key(state_dir / NOISE_SECRET, request_ids)
-
-
-def noise_key_for_replay(directory: Path, request_ids: Sequence[str]) -> bytes | None:
-    """The same for kept inputs in `directory`, where they were kept or with the secret beside them; None without it.
-
-    Raises:
-        ConfigurationError: the secret cannot be used.
-    """
-    for folder in (directory, directory.absolute().parent.parent):
-        if (folder / NOISE_SECRET).exists():
-            return _key(folder / NOISE_SECRET, request_ids)
-    return None
-
-
-def _key(path: Path, request_ids: Sequence[str]) -> bytes:
-    return derived_key(noise_secret(path), "requests", *sorted(request_ids))
+    return derived_key(noise_secret(state_dir / NOISE_SECRET), "requests", *sorted(request_ids))

@@ -12,22 +12,15 @@ import torch
 from typer.testing import CliRunner, Result
 
 from server.api.server import serve
-from server.certificate.checks import Outcome, check_replay
 from server.certificate.document import canonical, decode, encode
 from server.certificate.keys import PUBLIC_KEY, SIGNING_KEY, load_signing_key, make_key_pair
-from server.certificate.replay_inputs import list_kept
 from server.cli import app
-from server.federation.checkpoints import CheckpointStore
-from server.federation.state import FederationState
 from server.ledger import Ledger
 from server.state_directory.ledger_address import ledger_url
 from strategies.run_config import RunSettings
 from tests.certificates import Authority
-from tests.federation import DEFAULTS, InProcessFederation, client
-from unlearning.errors import ConfigurationError, MethodFailed
-from unlearning.methods.method import Method
-from unlearning.methods.puf import Puf
-from unlearning.methods.registry import METHODS
+from tests.federation import DEFAULTS, InProcessFederation
+from unlearning.errors import ConfigurationError
 from unlearning.requests import Granularity, Status, Target, hash_of_ids
 from unlearning.tasks import load_site
 from unlearning.verification.verdict import Finding
@@ -66,7 +59,6 @@ class Case(NamedTuple):
             "samples": self.state.parent / "ids.txt",
             "subject-key": self.state / "subject-key",
             "ledger": ledger_url(self.state),
-            "replay": self.state / "replay" / "r-000001",
         }
         words = [word for name in given or options for word in (f"--{name}", str(options[name]))]
         return CliRunner().invoke(app, ["verify", str(self.certificate), *words])
@@ -85,23 +77,16 @@ class Case(NamedTuple):
         engine.dispose()
 
 
-def certified(
-    directory: Path, target: Target, method: str, *, settings: dict[str, Any], parameters: dict[str, Any]
-) -> Case:
-    """A deletion on a live federation that signs and keeps inputs, and the model that it left."""
+def certified(directory: Path, target: Target, method: str) -> Case:
+    """A deletion on a live federation that signs, and the model that it left."""
     make_key_pair(directory / "keys")
     one = InProcessFederation(
         directory / "state",
-        {
-            **SETTINGS,
-            "certificate_key": str(directory / "keys" / SIGNING_KEY),
-            "keep_replay_inputs": True,
-            **settings,
-        },
+        {**SETTINGS, "certificate_key": str(directory / "keys" / SIGNING_KEY)},
     )
     try:
         one.run()
-        one.file(target, method, **parameters)
+        one.file(target, method)
         one.run()
     finally:
         one.close()
@@ -121,7 +106,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Case:
     samples = Target(Granularity.SAMPLE, "2", frozenset(ids))
     directory = tmp_path_factory.mktemp("certified")
     (directory / "ids.txt").write_text("\n".join(ids), encoding="utf-8")
-    return certified(directory, samples, "puf-special", settings={}, parameters={})
+    return certified(directory, samples, "puf-special")
 
 
 @pytest.fixture
@@ -140,12 +125,12 @@ def refused(case: Case, of: str, *words: str) -> None:
 
 
 def test_a_deletion_is_certified_and_everything_holds(original: Case) -> None:
-    """Signature, report, model, samples, ledger and replay."""
+    """Signature, report, model, samples and ledger."""
     result = original.verify()
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
-    assert [line.split(":")[0].split() for line in lines[2:8]] == [
-        ["holds", of] for of in ("signature", "report", "model", "samples", "ledger", "replay")
+    assert [line.split(":")[0].split() for line in lines[2:7]] == [
+        ["holds", of] for of in ("signature", "report", "model", "samples", "ledger")
     ]
     assert lines[-1] == "The certificate holds."
 
@@ -180,7 +165,7 @@ def test_ids_of_samples_stay_out(original: Case) -> None:
 
 
 def test_no_file_has_the_ids_of_forgotten_samples_in_clear(original: Case) -> None:
-    """Ledger, checkpoints, reports, inputs of the replay and the clients' tombstones have keyed hashes."""
+    """Ledger, checkpoints, reports and the clients' tombstones have keyed hashes."""
     ids = (original.state.parent / "ids.txt").read_text(encoding="utf-8").split()
     files = [path for path in original.state.rglob("*") if path.is_file()]
     assert {"ledger.db", "tombstones.json", "certificate.json"} <= {path.name for path in files}
@@ -256,11 +241,13 @@ def test_a_swapped_model_is_refused(case: Case) -> None:
     refused(case, "model", "another model")
 
 
-def test_the_kept_models_are_told_apart(case: Case) -> None:
-    """The one after the deletion holds; the one before is named for what it is."""
-    kept = case._replace(model=inputs(case) / "after.npz")
-    assert "holds    model:" in kept.verify("public-key", "model").output
-    refused(case._replace(model=inputs(case) / "begin.npz"), "model", "is the model before the deletion")
+def test_the_model_before_is_named_for_what_it_is(case: Case) -> None:
+    """Whoever is handed it is told that it still knows what was forgotten."""
+    file = decode(case.certificate.read_bytes()).certificate
+    hashes = file.model.model_copy(update={"before": file.model.after, "after": "ab" * 32})
+    other = file.model_copy(update={"model": hashes})
+    case.certificate.write_bytes(encode(other, load_signing_key(case.keys / SIGNING_KEY)))
+    refused(case, "model", "is the model before the deletion")
 
 
 def test_a_file_that_is_no_model_is_refused_with_a_sentence(case: Case) -> None:
@@ -347,20 +334,12 @@ def test_a_certificate_cannot_fake_a_line_of_the_check(case: Case) -> None:
     assert "\x1b" not in result.output
 
 
-def test_inputs_of_an_unknown_signer_are_not_executed(case: Case, tmp_path: Path) -> None:
-    """They name the code of a model."""
-    make_key_pair(tmp_path / "other")
-    shutil.copy(tmp_path / "other" / PUBLIC_KEY, case.keys / PUBLIC_KEY)
-    result = case.verify()
-    assert "skipped  replay:    Not executed, because the signature does not hold." in result.output
-
-
 def test_what_is_not_given_is_named_as_skipped(original: Case) -> None:
     """The conclusion says how far the check went."""
     result = original.verify("public-key")
     assert result.exit_code == 0
     assert result.output.splitlines()[-1] == (
-        "The certificate holds, as far as it was checked (skipped: report, model, samples, ledger, replay)."
+        "The certificate holds, as far as it was checked (skipped: report, model, samples, ledger)."
     )
 
 
@@ -413,148 +392,21 @@ def test_a_forged_ledger_is_refused_through_the_service(
     assert "REFUSED  ledger:" in result.output
 
 
-# The replay
-
-
-def test_an_iterative_method_is_replayed(tmp_path: Path) -> None:
-    """Newton-CG, exchange for exchange."""
-    case = certified(
-        tmp_path,
-        client("2"),
-        "newton-cg",
-        settings={"recovery_max_rounds": 0},
-        parameters={"iterations": 2, "tolerance": 0.0, "trust_radius": 1e6, "damping": 1.0},
-    )
-    result = case.verify()
-    assert result.exit_code == 0, result.output
-    assert len(case.content()["replay"]["files"]) > 4
-    assert "bit for bit" in result.output
-
-
-def test_requests_that_were_served_together_share_their_inputs(federation) -> None:
-    """Each certificate names them, and each is replayed from them."""
-    one = federation(**SETTINGS, keep_replay_inputs=True, requests="at=1 client=2; at=1 client=1")
-    one.run()
-    assert [path.name for path in list_kept(one.directory)] == ["r-000001"]
-    for name in ("r-000001", "r-000002"):
-        file = decode((one.directory / "reports" / name / "certificate.json").read_bytes())
-        check = check_replay(file.certificate, one.directory / "replay" / "r-000001")
-        assert check.outcome is Outcome.HOLDS, check.sentence
-
-
 class Killed(BaseException):
     """The process is gone."""
-
-
-def test_a_crash_between_two_exchanges_leaves_inputs_that_replay(
-    federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The exchange that no checkpoint knew is done again, and its file with it."""
-    original_save = CheckpointStore.save
-    kills = []
-
-    def save(self: CheckpointStore, state: FederationState, *, token: int) -> Path:
-        method = state.deletion.method_state if state.deletion is not None else None
-        if method is not None and method.exchanges == 2 and not kills:
-            kills.append(1)
-            raise Killed
-        return original_save(self, state, token=token)
-
-    monkeypatch.setattr(CheckpointStore, "save", save)
-    one = federation(
-        **{**SETTINGS, "recovery_max_rounds": 0},
-        keep_replay_inputs=True,
-        requests="at=1 client=2 method=newton-cg",
-    )
-    with pytest.raises(Killed):
-        one.run()
-    one.new_grid()
-    one.run()
-    file = decode((one.directory / "reports" / "r-000001" / "certificate.json").read_bytes())
-    check = check_replay(file.certificate, one.directory / "replay" / "r-000001")
-    assert check.outcome is Outcome.HOLDS, check.sentence
-
-
-@pytest.mark.parametrize(
-    "method",
-    [pytest.param(name, marks=[] if name == "federaser" else pytest.mark.slow) for name in sorted(METHODS)],
-)
-def test_every_method_is_replayed(federation, method: str) -> None:
-    """Also those that rest on what was kept in training rounds."""
-    prepare = {"prepare": method} if METHODS[method].info.preparation else {}
-    model = {"model": "mlp"} if method.startswith("fedau") else {}
-    one = federation(
-        **SETTINGS, **prepare, **model, keep_replay_inputs=True, requests=f"at=1 client=2 method={method}"
-    )
-    one.run(rounds=2)
-    file = decode((one.directory / "reports" / "r-000001" / "certificate.json").read_bytes())
-    check = check_replay(file.certificate, one.directory / "replay" / "r-000001")
-    assert check.outcome is Outcome.HOLDS, check.sentence
-
-
-def inputs(case: Case) -> Path:
-    return case.state / "replay" / "r-000001"
-
-
-def test_a_tampered_input_is_found(case: Case) -> None:
-    """One bit of a reply."""
-    path = inputs(case) / "exchange-000001.npz"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    refused(case, "replay", "not the file that the certificate names")
-
-
-@pytest.mark.parametrize("name", ["begin.npz", "exchange-000001.npz"])
-def test_a_missing_input_is_found(case: Case, name: str) -> None:
-    """Whatever of it is missing."""
-    (inputs(case) / name).unlink()
-    refused(case, "replay", f"{name} is missing")
-
-
-def test_an_input_too_many_is_found(case: Case) -> None:
-    """A second exchange that was not there."""
-    shutil.copy(inputs(case) / "exchange-000001.npz", inputs(case) / "exchange-000002.npz")
-    refused(case, "replay", "not named")
-
-
-def test_another_step_than_the_certified_one_is_found(case: Case) -> None:
-    """The server certifies a model that these replies do not give."""
-    file = decode(case.certificate.read_bytes()).certificate
-    hashes = file.model.model_copy(update={"unlearned": "ab" * 32})
-    other = file.model_copy(update={"model": hashes})
-    case.certificate.write_bytes(encode(other, load_signing_key(case.keys / SIGNING_KEY)))
-    refused(case, "replay", "The step gives the model", "certified is abab")
-
-
-def test_inputs_carry_neither_paths_nor_secrets(original: Case) -> None:
-    """The officer gets what is computed with, not where the server keeps things."""
-    assert str(original.state).encode() not in (inputs(original) / "begin.npz").read_bytes()
-
-
-def test_inputs_are_erased_by_a_command(case: Case) -> None:
-    """Afterwards there is nothing to replay."""
-    arguments = ["erase-replay", "--state-dir", str(case.state)]
-    assert CliRunner().invoke(app, [*arguments, "r-000009"]).exit_code == 2
-    assert inputs(case).exists()
-    assert CliRunner().invoke(app, [*arguments, "r-000001"]).exit_code == 0
-    assert list_kept(case.state) == []
-    refused(case, "replay", "may have been erased")
 
 
 # What is written when
 
 
-def test_by_default_nothing_is_kept_and_nothing_is_signed(federation) -> None:
-    """Both are said in the certificate, and `verify` says so."""
+def test_by_default_nothing_is_signed(federation) -> None:
+    """The certificate says why, and so does `verify`."""
     one = federation(**SETTINGS, requests="at=1 client=2")
     one.run()
     path = one.directory / "reports" / "r-000001" / "certificate.json"
     file = decode(path.read_bytes())
     assert file.signature is None
     assert file.certificate.unsigned_because == "the run has no certificate-key"
-    assert file.certificate.replay.note == "the run does not keep inputs (keep-replay-inputs)"
-    assert list_kept(one.directory) == []
     result = CliRunner().invoke(app, ["verify", str(path)])
     assert result.exit_code == 1
     assert "is not signed (the run has no certificate-key)" in result.output
@@ -601,16 +453,3 @@ def test_a_crash_at_the_completion_leaves_a_certificate_that_holds(
     assert {key for key in first if first[key] != second[key]} <= varying
     result = case.verify("public-key", "report", "ledger")
     assert result.exit_code == 0, result.output
-
-
-def test_what_a_failed_attempt_kept_is_erased(federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its model and replies are nobody's inputs."""
-
-    def fail(self: Method, *_: object) -> Any:
-        raise MethodFailed("No.", retryable=False)
-
-    monkeypatch.setattr(Puf, "aggregate", fail)
-    one = federation(**SETTINGS, keep_replay_inputs=True, requests="at=1 client=2")
-    one.run()
-    assert one.ledger.get("r-000001").status is Status.FAILED
-    assert list_kept(one.directory) == []

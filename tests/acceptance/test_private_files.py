@@ -24,7 +24,6 @@ SMALL = {
     "recovery_max_rounds": 1,
     "attack_samples": 10,
     "prepare": "federaser every=1; hf-online",
-    "keep_replay_inputs": True,
     "shadow_federations": 4,
 }
 
@@ -43,7 +42,7 @@ def everything_below(directory: Path) -> list[Path]:
 
 
 def test_no_file_of_a_federation_is_open_to_others(federation, monkeypatch):
-    """Ledger, settings, checkpoints, histories, replay, shadow models, reports, clients' memories."""
+    """Ledger, settings, checkpoints, histories, shadow models, reports, clients' memories."""
     monkeypatch.setattr("client.app.keep_private", lambda: None)  # each file by its own mode
     one = federation(**SMALL)
     one.run()
@@ -136,6 +135,17 @@ def test_what_a_killed_process_left_half_written_is_erased_at_the_next_start(fed
         path.write_bytes(b"forgotten")
     one.run()
     assert [path for path in left if path.exists()] == []
+
+
+def test_what_an_earlier_version_kept_for_replays_is_erased_at_the_start_and_said(federation, caplog):
+    """Models and updates that still carry what was forgotten; this version has no use for them."""
+    one = federation(num_clients=2, max_examples=100, rounds=1)
+    left = one.directory / "replay" / "r-000001" / "begin.npz"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"forgotten")
+    one.run()
+    assert not (one.directory / "replay").exists()
+    assert "replays (r-000001)" in caplog.text
 
 
 def test_only_half_written_files_are_erased(tmp_path):

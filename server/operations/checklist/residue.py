@@ -1,7 +1,6 @@
 """What of a forgotten client may still lie on the server host, outside of checkpoints and ledger."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from server.ledger import Ledger
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
@@ -53,14 +52,4 @@ def check_residue(installation: Installation, ledger: Ledger) -> Iterator[Findin
         yield warning(
             f"{path} is what an earlier restore moved aside; it may hold what was forgotten since.",
             "Erase it when all is well.",
-        )
-    yield from _kept_for_replays(installation.state_dir / "replay")
-
-
-def _kept_for_replays(directory: Path) -> Iterator[Finding]:
-    kept = sorted(directory.iterdir()) if directory.is_dir() else []
-    if kept:
-        yield warning(
-            f"{directory} keeps the inputs of {len(kept)} deletion(s) for replays; they carry what was forgotten.",
-            "When they were checked: flower-unlearn erase-replay --state-dir DIR.",
         )

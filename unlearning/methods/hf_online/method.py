@@ -136,9 +136,8 @@ class HfOnline(AsksNobody):
 def _noise_of(problem: Problem, clean: Vector, sigma: float) -> Normal:
     """What the noise on `clean` is drawn from; the run's seed is known to every client, who could subtract it.
 
-    The request's key, the model before noise and σ decide: the same release done again after a crash, after a restore
-    or in a replay is the same, and no two others share their noise (of one model with two σ the difference would
-    tell the model).
+    The request's key, the model before noise and σ decide: the same release done again after a crash or a restore
+    is the same, and no two others share their noise (of one model with two σ the difference would tell the model).
     """
     if problem.noise_key is None:
         return np.random.default_rng()

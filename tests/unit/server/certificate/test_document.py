@@ -54,7 +54,6 @@ def certificate(signed_by: str | None = None, **changes: Any) -> Certificate:
         "not_measured": [],
         "software": {"numpy": "2"},
         "report_sha256": HASH,
-        "replay": {"directory": "", "files": [], "note": "off"},
         "key_id": signed_by,
         "unsigned_because": "",
     }
@@ -229,6 +228,17 @@ def test_a_field_that_is_not_known_is_refused() -> None:
     content["certificate"]["extra"] = 1
     with pytest.raises(CertificateError, match="extra"):
         decode(canonical(content) + b"\n")
+
+
+def test_a_certificate_of_before_names_inputs_of_a_replay_and_is_read(tmp_path: Path) -> None:
+    """Its signature covers them; those of now have no such field."""
+    private, public, identity = make_key_pair(tmp_path)
+    key = load_signing_key(private)
+    inputs = {"directory": "r-000001", "files": [{"name": "begin.npz", "sha256": HASH}], "note": ""}
+    file = decode(encode(certificate(identity, replay=inputs), key))
+    assert file.is_signed_by(load_public_key(public))
+    assert b"begin.npz" in file.signed_bytes
+    assert b"replay" not in encode(certificate(identity), key)
 
 
 # Keys

@@ -24,6 +24,7 @@ from client.peer.work import carried_out, missing_statistics, next_work
 from unlearning.certified import feature_norm
 from unlearning.decentralised.deletion import MAX_SHARED_DIMENSION
 from unlearning.errors import DataError, FlowerUnlearningError, RequestError, SessionError
+from unlearning.growing_pause import GrowingPause
 from unlearning.requests import Target
 from unlearning.tasks import load_site, make_task
 from unlearning.training import initial_parameters
@@ -31,7 +32,7 @@ from unlearning.training import initial_parameters
 _log = getLogger(__name__)
 
 _IDLE_S = 0.25
-_SHORTEST_RETRY_S, _LONGEST_RETRY_S = 0.2, 5.0
+_RETRY_PAUSE = GrowingPause(first_s=0.2, longest_s=5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +227,12 @@ class PeerProcess:
 
     def _serve(self, to: str) -> None:
         """Send `to` what it lacks until it is no neighbour any more."""
-        retry_s, said = _SHORTEST_RETRY_S, ""
+        failures, said = 0, ""
         while not self._stopping.is_set():
             try:
                 with self._connection(to) as connection:
                     while self._send_next(to, connection):
-                        retry_s, said = _SHORTEST_RETRY_S, ""
+                        failures, said = 0, ""
                 return
             except FlowerUnlearningError as exc:
                 if str(exc) != said:
@@ -240,8 +241,8 @@ class PeerProcess:
                 with self._changed:
                     self._peer.broke(to)
                     self.sent = replace(self.sent, failures=self.sent.failures + 1)
-                self._stopping.wait(retry_s)
-                retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
+                failures += 1
+                self._stopping.wait(_RETRY_PAUSE.after(failures))
 
     def _connection(self, to: str) -> PeerConnection:
         with self._changed:

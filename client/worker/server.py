@@ -9,7 +9,6 @@ import gc
 import json
 import os
 import random
-import resource
 import selectors
 import signal
 import socket
@@ -21,6 +20,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import NoReturn
+
+import psutil
 
 from client.worker import freshness
 from client.worker.places import PROGRAM, WorkerPlaces
@@ -206,7 +207,7 @@ class Worker:
             return "a launch without its three streams"
         if not self._stale and freshness.installed_code() != self._code:
             self._stale = "the installed code has changed"
-        if not self._stale and _resident_bytes() > self._max_memory_bytes:
+        if not self._stale and psutil.Process().memory_info().rss > self._max_memory_bytes:
             self._stale = f"the worker has grown beyond {self._max_memory_bytes:,} bytes"
         asked = {os.fsdecode(name): os.fsdecode(value) for name, value in line.launch.environment.items()}
         return self._stale or freshness.difference(self._environment, asked)
@@ -297,7 +298,7 @@ class Worker:
             "forked": self._forked,
             "running": len(self._children()),
             "refused": dict(self._refused),
-            "resident_bytes": _resident_bytes(),
+            "resident_bytes": psutil.Process().memory_info().rss,
         }
 
 
@@ -390,9 +391,3 @@ def ask_status(places: WorkerPlaces, *, timeout_s: float = 5.0) -> dict[str, obj
             parts.append(part)
     found: dict[str, object] = json.loads(b"".join(parts))
     return found
-
-
-def _resident_bytes() -> int:
-    """Return the largest resident size that this process has had; it shares most of it with its children."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -8,33 +8,22 @@ again, with the same result.
 import errno
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from logging import getLogger
 
 from server.federation.checkpoints import CheckpointStore
 from server.federation.state import FederationState
 from server.ledger import LedgerUnavailable
+from unlearning.growing_pause import GrowingPause
 
 _log = getLogger(__name__)
 
+_PAUSE = GrowingPause(first_s=1.0, longest_s=60.0)
 # What a disk or a network file system says when an operator can mend it while we wait.
 _DISK_OUTAGES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """Wait `first_s` after an outage, then twice as long each time, `longest_s` at most; without end."""
-
-    first_s: float = 1.0
-    longest_s: float = 60.0
-
-    def delay_s(self, num_failures: int) -> float:
-        """The wait after so many failures in a row, 1 or more."""
-        return float(min(self.longest_s, self.first_s * 2.0 ** min(num_failures - 1, 30)))
-
-
 def is_outage(error: BaseException) -> bool:
-    """Whether waiting can help: the ledger's database or the disk does not take what is written."""
+    """Return whether waiting can help: the ledger's database or the disk does not take what is written."""
     return isinstance(error, LedgerUnavailable) or (
         isinstance(error, OSError) and error.errno in _DISK_OUTAGES
     )
@@ -45,16 +34,14 @@ def run_through_outages(
     checkpoints: CheckpointStore,
     state: FederationState,
     *,
-    patience: Patience | None = None,
     wait: Callable[[float], None] = time.sleep,
 ) -> FederationState:
-    """`run(state)`; after each outage it waits and runs again from the newest checkpoint.
+    """Return `run(state)`; after each outage it waits and runs again from the newest checkpoint.
 
     Raises:
         Fenced: another server process has taken over while this one waited.
         Exception: whatever else `run` raises.
     """
-    patience = patience or Patience()
     current, failures, failed_at = state, 0, -1
     while True:
         try:
@@ -67,7 +54,7 @@ def run_through_outages(
                 raise
             failures = failures + 1 if current.round == failed_at else 1
             failed_at = current.round
-            delay_s = patience.delay_s(failures)
+            delay_s = _PAUSE.after(failures)
             _log.error(
                 "Nothing can be saved. Waiting %g s, then going on from the newest checkpoint: %s",
                 delay_s,

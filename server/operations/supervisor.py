@@ -30,28 +30,15 @@ from server.processes.flower_control import (
 )
 from server.state_directory.ledger_address import asked_ledger
 from unlearning.errors import ConfigurationError, DeploymentError
+from unlearning.growing_pause import GrowingPause
 
 _log = logging.getLogger(__name__)
 
 # More than any two clocks of one host differ by themselves.
 _CLOCK_JUMP_S = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
-    """How long to wait after a failure: `first_s`, then twice as long each time, `longest_s` at most.
-
-    A run that lived `healthy_s` before it failed starts the count anew.
-    """
-
-    first_s: float = 5.0
-    longest_s: float = 300.0
-    healthy_s: float = 300.0
-
-    def delay_s(self, num_failures: int) -> float:
-        """The wait after the given number of failures in a row, 1 or more."""
-        # The exponent is bounded because a federation may fail for weeks.
-        return float(min(self.longest_s, self.first_s * 2.0 ** min(num_failures - 1, 60)))
+# A run that lived so long before it failed starts the count of failures in a row anew.
+_HEALTHY_S = 300.0
+DEFAULT_PAUSE = GrowingPause(first_s=5.0, longest_s=300.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +56,7 @@ class Resubmit:
     reason: str
 
 
-def decide(runs: Sequence[Run], *, now: datetime, backoff: Backoff) -> Leave | Resubmit:
+def decide(runs: Sequence[Run], *, now: datetime, pause: GrowingPause) -> Leave | Resubmit:
     """Say what `runs`, newest first, ask for.
 
     Never two at once: while any run is pending, starting or running, it is left alone. A run that
@@ -83,21 +70,19 @@ def decide(runs: Sequence[Run], *, now: datetime, backoff: Backoff) -> Leave | R
     newest = runs[0]
     if not newest.has_failed:
         return Leave(f"run {newest.run_id} is {newest.status}")
-    num_failures = _failures_in_a_row(runs, backoff)
+    num_failures = _failures_in_a_row(runs)
     age_s = (now - newest.finished_at).total_seconds() if newest.finished_at else 0.0
     reason = f"run {newest.run_id} is {newest.status} ({newest.details}); failure {num_failures} in a row"
     if age_s < -_CLOCK_JUMP_S:  # the clock was put back: waiting until it is there again could take years
         return Resubmit(0.0, f"{reason}; it ended in the future, so the clock was put back")
-    return Resubmit(max(0.0, backoff.delay_s(num_failures) - max(0.0, age_s)), reason)
+    return Resubmit(max(0.0, pause.after(num_failures) - max(0.0, age_s)), reason)
 
 
-def _failures_in_a_row(runs: Iterable[Run], backoff: Backoff) -> int:
+def _failures_in_a_row(runs: Iterable[Run]) -> int:
     newest, *older = runs
-    if newest.lived_s >= backoff.healthy_s:
+    if newest.lived_s >= _HEALTHY_S:
         return 1
-    return 1 + sum(
-        1 for _ in takewhile(lambda run: run.has_failed and run.lived_s < backoff.healthy_s, older)
-    )
+    return 1 + sum(1 for _ in takewhile(lambda run: run.has_failed and run.lived_s < _HEALTHY_S, older))
 
 
 class Supervisor:
@@ -116,7 +101,7 @@ class Supervisor:
         control: FlowerControl,
         *,
         run_config: Mapping[str, ConfigValue] | None = None,
-        backoff: Backoff | None = None,
+        pause: GrowingPause = DEFAULT_PAUSE,
         poll_s: float = 5.0,
         residue: ResidueEraser | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -124,7 +109,7 @@ class Supervisor:
         self._control = control
         self._run_config = dict(run_config or {})
         control.refuse_secrets(self._run_config)
-        self._backoff = backoff if backoff is not None else Backoff()
+        self._pause = pause
         self._poll_s = poll_s
         self._residue = residue
         self._now = now
@@ -133,7 +118,7 @@ class Supervisor:
     def step(self) -> float:
         """Look once and do what is to be done; give the seconds until the next look."""
         try:
-            decision = decide(self._control.runs(), now=self._now(), backoff=self._backoff)
+            decision = decide(self._control.runs(), now=self._now(), pause=self._pause)
         except DeploymentError as exc:
             self._say(logging.WARNING, f"The SuperLink cannot be asked; waiting for it: {exc}")
             return self._poll_s
@@ -186,8 +171,12 @@ def supervise_command(
         list[str] | None,
         typer.Option(help="A setting of the submitted runs, key=value; repeatable."),
     ] = None,
-    delay_s: Annotated[float, typer.Option(min=0, help="Wait after a first failure, seconds.")] = 5.0,
-    longest_delay_s: Annotated[float, typer.Option(min=0, help="The longest wait, seconds.")] = 300.0,
+    delay_s: Annotated[
+        float, typer.Option(min=0, help="Wait after a first failure, seconds.")
+    ] = DEFAULT_PAUSE.first_s,
+    longest_delay_s: Annotated[
+        float, typer.Option(min=0, help="The longest wait, seconds.")
+    ] = DEFAULT_PAUSE.longest_s,
     poll_s: Annotated[float, typer.Option(min=0.1, help="Time between looks, seconds.")] = 5.0,
     superlink_database: Annotated[
         Path | None,
@@ -211,7 +200,7 @@ def supervise_command(
     supervisor = Supervisor(
         FlowerControl(app_dir, federation),
         run_config=parse_config_arguments(run_config or []),
-        backoff=Backoff(first_s=delay_s, longest_s=longest_delay_s),
+        pause=GrowingPause(first_s=delay_s, longest_s=longest_delay_s),
         poll_s=poll_s,
         residue=residue,
     )

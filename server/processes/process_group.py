@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from unlearning.durable_files import OTHERS, make_private, open_private
 from unlearning.errors import DeploymentError
 
@@ -136,33 +138,8 @@ class ProcessGroup:
 
 
 def living_processes() -> Iterator[Process]:
-    """List every process of this machine that lives and that its user may see."""
-    if Path("/proc/self/stat").exists():
-        yield from _processes_from_proc()
-    else:
-        yield from _processes_from_ps()
-
-
-def _processes_from_proc() -> Iterator[Process]:
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            stat = (entry / "stat").read_text(errors="replace")
-            command = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue  # it ended while we looked
-        # pid (name) state parent group ...; the name may hold spaces and parentheses
-        state, _, group = stat.rpartition(")")[2].split()[:3]
-        if state not in "ZX":
-            yield Process(int(entry.name), int(group), command.replace(b"\0", b" ").decode(errors="replace"))
-
-
-def _processes_from_ps() -> Iterator[Process]:
-    listing = subprocess.run(
-        ["ps", "-A", "-o", "pid=,pgid=,stat=,args="], capture_output=True, text=True, check=True
-    )
-    for line in listing.stdout.splitlines():
-        pid, group, state, *command = line.split(None, 3)
-        if not state.startswith("Z"):
-            yield Process(int(pid), int(group), " ".join(command))
+    """Yield every process of this machine that lives and that its user may see."""
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if process.info["status"] not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            with contextlib.suppress(ProcessLookupError):  # it ended while we looked
+                yield Process(process.pid, os.getpgid(process.pid), " ".join(process.info["cmdline"] or ()))

@@ -10,12 +10,13 @@ from typing import Any
 
 from server.api.client import DeletionClient
 from server.ledger import Event, Ledger, RoundRecord
-from server.operations.supervisor import Backoff, Supervisor
+from server.operations.supervisor import Supervisor
 from server.processes.deployment import LocalDeployment, supernode
 from server.processes.flower_control import ConfigValue, flower_environment, program
 from strategies.run_config import RunSettings
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
+from unlearning.growing_pause import GrowingPause
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.tasks import load_site
 from unlearning.tasks.task import Examples
@@ -220,7 +221,7 @@ def live_federation(directory: Path, *, num_clients: int, **settings: Any) -> It
         supervisor = Supervisor(
             deployment.control,
             run_config=deployment.run_config,
-            backoff=Backoff(first_s=0.5),
+            pause=GrowingPause(first_s=0.5, longest_s=300.0),
             poll_s=10.0,  # a look costs two seconds of processor time
         )
         thread = threading.Thread(target=supervisor.run, args=(stop,))

@@ -1,6 +1,7 @@
 """`flower-unlearn check` finds nothing in a good installation, and each fault in a bad one, with its remedy."""
 
 import shutil
+import socket
 import sqlite3
 import subprocess
 from collections.abc import Iterable
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from server.cli import app
 from server.ledger import Ledger
-from server.operations.checklist import Finding, Installation, Level
+from server.operations.checklist import Finding, Installation, Level, inspection
 from server.operations.checklist.files import check_certificates, check_secrets, check_state
 from server.operations.checklist.running import (
     check_from_outside,
@@ -31,7 +32,8 @@ SUPERLINK = (
     "/opt/f/bin/python3 /opt/f/bin/flower-superlink --ssl-keyfile server.key --enable-supernode-auth "
     "--host 127.0.0.1 --port 8000 --isolation process"
 )
-HEAD = "  sl  local_address rem_address   st\n"
+FLEET_AND_SERVICE = [("0.0.0.0", 9092), ("0.0.0.0", 9100)]
+MOUNTS = [("/", "ext4")]
 
 
 @pytest.fixture(scope="session")
@@ -67,19 +69,13 @@ def faults(findings: Iterable[Finding]) -> list[str]:
     return [f"{finding.level}: {finding.what}" for finding in wrong]
 
 
-def listening(*addresses: str) -> list[str]:
-    """A table as /proc/net/tcp has it, of sockets that listen."""
-    return [HEAD + "".join(f"   0: {address} 00000000:0000 0A\n" for address in addresses)]
-
-
 def test_a_good_installation_has_no_faults(good):
     """Neither a warning nor a problem."""
     assert faults(check_secrets(good)) == []
     assert faults(check_certificates(good, now=NOW)) == []
-    assert faults(check_state(good, mounts="/dev/sda1 / ext4 rw", free_bytes=10**12)) == []
+    assert faults(check_state(good, mounts=MOUNTS, free_bytes=10**12)) == []
     assert faults(check_processes([SUPERLINK], good)) == []
-    ports = listening("0100007F:1F40", "00000000:2384", "00000000:238C")
-    assert faults(check_ports(ports, good)) == []
+    assert faults(check_ports([("127.0.0.1", 8000), *FLEET_AND_SERVICE], good)) == []
     assert faults(check_ledger(good, now=NOW)) == []
     assert faults(check_versions()) == []
 
@@ -157,12 +153,12 @@ def test_a_damaged_certificate_is_a_problem(good):
 def test_a_state_directory_is_private_local_and_has_room(good):
     """Three faults at once."""
     good.state_dir.chmod(0o755)
-    mounts = f"/dev/sda1 / ext4 rw\nnas:/x {good.state_dir.parent.resolve()} nfs4 rw\n"
+    mounts = [*MOUNTS, (str(good.state_dir.parent.resolve()), "nfs4")]
     found = faults(check_state(good, mounts=mounts, free_bytes=10**9))
     assert ["open to others" in found[0], "nfs4" in found[1], "0.9 GiB left" in found[2]] == [True] * 3
     assert (
         "no state directory"
-        in faults(check_state(Installation(state_dir=good.state_dir / "x"), mounts=""))[0]
+        in faults(check_state(Installation(state_dir=good.state_dir / "x"), mounts=[]))[0]
     )
 
 
@@ -185,32 +181,38 @@ def test_a_client_host_needs_a_supernode_and_no_superlink():
     """What is asked of a server is not asked of it."""
     client = Installation(is_server=False)
     assert faults(check_processes(["python /x/flower-supernode --superlink fed:9092"], client)) == []
-    assert faults(check_ports(listening("0100007F:2386"), client)) == []
+    assert faults(check_ports([("127.0.0.1", 9094)], client)) == []
     assert "--insecure" in faults(check_processes(["flower-supernode --insecure"], client))[0]
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["00000000:1F40", "0A00000A:1F40", "00000000000000000000000000000000:1F40"],
-    ids=["every address", "10.0.0.10", "IPv6"],
-)
+@pytest.mark.parametrize("address", ["0.0.0.0", "10.0.0.10", "::"])
 def test_a_control_port_that_is_open_to_others_is_a_problem(good, address):
     """Port 8000, whose callers nobody checks."""
-    tables = listening(address, "00000000:2384", "00000000:238C")
-    [fault] = faults(check_ports(tables, good))
+    [fault] = faults(check_ports([(address, 8000), *FLEET_AND_SERVICE], good))
     assert "Port 8000" in fault
 
 
 def test_loopback_of_ipv6_is_loopback(good):
     """::1 and 127.0.0.1 as IPv6 writes it."""
-    one, mapped = "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"
-    tables = listening(f"{one}:1F40", f"{mapped}:1F40", "00000000:2384", "00000000:238C")
-    assert faults(check_ports(tables, good)) == []
+    listening = [("::1", 8000), ("::ffff:127.0.0.1", 8000), *FLEET_AND_SERVICE]
+    assert faults(check_ports(listening, good)) == []
+
+
+def test_what_listens_and_what_is_mounted_is_seen():
+    """As the kernel tells it: a socket of IPv4, one of both, and the root directory."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True) as both,
+    ):
+        listening = inspection.listening_sockets()
+        assert ("127.0.0.1", one.getsockname()[1]) in listening
+        assert ("::", both.getsockname()[1]) in listening
+    assert "/" in dict(inspection.mounted_file_systems())
 
 
 def test_a_service_that_nobody_can_reach_is_named(good):
     """Fleet on loopback, no deletion service."""
-    found = faults(check_ports(listening("0100007F:2384"), good))
+    found = faults(check_ports([("127.0.0.1", 9092)], good))
     assert found[0] == "warning: Port 9092 (fleet) listens on this host only."
     assert found[1] == "problem: Nothing listens at port 9100 (deletion service)."
 

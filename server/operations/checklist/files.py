@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -60,9 +60,12 @@ def check_certificates(installation: Installation, *, now: datetime) -> Iterator
 
 
 def check_state(
-    installation: Installation, *, mounts: str, free_bytes: int | None = None
+    installation: Installation, *, mounts: Iterable[tuple[str, str]], free_bytes: int | None = None
 ) -> Iterator[Finding]:
-    """The state directory is there, private, on a local disk that has room. `mounts`: as /proc/mounts."""
+    """Check that the state directory is there, private, on a local disk that has room.
+
+    mounts: of each mounted file system its mount point and its type.
+    """
     directory = installation.state_dir
     if not directory.is_dir():
         yield problem(
@@ -172,11 +175,7 @@ def _check_key(path: Path, certificate: x509.Certificate) -> Iterator[Finding]:
         )
 
 
-def _file_system(directory: Path, mounts: str) -> str:
-    """The type of the file system that `directory` is on: of the longest mount point above it."""
-    found = ("", "")
-    for line in mounts.splitlines():
-        fields = line.split()
-        if len(fields) >= 3 and directory.resolve().is_relative_to(fields[1].replace("\\040", " ")):
-            found = max(found, (fields[1], fields[2]), key=lambda item: len(item[0]))
-    return found[1]
+def _file_system(directory: Path, mounts: Iterable[tuple[str, str]]) -> str:
+    """Return the type of the file system of `directory`: of the longest mount point above it."""
+    above = [mount for mount in mounts if directory.resolve().is_relative_to(mount[0])]
+    return max(above, key=lambda mount: len(mount[0]), default=("", ""))[1]

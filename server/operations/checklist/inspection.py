@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
+
+import psutil
 
 from server.operations.checklist.files import check_certificates, check_secrets, check_state
 from server.operations.checklist.finding import Finding, Installation
@@ -22,9 +23,9 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
     """Everything that can be seen on the host itself."""
     yield from check_secrets(installation)
     yield from check_certificates(installation, now=now)
-    yield from check_state(installation, mounts=_text("/proc/mounts"))
+    yield from check_state(installation, mounts=mounted_file_systems())
     yield from check_processes((process.command for process in living_processes()), installation)
-    yield from check_ports((_text("/proc/net/tcp"), _text("/proc/net/tcp6")), installation)
+    yield from check_ports(listening_sockets(), installation)
     yield from check_versions()
     if installation.is_server:
         yield from check_superlink_database(installation)
@@ -36,6 +37,12 @@ def inspect_from_outside(host: str) -> Iterator[Finding]:
     yield from check_from_outside(host, connects=connects)
 
 
-def _text(path: str) -> str:
-    """A file of the kernel's; empty where there is none (not Linux)."""
-    return Path(path).read_text() if Path(path).exists() else ""
+def mounted_file_systems() -> list[tuple[str, str]]:
+    """List this machine's mount points, each with the type of its file system."""
+    return [(found.mountpoint, found.fstype) for found in psutil.disk_partitions(all=True)]
+
+
+def listening_sockets() -> list[tuple[str, int]]:
+    """List address and port of each socket of this machine that listens for TCP connections."""
+    listening = (one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN)
+    return [(one.laddr[0], one.laddr[1]) for one in listening if one.laddr]

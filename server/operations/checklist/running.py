@@ -1,11 +1,10 @@
 """Processes, ports, clock, versions and the ledger of an installation that runs."""
 
-import ipaddress
 import socket
-import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from importlib.metadata import PackageNotFoundError, requires, version
+from ipaddress import ip_address
 
 from packaging.requirements import Requirement
 
@@ -17,7 +16,6 @@ from server.state_directory.ledger_address import ledger_url
 
 PRIVATE_PORTS = {8000: "control and runtime of the SuperLink", 9094: "runtime of a SuperNode"}
 PUBLIC_PORTS = {9092: "fleet", 9100: "deletion service"}
-_LISTEN = "0A"
 _SKEW = timedelta(minutes=5)
 
 
@@ -48,13 +46,13 @@ def check_processes(commands: Iterable[str], installation: Installation) -> Iter
             yield ok("ServerApps run in processes of their own.")
 
 
-def check_ports(tables: Iterable[str], installation: Installation) -> Iterator[Finding]:
-    """Private ports listen on loopback only, public ones beyond. `tables`: /proc/net/tcp and tcp6."""
-    listening = list(_listening(tables))
+def check_ports(listening: Sequence[tuple[str, int]], installation: Installation) -> Iterator[Finding]:
+    """Check that private ports listen on loopback only, public ones beyond.
+
+    listening: the address and port of each socket that listens for TCP connections.
+    """
     for port, name in PRIVATE_PORTS.items():
-        open_to = [
-            str(address) for address, number in listening if number == port and not address.is_loopback
-        ]
+        open_to = [address for address, number in listening if number == port and not _is_loopback(address)]
         if open_to:
             yield problem(
                 f"Port {port} ({name}) listens at {', '.join(open_to)}; whoever reaches it controls the federation.",
@@ -66,7 +64,7 @@ def check_ports(tables: Iterable[str], installation: Installation) -> Iterator[F
         addresses = [address for address, number in listening if number == port]
         if not addresses:
             yield problem(f"Nothing listens at port {port} ({name}).", "Start it; see deploy/README.md.")
-        elif all(address.is_loopback for address in addresses):
+        elif all(map(_is_loopback, addresses)):
             yield warning(
                 f"Port {port} ({name}) listens on this host only.", "Others need it: bind it to 0.0.0.0."
             )
@@ -163,20 +161,5 @@ def _runs(command: str, program: str) -> bool:
     return any(word.rpartition("/")[2] == program for word in command.split()[:3])
 
 
-def _listening(tables: Iterable[str]) -> Iterator[tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]]:
-    for table in tables:
-        for line in table.splitlines()[1:]:
-            fields = line.split()
-            if len(fields) > 3 and fields[3] == _LISTEN:
-                address, _, port = fields[1].partition(":")
-                yield _address(address), int(port, 16)
-
-
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address of /proc/net: 32-bit words in the machine's byte order."""
-    words = [int(text[start : start + 8], 16) for start in range(0, len(text), 8)]
-    packed = struct.pack(f"={len(words)}I", *words)
-    if len(words) == 1:
-        return ipaddress.IPv4Address(packed)
-    address = ipaddress.IPv6Address(packed)
-    return address.ipv4_mapped or address
+def _is_loopback(address: str) -> bool:
+    return ip_address(address.removeprefix("::ffff:")).is_loopback  # IPv4 as IPv6 writes it

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from server.operations.supervisor import Backoff, Leave, Resubmit, Supervisor, decide
+from server.operations.supervisor import Leave, Resubmit, Supervisor, decide
 from server.processes.flower_control import FlowerControl, Run
+from unlearning.growing_pause import GrowingPause
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
-BACKOFF = Backoff(first_s=10, longest_s=60, healthy_s=600)
+PAUSE = GrowingPause(first_s=10, longest_s=60)
 
 
 def a_run(status: str, *, number: int = 1, lived_s: float = 30.0, ended_s_ago: float = 1000.0) -> Run:
@@ -31,68 +32,68 @@ def a_run(status: str, *, number: int = 1, lived_s: float = 30.0, ended_s_ago: f
 
 def test_a_failed_run_is_submitted_again():
     """What ended in failure, long enough ago, is submitted now."""
-    assert decide([a_run("finished:failed")], now=NOW, backoff=BACKOFF).after_s == 0
+    assert decide([a_run("finished:failed")], now=NOW, pause=PAUSE).after_s == 0
 
 
 @pytest.mark.parametrize("status", ["pending", "starting", "running"])
 def test_never_two_runs_at_once(status):
     """A live run keeps the supervisor still, wherever it stands in the list."""
     live, failed = a_run(status, number=2), a_run("finished:failed")
-    assert isinstance(decide([live, failed], now=NOW, backoff=BACKOFF), Leave)
-    assert isinstance(decide([failed, live], now=NOW, backoff=BACKOFF), Leave)
+    assert isinstance(decide([live, failed], now=NOW, pause=PAUSE), Leave)
+    assert isinstance(decide([failed, live], now=NOW, pause=PAUSE), Leave)
 
 
 @pytest.mark.parametrize("status", ["finished:completed", "finished:stopped"])
 def test_a_run_that_is_over_stays_over(status):
     """Completed, or stopped by an operator: nothing is submitted, whatever failed before."""
-    assert isinstance(decide([a_run(status), a_run("finished:failed")], now=NOW, backoff=BACKOFF), Leave)
+    assert isinstance(decide([a_run(status), a_run("finished:failed")], now=NOW, pause=PAUSE), Leave)
 
 
 def test_a_failure_after_a_completed_run_is_a_failure():
     """Only the newest run counts."""
     runs = [a_run("finished:failed"), a_run("finished:completed")]
-    assert isinstance(decide(runs, now=NOW, backoff=BACKOFF), Resubmit)
+    assert isinstance(decide(runs, now=NOW, pause=PAUSE), Resubmit)
 
 
 def test_no_run_is_started_unasked():
     """The first run is an operator's."""
-    assert isinstance(decide([], now=NOW, backoff=BACKOFF), Leave)
+    assert isinstance(decide([], now=NOW, pause=PAUSE), Leave)
 
 
 def test_the_wait_counts_from_the_failure():
     """Of ten seconds' wait, four have passed."""
     runs = [a_run("finished:failed", ended_s_ago=4)]
-    assert decide(runs, now=NOW, backoff=BACKOFF).after_s == 6
+    assert decide(runs, now=NOW, pause=PAUSE).after_s == 6
 
 
 def test_failures_in_a_row_double_the_wait():
     """The third failure in a row waits four times as long as the first."""
     runs = [a_run("finished:failed", ended_s_ago=0)] * 3
-    assert decide(runs, now=NOW, backoff=BACKOFF).after_s == 40
+    assert decide(runs, now=NOW, pause=PAUSE).after_s == 40
 
 
 def test_the_wait_is_bounded():
     """However many failures: the longest wait."""
     runs = [a_run("finished:failed", ended_s_ago=0)] * 2000
-    assert decide(runs, now=NOW, backoff=BACKOFF).after_s == 60
+    assert decide(runs, now=NOW, pause=PAUSE).after_s == 60
 
 
 def test_a_long_life_forgives_earlier_failures():
     """A run that lived long before it failed is a first failure again."""
     runs = [a_run("finished:failed", ended_s_ago=0, lived_s=700)] + [a_run("finished:failed")] * 5
-    assert decide(runs, now=NOW, backoff=BACKOFF).after_s == 10
+    assert decide(runs, now=NOW, pause=PAUSE).after_s == 10
 
 
 def test_failures_before_a_long_life_do_not_count():
     """One short life after a long one: the second in a row is the first that counts."""
     runs = [a_run("finished:failed", ended_s_ago=0), a_run("finished:failed", lived_s=700)]
-    assert decide(runs, now=NOW, backoff=BACKOFF).after_s == 10
+    assert decide(runs, now=NOW, pause=PAUSE).after_s == 10
 
 
 def test_a_clock_ahead_does_not_lengthen_the_wait():
     """A failure in the future, by a clock that is ahead, waits no longer than one right now."""
     runs = [a_run("finished:failed", ended_s_ago=-50)]
-    assert decide(runs, now=NOW, backoff=BACKOFF).after_s == 10
+    assert decide(runs, now=NOW, pause=PAUSE).after_s == 10
 
 
 @dataclass
@@ -143,7 +144,7 @@ def supervisor(flower, tmp_path: Path):
         '[project]\nname = "app"\n[tool.flwr.app]\npublisher = "tests"\n'
     )
     control = FlowerControl(tmp_path, "here", run_command=flower)
-    return Supervisor(control, run_config={"rounds": 0, "model": "cnn"}, backoff=BACKOFF, now=lambda: NOW)
+    return Supervisor(control, run_config={"rounds": 0, "model": "cnn"}, pause=PAUSE, now=lambda: NOW)
 
 
 def test_the_run_is_submitted_with_its_configuration(flower, supervisor, tmp_path):
@@ -227,10 +228,10 @@ def test_a_surprise_does_not_end_it(flower, supervisor):
 def test_a_clock_that_was_put_back_does_not_hold_up_the_federation():
     """The run ended a year from now, says the SuperLink: waiting until then helps nobody."""
     runs = [a_run("finished:failed", ended_s_ago=-365 * 86400)]
-    assert decide(runs, now=NOW, backoff=BACKOFF).after_s == 0  # type: ignore[union-attr]
+    assert decide(runs, now=NOW, pause=PAUSE).after_s == 0  # type: ignore[union-attr]
 
 
 def test_clocks_that_differ_by_seconds_change_no_wait():
     """Else a SuperLink whose clock is ahead would be asked again and again without a pause."""
     runs = [a_run("finished:failed", ended_s_ago=-3)]
-    assert decide(runs, now=NOW, backoff=BACKOFF).after_s == BACKOFF.first_s  # type: ignore[union-attr]
+    assert decide(runs, now=NOW, pause=PAUSE).after_s == PAUSE.first_s  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ SLOWEST_FIRST := --no-loadscope-reorder tests/integration/ \
 	$(filter-out tests/integration/ tests/__pycache__/,$(wildcard tests/*/))
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo demo-simulation test test-slow test-hosts newest-flower format lint types imports check proto bench clean
+.PHONY: setup demo demo-simulation test test-slow test-hosts newest-flower format lint types imports check proto docs bench clean
 
 setup: $(VENV)/.installed
 
@@ -66,6 +66,9 @@ check: lint types imports test
 proto: setup                ## generate the *_pb2*.py beside each .proto
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
 		server/api/deletion.proto strategies/sessions/session.proto client/peer/peer.proto
+
+docs: setup                 ## the tables of settings in docs/configuration.md, and their defaults in pyproject.toml
+	$(BIN)/python -m strategies.settings_page
 
 bench: setup                ## speed and memory, as ratios measured in one run
 	$(BIN)/python -m benchmarks

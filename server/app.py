@@ -127,7 +127,7 @@ def open_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterat
     state_dir = state_directory(settings, run_id)
     refuse_half_restored(state_dir)
     private_state(state_dir)
-    values = settings.model_dump(mode="json", by_alias=True)
+    values = settings.to_run_config()
     write_atomically(state_dir / SETTINGS_FILE, json.dumps(values, indent=1).encode())
     make_noise_secret(state_dir)
     keys = subject_keys(state_dir)
@@ -151,7 +151,7 @@ def open_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterat
             test_set=test_set,
             federation=FederationProfile.of(
                 task,
-                local_epochs=settings.local_epochs,
+                local_epochs=settings.epochs,
                 recovery_max_rounds=settings.recovery_max_rounds,
                 flops_per_example=_flops(task, test_set),
             ),

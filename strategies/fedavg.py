@@ -111,7 +111,7 @@ class FedAvg(Strategy):
             "FedAvg: fraction %g, at least %d client(s), %d local epoch(s), learning rate %g",
             self.settings.fraction,
             self.settings.min_clients,
-            self.settings.local_epochs,
+            self.settings.epochs,
             self.settings.learning_rate,
         )
 

@@ -6,6 +6,7 @@ or in a file that its owner alone can read, and the configuration names the file
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 _SECRETS = (
@@ -13,18 +14,20 @@ _SECRETS = (
     ("a password", re.compile(r"(?i)(pass(word|wd|phrase)?|pwd|secret|token|api[-_]?key)\s*[=:]\s*\S")),
     ("a private key", re.compile(r"PRIVATE KEY")),
 )
-_PLACES = {
-    "ledger": "Put the URL into FLOWER_UNLEARNING_LEDGER, or into a file of mode 600 that "
-    "FLOWER_UNLEARNING_LEDGER_FILE names, in the environment of flower-superexec (docs/access.md)"
-}
-_ELSEWHERE = "Put it into a file of mode 600 on the machine that needs it, and name the file"
 
 
-def secrets_in(values: Mapping[str, Any]) -> list[str]:
-    """One sentence for each setting that holds a secret: what to do. The secret is not repeated."""
+@dataclass(frozen=True, slots=True)
+class SecretPlace:
+    """Marks a setting whose secret belongs in a place of its own; `advice` says where."""
+
+    advice: str = "Put it into a file of mode 600 on the machine that needs it, and name the file"
+
+
+def describe_secrets(values: Mapping[str, Any], places: Mapping[str, SecretPlace]) -> list[str]:
+    """Say of each setting that holds a secret what to do, by its own of the `places`; the secret is not repeated."""
     return [
         f"{name}: it holds {what}, which the SuperLink would store and send to every client. "
-        f"{_PLACES.get(name, _ELSEWHERE)}; if it was submitted before, change it."
+        f"{places.get(name, SecretPlace()).advice}; if it was submitted before, change it."
         for name, value in values.items()
         if (what := _secret_in(value))
     ]

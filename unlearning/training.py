@@ -3,10 +3,11 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Annotated, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import nn
 from torch.optim.sgd import sgd
 
@@ -20,8 +21,29 @@ EVALUATION_BATCH = 128
 """On a processor the activations of larger batches leave the cache: 512 take 1.1 to 1.9 times as long."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSettings:
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """Local training; the sentence below a field is its row in docs/configuration.md (`make docs`)."""
+
+    epochs: Annotated[int, Field(ge=1, alias="local-epochs")] = 1
+    """passes over the client's examples"""
+    batch_size: PositiveInt = 32
+    """examples a step"""
+    optimizer: OptimizerName = "sgd"
+    """`sgd`, `adam`, `adamw`; its state begins anew with every local training. PGA, MoDe and gradient ascent unlearn by
+    SGD in any case; `prepare="hf-online"` needs `sgd`"""
+    learning_rate: PositiveFloat = 0.1
+    """in round 1"""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """SGD momentum"""
+    weight_decay: NonNegativeFloat = 0.0
+    """L2 penalty"""
+    augment: bool = False
+    """crop and flip in ordinary rounds (never in an unlearning round)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings(LocalTraining):
     """How a client trains.
 
     maximize: climb the loss instead of descending it.
@@ -29,13 +51,6 @@ class TrainingSettings:
     seed: decides the order of examples, the augmentation and dropout.
     """
 
-    epochs: int = 1
-    batch_size: int = 32
-    optimizer: OptimizerName = "sgd"
-    learning_rate: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    augment: bool = False
     maximize: bool = False
     clip_norm: float = 0.0
     seed: int = 0

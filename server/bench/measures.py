@@ -54,7 +54,7 @@ def costs_of_rounds(context: FederationContext, *, after: int = 0) -> Row:
     return {
         "bytes": sum(r.metrics["bytes_sent"] + r.metrics["bytes_received"] for r in rounds),
         "seconds": sum(r.metrics["seconds"] for r in rounds),
-        "flops": examples * context.settings.local_epochs * context.federation.flops_per_example,
+        "flops": examples * context.settings.epochs * context.federation.flops_per_example,
         "peak_memory": peak_memory(r.metrics.get("peak_memory") for r in rounds),
     }
 

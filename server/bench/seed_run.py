@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,7 @@ class SeedRun:
         # Recovery may stop before its first round; PUF's Natural is training on, so it takes one at least.
         is_natural = contender.method == "natural"
         if is_natural and not _report(directory, filed[0].id)["recovery"]["rounds"]:
-            settings = settings.model_copy(update={"rounds": settings.rounds + 1})
+            settings = replace(settings, rounds=settings.rounds + 1)
             run_federation(grid, settings, run_id=2)
         state = _newest(directory)
         with open_federation(grid, settings, run_id=2) as context:
@@ -275,7 +276,7 @@ class SeedRun:
         ]
         app = load_app(CLIENT_APP, ConfigurationError, None)
         assert isinstance(app, ClientApp)
-        return InProcessGrid(app, nodes, settings.model_dump(by_alias=True))
+        return InProcessGrid(app, nodes, settings.to_run_config())
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:

@@ -18,7 +18,7 @@ def model_command(
 
     from server.federation.checkpoints import CheckpointStore
     from server.state_directory.files import SETTINGS_FILE
-    from strategies.run_config import RunSettings
+    from strategies.run_config import RunSettings, secrets_in
     from unlearning.parameters import content_hash, load
     from unlearning.tasks import make_task
     from unlearning.training import build
@@ -32,11 +32,11 @@ def model_command(
             ]
         )
     values = json.loads(path.read_text(encoding="utf-8"))
-    for gone in (
-        "ledger",
-        "keep-replay-inputs",
-    ):  # earlier versions wrote a password down, and a setting that is gone
-        values.pop(gone, None)
+    known = RunSettings().to_run_config()
+    # Earlier versions wrote a password down, and settings that are gone.
+    values = {
+        name: value for name, value in values.items() if name in known and not secrets_in({name: value})
+    }
     settings = RunSettings.from_run_config(values)
     model = build(make_task(settings.task()), settings.seed)
     before = state.deletion.before if state.deletion is not None else None

@@ -120,7 +120,7 @@ def app_directory(directory: Path) -> Path:
         'serverapp = "server.app:app"',
         'clientapp = "client.app:app"',
         "[tool.flwr.app.config]",
-        *(config_argument({name: value}) for name, value in RunSettings().model_dump(by_alias=True).items()),
+        *(config_argument({name: value}) for name, value in RunSettings().to_run_config().items()),
     ]
     (directory / "pyproject.toml").write_text("\n".join(lines) + "\n")
     return directory

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE
-from strategies.secret_settings import secrets_in
+from strategies.run_config import secrets_in
 from unlearning.errors import ConfigurationError, DeploymentError
 
 ConfigValue = bool | int | float | str

@@ -86,7 +86,7 @@ class Endpoint:
         """
         if not settings.session_address:
             return None
-        tls = Tls.from_settings(settings.model_dump(by_alias=True))
+        tls = Tls.from_settings(settings.to_run_config())
         if tls is not None:
             tls.read()
         return cls(

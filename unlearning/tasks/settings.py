@@ -1,4 +1,7 @@
-"""The settings that say what is learnt, and what can be wrong with them."""
+"""The settings that say what is learnt, and what can be wrong with them.
+
+The sentence below a field is its row in docs/configuration.md (`make docs`).
+"""
 
 import math
 import re
@@ -21,40 +24,49 @@ from unlearning.tasks.partitions import PARTITIONS
 DTYPES = ("float32", "float64")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSettings:
+@dataclass(frozen=True, kw_only=True)
+class TaskChoice:
+    """What is learnt."""
+
+    dataset: str = "digits"
+    """`digits` (embedded), `fashion-mnist`, `mnist`, `cifar10`, `cifar100`, `nuclei`, `heart-disease`, `npz`"""
+    model: str = "logistic"
+    """`logistic`, `mlp`, `cnn`, `small-cnn`, `lenet`, `resnet18`, `vit-lite`, `mit-b0`, `res-unet`, or your own
+    `package.module:factory`"""
+    partition: str = "iid"
+    """how a shared data set is dealt to clients: `iid`, `dirichlet` (label skew), `natural` (the data's own sites)"""
+    alpha: float = 0.5
+    """Dirichlet concentration; smaller is more skewed"""
+    num_clients: int = 10
+    """how many clients the data is dealt to, and how many are waited for at the start"""
+    data_dir: str = ""
+    """where data sets lie (else `FLOWER_UNLEARNING_DATA`); a client's own data is its node config `data-dir`"""
+    dtype: str = "float32"
+    """`float32` or `float64`"""
+    num_classes: int = 0
+    """for `npz` only: the number of classes"""
+    input_shape: str = ""
+    """for `npz` only: one input's shape, such as `1x28x28`"""
+    max_examples: int = 0
+    """deal out a random subset of so many training examples; `0` for all"""
+    max_test_examples: int = 0
+    """the server measures on a random subset of so many test examples; `0` for all"""
+    image_side: int = 0
+    """for `mit-b0` only: pixels a side that it resizes pictures to; `0` means 224"""
+    pretrained: str = ""
+    """for `mit-b0` only: the checkpoint that the server starts from, a directory or a model id; empty: random weights
+    ([tasks](tasks.md))"""
+    seed: int = 0
+    """decides initial weights, the partition, sampling, the order of examples"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings(TaskChoice):
     """Which task, and how its data is shared out; the same on every machine.
 
-    dataset, model, partition: names in `DATASETS`, `MODELS` and `PARTITIONS`; the model may also be
-        an import string `package.module:factory`.
-    alpha: concentration of the Dirichlet partition.
-    num_clients: into how many parts the data is shared.
-    seed: decides the partition and what sites hold out.
-    data_dir: where the data set's files are; empty: the environment variable FLOWER_UNLEARNING_DATA.
-    dtype: of the model, float32 or float64.
-    max_examples: deal out a random subset of so many training examples; 0 for all.
-    max_test_examples: the server measures on a random subset of so many test examples; 0 for all.
-    num_classes, input_shape: such as 10 and "1x28x28"; for the data set npz only, whose files the
-        server may not have. The others' are known.
-    image_side: pixels a side that the model resizes pictures to, where it does (`mit-b0`); 0 for its own.
-    pretrained: the checkpoint that initial weights come from, where the model has such; read by the server only.
     shards, vote: an ensemble of so many models, and how it predicts (`ensemble`); 0 for a single model.
     """
 
-    dataset: str = "digits"
-    model: str = "logistic"
-    partition: str = "iid"
-    alpha: float = 0.5
-    num_clients: int = 10
-    seed: int = 0
-    data_dir: str = ""
-    dtype: str = "float32"
-    num_classes: int = 0
-    input_shape: str = ""
-    max_examples: int = 0
-    max_test_examples: int = 0
-    image_side: int = 0
-    pretrained: str = ""
     shards: int = 0
     vote: Literal["majority", "mean"] = "majority"
 

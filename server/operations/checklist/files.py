@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
 from server.state_directory.files import SETTINGS_FILE
-from strategies.secret_settings import secrets_in
+from strategies.run_config import secrets_in
 from unlearning.durable_files import open_to_others
 
 RENEW_BEFORE = timedelta(days=30)

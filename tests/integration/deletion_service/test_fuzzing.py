@@ -226,7 +226,7 @@ def test_a_tls_file_may_hold_anything(tmp_path_factory: pytest.TempPathFactory, 
 
 # Configuration
 
-SETTING_NAMES = sorted(name.replace("_", "-") for name in RunSettings.model_fields)
+SETTING_NAMES = sorted(RunSettings().to_run_config())
 setting_values = st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=20), json_values)
 
 

@@ -1,11 +1,14 @@
 """The run configuration is validated once, with all errors at once."""
 
+import re
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from strategies.run_config import RunSettings, local_seed
+from strategies.settings_page import FILES
 from unlearning.errors import ConfigurationError
 
 
@@ -31,18 +34,38 @@ def test_a_wrong_data_set_names_the_allowed_ones():
 def test_pyproject_lists_every_setting_with_its_default():
     """`flwr run` only accepts overrides of settings that pyproject.toml names."""
     text = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
-    written = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
-    defaults = {name.replace("_", "-"): value for name, value in RunSettings().model_dump().items()}
-    assert written == defaults
+    assert tomllib.loads(text)["tool"]["flwr"]["app"]["config"] == RunSettings().to_run_config()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_docs_and_defaults_are_those_of_the_definitions(path):
+    """`make docs` would change nothing."""
+    text = path.read_text(encoding="utf-8")
+    assert FILES[path](text) == text
 
 
 def test_docs_explain_every_setting():
-    """docs/configuration.md has a row for each."""
+    """docs/configuration.md has a row for each, with its default and a sentence."""
     text = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text(encoding="utf-8")
-    missing = [
-        name for field in RunSettings.model_fields if f"`{(name := field.replace('_', '-'))}`" not in text
-    ]
-    assert missing == []
+    rows = re.findall(r"(?m)^\| `([a-z0-9-]+)` \| \S+ \| .+ \|$", text)
+    assert sorted(rows) == sorted(RunSettings().to_run_config())
+
+
+def test_a_run_has_no_copy_of_a_field():
+    """Each is defined in one of the groups that a run's settings are made of."""
+    assert "__annotations__" not in vars(RunSettings)
+    groups = [item.name for group in RunSettings.__bases__ for item in fields(group)]
+    assert sorted(groups) == sorted(item.name for item in fields(RunSettings))
+
+
+def test_what_is_wrong_in_itself_and_what_does_not_go_together_are_told_at_once():
+    """A value of the wrong type hides no other mistake."""
+    with pytest.raises(ConfigurationError) as caught:
+        RunSettings.from_run_config(
+            {"rounds": "many", "dataset": "no-such-data", "session-bind": "localhost:1"}
+        )
+    assert len(caught.value.problems) == 3
+    assert "rounds: " in caught.value.problems[0]
 
 
 def test_the_learning_rate_decays_from_the_second_round():

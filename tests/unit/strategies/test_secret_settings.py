@@ -7,8 +7,7 @@ import pytest
 from server.operations.supervisor import Supervisor
 from server.processes.flower_control import FlowerControl, flower_environment
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE, ledger_of_run, ledger_url
-from strategies.run_config import RunSettings
-from strategies.secret_settings import secrets_in
+from strategies.run_config import RunSettings, secrets_in
 from unlearning.errors import ConfigurationError
 
 CANARY = "canary-4711"
@@ -62,7 +61,7 @@ def test_what_is_no_secret_passes(values):
 
 def test_no_default_is_taken_for_a_secret():
     """All settings as they come."""
-    assert secrets_in(RunSettings().model_dump(mode="json", by_alias=True)) == []
+    assert secrets_in(RunSettings().to_run_config()) == []
 
 
 def app_with(directory: Path, config: str) -> Path:

@@ -1,0 +1,138 @@
+"""The settings of a run that are the server's: rounds, memory, sessions, deletion.
+
+The sentence below a field is its row in docs/configuration.md, under the first line of its class (`make docs`).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from strategies.secret_settings import SecretPlace
+from unlearning.training import LocalTraining
+from unlearning.verification.shadow_membership import MOST
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Points = Annotated[float, Field(ge=0, le=100)]
+DecayFactor = Annotated[float, Field(gt=0, le=1)]
+ShadowCount = Annotated[int, Field(ge=0, le=MOST)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundSettings:
+    """Rounds."""
+
+    rounds: NonNegativeInt = 10
+    """training rounds; `0` goes on until the run is stopped"""
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """share of the eligible clients that train in a round"""
+    min_clients: PositiveInt = 1
+    """a round needs at least so many eligible clients online"""
+    start_clients: NonNegativeInt = 0
+    """wait for so many before the first round; `0` means `num-clients`"""
+    round_timeout_s: PositiveFloat = 600.0
+    """a client that has not answered by then is left out of the round"""
+    wait_timeout_s: PositiveFloat = 300.0
+    """how long to wait for clients before going on with fewer"""
+    max_update_norm: NonNegativeFloat = 0.0
+    """refuse an update whose Euclidean norm is larger; `0` for no bound"""
+    max_norm_factor: NonNegativeFloat = 10.0
+    """refuse an update whose norm is over this multiple of the median norm of the round's updates (at least `1`); `0`
+    for no bound"""
+    max_client_examples: NonNegativeInt = 0
+    """refuse an answer that counts more examples: the count is a client's weight in the average; `0` for no such
+    bound"""
+    max_count_factor: NonNegativeFloat = 10.0
+    """refuse an answer that counts more than this multiple of the median of all clients' counts (at least `1`); `0` for
+    no such bound"""
+    client_example_limits: str = ""
+    """what single clients may count in place of both: `hospital-3=200000; hospital-7=50000`
+    ([how a large site is let in](operations.md#a-large-site))"""
+    max_round_score_loss: Points = 30.0
+    """a training or recovery round that takes the score on the server's test set down by more points is not committed;
+    `0` for no bound. It costs a test a round, whatever `evaluate-every` says"""
+    evaluate_every: NonNegativeInt = 1
+    """test the model on the server's test set every so many training rounds; `0` never"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSchedule(LocalTraining):
+    """Local training."""
+
+    learning_rate_decay: DecayFactor = 1.0
+    """factor a round (training, unlearning and recovery rounds all count)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorySettings:
+    """The federation's memory."""
+
+    federation: Name = "main"
+    """its name in reports"""
+    state_dir: str = ""
+    """checkpoints, ledger and reports on the server; empty: a fresh directory for this run under `FLWR_HOME`"""
+    ledger: Annotated[
+        str,
+        SecretPlace(
+            "Put the URL into FLOWER_UNLEARNING_LEDGER, or into a file of mode 600 that "
+            "FLOWER_UNLEARNING_LEDGER_FILE names, in the environment of flower-superexec (docs/access.md)"
+        ),
+    ] = ""
+    """SQLAlchemy URL without a password (refused: [secrets](access.md#secrets)); empty: what `FLOWER_UNLEARNING_LEDGER`
+    or `FLOWER_UNLEARNING_LEDGER_FILE` in the ServerApp's environment says, else SQLite in the state directory;
+    PostgreSQL: `postgresql+psycopg://…`"""
+    checkpoints_kept: PositiveInt = 3
+    """how many are kept; a completed deletion erases all older ones"""
+    certificate_key: str = ""
+    """the private key (PEM, mode 600) that signs [certificates](certificate.md); empty: they are unsigned and say so"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionSettings:
+    """Sessions."""
+
+    session_address: str = ""
+    """`HOST:PORT` where clients reach the ServerApp's sessions; empty: every exchange is a Flower message"""
+    session_bind: str = ""
+    """where the ServerApp listens, if not at that address: `0.0.0.0:9101`"""
+    session_timeout_s: PositiveFloat = 600.0
+    """a client that has not answered an exchange by then is left out of it"""
+    session_tls_ca: str = ""
+    """on the server: the authority that certifies clients (PEM); needed beyond loopback"""
+    session_tls_cert: str = ""
+    """on the server: its certificate (PEM)"""
+    session_tls_key: str = ""
+    """on the server: its private key (PEM)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeletionSettings:
+    """Deletion."""
+
+    prepare: str = ""
+    """work in every training round for methods that need it, before any request: `federaser every=2; pga`
+    ([preparing](preparing.md))"""
+    requests: str = ""
+    """requests filed by the run itself: `at=3 client=2; at=5 client=1 samples=17,21 method=puf-regular`"""
+    recovery_max_rounds: NonNegativeInt = 30
+    """recovery ends after so many rounds at the latest"""
+    recovery_tolerance: Share = 0.01
+    """recovery ends when the test score is at most this below the score before the deletion"""
+    recovery_target: Share = 0.0
+    """recovery ends at this test score instead (for example a retrained model's); `0` means: use the tolerance"""
+    max_score_loss: Points = 15.0
+    """a deletion whose model is more points below the score before is held by
+    [the gate](operations.md#the-gate-before-a-commit); `0`: only a model that is not finite, or whose norm has
+    exploded, is"""
+    max_attempts: PositiveInt = 5
+    """so many failed attempts make a request fail (it can be retried)"""
+    attack_samples: PositiveInt = 1000
+    """at most so many per-example values a client and set travel for the attacks"""
+    shadow_federations: ShadowCount = 0
+    """an even number from 4 of shadow models beside the federation, for the attack LiRA
+    ([what it costs](verification.md#shadow-federations-lira))"""
+    mia_u_classifiers: bool = False
+    """attack the change that a deletion makes with classifiers too; seconds a measurement"""
+    measure_every_recovery_round: bool = True
+    """`false`: measure before, after unlearning and at the end only"""

@@ -1,5 +1,7 @@
 """Every error that this project raises on purpose.
 
+Those with a file beside them are defined there, the others here.
+
 FlowerUnlearningError
 ├── ConfigurationError         a setting is wrong; lists every wrong setting at once
 ├── DataError                  a data set, a model or an example id is not what was promised
@@ -8,11 +10,18 @@ FlowerUnlearningError
 ├── ModelRefused               a model may not become the federation's
 ├── NumericalError             a product, a solver or its operator cannot do what it promises
 ├── CheckpointError            a checkpoint cannot be read, or is not what its name says
-├── CertificateError           a certificate of deletion cannot be read
+├── CertificateError           a certificate of deletion, or what was kept for its replay, cannot be read
 ├── BackupError                a backup cannot be made, is damaged, or restoring it would undo deletions
+├── DeploymentError            a process of the federation, or a command to it, did not do what was asked
 ├── StoreFull                  what a method keeps from round to round has reached its bound
-├── SessionError               a session between the server and a client cannot be opened, or broke off
 ├── Fenced                     a newer server process has taken over; this one must stop
+├── LedgerUnavailable          the ledger cannot be reached, or refuses a statement (server/ledger/database.py)
+├── ServiceUnavailable         the deletion service does not answer, or could not (server/api/errors.py)
+├── SessionError               a session between the server and a client cannot be opened, or broke off
+│   ├── NotAdmitted            the calling peer is no member; it may become one (client/peer/gate.py)
+│   ├── TooManyCalls           a peer has as many calls open as it may have (client/peer/gate.py)
+│   ├── PayloadRefused         a neighbour refuses a payload (client/peer/grpc_transport.py)
+│   └── WrongName              a payload bears another name than the certificate (client/peer/grpc_transport.py)
 └── RequestError               a deletion request is refused
     ├── InvalidRequest         malformed: no target, empty sample list, bad parameter
     ├── UnknownClient          no such client in this federation
@@ -21,7 +30,10 @@ FlowerUnlearningError
     ├── AlreadyForgotten       the target was forgotten before
     ├── ConflictingRequest     a request for the same target is open, or the key was used for another one
     ├── RequestNotFound        no such request
-    └── IllegalMove            the request's state does not allow this
+    ├── IllegalMove            the request's state does not allow this
+    ├── LimitExceeded          a caller asks for more than its share (server/ledger/records.py)
+    ├── NotAuthenticated       the caller's certificate names no person and role (server/api/errors.py)
+    └── AccessDenied           the caller's role does not allow this (server/api/errors.py)
 """
 
 from collections.abc import Sequence

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from server.federation.state import ActiveDeletion, FederationState
 from strategies.messages import by_preparation, named_for_preparations
-from unlearning.errors import StoreFull
+from unlearning.errors import CheckpointError, ConfigurationError, StoreFull
 from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound, Prepared
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions
 from unlearning.stores import Arrays, DirectoryStore
+from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)
 
@@ -134,8 +135,11 @@ class Preparations:
             own = replace(done, arrays={client: found.get(name, {}) for client, found in answers.items()})
             try:
                 prepared.preparation.keep(prepared.options, own, self._current(name, state))
-            except StoreFull as exc:
-                _log.error("%s can no longer be served: %s", name, exc)
+            except (ConfigurationError, CheckpointError, OSError):
+                raise  # the operator's to mend; what was kept is whole
+            except Exception as exc:  # noqa: BLE001 - an answer that passed `check` may still be none that it can use
+                is_foreseen = isinstance(exc, StoreFull)
+                _log.error("%s can no longer be served: %s", name, reason_of(exc), exc_info=not is_foreseen)
                 since = {key: value for key, value in state.prepared_since.items() if key != name}
                 state = replace(state, prepared_since=since)
         return state

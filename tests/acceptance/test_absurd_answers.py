@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 
-from strategies.messages import vector_of
+from strategies.messages import VECTOR, vector_of
 from tests.acceptance.test_hostile_clients import HOSTILE, Forge, Hostile, absent, with_array
 from tests.federation import InProcessFederation, client
+from unlearning.errors import UnsupportedRequest
+from unlearning.methods.federaser import KeepUpdates
+from unlearning.methods.preparation import FederatedRound
 from unlearning.requests import Granularity, Status, Target
 
 FACTOR = np.float32(1e6)
@@ -98,3 +101,44 @@ def test_a_model_of_another_length_is_refused_by_name(federation):
     assert request.status is Status.COMPLETED
     [record] = [record for record in one.ledger.all_rounds() if record.kind == "unlearning"]
     assert list(record.metrics["refused"]) == [HOSTILE]
+
+
+def test_a_preparation_that_cannot_use_an_accepted_answer_ends_and_the_rounds_go_on(
+    federation, monkeypatch, caplog
+):
+    """What passes `check` may still be what `keep` cannot use; then its method is refused and training goes on."""
+    original = KeepUpdates.keep
+
+    def keep(self: KeepUpdates, options: Any, done: FederatedRound, store: Any) -> None:
+        original(self, options, done, store)
+        if done.number == 2:
+            raise IndexError("row 7 of client 2's answer")
+
+    monkeypatch.setattr(KeepUpdates, "keep", keep)
+    one = federation(rounds=3, num_clients=2, evaluate_every=0)
+    one.prepare("federaser; pga")
+    state = one.run()
+    assert state.training_rounds == 3
+    assert list(state.prepared_since) == ["pga"]
+    assert "federaser can no longer be served: " in caplog.text
+    with pytest.raises(UnsupportedRequest, match="FedEraser"):
+        one.file(client("1"), method="federaser")
+
+
+def test_a_tangent_of_any_length_leaves_the_next_round_its_clients(federation):
+    """Of a vector that has overflowed nobody could return a finite derivative, and every model would be refused."""
+    one = federation(rounds=4, num_clients=3, evaluate_every=0)
+    one.prepare("hf-online")
+
+    def forge(asked: Message, honest: RecordDict) -> Message:
+        arrays = dict(honest["arrays"])
+        for name, array in honest["arrays"].items():
+            if name != VECTOR and array.numpy().ndim == 2:
+                arrays[name] = Array(np.full_like(array.numpy(), np.finfo(array.dtype).max))
+        return Message(RecordDict({**honest, "arrays": ArrayRecord(arrays)}), reply_to=asked)
+
+    Hostile(one, iter(lambda: forge, None), ("train",))
+    one.run()
+    records = one.ledger.rounds()
+    assert [record.metrics["participants"] for record in records[1:]] == [["0", "1"]] * 3
+    assert "no derivative of local training" in records[1].metrics["refused"][HOSTILE]

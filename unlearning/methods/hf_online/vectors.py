@@ -53,6 +53,8 @@ from unlearning.tasks.settings import TaskSettings
 from unlearning.training import Trained, TrainingSettings, build
 
 VECTORS = "vectors"
+LARGEST_GROWTH = 1e6
+"""So many times longer may a client return a vector: one whose training does more has diverged."""
 _VECTOR, _SEALED, _LOST = "vector", "sealed", "lost"
 
 
@@ -100,7 +102,7 @@ class CarryVectors(Preparation):
         return trained
 
     def check(self, options: PreparationOptions, sent: Arrays, returned: Arrays) -> None:
-        """As many vectors as were sent, of the same type, all finite.
+        """As many vectors as were sent, of the same type, all finite and of a length that training can give them.
 
         Raises:
             UpdateRefused: they are not.
@@ -114,6 +116,12 @@ class CarryVectors(Preparation):
             )
         if not np.isfinite(found).all():
             raise UpdateRefused("A vector that it returned for hf-online is not finite.")
+        for before, after in zip(map(_norm, expected), map(_norm, found), strict=True):
+            if after > LARGEST_GROWTH * before:
+                raise UpdateRefused(
+                    f"A vector of length {before:.3g} that it was sent for hf-online came back {after:.3g} long; over "
+                    f"{LARGEST_GROWTH:g} times is no derivative of local training."
+                )
 
     def keep(self, options: PreparationOptions, done: FederatedRound, store: Store) -> None:
         """Each vector after the round.
@@ -148,15 +156,21 @@ class CarryVectors(Preparation):
                 client: done.arrays[client][VECTORS][rows[unit]] if unit in rows else nothing
                 for client in done.models
             }
-            vector = vector_after_round(
-                known.get(unit, nothing),
-                carried,
-                done.models,
-                unit=unit,
-                before=done.before,
-                after=done.after,
-                weighting=options.weighting,
-            )
+            with np.errstate(over="ignore", invalid="ignore"):
+                vector = vector_after_round(
+                    known.get(unit, nothing),
+                    carried,
+                    done.models,
+                    unit=unit,
+                    before=done.before,
+                    after=done.after,
+                    weighting=options.weighting,
+                )
+            if not np.isfinite(
+                vector
+            ).all():  # nobody could return it, and every client's model would be refused
+                _mark_lost(store, unit, done.number)
+                continue
             keep_newest(store, unit, done.number, _entry(vector, unit, key))
 
     def problems(self, options: PreparationOptions, settings: TaskSettings) -> list[str]:
@@ -239,6 +253,12 @@ def _records(store: Store, key: bytes | None, *, before: int | None = None) -> s
     """The text of all rounds' records (before a round); empty where there is none."""
     found = newest(store, LENGTHS_KEY, before=before)
     return "" if found is None else _opened(found[1], LENGTHS_KEY, key).tobytes().decode()
+
+
+def _norm(vector: Vector) -> float:
+    """Return ‖v‖ in float64; infinite where the squares overflow."""
+    with np.errstate(over="ignore"):
+        return float(np.linalg.norm(vector.astype(np.float64)))
 
 
 def _check_features(work: LocalRound, limit: float) -> None:

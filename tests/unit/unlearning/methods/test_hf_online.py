@@ -290,12 +290,30 @@ def test_a_client_that_never_took_part_is_forgotten_without_a_change():
         ({VECTORS: np.zeros((1, 3))}, r"returned an array \(1, 3\)"),
         ({VECTORS: np.zeros((2, 3), dtype=np.float32)}, "float32"),
         ({VECTORS: np.array([[0.0, np.nan, 0.0]] * 2)}, "not finite"),
+        ({VECTORS: np.array([[0.0, 1e300, 0.0]] * 2)}, "no derivative of local training"),
     ],
 )
 def test_vectors_that_cannot_be_used_are_refused(returned, words):
     """With them the client's model is refused: a round in which one vector stood still would be wrong."""
     with pytest.raises(UpdateRefused, match=words):
-        PREPARATION.check(CarriedVectorOptions(), {VECTORS: np.zeros((2, 3))}, returned)
+        PREPARATION.check(CarriedVectorOptions(), {VECTORS: np.ones((2, 3))}, returned)
+
+
+def test_a_vector_that_overflows_is_lost_and_is_sent_to_nobody():
+    """Clients would return no finite vector for it, and with that every model would be refused."""
+    options, store, counts = CarriedVectorOptions(), MemoryStore(), dict.fromkeys(DATA, 20)
+    model = federation(counts, options, store, rounds=(1,))
+    huge = np.full((len(DATA), model.size), np.finfo(model.dtype).max)
+    done = FederatedRound(
+        number=2,
+        before=model,
+        after=model,
+        models=dict.fromkeys(DATA, (20, model)),
+        arrays={name: {VECTORS: huge} for name in DATA},
+    )
+    PREPARATION.keep(options, done, store)
+    PREPARATION.keep(options, replace(done, number=3, arrays={name: {} for name in DATA}), store)
+    assert PREPARATION.send(options, 4, store, Exclusions()) == {}
 
 
 def test_more_clients_than_there_is_room_for_end_the_preparation():

@@ -54,7 +54,8 @@ from unlearning.training import Trained, TrainingSettings, build
 
 VECTORS = "vectors"
 LARGEST_GROWTH = 1e6
-"""So many times longer may a client return a vector: one whose training does more has diverged."""
+"""So many times longer may a client return a vector, and so many times the model's length may one be kept: what does
+more has diverged."""
 _VECTOR, _SEALED, _LOST = "vector", "sealed", "lost"
 
 
@@ -166,9 +167,8 @@ class CarryVectors(Preparation):
                     after=done.after,
                     weighting=options.weighting,
                 )
-            if not np.isfinite(
-                vector
-            ).all():  # nobody could return it, and every client's model would be refused
+            # Of one that overflows nobody could return a derivative, and every client's model would be refused.
+            if not _norm(vector) <= LARGEST_GROWTH * max(1.0, _norm(done.after)):
                 _mark_lost(store, unit, done.number)
                 continue
             keep_newest(store, unit, done.number, _entry(vector, unit, key))

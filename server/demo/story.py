@@ -14,12 +14,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from server.api.client import DeletionClient, Report
+from server.api.client import DeletionClient
+from server.api.narrator import GOING_ON, Narrator
 from server.demo.scenario import ROUNDS_AFTER, ROUNDS_BEFORE, Scenario, app_directory, make_scenario
 from server.demo.simulation import LocalSimulation
-from server.demo.view import Narrator, introduce, outcome_table, reading
+from server.demo.view import introduce, outcome_table, reading
 from server.ledger import Event, Ledger, RoundRecord
 from server.processes.deployment import LocalDeployment
+from server.state_directory.files import REPORTS
 from unlearning.durable_files import make_private
 from unlearning.errors import ConfigurationError, DeploymentError, FlowerUnlearningError
 from unlearning.requests import OPEN_STATUSES, Status
@@ -51,14 +53,14 @@ def tell(
     directory = _new_directory(directory)
     introduce(console, scenario)
     try:
-        report = _play(Narrator(console), scenario, directory, simulation)
+        report = _play(Narrator(console, since_start=True), scenario, directory, simulation)
     except FlowerUnlearningError as exc:
         raise DeploymentError(f"{exc}\nEverything was stopped. The logs are in {directory}.") from exc
     except (SystemExit, KeyboardInterrupt):
         console.print(f"Ended early. Everything was stopped. The logs are in {directory}.", soft_wrap=True)
         raise
-    (directory / REPORT_PAGE).write_bytes(report.html)
-    (directory / REPORT_JSON).write_bytes(report.json)
+    for name in (REPORT_PAGE, REPORT_JSON):
+        shutil.copyfile(report / name, directory / name)
     if not keep:
         for path in directory.iterdir():
             if path.is_dir():
@@ -89,70 +91,52 @@ def _new_directory(directory: Path | None) -> Path:
     return directory
 
 
-def _play(narrator: Narrator, scenario: Scenario, directory: Path, simulation: bool) -> Report:
+def _play(narrator: Narrator, scenario: Scenario, directory: Path, simulation: bool) -> Path:
+    """Play the story and return the directory of the deletion's report."""
     app = app_directory(directory / "app")
-    with narrator.telling():
-        if simulation:
-            return _play_in_simulation(narrator, scenario, directory, app)
-        return _play_on_processes(narrator, scenario, directory, app)
-
-
-def _play_on_processes(narrator: Narrator, scenario: Scenario, directory: Path, app: Path) -> Report:
-    num = scenario.num_clients
-    narrator.now(f"starting a SuperLink, {num} SuperNodes and the deletion service")
-    deployment = LocalDeployment(
-        directory,
-        num_clients=num,
-        app_dir=app,
-        run_config=scenario.run_config,
-        with_deletion_service=True,
-    )
-    layout = deployment.layout
-    with deployment, closing(Ledger.open(layout.ledger_url)) as ledger:
-        narrator.say(
-            f"started: SuperLink (fleet: gRPC on {layout.fleet_address}), SuperExec, {num} SuperNodes, "
-            f"deletion service (gRPC on {layout.deletion_address})"
-        )
-        story = Story(deployment, ledger, narrator)
-        story.begin()
-        story.wait_until(story.is_amid_round(ROUNDS_BEFORE), "the federation has trained for some rounds")
-        with DeletionClient(layout.deletion_address) as service:
-            filed = service.submit(
-                scenario.target, method=scenario.method, submitted_by="demo", idempotency_key="demo"
+    with narrator.show_progress():
+        federation = _make_federation(narrator, scenario, directory, app, simulation)
+        layout = federation.layout
+        with federation, closing(Ledger.open(layout.ledger_url)) as ledger:
+            narrator.say(
+                "started a SuperLink and its SuperExec"
+                if simulation
+                else f"started: SuperLink (fleet: gRPC on {layout.fleet_address}), SuperExec, "
+                f"{scenario.num_clients} SuperNodes, deletion service (gRPC on {layout.deletion_address})"
             )
+            story = Story(federation, ledger, narrator)
+            story.begin()
+            if not simulation:
+                story.wait_until(
+                    story.is_amid_round(ROUNDS_BEFORE), "the federation has trained for some rounds"
+                )
+                with DeletionClient(layout.deletion_address) as service:
+                    service.submit(
+                        scenario.target, method=scenario.method, submitted_by="demo", idempotency_key="demo"
+                    )
             story.wait_until(lambda: story.is_over, "the deletion is over")
             story.check_completed()
-            deployment.erase_residue()
-            narrator.say("erased what the SuperLink kept of the messages")
-            report = service.report(filed.id)
-        story.wait_until(story.has_gone_on, "training has gone on")
-        narrator.now("stopping everything")
+            if not simulation:
+                federation.erase_residue()
+                narrator.say("erased what the SuperLink kept of the messages")
+            story.wait_until(story.has_gone_on, "training has gone on")
+            narrator.now("stopping everything")
     narrator.say("everything that was started has been stopped")
-    return report
+    return layout.state_dir / REPORTS / story.request_id
 
 
-def _play_in_simulation(narrator: Narrator, scenario: Scenario, directory: Path, app: Path) -> Report:
-    num = scenario.num_clients
-    narrator.now("starting a SuperLink for simulations")
-    simulation = LocalSimulation(
-        directory,
-        num_clients=num,
-        app_dir=app,
-        run_config={**scenario.run_config, "requests": scenario.scripted_request},
+def _make_federation(
+    narrator: Narrator, scenario: Scenario, directory: Path, app: Path, simulation: bool
+) -> LocalDeployment:
+    num, settings = scenario.num_clients, scenario.run_config
+    if simulation:
+        narrator.now("starting a SuperLink for simulations")
+        settings |= {"requests": scenario.scripted_request}
+        return LocalSimulation(directory, num_clients=num, app_dir=app, run_config=settings)
+    narrator.now(f"starting a SuperLink, {num} SuperNodes and the deletion service")
+    return LocalDeployment(
+        directory, num_clients=num, app_dir=app, run_config=settings, with_deletion_service=True
     )
-    state_dir = simulation.layout.state_dir
-    with simulation, closing(Ledger.open(simulation.layout.ledger_url)) as ledger:
-        narrator.say("started a SuperLink and its SuperExec")
-        story = Story(simulation, ledger, narrator)
-        story.begin()
-        story.wait_until(lambda: story.is_over, "the deletion is over")
-        story.check_completed()
-        files = state_dir / "reports" / story.request_id
-        report = Report((files / "report.json").read_bytes(), (files / "report.html").read_bytes())
-        story.wait_until(story.has_gone_on, "training has gone on")
-        narrator.now("stopping everything")
-    narrator.say("everything that was started has been stopped")
-    return report
 
 
 RAY_GAVE_UP = "The current node timed out during startup"
@@ -241,14 +225,13 @@ class Story:
                     continue  # of the federation
                 self.request_id = item.request_id
                 self._status = item.to_status or self._status
-                self._narrator.event(item)
             else:
                 self._rounds_seen = item.sequence
                 self._training += [item] if item.kind == "training" else []
-                self._narrator.round(item)
+            self._narrator.tell(item)
             if not self.has_gone_on():
                 training = f"training, round {len(self._training) + 1}"
-                self._narrator.now(_GOING_ON.get(self._status or Status.RECEIVED, training))
+                self._narrator.now(GOING_ON.get(self._status or Status.RECEIVED, training))
 
     def _how_the_run_ended(self) -> str:
         """The run's status if it has ended; asks only while no process of it can be seen."""
@@ -278,10 +261,3 @@ class Story:
 
     def _run_log(self) -> str:
         return "\n".join(self._federation.control.log(self._run_id).splitlines()[-15:])
-
-
-_GOING_ON = {
-    Status.UNLEARNING: "measuring the model, then unlearning",
-    Status.RECOVERING: "measuring the model, and recovery rounds",
-    Status.VERIFYING: "writing the report",
-}

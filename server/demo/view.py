@@ -1,95 +1,14 @@
-"""What a person sees of a demo: lines as things happen, and the outcome in figures and in plain words."""
+"""What a demo says before and after: what will happen, and the outcome in figures and in plain words."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from textwrap import wrap
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from rich.text import Text
 
 from server.demo.scenario import Scenario
-from server.ledger import Event, RoundRecord
-from server.ledger.records import SUBMITTED
-from server.report.words import WEAK_ATTACK, count, duration, share
-from unlearning.requests import Status
+from server.report.words import WEAK_ATTACK, count, share
 from unlearning.verification.measurement import CONFIDENCE, CONFIDENCE_POWER, YEOM
-
-MEANINGS: Mapping[Status, str] = {
-    Status.RECEIVED: "filed and durable; its data sits out every round from the next on",
-    Status.SCHEDULED: "checked again with the live federation; it is next",
-    Status.UNLEARNING: "the model is measured as it is, then the method runs",
-    Status.RECOVERING: "the unlearned model recovers without the data; the one before can still come back",
-    Status.VERIFYING: "the gate let it pass, the data is excluded for good, the report is written",
-    Status.COMPLETED: "the report is ready",
-    Status.FAILED: "given up",
-    Status.CANCELLED: "withdrawn",
-}
-
-_MOST_NAMES = 6
-
-
-class Narrator:
-    """Says what happens: each line with the time since the start; a terminal also shows what is going on."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._started = time.monotonic()
-        self._progress: Progress | None = None
-        self._going_on = ""
-
-    @contextmanager
-    def telling(self) -> Iterator[None]:
-        """While this lasts, a terminal has a moving line at the bottom: what is going on, since when."""
-        if not self._console.is_terminal:
-            yield
-            return
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Progress(*columns, console=self._console, transient=True) as self._progress:
-            self._progress.add_task("", total=None)
-            yield
-
-    def now(self, text: str) -> None:
-        """Say what is going on; without a terminal once, when it begins."""
-        if self._progress is not None:
-            task = self._progress.task_ids[0]
-            if text != self._going_on:
-                self._progress.reset(task, description=f"{text} …")
-        elif text != self._going_on:
-            self.say(f"{text} …")
-        self._going_on = text
-
-    def say(self, text: str, style: str = "") -> None:
-        """Say what has happened."""
-        minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
-        head = f"{minutes:>2}:{seconds:02}  "
-        lines = wrap(text, max(20, self._console.width - len(head))) or [""]
-        told = Text(head, style="dim")
-        told.append(("\n" + " " * len(head)).join(lines), style=style)
-        self._console.print(told)
-
-    def event(self, event: Event) -> None:
-        """Say what has become of a request."""
-        if event.kind == SUBMITTED:
-            status: Status | None = Status.RECEIVED
-        else:
-            status = event.to_status
-        said = event.detail.get("reason") or event.detail.get("text") or ""
-        if status is not None:
-            said = f"{MEANINGS[status]} ({said})" if said else MEANINGS[status]
-        self.say(f"request {event.request_id} {status or event.kind}: {said}", "bold cyan")
-
-    def round(self, record: RoundRecord) -> None:
-        """Say how a round ended."""
-        metrics = record.metrics
-        clients = _clients(metrics.get("participants") or [])
-        self.say(
-            f"round {record.round}  {record.kind:<10}  {clients:<16}  "
-            f"test accuracy {share(metrics.get('test_score'))}  {duration(metrics.get('seconds'))}"
-        )
 
 
 def introduce(console: Console, scenario: Scenario) -> None:
@@ -156,12 +75,6 @@ def _stage(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """The last measurement of a stage; empty where there is none."""
     found: Sequence[Mapping[str, Any]] = [item for item in report["measurements"] if item["stage"] == name]
     return found[-1] if found else {}
-
-
-def _clients(names: Sequence[str]) -> str:
-    if len(names) > _MOST_NAMES:
-        return f"{len(names)} clients"
-    return f"{'client' if len(names) == 1 else 'clients'} {', '.join(names) or '–'}"
 
 
 def _digits(digits: Sequence[int]) -> str:

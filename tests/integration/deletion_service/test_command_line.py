@@ -4,19 +4,19 @@ import io
 import json
 import sqlite3
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from server.api.client import DeletionClient
 from server.api.server import RunningServer
 from server.cli import app
-from server.cli.watch import Picture
-from server.ledger import Event, Ledger, RoundRecord
-from tests.deletion_service import CLIENT_3, FORGETTING, LiveLoop, free_port
-from unlearning.requests import DeletionRequest, Status
+from server.cli.watch import follow
+from server.ledger import Ledger
+from tests.deletion_service import FORGETTING, LiveLoop, free_port
+from unlearning.requests import Status
 
 # The command
 
@@ -174,9 +174,9 @@ def test_watch_prints_states_waits_and_rounds_with_their_scores(
     result = command("watch", "r-000001")
     assert result.exit_code == 0
     assert "waiting: client 3 is not online" in result.stdout
-    assert "scheduled → unlearning" in result.stdout
+    assert "request r-000001 unlearning: the model is measured" in result.stdout
     assert (
-        "round 5 (unlearning): 1 client(s), loss 0.5000, test score 0.8125, test loss –, 2.0 s"
+        "round 5  unlearning  client 3          test accuracy 81.2\u202f%  2.0\u202fs  loss 0.5000, test loss –\n"
         in result.stdout
     )
     assert result.stdout.endswith("r-000001 is completed. Its report: flower-unlearn report r-000001\n")
@@ -205,46 +205,21 @@ def test_report_writes_both_files(command: Callable[..., Result], loop: LiveLoop
     assert [path.read_text() for path in paths] == ["{}", "<p>"]
 
 
-def test_the_picture_of_a_terminal_shows_state_rounds_and_what_is_waited_for() -> None:
-    """The present state stands out, the last rounds have their scores, the last note is below."""
-    picture = Picture()
-    at = datetime(2026, 3, 1, tzinfo=UTC)
-    request = DeletionRequest(
-        id="r-000001",
-        idempotency_key="k",
-        target=CLIENT_3,
-        method="puf",
-        parameters={},
-        submitted_by="ada",
-        status=Status.SCHEDULED,
-        created_at=at,
-        updated_at=at,
-    )
-    picture.take(request)
-    for number in range(1, 21):
-        picture.take(
-            RoundRecord(round=number, kind="training", metrics={"test_score": 0.5 + number / 1000}, at=at)
-        )
-    picture.take(
-        Event(
-            sequence=1,
-            request_id="r-000001",
-            kind="waiting",
-            from_status=None,
-            to_status=None,
-            actor="loop",
-            detail={"text": "client 3"},
-            at=at,
-        )
-    )
-    console = Console(width=100, force_terminal=True, color_system="standard", file=io.StringIO())
-    with console.capture() as captured:
-        console.print(picture)
+def test_a_terminal_also_shows_what_is_going_on(
+    command: Callable[..., Result], service: RunningServer, loop: LiveLoop
+) -> None:
+    """The request and its present state stand below the lines; a narrow one leaves a round's losses out."""
+    command("request", "--client", "3")
+    loop.move("r-000001", Status.SCHEDULED, Status.UNLEARNING)
+    loop.round(5, "unlearning", "r-000001", participants=["3"], loss=0.5, test_score=0.8125, seconds=2.0)
+    loop.move("r-000001", *FORGETTING[2:])
+    console = Console(width=90, force_terminal=True, color_system="standard", file=io.StringIO())
+    with DeletionClient(service.address) as client, console.capture() as captured:
+        follow(client, "r-000001", console)
     shown = captured.get()
-    assert "\x1b[1;7mscheduled" in shown
-    assert "0.5200" in shown
-    assert "0.5100" not in shown
-    assert "waiting: client 3" in shown
+    assert "r-000001, forget client 3 with puf-special: measuring the model, then unlearning …" in shown
+    assert "test accuracy 81.2\u202f%  2.0\u202fs" in shown
+    assert "loss" not in shown
 
 
 # What an officer checks

@@ -414,7 +414,7 @@ def test_a_long_history_is_read_to_its_end(
     ledger: Ledger, token: int, monkeypatch: pytest.MonkeyPatch, page_size: int
 ) -> None:
     """All events and rounds after a number come once and in order, whether or not the last page is full."""
-    monkeypatch.setattr("server.ledger.store._PAGE_SIZE", page_size)
+    monkeypatch.setattr("server.ledger.part._PAGE_SIZE", page_size)
     request = submit(ledger)
     for number in range(3):
         ledger.record_round(RoundRecord(round=number, kind="training", at=NOW), token=token)

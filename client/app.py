@@ -12,7 +12,7 @@ from unlearning.durable_files import keep_private
 
 
 def keep_files_private(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Before anything of a site is written: nobody else on its machine reads it."""
+    """Make what this process writes unreadable for others on its machine, before it writes anything."""
     keep_private()
     return call_next(message, context)
 
@@ -22,7 +22,7 @@ app = ClientApp(mods=[keep_files_private])
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Ordinary local training."""
+    """Train the model locally."""
     from client.handlers import handle_train
 
     return Message(handle_train(message, context), reply_to=message)
@@ -30,7 +30,7 @@ def train(message: Message, context: Context) -> Message:
 
 @app.train("unlearn")
 def unlearn(message: Message, context: Context) -> Message:
-    """One step of an unlearning method."""
+    """Do one step of an unlearning method."""
     from client.handlers import handle_unlearn
 
     return Message(handle_unlearn(message, context), reply_to=message)
@@ -38,7 +38,7 @@ def unlearn(message: Message, context: Context) -> Message:
 
 @app.train("session")
 def session(message: Message, context: Context) -> Message:
-    """All steps of an unlearning method, over a stream of its own."""
+    """Do all steps of an unlearning method, over a stream of its own."""
     from client.handlers import handle_session
 
     return Message(handle_session(message, context), reply_to=message)
@@ -46,7 +46,7 @@ def session(message: Message, context: Context) -> Message:
 
 @app.train("shadows")
 def train_shadows(message: Message, context: Context) -> Message:
-    """One round of the shadow federations."""
+    """Train this client's shadow models for one round."""
     from client.shadows import handle_train_shadows
 
     return Message(handle_train_shadows(message, context), reply_to=message)
@@ -62,7 +62,7 @@ def measure(message: Message, context: Context) -> Message:
 
 @app.evaluate("shadows")
 def fit_shadows(message: Message, context: Context) -> Message:
-    """What the shadow models make of the client's own data."""
+    """Compute what the shadow models make of the client's own data."""
     from client.shadows import handle_fit_shadows
 
     return Message(handle_fit_shadows(message, context), reply_to=message)

@@ -48,7 +48,7 @@ def status(state_dir: StateDir) -> None:
     memory = DirectoryMemory(state_dir)
     for filed in memory.outbox():
         typer.echo(f"{filed['key']}  waiting to travel")
-    for filed in memory.sent():
+    for filed in memory.answered_requests():
         typer.echo(f"{filed['key']}  {filed['answer']}")
     typer.echo(f"tombstones: {json.dumps(memory.tombstones().to_json())[:200]}")
 

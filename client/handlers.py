@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
-from client.memory import ClientMemory, memory_of, travelling
+from client.memory import ClientMemory, memory_of, requests_to_send
 from strategies.messages import (
     CLIENT_ID,
     PEAK_MEMORY,
@@ -46,7 +46,7 @@ Handler = Callable[[Message, Context], RecordDict]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientWork:
-    """What a client has at hand for one message. `examples` is all it owns, forgotten ones included.
+    """The data, settings and memory of a client for one message. `examples` is all it owns, forgotten ones included.
 
     names: the ids of its own samples by their keyed hashes, where the server has given it a key.
     """
@@ -62,56 +62,56 @@ class ClientWork:
     server_round: int
     names: Mapping[str, str] = field(default_factory=dict)
 
-    def revealed(self, forget: Forget) -> Forget:
-        """`forget` by the ids of this client's samples."""
+    def reveal(self, forget: Forget) -> Forget:
+        """Return `forget` by the ids of this client's samples."""
         return reveal(forget, self.names)
 
-    def told(self, name: str) -> Forget:
-        """What the message says under `name`, by the ids of this client's samples."""
-        return self.revealed(Forget.from_json(self.values.get(name, {})))
+    def forget_named(self, name: str) -> Forget:
+        """Return what the message says under `name`, by the ids of this client's samples."""
+        return self.reveal(Forget.from_json(self.values.get(name, {})))
 
     @property
     def tombstones(self) -> Forget:
         """What may never be trained on again, by the ids of this client's samples."""
-        return self.revealed(self.memory.tombstones())
+        return self.reveal(self.memory.tombstones())
 
-    def without(self, *forgets: Forget) -> Examples:
-        """The examples that no tombstone and none of `forgets` speaks of."""
+    def examples_without(self, *forgets: Forget) -> Examples:
+        """Return the examples that no tombstone and none of `forgets` speaks of."""
         mask = forgotten_mask(self.examples, self.tombstones)
         for forget in forgets:
             mask |= forgotten_mask(self.examples, forget)
         return self.examples.select(~mask)
 
     def training(self, training: TrainingSettings) -> TrainingSettings:
-        """The same with this client's seed of this round."""
+        """Return these settings with this client's seed of this round."""
         return replace(training, seed=local_seed(training.seed, self.client_id, self.server_round))
 
 
 def client_id_of(context: Context) -> str:
-    """The id that this node declares; a node registered with a key is known by its name instead."""
+    """Return the id that this node declares; a node registered with a key is known by its name instead."""
     declared = context.node_config.get("client-id", context.node_config.get("partition-id", context.node_id))
     return str(declared)
 
 
-def handled(handler: Callable[[Message, ClientWork], RecordDict]) -> Handler:
+def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Handler:
     """Open the site for `handler`; answer with the reason when something is refused, and with the memory it took."""
 
     def handle(message: Message, context: Context) -> RecordDict:
         memory = memory_of(context)
         with MemoryWatch() as watch:
             try:
-                content = handler(message, _opened(message, context, memory))
+                content = handler(message, _open_site(message, context, memory))
             except FlowerUnlearningError as exc:
                 content = arrays_content({}, failure_values(exc))
         content = with_values(content, {PEAK_MEMORY: watch.peak().to_json()})
-        return with_site_requests(content, memory)
+        return add_site_requests(content, memory)
 
     return handle
 
 
-def _opened(message: Message, context: Context, memory: ClientMemory) -> ClientWork:
-    """The site, and in `memory` what the message says about the past."""
-    values = taken_in(message, memory)
+def _open_site(message: Message, context: Context, memory: ClientMemory) -> ClientWork:
+    """Return the site; keep in `memory` what the message says about the past."""
+    values = record_past(message, memory)
     settings = RunSettings.from_run_config(context.run_config)
     partitions = int(context.node_config.get("num-partitions", 0)) or None
     own = str(context.node_config.get("data-dir", ""))
@@ -131,8 +131,8 @@ def _opened(message: Message, context: Context, memory: ClientMemory) -> ClientW
     )
 
 
-def taken_in(message: Message, memory: ClientMemory) -> dict[str, Any]:
-    """A message's values, after what it says about the past is in `memory`."""
+def record_past(message: Message, memory: ClientMemory) -> dict[str, Any]:
+    """Return a message's values; keep in `memory` what it says about the past."""
     values = told_values(message.content)
     memory.confirm(values.get("answers", {}))
     memory.add_tombstones(
@@ -141,21 +141,21 @@ def taken_in(message: Message, memory: ClientMemory) -> dict[str, Any]:
     return values
 
 
-def with_site_requests(content: RecordDict, memory: ClientMemory) -> RecordDict:
-    """The answer with requests that were filed at this site, if there are any; those that wait longest first."""
-    filed = travelling(memory)
+def add_site_requests(content: RecordDict, memory: ClientMemory) -> RecordDict:
+    """Return the answer with the requests that were filed at this site, those that wait longest first."""
+    filed = requests_to_send(memory)
     return with_values(content, {"site-requests": filed}) if filed else content
 
 
-@handled
+@message_handler
 def handle_train(message: Message, local: ClientWork) -> RecordDict:
-    """Ordinary local training on everything that is not forgotten; the answer is the new model."""
-    examples = local.without(local.told("withheld"))
+    """Train on everything that is not forgotten; the answer is the new model."""
+    examples = local.examples_without(local.forget_named("withheld"))
     if "training" in local.values:
         training = TrainingSettings(**local.values["training"])
     else:  # a stock strategy sends none
         training = local.settings.training(local.server_round)
-    trained, beside = _trained(
+    trained, beside = _train_locally(
         local, message.content.array_records["arrays"], examples, local.training(training)
     )
     return reply_content(
@@ -169,10 +169,10 @@ def handle_train(message: Message, local: ClientWork) -> RecordDict:
     )
 
 
-def _trained(
+def _train_locally(
     local: ClientWork, arrays: ArrayRecord, examples: Examples, training: TrainingSettings
 ) -> tuple[Trained, dict[str, NDArray[Any]]]:
-    """Local training, with what the methods that are prepared for do in it; and what they return beside it."""
+    """Train locally, with what prepared methods do in it; return the result and what they return beside it."""
     model, received = vector_of(arrays), by_preparation(beside_the_model(arrays))
     step = partial(train, local.task, model, examples, training)
     returns: dict[str, dict[str, NDArray[Any]]] = {}
@@ -193,23 +193,23 @@ def _trained(
     return trained, named_for_preparations(returns)
 
 
-@handled
+@message_handler
 def handle_unlearn(message: Message, local: ClientWork) -> RecordDict:
-    """One step of an unlearning method.
+    """Do one step of an unlearning method.
 
     Raises:
         DataError: the instruction names example ids that this client does not have.
     """
     name, instruction = instruction_of(message)
-    forget = local.revealed(instruction.forget)
+    forget = local.reveal(instruction.forget)
     site = _site(local, name, forget)
     instruction = replace(instruction, forget=forget, training=local.training(instruction.training))
     return reply_content(method_named(name).client_step(instruction, site), {})
 
 
-@handled
+@message_handler
 def handle_session(message: Message, local: ClientWork) -> RecordDict:  # noqa: ARG001 - as all handlers
-    """All steps of an unlearning method that the server asks over one stream; the data is loaded once.
+    """Do all steps of an unlearning method that the server asks over one stream; the data is loaded once.
 
     Raises:
         SessionError: the session's server cannot be reached, or refuses this client.
@@ -222,7 +222,7 @@ def handle_session(message: Message, local: ClientWork) -> RecordDict:  # noqa: 
     sites: dict[Forget, ClientSite] = {}
 
     def answer(method: str, server_round: int, instruction: Instruction) -> Reply:
-        instruction = replace(instruction, forget=local.revealed(instruction.forget))
+        instruction = replace(instruction, forget=local.reveal(instruction.forget))
         if instruction.forget not in sites:
             sites[instruction.forget] = _site(local, method, instruction.forget)
         training = replace(local, server_round=server_round).training(instruction.training)
@@ -243,23 +243,23 @@ def _site(local: ClientWork, method: str, forget: Forget) -> ClientSite:
             f"{len(missing):,} of the {len(forget.sample_ids):,} sample ids are not among this client's examples"
             f"{named}."
         )
-    available = local.without()
+    available = local.examples_without()
     return ClientSite(
         task=local.task,
         forget=available.select(forgotten_mask(available, forget)),
-        retain=local.without(local.told("withheld"), forget),
+        retain=local.examples_without(local.forget_named("withheld"), forget),
         store=local.memory.store(method),
     )
 
 
-@handled
+@message_handler
 def handle_measure(message: Message, local: ClientWork) -> RecordDict:
     """Measure the model on the retained, the forgotten and the held-out examples.
 
     Raises:
         DataError: this client was forgotten, and the measurement does not belong to its deletion.
     """
-    forget = local.told("forget")
+    forget = local.forget_named("forget")
     if local.memory.tombstones().everything and not forget:
         raise DataError("This client was forgotten; it answers no more.")
     mask = forgotten_mask(local.examples, forget)
@@ -275,21 +275,21 @@ def handle_measure(message: Message, local: ClientWork) -> RecordDict:
             continue  # a client that leaves takes its held-out data with it
         if len(examples):
             # the attack on the change compares posteriors of forgotten with those of test examples
-            arrays |= _observed(local, model, name, examples, with_outputs=name != "retained")
+            arrays |= _observe(local, model, name, examples, with_outputs=name != "retained")
     return arrays_content(arrays, {})
 
 
 def handle_notice(message: Message, context: Context) -> RecordDict:
     """Take in what every message says; neither data nor model is needed for that."""
     memory = memory_of(context)
-    taken_in(message, memory)
-    return with_site_requests(arrays_content({}, {}), memory)
+    record_past(message, memory)
+    return add_site_requests(arrays_content({}, {}), memory)
 
 
-def _observed(
+def _observe(
     local: ClientWork, model: Vector, name: str, examples: Examples, *, with_outputs: bool
 ) -> dict[str, NDArray[Any]]:
-    """One set's observations under the keys `name.…`; which examples are sampled depends on no model."""
+    """Compute one set's observations under the keys `name.…`; which examples are sampled depends on no model."""
     observations = observe_model(
         local.task,
         model,
@@ -302,11 +302,11 @@ def _observed(
 
 
 def sampling_generator(local: ClientWork, name: str) -> np.random.Generator:
-    """What draws the sample of the set `name`: the same one whenever and whatever is asked of it."""
+    """Return the generator that draws the sample of the set `name`: the same whenever and whatever is asked of it."""
     return np.random.default_rng(local_seed(local.settings.seed, f"{local.client_id}/{name}", 0))
 
 
 def handle_whoami(context: Context) -> RecordDict:
-    """Which client this node says it is."""
+    """Return which client this node says it is."""
     memory = memory_of(context)
-    return with_site_requests(arrays_content({}, {"client-id": client_id_of(context)}), memory)
+    return add_site_requests(arrays_content({}, {"client-id": client_id_of(context)}), memory)

@@ -39,25 +39,25 @@ _OURS = ("tombstones.json", "subject-keys", "outbox", "sent", "kept", "peer")
 
 
 class ClientMemory(Protocol):
-    """What a client remembers; every change is durable when the call returns."""
+    """The memory of a client; every change is durable when the call returns."""
 
     def tombstones(self) -> Forget:
-        """What may never be trained on again; ids that the server has given a key for are keyed hashes."""
+        """Return what may never be trained on again; ids that the server has given a key for are keyed hashes."""
 
     def keys(self) -> tuple[bytes, ...]:
-        """The keys under which `tombstones` hashes ids, the newest last; more than one if the server lost its own."""
+        """Return the keys under which `tombstones` hashes ids, the newest last; several if the server lost its own."""
 
     def add_tombstones(self, forget: Forget, key: bytes = b"") -> None:
         """Add to the tombstones, which only ever grow; `key` hashes ids from now on."""
 
     def store(self, method: str) -> Store:
-        """What this client keeps for a method from round to round."""
+        """Return what this client keeps for a method from round to round."""
 
     def outbox(self) -> list[dict[str, Any]]:
-        """The requests that the server has not confirmed, oldest first."""
+        """Return the requests that the server has not confirmed, oldest first."""
 
     def confirm(self, answers: Mapping[str, str]) -> None:
-        """The server has answered the requests with these keys."""
+        """Take note that the server has answered the requests with these keys."""
 
 
 class DirectoryMemory:
@@ -68,7 +68,7 @@ class DirectoryMemory:
         _private(directory)
 
     def tombstones(self) -> Forget:
-        """What may never be trained on again.
+        """Return what may never be trained on again.
 
         Raises:
             CheckpointError: the file is damaged; training on would break a promise.
@@ -84,7 +84,7 @@ class DirectoryMemory:
             ) from exc
 
     def keys(self) -> tuple[bytes, ...]:
-        """The keys under which ids are hashed.
+        """Return the keys under which ids are hashed.
 
         Raises:
             CheckpointError: the file is damaged; no sample that was forgotten could be found any more.
@@ -108,7 +108,7 @@ class DirectoryMemory:
                 self._directory / "subject-keys", "".join(f"{item.hex()}\n" for item in keys).encode()
             )
         known = self.tombstones()
-        hashed, more = _added(known, forget, keys)
+        hashed, more = _merge(known, forget, keys)
         if more:
             # Erased first: after a crash in between the tombstone is still to be written, so both come again.
             shutil.rmtree(self._directory / "kept", ignore_errors=True)
@@ -116,7 +116,7 @@ class DirectoryMemory:
             _write(self._directory / "tombstones.json", hashed.to_json())
 
     def store(self, method: str) -> Store:
-        """What this client keeps for a method, in files."""
+        """Return what this client keeps for a method, in files."""
         return DirectoryStore(self._directory / "kept" / method)
 
     def file_request(self, target: Target, method: str, parameters: Mapping[str, Any]) -> str:
@@ -142,11 +142,11 @@ class DirectoryMemory:
         return key
 
     def outbox(self) -> list[dict[str, Any]]:
-        """The requests that the server has not confirmed, oldest first."""
+        """Return the requests that the server has not confirmed, oldest first."""
         return self._read("outbox")
 
-    def sent(self) -> list[dict[str, Any]]:
-        """The requests that the server has answered, with its answer."""
+    def answered_requests(self) -> list[dict[str, Any]]:
+        """Return the requests that the server has answered, with its answer."""
         return self._read("sent")
 
     def confirm(self, answers: Mapping[str, str]) -> None:
@@ -172,12 +172,12 @@ class ContextMemory:
         self._state = context.state
 
     def tombstones(self) -> Forget:
-        """What may not be trained on again in this run."""
+        """Return what may not be trained on again in this run."""
         record = self._state.config_records.get(_RECORD)
         return Forget.from_json(json.loads(str(record["tombstones"]))) if record is not None else NOTHING
 
     def keys(self) -> tuple[bytes, ...]:
-        """The keys under which ids are hashed in this run."""
+        """Return the keys under which ids are hashed in this run."""
         record = self._state.config_records.get(_RECORD)
         return tuple(map(bytes.fromhex, json.loads(str(record["keys"])))) if record is not None else ()
 
@@ -185,7 +185,7 @@ class ContextMemory:
         """Add to the tombstones."""
         known, keys = self.tombstones(), self.keys()
         keys = (*keys, key) if key and key not in keys else keys
-        hashed, more = _added(known, forget, keys)
+        hashed, more = _merge(known, forget, keys)
         if more:
             for name in [name for name in self._state.array_records if name.startswith(_KEPT)]:
                 del self._state[name]
@@ -198,15 +198,15 @@ class ContextMemory:
             )
 
     def store(self, method: str) -> Store:
-        """What this virtual client keeps for a method, in its context."""
+        """Return what this virtual client keeps for a method, in its context."""
         return ContextStore(self._state, method)
 
     def outbox(self) -> list[dict[str, Any]]:
-        """A virtual client has no site at which to file a request."""
+        """Return nothing: a virtual client has no site at which to file a request."""
         return []
 
     def confirm(self, answers: Mapping[str, str]) -> None:
-        """Nothing was filed."""
+        """Do nothing: nothing was filed."""
 
 
 class ContextStore:
@@ -217,11 +217,11 @@ class ContextStore:
         self._prefix = f"{_KEPT}{method}/"
 
     def list_keys(self) -> list[str]:
-        """The keys that have an entry, sorted."""
+        """Return the keys that have an entry, sorted."""
         return sorted({key for key, _ in self._entries()})
 
     def rounds(self, key: str) -> list[int]:
-        """The rounds that `key` has entries of, ascending."""
+        """Return the rounds that `key` has entries of, ascending."""
         return sorted(number for known, number in self._entries() if known == key)
 
     def save(self, key: str, number: int, arrays: Arrays) -> None:
@@ -231,7 +231,7 @@ class ContextStore:
         )
 
     def load(self, key: str, number: int) -> Arrays:
-        """The entry of a round that `rounds` lists.
+        """Return the entry of a round that `rounds` lists.
 
         Raises:
             CheckpointError: it is not there.
@@ -252,7 +252,7 @@ class ContextStore:
                 del self._state[self._name(key, number)]
 
     def num_bytes(self) -> int:
-        """How much room all entries take."""
+        """Return the bytes that all entries take."""
         records = self._state.array_records
         return sum(records[self._name(key, number)].count_bytes() for key, number in self._entries())
 
@@ -273,13 +273,13 @@ def _private(directory: Path) -> None:
 
 
 def memory_of(context: Context) -> ClientMemory:
-    """The state directory where the node names one, else the run's context."""
+    """Return the state directory where the node names one, else the run's context."""
     directory = str(context.node_config.get("state-dir", ""))
     return DirectoryMemory(Path(directory)) if directory else ContextMemory(context)
 
 
-def travelling(memory: ClientMemory) -> list[dict[str, Any]]:
-    """The requests that travel with the next answer: the oldest, as many as the server looks at and one message holds.
+def requests_to_send(memory: ClientMemory) -> list[dict[str, Any]]:
+    """Return the requests to send with the next answer: the oldest, as many as one message and the server take.
 
     One that is too large to travel at all, as an earlier version let in, is answered here.
     """
@@ -311,8 +311,8 @@ def _size(request: Mapping[str, Any]) -> int:
     return len(json.dumps(request))
 
 
-def _added(known: Forget, forget: Forget, keys: Sequence[bytes]) -> tuple[Forget, bool]:
-    """Both together, with ids hashed under the newest key if there is one; and whether that is more than `known`."""
+def _merge(known: Forget, forget: Forget, keys: Sequence[bytes]) -> tuple[Forget, bool]:
+    """Return both, ids hashed under the newest key if there is one, and whether that is more than `known`."""
     both = known | forget
     if not keys:
         return both, both != known

@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
-from client.handlers import ClientWork, handled, sampling_generator
+from client.handlers import ClientWork, message_handler, sampling_generator
 from strategies.messages import CLIENT_ID, arrays_content
 from strategies.shadows import HELD_OUT, shadow_arrays, shadow_models
 from unlearning.errors import DataError
@@ -18,7 +18,7 @@ from unlearning.training import TrainingSettings
 from unlearning.verification.shadow_models import fit_models, train_models
 
 
-@handled
+@message_handler
 def handle_train_shadows(message: Message, local: ClientWork) -> RecordDict:
     """Train every shadow model on the examples that its number stands for.
 
@@ -28,8 +28,8 @@ def handle_train_shadows(message: Message, local: ClientWork) -> RecordDict:
     if local.memory.tombstones().everything:
         raise DataError("This client was forgotten; it trains no more.")
     models = shadow_models(message.content)
-    withheld = local.told("withheld")
-    examples = local.without(withheld)
+    withheld = local.forget_named("withheld")
+    examples = local.examples_without(withheld)
     if local.values.get(HELD_OUT):
         forgotten = local.tombstones | withheld
         held_out = local.held_out
@@ -46,16 +46,16 @@ def handle_train_shadows(message: Message, local: ClientWork) -> RecordDict:
     return arrays_content(shadow_arrays(trained, len(models)), {})
 
 
-@handled
+@message_handler
 def handle_fit_shadows(message: Message, local: ClientWork) -> RecordDict:
-    """Say what the shadow models make of the forgotten examples and of held-out ones, of each set a sample.
+    """Compute what the shadow models make of the forgotten examples and of held-out ones, of each set a sample.
 
     The sample and its handles are those of the measurements (`client.handlers.handle_measure`).
 
     Raises:
         DataError: this client was forgotten, and this does not belong to its deletion.
     """
-    forget = local.told("forget")
+    forget = local.forget_named("forget")
     tombstones = local.memory.tombstones()
     if tombstones.everything and not forget:
         raise DataError("This client was forgotten; it answers no more.")
@@ -67,13 +67,11 @@ def handle_fit_shadows(message: Message, local: ClientWork) -> RecordDict:
     arrays: dict[str, NDArray[Any]] = {}
     for name, examples in sets.items():
         if len(examples):
-            arrays |= _fitted(local, models, name, examples)
+            arrays |= _fit(local, models, name, examples)
     return arrays_content(arrays, {})
 
 
-def _fitted(
-    local: ClientWork, models: list[Vector], name: str, examples: Examples
-) -> dict[str, NDArray[Any]]:
+def _fit(local: ClientWork, models: list[Vector], name: str, examples: Examples) -> dict[str, NDArray[Any]]:
     fits = fit_models(
         local.task,
         models,

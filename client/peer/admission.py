@@ -32,7 +32,7 @@ _ROUNDING = 1 + 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one peer may bring to the others; the same at all peers.
+    """Bounds on what one peer may bring to the others; the same at all peers.
 
     members: who may join beside the configured peers. neighbours: of one joiner. requests: of one peer, ever.
     class_requests_from: who may ask for a class to be forgotten; empty for everybody.
@@ -50,7 +50,7 @@ class Limits:
 
 
 def may_speak(name: str, record: Record, limits: Limits) -> bool:
-    """Whether the peer of this name belongs to the federation, or may join it."""
+    """Return whether the peer of this name belongs to the federation, or may join it."""
     return name in record.initial.nodes or name in limits.members
 
 
@@ -79,7 +79,7 @@ def check_fits(item: Item, record: Record, limits: Limits, *, is_applied: bool =
 
 
 def largest_norm(origin: str, num_deleted: int, record: Record, limits: Limits) -> float:
-    """The largest ‖w x^Δ‖ of a correction by which `origin` takes out so many of its examples."""
+    """Return the largest ‖w x^Δ‖ of a correction by which `origin` takes out so many of its examples."""
     spent = sum(one.norm for one in record.of(Kind.CORRECTION) if one.origin == origin)
     largest = min(limits.correction_norm, max(0.0, _CORRECTIONS_TOGETHER * limits.correction_norm - spent))
     declared = record.declared()

@@ -41,7 +41,7 @@ _WRONG = (
 
 
 def checked_item(item: Item, dimension: int, *, shares_matrices: bool = True) -> Item:
-    """The item, if it can be what it says; whatever the network brings goes through here.
+    """Return the item, if it can be what it says; whatever the network brings goes through here.
 
     shares_matrices: whether statistics may have d² numbers.
 
@@ -70,7 +70,7 @@ def checked_item(item: Item, dimension: int, *, shares_matrices: bool = True) ->
 
 
 def checked_offer(offer: Offer, dimension: int) -> Offer:
-    """The offer, if its model can be mixed.
+    """Return the offer, if its model can be mixed.
 
     Raises:
         SessionError: its round is negative.

@@ -78,7 +78,7 @@ def status(config: ConfigFile) -> None:
 
 
 def described(config: PeerConfig) -> dict[str, Any]:
-    """What the state directory says, as plain values.
+    """Return what the state directory says, as plain values.
 
     Raises:
         CheckpointError: a file is damaged.

@@ -48,7 +48,7 @@ class _Section(BaseModel):
 
 
 class GraphSection(_Section):
-    """Who is beside whom. edges: for the kind `edges`. probability, seed: for `erdos-renyi`.
+    """The graph of the peers. edges: for the kind `edges`. probability, seed: for `erdos-renyi`.
 
     neighbours: of this peer, where it joins a federation; the graph is then that of the other `peers`.
     """
@@ -61,7 +61,7 @@ class GraphSection(_Section):
 
 
 class TaskSection(_Section):
-    """What is learnt; the names of `TaskSettings`."""
+    """The task; the names of `TaskSettings`."""
 
     dataset: str = "digits"
     model: str = "logistic"
@@ -76,7 +76,7 @@ class TaskSection(_Section):
 
 
 class TrainingSection(_Section):
-    """How a peer trains. rounds: 0 for ever. local_steps: SGD steps a round; 0 for `local_epochs` epochs."""
+    """A peer's training. rounds: 0 for ever. local_steps: SGD steps a round; 0 for `local_epochs` epochs."""
 
     rounds: int = Field(default=0, ge=0)
     local_steps: int = Field(default=0, ge=0)
@@ -89,7 +89,7 @@ class TrainingSection(_Section):
 
 
 class DeletionSection(_Section):
-    """How deletions are corrected. epsilon: 0 for no noise. sensitivity: where the task has no bound."""
+    """The correction of deletions. epsilon: 0 for no noise. sensitivity: where the task has no bound."""
 
     curvature: PeerCurvature = PeerCurvature.HESSIAN
     damping: float = Field(default=0.0, ge=0)
@@ -103,7 +103,7 @@ class DeletionSection(_Section):
 
 
 class LimitsSection(_Section):
-    """What one peer may bring to the others; see `Limits`.
+    """Bounds on what one peer may bring to the others; see `Limits`.
 
     count_factor: a peer's number of examples counts up to so many times the median. correction_norm: 0 for three
     times the length of the untrained model, at least 3. feature_norm: no example's inputs, with a 1 for the bias, are
@@ -162,7 +162,7 @@ class PeerConfig(_Section):
         return self.listen or self.peers[self.peer]
 
     def make_graph(self) -> Graph:
-        """The configured graph.
+        """Return the configured graph.
 
         Raises:
             ConfigurationError: it cannot be made.
@@ -186,11 +186,11 @@ class PeerConfig(_Section):
                 return from_edges(peers, self.graph.edges)
 
     def task_settings(self) -> TaskSettings:
-        """The task, its data dealt out among `num-partitions`, or as many as there are peers."""
+        """Return the task, its data dealt out among `num-partitions`, or as many as there are peers."""
         return TaskSettings(**self.task.model_dump(), num_clients=self.num_partitions or len(self.peers))
 
     def training_settings(self) -> TrainingSettings:
-        """Local training of one round."""
+        """Return the settings of one round's local training."""
         training = self.training
         return TrainingSettings(
             epochs=training.local_epochs,
@@ -202,7 +202,7 @@ class PeerConfig(_Section):
         )
 
     def corrections(self) -> CorrectionSettings:
-        """How corrections are computed."""
+        """Return how corrections are computed."""
         deletion = self.deletion
         return CorrectionSettings(
             curvature=deletion.curvature,
@@ -212,7 +212,7 @@ class PeerConfig(_Section):
         )
 
     def noise(self) -> NoiseSettings | None:
-        """The budget of a deletion; None for no noise."""
+        """Return the budget of a deletion; None for no noise."""
         deletion = self.deletion
         if not deletion.epsilon:
             return None
@@ -224,7 +224,7 @@ class PeerConfig(_Section):
         )
 
     def rules(self, task: Task, start: Vector) -> PeerRules:
-        """What all peers agree on. start: the untrained model (d,)."""
+        """Return what all peers agree on. start: the untrained model (d,)."""
         return PeerRules(
             rounds=self.training.rounds,
             fine_tuning_rounds=self.deletion.fine_tuning_rounds,
@@ -257,12 +257,12 @@ class PeerConfig(_Section):
         )
 
     def tls_files(self) -> Tls | None:
-        """The certificates, if there are any."""
+        """Return the certificates, if there are any."""
         return None if self.tls is None else Tls(self.tls.ca, self.tls.certificate, self.tls.key)
 
 
 def read_config(path: Path) -> PeerConfig:
-    """The configuration in `path`: TOML where it ends in .toml, else YAML.
+    """Return the configuration in `path`: TOML where it ends in .toml, else YAML.
 
     Raises:
         ConfigurationError: it cannot be read, or settings are wrong; lists all.
@@ -278,7 +278,7 @@ def read_config(path: Path) -> PeerConfig:
 
 
 def checked_config(values: Mapping[str, Any]) -> PeerConfig:
-    """The configuration of these values.
+    """Return the configuration of these values.
 
     Raises:
         ConfigurationError: settings are wrong; lists all.

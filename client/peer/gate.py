@@ -27,11 +27,11 @@ _log = getLogger(__name__)
 
 
 class NotAdmitted(SessionError):
-    """The caller is no member; it may become one later."""
+    """A call of somebody who is no member, and may become one later."""
 
 
 class TooManyCalls(SessionError):
-    """The caller has as many calls open as one may have."""
+    """A call of a peer that has as many open as it may have."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,16 +44,16 @@ class Call:
     heard_at: float = field(default_factory=time.monotonic)
 
     def heard(self) -> None:
-        """Something has come."""
+        """Note that something has come."""
         self.heard_at = time.monotonic()
 
     def is_overdue(self, now: float, *, idle_s: float, call_s: float) -> bool:
-        """Whether it was silent or lasted for too long."""
+        """Return whether the call was silent or lasted for too long."""
         return now - self.heard_at > idle_s or now - self.begun_at > call_s
 
 
 class Gate:
-    """Lets members in, one by one. admits: whether a peer of this name is, or may become, a member."""
+    """Admission of calls. admits: whether a peer of this name is, or may become, a member."""
 
     def __init__(self, admits: Callable[[str], bool], *, call_s: float, idle_s: float = IDLE_S) -> None:
         self._admits, self._call_s, self._idle_s = admits, call_s, min(idle_s, call_s)
@@ -64,7 +64,7 @@ class Gate:
 
     @contextmanager
     def call(self, name: str | None, cancel: Callable[[], object]) -> Iterator[Call]:
-        """A place for a caller with this certified name.
+        """Hold one of the places of a caller with this certified name.
 
         Raises:
             NotAdmitted, TooManyCalls: there is none for it.
@@ -86,7 +86,7 @@ class Gate:
                 self._calls.discard(call)
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching calls."""
         self._closed.set()
 
     def _watch(self) -> None:
@@ -104,7 +104,7 @@ class Gate:
 
 
 def certified_name(context: grpc.ServicerContext) -> str:
-    """The common name of the caller's certificate; empty where it has not exactly one."""
+    """Return the common name of the caller's certificate; empty where it has not exactly one."""
     try:
         (pem,) = context.auth_context().get("x509_pem_cert", [b""])
         return common_name(x509.load_pem_x509_certificate(bytes(pem)))

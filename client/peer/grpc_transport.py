@@ -45,7 +45,7 @@ _SHORT_CONNECTIONS = (
 
 
 class PayloadRefused(SessionError):
-    """The neighbour will not take this payload, now or later."""
+    """A payload that the neighbour will not take, now or later."""
 
 
 class WrongName(SessionError):
@@ -53,7 +53,7 @@ class WrongName(SessionError):
 
 
 def frames_of(payload: Payload, sender: str) -> Iterator[Any]:
-    """The payload as it travels."""
+    """Return the payload as it travels."""
     arrays: dict[str, Vector] = {}
     match payload:
         case Greeting():
@@ -69,7 +69,7 @@ def frames_of(payload: Payload, sender: str) -> Iterator[Any]:
 
 
 def payload_of(received: framing.Payload) -> tuple[str, Payload]:
-    """Sender and payload.
+    """Return sender and payload.
 
     Raises:
         SessionError: it is malformed.
@@ -91,7 +91,7 @@ def payload_of(received: framing.Payload) -> tuple[str, Payload]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reception:
-    """What a peer's server does with a call.
+    """The handling of calls by a peer's server.
 
     handle: takes a payload. admits: whether the peer of a name is, or may become, a member; asked where there are
     certificates. refusals: where what is refused is recorded. max_numbers: in the largest vector that may come.
@@ -110,7 +110,7 @@ class Reception:
 
 
 class PeerServer(PeerServiceServicer):
-    """Listens at `bind` and hands every payload on.
+    """A server at `bind` that passes every payload on.
 
     Raises:
         DeploymentError: the address is taken, or open to other machines without TLS.
@@ -151,7 +151,7 @@ class PeerServer(PeerServiceServicer):
         raise AssertionError("abort raises")
 
     def _taken(self, frames: Iterator[Any], call: Call) -> frozenset[str]:
-        """Read one payload and hand it on; the ids that are known here, for a greeting."""
+        """Read one payload and pass it on; return the ids that are known here, for a greeting."""
         assembler, received = Assembler(self._reception.limit_bytes), None
         for frame in frames:
             call.heard()
@@ -187,7 +187,7 @@ class PeerConnection:
         self._stub: Any = PeerServiceStub(self._channel)  # type: ignore[no-untyped-call]  # generated
 
     def send(self, payload: Payload) -> frozenset[str]:
-        """Deliver a payload; for a greeting, the ids that the other side has.
+        """Deliver a payload; return, for a greeting, the ids that the other side has.
 
         Raises:
             PayloadRefused: the other side will not take it.
@@ -219,7 +219,7 @@ def raise_file_limit() -> None:
 
 
 def _code(error: Exception) -> grpc.StatusCode:
-    """What the caller is told: whether to come again (the first three) or not."""
+    """Return what the caller is told: whether to come again (the first three) or not."""
     match error:
         case NotAdmitted():
             return grpc.StatusCode.PERMISSION_DENIED

@@ -17,7 +17,7 @@ _MOST_TURNS = 100_000
 
 
 def handed_over(peer: Peer, sender: str, payload: Payload) -> frozenset[str]:
-    """Let `peer` take a payload, as every transport does; the answer to a greeting, else nothing.
+    """Let `peer` take a payload, as every transport does; return the answer to a greeting, else nothing.
 
     Raises:
         SessionError, UpdateRefused: the sender is no member, or the payload cannot be what it says.
@@ -66,7 +66,7 @@ class InProcessNetwork:
         raise SessionError(f"The peers do not come to rest after {_MOST_TURNS:,} turns.")
 
     def train(self, *, patient: bool = True) -> bool:
-        """One round at every peer that can; whether there was one. Impatient: without peers that are silent."""
+        """Do one round at every peer that can; return whether there was one. Impatient: without silent peers."""
         self.settle()
         begun = {
             name: (peer, step)
@@ -88,7 +88,7 @@ class InProcessNetwork:
         return work is not None
 
     def _deliver(self, peer: Peer) -> bool:
-        """Try the next payload of each of the peer's links; whether there was one that may yet arrive."""
+        """Try the next payload of each of the peer's links; return whether there was one that may yet arrive."""
         is_busy = False
         for to in peer.contacts:
             if to in self.down or to not in self.peers:

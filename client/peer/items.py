@@ -27,7 +27,7 @@ RELEASE = "release"
 
 
 class Kind(StrEnum):
-    """See the module's docstring."""
+    """The kinds of items; see the module's docstring."""
 
     MEMBER = "member"
     REQUEST = "request"
@@ -37,7 +37,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """By what an item's origin proves that it said this: see `seals`.
+    """A proof that an item's origin said this: see `seals`.
 
     content: hash of the item's vector (`content_hash`), empty where it has none; it outlives the vector.
     """
@@ -96,13 +96,13 @@ Payload: TypeAlias = Item | Offer | Greeting
 
 
 def length(vector: Vector) -> float:
-    """Euclidean norm of `vector` (d,) in float64, infinite where that overflows."""
+    """Compute the Euclidean norm of `vector` (d,) in float64, infinite where that overflows."""
     with np.errstate(over="ignore"):
         return float(np.linalg.norm(vector.astype(np.float64)))
 
 
 def item_values(item: Item) -> dict[str, Any]:
-    """The item without its vector, for JSON; `item_from` is the inverse."""
+    """Return the item without its vector, for JSON; `item_from` is the inverse."""
     values = {"kind": item.kind, "origin": item.origin, "subject": item.subject, "values": dict(item.values)}
     if item.seal is None:
         return values
@@ -115,7 +115,7 @@ def item_values(item: Item) -> dict[str, Any]:
 
 
 def item_from(values: Mapping[str, Any], vector: Vector | None) -> Item:
-    """The item of `item_values`.
+    """Return the item of `item_values`.
 
     Raises:
         SessionError: the values are not those of an item.
@@ -135,5 +135,5 @@ def item_from(values: Mapping[str, Any], vector: Vector | None) -> Item:
 
 
 def same_dtype(vector: Vector, like: Vector) -> Vector:
-    """`vector` in the dtype of `like`."""
+    """Return `vector` in the dtype of `like`."""
     return np.asarray(vector, dtype=like.dtype)

@@ -44,25 +44,25 @@ class PeerModel:
 
 
 class Journal(Protocol):
-    """Where a peer keeps these."""
+    """The place where a peer keeps these."""
 
     def items(self) -> list[Item]:
-        """All items, in the order of arrival."""
+        """Return all items, in the order of arrival."""
 
     def put(self, item: Item) -> None:
         """Keep an item, in the place of the one with the same id if there is one."""
 
     def quarantine(self, item: Item) -> str:
-        """Keep an item no longer, but aside, for whoever wants to look at it; where it is then."""
+        """Put an item aside for whoever wants to look at it; return where it is then."""
 
     def targets(self) -> dict[str, Forget]:
-        """What this peer's own requests forget, by request id."""
+        """Return what this peer's own requests forget, by request id."""
 
     def put_target(self, request_id: str, forget: Forget) -> None:
         """Keep what a request forgets."""
 
     def model(self) -> PeerModel | None:
-        """The model that was kept last; None at first."""
+        """Return the model that was kept last; None at first."""
 
     def put_model(self, model: PeerModel) -> None:
         """Keep the model, in the place of the last one."""
@@ -77,7 +77,7 @@ class MemoryJournal:
     _model: PeerModel | None = None
 
     def items(self) -> list[Item]:
-        """All items, in the order of arrival."""
+        """Return all items, in the order of arrival."""
         return list(self._items.values())
 
     def put(self, item: Item) -> None:
@@ -85,12 +85,12 @@ class MemoryJournal:
         self._items[item.id] = item
 
     def quarantine(self, item: Item) -> str:
-        """Drop it."""
+        """Drop the item."""
         del self._items[item.id]
         return "nowhere"
 
     def targets(self) -> dict[str, Forget]:
-        """What this peer's own requests forget."""
+        """Return what this peer's own requests forget."""
         return dict(self._targets)
 
     def put_target(self, request_id: str, forget: Forget) -> None:
@@ -98,7 +98,7 @@ class MemoryJournal:
         self._targets[request_id] = forget
 
     def model(self) -> PeerModel | None:
-        """The model that was kept last."""
+        """Return the model that was kept last."""
         return self._model
 
     def put_model(self, model: PeerModel) -> None:
@@ -114,7 +114,7 @@ class DirectoryJournal:
         self._numbers: dict[str, int] = {}
 
     def items(self) -> list[Item]:
-        """All items, in the order of arrival. A file that cannot be read is moved aside: neighbours send it again."""
+        """Return all items, in the order of arrival; put a file aside that cannot be read: neighbours send it again."""
         found = []
         for path in sorted((self._directory / "items").glob("*.npz")):
             try:
@@ -152,7 +152,7 @@ class DirectoryJournal:
         self._numbers[item.id] = number
 
     def targets(self) -> dict[str, Forget]:
-        """What this peer's own requests forget.
+        """Return what this peer's own requests forget.
 
         Raises:
             CheckpointError: the file is damaged; training on would break a promise.
@@ -175,7 +175,7 @@ class DirectoryJournal:
         write_atomically(self._directory / "targets.json", content)
 
     def model(self) -> PeerModel | None:
-        """The model that was kept last; None at first.
+        """Return the model that was kept last; None at first.
 
         Raises:
             CheckpointError: the file is damaged.

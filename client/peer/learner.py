@@ -65,19 +65,19 @@ class Learner(Protocol):
     """A peer's own data and how it learns from them."""
 
     def count(self, forget: Forget, *, outside: Forget) -> int:
-        """How many examples `forget` speaks of and `outside` does not."""
+        """Return how many examples `forget` speaks of and `outside` does not."""
 
     def check(self, forget: Forget) -> None:
         """Refuse to forget what is not there."""
 
     def move(self, parameters: Vector, *, round_number: int, without: Forget, scale: float) -> Vector:
-        """Local training of one round, as a difference (d,)."""
+        """Train locally for one round, as a difference (d,)."""
 
     def curvature(self, parameters: Vector, *, without: Forget) -> Vector:
-        """The curvature as other peers can use it."""
+        """Return the curvature as other peers can use it."""
 
     def correction(self, order: CorrectionOrder) -> CorrectionAnswer:
-        """What takes `order.forget` out of every model."""
+        """Return what takes `order.forget` out of every model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class SiteLearner:
     generator: np.random.Generator = field(default_factory=np.random.default_rng)
 
     def count(self, forget: Forget, *, outside: Forget) -> int:
-        """How many examples `forget` speaks of and `outside` does not."""
+        """Return how many examples `forget` speaks of and `outside` does not."""
         return int((forgotten_mask(self.examples, forget) & ~forgotten_mask(self.examples, outside)).sum())
 
     def check(self, forget: Forget) -> None:
@@ -114,7 +114,7 @@ class SiteLearner:
             )
 
     def move(self, parameters: Vector, *, round_number: int, without: Forget, scale: float) -> Vector:
-        """Local training of one round, as a difference (d,); zero where no example is left."""
+        """Train locally for one round, as a difference (d,); zero where no example is left."""
         examples = self._without(without)
         if len(examples) == 0:
             return np.zeros_like(parameters)
@@ -122,7 +122,7 @@ class SiteLearner:
         return local_move(self.task, parameters, examples, training, num_steps=self.num_steps, scale=scale)
 
     def curvature(self, parameters: Vector, *, without: Forget) -> Vector:
-        """The curvature as other peers can use it: see `local_curvature`.
+        """Return the curvature as other peers can use it: see `local_curvature`.
 
         Raises:
             DataError: no example is left.
@@ -131,7 +131,7 @@ class SiteLearner:
         return local_curvature(self.task, parameters, self._without(without), self.corrections)
 
     def correction(self, order: CorrectionOrder) -> CorrectionAnswer:
-        """What takes `order.forget` out of every model, with noise where it is asked for.
+        """Return what takes `order.forget` out of every model, with noise where it is asked for.
 
         Raises:
             DataError: nothing is forgotten or nothing retained.
@@ -189,7 +189,7 @@ class SiteLearner:
         return CorrectionAnswer(vector=made.vector, weight=made.weight, account=account)
 
     def _constants(self) -> Constants | None:
-        """Those of logistic regression, from the own features; None where the task is not strongly convex."""
+        """Return those of logistic regression, from the own features; None where the task is not strongly convex."""
         if unmet_convexity(self.task, self.corrections.l2):
             return None
         return logistic_constants(
@@ -204,6 +204,6 @@ class SiteLearner:
 
 
 def _approximate(settings: CorrectionSettings) -> tuple[str, ...]:
-    """What the curvature lacks of the one that the Newton step's bound is for."""
+    """Return what the curvature lacks of the one that the Newton step's bound is for."""
     is_fisher = settings.curvature in (PeerCurvature.FISHER, PeerCurvature.FISHER_DIAGONAL)
     return (APPROXIMATE_CURVATURE,) if is_fisher or settings.damping else ()

@@ -27,5 +27,5 @@ class Link:
             self.offers = sorted([*self.offers, offer], key=lambda one: one.round)[-OFFERS_KEPT:]
 
     def sent(self, offer: Offer) -> None:
-        """The neighbour has this model."""
+        """Note that the neighbour has this model."""
         self.offers = [one for one in self.offers if one is not offer]

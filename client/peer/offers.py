@@ -18,7 +18,7 @@ _MOST_HALVINGS = 6
 
 @dataclass(slots=True)
 class Offers:
-    """What came from whom."""
+    """The offers of models, by neighbour."""
 
     _by_sender: dict[str, list[Offer]] = field(default_factory=dict)
     _silent: set[str] = field(default_factory=set)
@@ -38,7 +38,7 @@ class Offers:
             del self._by_sender[gone]
 
     def usable(self, neighbours: Iterable[str], own_round: int, known: Set[str]) -> dict[str, Offer]:
-        """Of each neighbour the earliest model that is not older than the own one, if its corrections are known."""
+        """Return of each neighbour the earliest model that is not older than the own, if its corrections are known."""
         usable: dict[str, Offer] = {}
         for sender in neighbours:
             fresh = [
@@ -51,21 +51,21 @@ class Offers:
         return usable
 
     def leave_out(self, names: Iterable[str]) -> None:
-        """These were silent for a whole wait."""
+        """Wait no longer for these peers, which were silent for a whole wait."""
         for name in set(names) - self._silent:
             self._silent.add(name)
             self._absences[name] = self._absences.get(name, 0) + 1
 
     def is_silent(self, name: str) -> bool:
-        """Whether this peer is not waited for."""
+        """Return whether this peer is not waited for."""
         return name in self._silent
 
     def patience(self, names: Iterable[str]) -> float:
-        """The share of the configured wait that these peers together are still waited for."""
+        """Return the share of the configured wait that these peers together are still waited for."""
         return max((0.5 ** min(self._absences.get(name, 0), _MOST_HALVINGS) for name in names), default=1.0)
 
 
 def believed_round(usable: Iterable[Offer], own_round: int) -> int:
-    """The latest round that the own model or two neighbours' models have reached."""
+    """Return the latest round that the own model or two neighbours' models have reached."""
     rounds = sorted((offer.round for offer in usable), reverse=True)
     return max([own_round, *rounds[1:2]])

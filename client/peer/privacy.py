@@ -14,7 +14,7 @@ _SHOWN = ("num_releases", "spent_epsilon", "spent_delta", "delta", "budget_epsil
 
 
 def spent(record: Record, *, delta: float, epsilon: float) -> dict[str, Any] | None:
-    """How much of (`epsilon`, `delta`) the known corrections with noise have used up; None where none has any."""
+    """Return how much of (`epsilon`, `delta`) the known corrections with noise have used up; None without noise."""
     releases = [
         AccountedRelease.from_values(account[RELEASE])
         for request in record.of(Kind.REQUEST)

@@ -37,14 +37,14 @@ _RETRY_PAUSE = GrowingPause(first_s=0.2, longest_s=5.0)
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """How much a peer has delivered so far."""
+    """Counts of what a peer has delivered so far."""
 
     payloads: int = 0
     failures: int = 0
 
 
 def made_peer(config: PeerConfig) -> Peer:
-    """The peer of the configuration, as its state directory has it.
+    """Return the peer of the configuration, as its state directory has it.
 
     Raises:
         ConfigurationError, DataError, CheckpointError: settings, data or the state directory are wrong.
@@ -82,7 +82,7 @@ def made_peer(config: PeerConfig) -> Peer:
 
 
 class PeerProcess:
-    """Runs `peer` until it is told to stop, or has left the federation and everybody knows."""
+    """A process that runs `peer` until it is told to stop, or has left the federation and everybody knows."""
 
     def __init__(self, config: PeerConfig, peer: Peer) -> None:
         self._config, self._peer = config, peer
@@ -170,7 +170,7 @@ class PeerProcess:
         return True
 
     def _overdue(self, now: float) -> frozenset[str]:
-        """The requests whose missing numbers have been waited for long enough."""
+        """Return the requests whose missing numbers have been waited for long enough."""
         overdue = set()
         for request in list(self._peer.record.of(Kind.REQUEST)):
             silent = missing_statistics(self._peer, request)
@@ -209,13 +209,13 @@ class PeerProcess:
         return True
 
     def _wait_s(self, missing: list[str]) -> float:
-        """How long to wait for these: longer for members that have never spoken, for machines start one by one."""
+        """Return seconds to wait for these: longer for members that never spoke, for machines start one by one."""
         if self._peer.waits_for():
             return self._config.start_timeout_s
         return self._config.round_timeout_s * self._peer.patience(missing)
 
     def _open_links(self) -> None:
-        """A thread for each peer that this one sends to."""
+        """Run a thread for each peer that this one sends to."""
         with self._changed:
             contacts = self._peer.contacts
         for to in contacts:

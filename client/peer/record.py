@@ -27,7 +27,7 @@ class Record:
     count_factor: float = math.inf
 
     def of(self, kind: Kind, subject: str | None = None) -> Iterable[Item]:
-        """The items of a kind, about one request where it is named."""
+        """Return the items of a kind, about one request where it is named."""
         return (
             item
             for item in self.items.values()
@@ -35,11 +35,11 @@ class Record:
         )
 
     def has(self, kind: Kind, origin: str, subject: str) -> bool:
-        """Whether `origin` has said this about the request."""
+        """Return whether `origin` has said this about the request."""
         return Item(kind=kind, origin=origin, subject=subject).id in self.items
 
     def graph(self, *, including: str = "") -> Graph:
-        """Who is beside whom: the configuration's graph, those who joined, without those who left.
+        """Return who is beside whom: the configuration's graph, those who joined, without those who left.
 
         `including`: a peer that is counted even if it has left.
         """
@@ -53,11 +53,11 @@ class Record:
         return graph
 
     def addresses(self) -> dict[str, str]:
-        """Where peers said that they can be reached."""
+        """Return where peers said that they can be reached."""
         return {item.origin: item.values["address"] for item in self.of(Kind.MEMBER)}
 
     def declared(self, *, capped: bool = True) -> dict[str, int]:
-        """How many examples each peer said it has, deleted ones too; `capped` as the others count them."""
+        """Return how many examples each peer said it has, deleted ones too; `capped` as the others count them."""
         counts = {item.origin: int(item.values["num_examples"]) for item in self.of(Kind.MEMBER)}
         positive = [count for count in counts.values() if count]
         if not capped or not positive or math.isinf(self.count_factor):
@@ -66,7 +66,7 @@ class Record:
         return {name: min(count, most) for name, count in counts.items()}
 
     def counts(self, *, before: str = "") -> dict[str, int]:
-        """How many examples each peer trains on; those that the request `before` takes out are still counted."""
+        """Return how many examples each peer trains on; those that the request `before` takes out are still counted."""
         counts = self.declared()
         for item in self.of(Kind.CORRECTION):
             if item.origin in counts and item.subject != before:
@@ -74,38 +74,38 @@ class Record:
         return counts
 
     def num_corrected(self) -> int:
-        """How many requests have at least one correction."""
+        """Return how many requests have at least one correction."""
         return len({item.subject for item in self.of(Kind.CORRECTION)})
 
     def is_corrected(self, request: Item) -> bool:
-        """Whether the origin of the request has sent its correction."""
+        """Return whether the origin of the request has sent its correction."""
         return self.has(Kind.CORRECTION, request.origin, request.subject)
 
 
 def granularity_of(request: Item) -> Granularity:
-    """What kind of thing the request forgets."""
+    """Return what kind of thing the request forgets."""
     return Granularity(request.values["granularity"])
 
 
 def needs_statistics(request: Item) -> bool:
-    """Whether other peers' numbers or curvature are needed before the request can be corrected."""
+    """Return whether other peers' numbers or curvature are needed before the request can be corrected."""
     return bool(request.values["curvature"]) or granularity_of(request) is not Granularity.SAMPLE
 
 
 def forget_at(peer: str, request: Item, targets: Mapping[str, Forget]) -> Forget:
-    """What the request forgets at `peer`, whose own targets these are."""
+    """Return what the request forgets at `peer`, whose own targets these are."""
     if granularity_of(request) is Granularity.CLASS:
         return Forget(classes=frozenset({int(request.values["class_label"])}))
     return targets.get(request.subject, NOTHING) if request.origin == peer else NOTHING
 
 
 def owes_correction(peer: str, request: Item) -> bool:
-    """Whether a correction of this request is `peer`'s to make: its own, and for a class everybody's."""
+    """Return whether a correction of this request is `peer`'s to make: its own, and for a class everybody's."""
     return request.origin == peer or granularity_of(request) is Granularity.CLASS
 
 
 def owes_statistics(peer: str, request: Item, record: Record) -> bool:
-    """Whether `peer` has still to send its numbers for this request."""
+    """Return whether `peer` has still to send its numbers for this request."""
     if not needs_statistics(request) or record.has(Kind.STATISTICS, peer, request.subject):
         return False
     if granularity_of(request) is Granularity.CLASS:
@@ -115,7 +115,7 @@ def owes_statistics(peer: str, request: Item, record: Record) -> bool:
 
 
 def curvatures_for(request: Item, record: Record) -> dict[str, tuple[int, Vector]]:
-    """The curvatures that came for the request, with their numbers of examples, by peer."""
+    """Return the curvatures that came for the request, with their numbers of examples, by peer."""
     return {
         item.origin: (int(item.values["num_examples"]), item.vector)
         for item in record.of(Kind.STATISTICS, request.subject)

@@ -29,7 +29,7 @@ class Refusals:
         self._lock = threading.Lock()
 
     def add(self, sender: str, error: Exception) -> str:
-        """Something of this sender is refused; the reason in one line."""
+        """Count a refusal of this sender; the reason in one line."""
         name, reason = as_line(sender, 80), reason_of(error)
         with self._lock:
             if name not in self._counts and len(self._counts) >= _MAX_SENDERS:
@@ -46,7 +46,7 @@ class Refusals:
 
 
 def read_refusals(state_dir: Path) -> dict[str, Any]:
-    """What was refused, by sender; nothing where the file is not there or damaged: it is for information."""
+    """Return what was refused, by sender; nothing where the file is not there or damaged: it is for information."""
     try:
         values = json.loads((state_dir / "peer" / "refused.json").read_text(encoding="utf-8"))
         return {

@@ -30,14 +30,14 @@ _MAX_CERTIFICATE_LENGTH = 2**14
 
 
 class Seals(Protocol):
-    """Who proves an item's origin, and how that is checked. is_required: whether an item without a seal is refused."""
+    """A way to prove an item's origin and to check it. is_required: whether an item without a seal is refused."""
 
     @property
     def is_required(self) -> bool:
         """Whether items must carry one."""
 
     def sealed(self, item: Item) -> Item:
-        """This peer's own item, with its seal."""
+        """Return this peer's own item with its seal."""
 
     def check(self, item: Item) -> None:
         """Refuse an item that its origin did not say."""
@@ -49,11 +49,11 @@ class NoSeals:
     is_required = False
 
     def sealed(self, item: Item) -> Item:
-        """The item as it is."""
+        """Return the item as it is."""
         return item
 
     def check(self, item: Item) -> None:
-        """Believe it."""
+        """Accept the item: there are no seals to check."""
 
 
 class CertificateSeals:
@@ -88,7 +88,7 @@ class CertificateSeals:
             raise ConfigurationError([f"tls.certificate: {exc}"]) from exc
 
     def sealed(self, item: Item) -> Item:
-        """This peer's own item, with its seal."""
+        """Return this peer's own item with its seal."""
         values = json.loads(json.dumps(dict(item.values)))  # as it will be read: no tuples, no numpy numbers
         content = content_of(replace(item, seal=None))
         plain = replace(item, values=values, seal=Seal(self._certificate, "", content))
@@ -133,7 +133,7 @@ class CertificateSeals:
             raise SessionError(f"The signature of {item.id!r:.200} does not hold.") from exc
 
     def _read(self, certificate: str) -> tuple[str, object]:
-        """Common name and public key of a certificate (PEM) that the authority issued."""
+        """Return common name and public key of a certificate (PEM) that the authority issued."""
         if len(certificate) > _MAX_CERTIFICATE_LENGTH:
             raise SessionError(f"A certificate of {len(certificate):,} characters came.")
         try:
@@ -146,7 +146,7 @@ class CertificateSeals:
 
 
 def canonical(item: Item, federation: str) -> bytes:
-    """What an item's origin signs: see the module's docstring."""
+    """Return what an item's origin signs: see the module's docstring."""
     said = {
         "federation": federation,
         "kind": str(item.kind),
@@ -159,14 +159,14 @@ def canonical(item: Item, federation: str) -> bytes:
 
 
 def content_of(item: Item) -> str:
-    """The hash of the vector that the item has, or had when it was signed; empty for none."""
+    """Return the hash of the vector that the item has, or had when it was signed; empty for none."""
     if item.seal is not None:
         return item.seal.content
     return "" if item.vector is None else content_hash(item.vector)
 
 
 def common_name(certificate: x509.Certificate) -> str:
-    """The certificate's common name; empty where it has not exactly one."""
+    """Return the certificate's common name; empty where it has not exactly one."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
 

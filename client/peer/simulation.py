@@ -52,12 +52,12 @@ class Shard:
         return [handed_over(self._peers[to], sender, payload) for sender, to, payload in posted]
 
     def confirm(self, answered: Sequence[tuple[str, str, frozenset[str]]]) -> None:
-        """What was handed out for each sender and receiver has arrived."""
+        """Note that what was to be sent for each sender and receiver has arrived."""
         for sender, to, known in answered:
             self._peers[sender].delivered(to, self._posted.pop((sender, to)), known)
 
     def train(self) -> int:
-        """One round at every peer here that can; how many there were."""
+        """Do one round at every peer here that can; return how many did."""
         begun = [(peer, step) for peer in self._peers.values() if (step := peer.next_round()) is not None]
         for peer, step in begun:
             move = peer.learner.move(
@@ -67,11 +67,11 @@ class Shard:
         return len(begun)
 
     def file(self, name: str, target: Target, key: str) -> str:
-        """Issue a request at a peer here; its id."""
+        """Issue a request at a peer here; return its id."""
         return self._peers[name].file(target, key)
 
     def models(self) -> dict[str, PeerModel]:
-        """Every peer's model."""
+        """Return every peer's model."""
         return {name: peer.model for name, peer in self._peers.items()}
 
 
@@ -104,7 +104,7 @@ class RaySimulation:
             ray.kill(one)
 
     def file(self, name: str, target: Target, key: str) -> str:
-        """Issue a deletion request at a peer; its id.
+        """Issue a deletion request at a peer; return its id.
 
         Raises:
             RequestError: the peer refuses it.
@@ -135,14 +135,14 @@ class RaySimulation:
         raise SessionError(f"The peers do not come to rest after {_MOST_TURNS:,} turns.")
 
     def train(self) -> bool:
-        """One round at every peer that can; whether there was one."""
+        """Do one round at every peer that can; return whether there was one."""
         self.settle()
         has_trained = any(self._each("train"))
         self.settle()
         return has_trained
 
     def models(self) -> Mapping[str, PeerModel]:
-        """Every peer's model."""
+        """Return every peer's model."""
         return {name: model for part in self._each("models") for name, model in part.items()}
 
     def _each(self, method: str) -> list[Any]:

@@ -49,7 +49,7 @@ class Work:
 
 
 def next_work(peer: Peer, *, overdue: frozenset[str] = frozenset()) -> Work | None:
-    """The next item that `peer` owes, in the order in which requests came to it.
+    """Return the next item that `peer` owes, in the order in which requests came to it.
 
     overdue: ids of requests that wait no longer for peers that are silent.
     """
@@ -65,7 +65,7 @@ def next_work(peer: Peer, *, overdue: frozenset[str] = frozenset()) -> Work | No
 
 
 def missing_statistics(peer: Peer, request: Item) -> list[str]:
-    """Whose numbers a request of this peer still waits for."""
+    """Return whose numbers a request of this peer still waits for."""
     if not needs_statistics(request):
         return []
     leaver = request.origin if granularity_of(request) is Granularity.CLIENT else None
@@ -77,7 +77,7 @@ def missing_statistics(peer: Peer, request: Item) -> list[str]:
 
 
 def carried_out(work: Work, learner: Learner) -> Item:
-    """The item that was owed."""
+    """Return the item that was owed."""
     return _statistics(work, learner) if work.kind is Kind.STATISTICS else _correction(work, learner)
 
 
@@ -176,6 +176,6 @@ def _correction(work: Work, learner: Learner) -> Item:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, for other peers to read."""
+    """Return what went wrong, for other peers to read."""
     text = str(error) if isinstance(error, FlowerUnlearningError) else f"{type(error).__name__}: {error}"
     return text[:_MAX_REASON]

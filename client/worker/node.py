@@ -41,7 +41,7 @@ def _keep_worker(places: WorkerPlaces, ended: threading.Event) -> None:
     command = [sys.executable, "-m", "client.worker", str(places.directory)]
     while not ended.is_set():
         try:
-            with places.locked():
+            with places.lock():
                 pass
         except ConfigurationError:
             ended.wait(_LOOK_EVERY_S)  # another SuperNode of this host keeps one

@@ -83,7 +83,7 @@ class WorkerPlaces:
             )
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Hold the place of the one worker in this directory; a process that ends lets it go.
 
         Raises:

@@ -37,7 +37,7 @@ _CLOSED = b""
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a launcher asks for: a process with this directory, umask, arguments and environment."""
+    """The process that a launcher asks for, with this directory, umask, arguments and environment."""
 
     directory: bytes
     umask: int
@@ -81,7 +81,7 @@ class _Line:
 
 
 class Child(BaseException):
-    """Raised in the forked process, out of the worker's loop: it is the message's process from here on."""
+    """The way out of the worker's loop in the forked process, which is the message's process from here on."""
 
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
@@ -365,7 +365,7 @@ def serve(places: WorkerPlaces) -> None:
         ConfigurationError: the directory cannot be used, or another worker serves there.
     """
     places.prepare()
-    with places.locked():
+    with places.lock():
         entry = preload()
         try:
             Worker(places).run()

@@ -239,7 +239,7 @@ def test_a_client_files_a_request_at_its_own_site(federation):
     assert request.target.client_id == "1"
     assert request.status is Status.COMPLETED
     assert memory.outbox() == []
-    assert "accepted as r-000001" in memory.sent()[0]["answer"]
+    assert "accepted as r-000001" in memory.answered_requests()[0]["answer"]
 
 
 def test_a_client_cannot_file_for_another_one(federation):

@@ -32,8 +32,8 @@ def test_a_site_cannot_ask_for_what_destroys_the_model(live: LiveFederation) -> 
     memory = DirectoryMemory(live.deployment.layout.client_dir(SITE) / "state")
     itself = Target(Granularity.CLIENT, str(SITE))
     key = memory.file_request(itself, "puf-special", {"unlearning_rate": 100.0})
-    live.deployment.wait_until(lambda: bool(memory.sent()), 300, "the site has an answer")
-    (sent,) = memory.sent()
+    live.deployment.wait_until(lambda: bool(memory.answered_requests()), 300, "the site has an answer")
+    (sent,) = memory.answered_requests()
     assert sent["key"] == key
     assert "Only an operator may ask puf-special for unlearning_rate = 100.0" in sent["answer"]
     assert [refusal.caller for refusal in live.ledger.refusals()] == [str(SITE)]

@@ -52,7 +52,7 @@ def test_a_filed_request_stays_until_the_server_has_answered(tmp_path):
     memory.confirm({first: "accepted as r-000001"})
     memory.confirm({first: "accepted as r-000001"})
     assert [filed["key"] for filed in memory.outbox()] == [second]
-    assert memory.sent()[0]["answer"] == "accepted as r-000001"
+    assert memory.answered_requests()[0]["answer"] == "accepted as r-000001"
 
 
 def test_a_confirmation_cannot_name_a_file_elsewhere(tmp_path):

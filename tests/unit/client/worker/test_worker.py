@@ -337,7 +337,7 @@ def test_a_second_worker_is_refused(directory):
     """The first keeps its place until it ends."""
     places = WorkerPlaces(directory)
     places.prepare()
-    with places.locked(), pytest.raises(ConfigurationError, match="has a worker already"), places.locked():
+    with places.lock(), pytest.raises(ConfigurationError, match="has a worker already"), places.lock():
         pass
 
 

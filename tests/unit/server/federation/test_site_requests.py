@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from client.memory import DirectoryMemory, travelling
+from client.memory import DirectoryMemory, requests_to_send
 from server.federation.site_requests import MAX_A_DAY, SiteRequests
 from server.ledger import ClientRecord, Ledger
 from strategies.messages import SITE_REQUEST_BYTES, SITE_REQUESTS
@@ -107,10 +107,10 @@ def test_a_site_sends_its_oldest_requests_first_and_all_in_the_end(tmp_path):
         memory.file_request(Target(Granularity.CLIENT, "2"), "puf-special", {})
         for _ in range(SITE_REQUESTS + 5)
     ]
-    first = [filed["key"] for filed in travelling(memory)]
+    first = [filed["key"] for filed in requests_to_send(memory)]
     assert first == keys[:SITE_REQUESTS]
     memory.confirm(dict.fromkeys(first, "accepted"))
-    assert [filed["key"] for filed in travelling(memory)] == keys[SITE_REQUESTS:]
+    assert [filed["key"] for filed in requests_to_send(memory)] == keys[SITE_REQUESTS:]
 
 
 def test_a_request_too_large_to_travel_is_refused_where_it_is_filed(tmp_path, monkeypatch):
@@ -119,8 +119,8 @@ def test_a_request_too_large_to_travel_is_refused_where_it_is_filed(tmp_path, mo
     key = memory.file_request(Target(Granularity.CLIENT, "2"), "puf-special", {"note": "x" * 1000})
     assert SITE_REQUEST_BYTES > 10**7
     monkeypatch.setattr("client.memory.SITE_REQUEST_BYTES", 900)
-    assert travelling(memory) == []
-    [answered] = memory.sent()
+    assert requests_to_send(memory) == []
+    [answered] = memory.answered_requests()
     assert answered["key"] == key
     assert "Split the list" in answered["answer"]
     with pytest.raises(InvalidRequest, match="Split the list"):

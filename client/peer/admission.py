@@ -82,7 +82,7 @@ def largest_norm(origin: str, num_deleted: int, record: Record, limits: Limits) 
     """Return the largest ‖w x^Δ‖ of a correction by which `origin` takes out so many of its examples."""
     spent = sum(one.norm for one in record.of(Kind.CORRECTION) if one.origin == origin)
     largest = min(limits.correction_norm, max(0.0, _CORRECTIONS_TOGETHER * limits.correction_norm - spent))
-    declared = record.declared()
+    declared = record.declared_counts()
     if limits.constants is None or not sum(declared.values()):
         return largest
     bound = correction_bound(
@@ -140,7 +140,7 @@ def _fits_statistics(item: Item, record: Record, _: Limits) -> None:
     ):
         raise SessionError(f"Nobody asked for {item.id!r:.200}.")
     left = int(item.values["num_examples"]) + int(item.values["deleted"])
-    if left > record.declared(capped=False).get(item.origin, 0):
+    if left > record.declared_counts(capped=False).get(item.origin, 0):
         raise SessionError(f"The item {item.id!r:.200} speaks of more examples than its origin has.")
 
 
@@ -154,7 +154,7 @@ def _fits_corrections(item: Item, record: Record, _: Limits) -> None:
     before = sum(
         int(one.values["deleted"]) for one in record.of(Kind.CORRECTION) if one.origin == item.origin
     )
-    if before + deleted > record.declared(capped=False).get(item.origin, 0):
+    if before + deleted > record.declared_counts(capped=False).get(item.origin, 0):
         raise SessionError(f"The correction {item.id!r:.200} takes out more examples than its origin has.")
 
 

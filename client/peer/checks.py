@@ -40,7 +40,7 @@ _WRONG = (
 """What looking at a value of another type or shape can raise."""
 
 
-def checked_item(item: Item, dimension: int, *, shares_matrices: bool = True) -> Item:
+def validate_item(item: Item, dimension: int, *, shares_matrices: bool = True) -> Item:
     """Return the item, if it can be what it says; whatever the network brings goes through here.
 
     shares_matrices: whether statistics may have d² numbers.
@@ -69,7 +69,7 @@ def checked_item(item: Item, dimension: int, *, shares_matrices: bool = True) ->
     return item
 
 
-def checked_offer(offer: Offer, dimension: int) -> Offer:
+def validate_offer(offer: Offer, dimension: int) -> Offer:
     """Return the offer, if its model can be mixed.
 
     Raises:

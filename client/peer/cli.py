@@ -14,7 +14,7 @@ from client.memory import DirectoryMemory
 from client.peer.config import PeerConfig, read_config
 from client.peer.items import RELEASE, Kind
 from client.peer.journal import DirectoryJournal
-from client.peer.privacy import spent
+from client.peer.privacy import spent_budget
 from client.peer.record import Record
 from client.peer.refusals import read_refusals
 from unlearning.errors import InvalidRequest
@@ -39,9 +39,9 @@ def run(
         raise typer.BadParameter("name the peer's configuration file", param_hint="--config")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings = read_config(config)
-    from client.peer.process import PeerProcess, made_peer  # torch takes seconds to import
+    from client.peer.process import PeerProcess, make_peer  # torch takes seconds to import
 
-    process = PeerProcess(settings, made_peer(settings))
+    process = PeerProcess(settings, make_peer(settings))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: process.stop())
     process.run()
@@ -74,10 +74,10 @@ def request(
 @app.command()
 def status(config: ConfigFile) -> None:
     """Show what this peer knows, as JSON: rounds, members, requests and their corrections."""
-    typer.echo(json.dumps(described(read_config(config)), indent=2))
+    typer.echo(json.dumps(read_status(read_config(config)), indent=2))
 
 
-def described(config: PeerConfig) -> dict[str, Any]:
+def read_status(config: PeerConfig) -> dict[str, Any]:
     """Return what the state directory says, as plain values.
 
     Raises:
@@ -116,8 +116,10 @@ def described(config: PeerConfig) -> dict[str, Any]:
         "members": list(record.graph().nodes),
         "examples": record.counts(),
         "requests": requests,
-        "privacy": spent(record, delta=config.deletion.delta, epsilon=config.deletion.epsilon),
-        "answers": {filed["key"]: filed["answer"] for filed in DirectoryMemory(config.state_dir).sent()},
+        "privacy": spent_budget(record, delta=config.deletion.delta, epsilon=config.deletion.epsilon),
+        "answers": {
+            filed["key"]: filed["answer"] for filed in DirectoryMemory(config.state_dir).answered_requests()
+        },
         "refused": read_refusals(config.state_dir),
         "waiting": [filed["key"] for filed in DirectoryMemory(config.state_dir).outbox()],
     }

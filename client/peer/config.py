@@ -274,10 +274,10 @@ def read_config(path: Path) -> PeerConfig:
         raise ConfigurationError([f"{path} cannot be read: {exc}"]) from exc
     if not isinstance(values, Mapping):
         raise ConfigurationError([f"{path} does not hold a table of settings."])
-    return checked_config(values)
+    return validate_config(values)
 
 
-def checked_config(values: Mapping[str, Any]) -> PeerConfig:
+def validate_config(values: Mapping[str, Any]) -> PeerConfig:
     """Return the configuration of these values.
 
     Raises:

@@ -43,7 +43,7 @@ class Call:
     begun_at: float = field(default_factory=time.monotonic)
     heard_at: float = field(default_factory=time.monotonic)
 
-    def heard(self) -> None:
+    def note_activity(self) -> None:
         """Note that something has come."""
         self.heard_at = time.monotonic()
 

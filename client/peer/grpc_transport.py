@@ -141,7 +141,7 @@ class PeerServer(PeerServiceServicer):
         name = certified_name(context) if self._is_certified else None
         try:
             with self._gate.call(name, context.cancel) as call:
-                return pb.Receipt(known=sorted(self._taken(request_iterator, call)))
+                return pb.Receipt(known=sorted(self._take(request_iterator, call)))
         except grpc.RpcError:
             raise  # the caller has gone, or was cut off
         except Exception as exc:  # noqa: BLE001 - a foreign payload may cause any, and the process lives
@@ -150,11 +150,11 @@ class PeerServer(PeerServiceServicer):
         context.abort(_code(refused), self._reception.refusals.add(unknown, refused))
         raise AssertionError("abort raises")
 
-    def _taken(self, frames: Iterator[Any], call: Call) -> frozenset[str]:
+    def _take(self, frames: Iterator[Any], call: Call) -> frozenset[str]:
         """Read one payload and pass it on; return the ids that are known here, for a greeting."""
         assembler, received = Assembler(self._reception.limit_bytes), None
         for frame in frames:
-            call.heard()
+            call.note_activity()
             if received is not None:
                 raise SessionError("A call carries one payload, and more came.")
             received = assembler.add(frame)

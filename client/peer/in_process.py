@@ -10,13 +10,13 @@ import numpy as np
 
 from client.peer.items import Greeting, Item, Offer, Payload
 from client.peer.node import Peer
-from client.peer.work import carried_out, next_work
+from client.peer.work import carry_out, next_work
 from unlearning.errors import FlowerUnlearningError, SessionError
 
 _MOST_TURNS = 100_000
 
 
-def handed_over(peer: Peer, sender: str, payload: Payload) -> frozenset[str]:
+def hand_over(peer: Peer, sender: str, payload: Payload) -> frozenset[str]:
     """Let `peer` take a payload, as every transport does; return the answer to a greeting, else nothing.
 
     Raises:
@@ -84,7 +84,7 @@ class InProcessNetwork:
     def _work(self, peer: Peer) -> bool:
         work = next_work(peer)
         if work is not None:
-            peer.receive(carried_out(work, peer.learner))
+            peer.receive(carry_out(work, peer.learner))
         return work is not None
 
     def _deliver(self, peer: Peer) -> bool:
@@ -102,7 +102,7 @@ class InProcessNetwork:
                 peer.broke(to)
                 continue
             try:
-                known = handed_over(self.peers[to], peer.name, payload)
+                known = hand_over(self.peers[to], peer.name, payload)
             except FlowerUnlearningError as exc:
                 self.refusals.append((peer.name, to, str(exc)))
                 known = frozenset()  # as between machines: it is not sent again

@@ -171,7 +171,7 @@ class SiteLearner:
                 requester=FederationCounts(num_peers=1, num_examples=len(held), num_deleted=int(goes.sum())),
                 federation=order.counts,
                 uses_own_curvature=shared is None,
-                unmet=(*unmet_assumptions(self.task, settings.l2), *_approximate(settings)),
+                unmet=(*unmet_assumptions(self.task, settings.l2), *_describe_approximation(settings)),
             )
             made = perturb(made, certificate, self.generator, as_published=settings.as_published)
             release = AccountedRelease(
@@ -203,7 +203,7 @@ class SiteLearner:
         return self.examples.select(~forgotten_mask(self.examples, forget))
 
 
-def _approximate(settings: CorrectionSettings) -> tuple[str, ...]:
+def _describe_approximation(settings: CorrectionSettings) -> tuple[str, ...]:
     """Return what the curvature lacks of the one that the Newton step's bound is for."""
     is_fisher = settings.curvature in (PeerCurvature.FISHER, PeerCurvature.FISHER_DIAGONAL)
     return (APPROXIMATE_CURVATURE,) if is_fisher or settings.damping else ()

@@ -26,6 +26,6 @@ class Link:
         if not any((one.round, one.applied) == (offer.round, offer.applied) for one in self.offers):
             self.offers = sorted([*self.offers, offer], key=lambda one: one.round)[-OFFERS_KEPT:]
 
-    def sent(self, offer: Offer) -> None:
+    def mark_sent(self, offer: Offer) -> None:
         """Note that the neighbour has this model."""
         self.offers = [one for one in self.offers if one is not offer]

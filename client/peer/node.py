@@ -17,7 +17,7 @@ from logging import getLogger
 import numpy as np
 
 from client.peer.admission import Limits, check_fits, may_speak
-from client.peer.checks import checked_item, checked_offer
+from client.peer.checks import validate_item, validate_offer
 from client.peer.items import Greeting, Item, Kind, Offer, Payload, length, same_dtype
 from client.peer.journal import Journal, PeerModel
 from client.peer.learner import Learner
@@ -131,7 +131,7 @@ class Peer:
                 _log.error("%.200s was moved to %s, for it does not fit: %s%s", item.id, where, exc, stays)
                 continue
             if item.origin == self.name and item.seal is None and self._lacks_seal(item):
-                item = self._place.seals.sealed(item)
+                item = self._place.seals.seal(item)
                 self._journal.put(item)
             self._items[item.id] = item
         self._regraph()
@@ -207,7 +207,7 @@ class Peer:
         known = self._items.get(item.id)
         if known is None:
             if not sender and item.origin == self.name:
-                item = self._place.seals.sealed(item)
+                item = self._place.seals.seal(item)
             self._check(item)
             if item.kind is Kind.STATISTICS and self._is_over(item.subject):
                 item = replace(item, vector=None)  # too late to be of use
@@ -229,7 +229,7 @@ class Peer:
     def _check(self, item: Item, *, is_kept: bool = False) -> None:
         """Refuse what cannot be, is not its origin's, or does not fit. is_kept: it was in the journal."""
         limits = self.rules.limits
-        checked_item(item, self._model.vector.size, shares_matrices=limits.shares_matrices)
+        validate_item(item, self._model.vector.size, shares_matrices=limits.shares_matrices)
         if item.seal is not None or not is_kept:  # journals of version 0.1 have no seals
             self._place.seals.check(item)
         check_fits(item, self.record, limits, is_applied=is_kept and item.id in self._model.applied)
@@ -246,7 +246,7 @@ class Peer:
         is_same = dict(known.values) == dict(item.values) and new.content in (content_of(known), "")
         if is_same and (old is not None or not self._lacks_seal(known)):
             return known
-        checked_item(item, self._model.vector.size)
+        validate_item(item, self._model.vector.size)
         seals.check(item)
         if not is_same:
             raise SessionError(f"Peer {item.origin!r:.60} has said two different things as {item.id!r:.200}.")
@@ -291,7 +291,7 @@ class Peer:
         Raises:
             SessionError, UpdateRefused: it cannot be mixed.
         """
-        checked_offer(offer, self._model.vector.size)
+        validate_offer(offer, self._model.vector.size)
         neighbours = self._graph.neighbours(self.name)
         if offer.sender not in neighbours:
             return
@@ -304,7 +304,7 @@ class Peer:
         self._offers.keep(offer)
         if not self._has_moved:
             later = max(2, self._model.round + 1)
-            found = self._offers.usable(neighbours, later, self._known_corrections())
+            found = self._offers.usable_offers(neighbours, later, self._known_corrections())
             if len(found) >= min(2, len(neighbours)):
                 self._take_over(sorted(found.values(), key=lambda one: one.round)[-2:][0])
 
@@ -354,7 +354,7 @@ class Peer:
             if link.pending is not None:
                 link.pending.pop(payload.id, None)
         else:
-            link.sent(payload)
+            link.mark_sent(payload)
 
     def broke(self, to: str) -> None:
         """`to` could not be reached: begin with a greeting again, since it may have restarted."""
@@ -438,7 +438,7 @@ class Peer:
     def _usable(self) -> dict[str, Offer]:
         """The neighbours' models for this round."""
         neighbours = self._graph.neighbours(self.name)
-        return self._offers.usable(neighbours, self._model.round, self._known_corrections())
+        return self._offers.usable_offers(neighbours, self._model.round, self._known_corrections())
 
     def _known_corrections(self) -> Set[str]:
         """What a model may include without being strange: what is known, and what the own model has."""

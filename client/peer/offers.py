@@ -37,7 +37,7 @@ class Offers:
         for gone in self._by_sender.keys() - set(senders):
             del self._by_sender[gone]
 
-    def usable(self, neighbours: Iterable[str], own_round: int, known: Set[str]) -> dict[str, Offer]:
+    def usable_offers(self, neighbours: Iterable[str], own_round: int, known: Set[str]) -> dict[str, Offer]:
         """Return of each neighbour the earliest model that is not older than the own, if its corrections are known."""
         usable: dict[str, Offer] = {}
         for sender in neighbours:

@@ -13,7 +13,7 @@ from unlearning.certified.privacy_accountant import AccountedRelease, account_of
 _SHOWN = ("num_releases", "spent_epsilon", "spent_delta", "delta", "budget_epsilon", "basis", "unmet")
 
 
-def spent(record: Record, *, delta: float, epsilon: float) -> dict[str, Any] | None:
+def spent_budget(record: Record, *, delta: float, epsilon: float) -> dict[str, Any] | None:
     """Return how much of (`epsilon`, `delta`) the known corrections with noise have used up; None without noise."""
     releases = [
         AccountedRelease.from_values(account[RELEASE])

@@ -13,14 +13,14 @@ from logging import getLogger
 from client.memory import DirectoryMemory
 from client.peer.config import PeerConfig
 from client.peer.grpc_transport import PayloadRefused, PeerConnection, PeerServer, Reception
-from client.peer.in_process import handed_over
+from client.peer.in_process import hand_over
 from client.peer.items import Kind, Payload
 from client.peer.journal import DirectoryJournal
 from client.peer.learner import SiteLearner
 from client.peer.node import Peer, Place
 from client.peer.refusals import Refusals
 from client.peer.seals import CertificateSeals, NoSeals
-from client.peer.work import carried_out, missing_statistics, next_work
+from client.peer.work import carry_out, missing_statistics, next_work
 from unlearning.certified import feature_norm
 from unlearning.decentralised.deletion import MAX_SHARED_DIMENSION
 from unlearning.errors import DataError, FlowerUnlearningError, RequestError, SessionError
@@ -43,7 +43,7 @@ class Sent:
     failures: int = 0
 
 
-def made_peer(config: PeerConfig) -> Peer:
+def make_peer(config: PeerConfig) -> Peer:
     """Return the peer of the configuration, as its state directory has it.
 
     Raises:
@@ -137,7 +137,7 @@ class PeerProcess:
 
     def _handle(self, sender: str, payload: Payload) -> frozenset[str]:
         with self._changed:
-            known = handed_over(self._peer, sender, payload)
+            known = hand_over(self._peer, sender, payload)
             self._changed.notify_all()
         return known
 
@@ -156,10 +156,10 @@ class PeerProcess:
 
     def _do_work(self) -> bool:
         with self._changed:
-            work = next_work(self._peer, overdue=self._overdue(time.monotonic()))
+            work = next_work(self._peer, overdue=self._overdue_requests(time.monotonic()))
         if work is None:
             return False
-        item = carried_out(work, self._peer.learner)
+        item = carry_out(work, self._peer.learner)
         if "reason" in item.values:
             _log.warning("%s for request %s: %s", item.kind, item.subject, item.values["reason"])
         else:
@@ -169,7 +169,7 @@ class PeerProcess:
             self._changed.notify_all()
         return True
 
-    def _overdue(self, now: float) -> frozenset[str]:
+    def _overdue_requests(self, now: float) -> frozenset[str]:
         """Return the requests whose missing numbers have been waited for long enough."""
         overdue = set()
         for request in list(self._peer.record.of(Kind.REQUEST)):

@@ -56,7 +56,7 @@ class Record:
         """Return where peers said that they can be reached."""
         return {item.origin: item.values["address"] for item in self.of(Kind.MEMBER)}
 
-    def declared(self, *, capped: bool = True) -> dict[str, int]:
+    def declared_counts(self, *, capped: bool = True) -> dict[str, int]:
         """Return how many examples each peer said it has, deleted ones too; `capped` as the others count them."""
         counts = {item.origin: int(item.values["num_examples"]) for item in self.of(Kind.MEMBER)}
         positive = [count for count in counts.values() if count]
@@ -67,7 +67,7 @@ class Record:
 
     def counts(self, *, before: str = "") -> dict[str, int]:
         """Return how many examples each peer trains on; those that the request `before` takes out are still counted."""
-        counts = self.declared()
+        counts = self.declared_counts()
         for item in self.of(Kind.CORRECTION):
             if item.origin in counts and item.subject != before:
                 counts[item.origin] = max(0, counts[item.origin] - int(item.values["deleted"]))

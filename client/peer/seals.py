@@ -36,7 +36,7 @@ class Seals(Protocol):
     def is_required(self) -> bool:
         """Whether items must carry one."""
 
-    def sealed(self, item: Item) -> Item:
+    def seal(self, item: Item) -> Item:
         """Return this peer's own item with its seal."""
 
     def check(self, item: Item) -> None:
@@ -48,7 +48,7 @@ class NoSeals:
 
     is_required = False
 
-    def sealed(self, item: Item) -> Item:
+    def seal(self, item: Item) -> Item:
         """Return the item as it is."""
         return item
 
@@ -87,7 +87,7 @@ class CertificateSeals:
         except SessionError as exc:
             raise ConfigurationError([f"tls.certificate: {exc}"]) from exc
 
-    def sealed(self, item: Item) -> Item:
+    def seal(self, item: Item) -> Item:
         """Return this peer's own item with its seal."""
         values = json.loads(json.dumps(dict(item.values)))  # as it will be read: no tuples, no numpy numbers
         content = content_of(replace(item, seal=None))

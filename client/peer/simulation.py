@@ -1,6 +1,6 @@
 """Hundreds of peers on a few Ray actors: the same peers as between machines, with the driver as the network.
 
-Each actor holds a part of the peers. In each turn it hands out what its peers have to send, the driver sorts that by
+Each actor holds a part of the peers. In each turn it returns what its peers have to send, the driver sorts that by
 receiver, and confirmations go back. Peers take turns in the order of names within an actor; with lockstep rounds the
 models are the same whatever the number of actors.
 """
@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 
 import ray
 
-from client.peer.in_process import handed_over
+from client.peer.in_process import hand_over
 from client.peer.items import Payload
 from client.peer.journal import PeerModel
 from client.peer.node import Peer
-from client.peer.work import carried_out, next_work
+from client.peer.work import carry_out, next_work
 from unlearning.errors import ConfigurationError, SessionError
 from unlearning.requests import Target
 
@@ -35,11 +35,11 @@ class Shard:
         self._posted: dict[tuple[str, str], Payload] = {}
 
     def outgoing(self) -> list[Posted]:
-        """Do what requests need, and hand out each link's next payload."""
+        """Do what requests need, and return each link's next payload."""
         posted: list[Posted] = []
         for name, peer in self._peers.items():
             while (work := next_work(peer)) is not None:
-                peer.receive(carried_out(work, peer.learner))
+                peer.receive(carry_out(work, peer.learner))
             for to in peer.contacts:
                 payload = peer.next_payload(to)
                 if payload is not None:
@@ -49,7 +49,7 @@ class Shard:
 
     def take(self, posted: Sequence[Posted]) -> list[frozenset[str]]:
         """Let receivers here take payloads; the answers in the same order."""
-        return [handed_over(self._peers[to], sender, payload) for sender, to, payload in posted]
+        return [hand_over(self._peers[to], sender, payload) for sender, to, payload in posted]
 
     def confirm(self, answered: Sequence[tuple[str, str, frozenset[str]]]) -> None:
         """Note that what was to be sent for each sender and receiver has arrived."""

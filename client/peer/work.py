@@ -1,6 +1,6 @@
 """What requests need of a peer: its numbers and curvature for others, and corrections.
 
-`next_work` finds it, `carried_out` computes it without touching the peer. What fails is said, not tried for ever: the
+`next_work` finds it, `carry_out` computes it without touching the peer. What fails is said, not tried for ever: the
 correction then has no vector and a reason, and the examples stay out of training all the same.
 """
 
@@ -76,7 +76,7 @@ def missing_statistics(peer: Peer, request: Item) -> list[str]:
     ]
 
 
-def carried_out(work: Work, learner: Learner) -> Item:
+def carry_out(work: Work, learner: Learner) -> Item:
     """Return the item that was owed."""
     return _statistics(work, learner) if work.kind is Kind.STATISTICS else _correction(work, learner)
 

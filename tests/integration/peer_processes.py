@@ -23,11 +23,11 @@ import torch
 import yaml
 
 from client.memory import DirectoryMemory
-from client.peer.cli import described
-from client.peer.config import PeerConfig, checked_config
+from client.peer.cli import read_status
+from client.peer.config import PeerConfig, validate_config
 from client.peer.in_process import InProcessNetwork
 from client.peer.journal import DirectoryJournal
-from client.peer.process import PeerProcess, made_peer
+from client.peer.process import PeerProcess, make_peer
 from server.processes.flower_control import program
 from tests.integration.conftest import REPOSITORY
 from tests.integration.namespaces import Network
@@ -93,7 +93,7 @@ class PeerProcesses:
 
     def config(self, name: str, **changes: Any) -> PeerConfig:
         """The peer's configuration."""
-        return checked_config({**self.values(name), **changes})
+        return validate_config({**self.values(name), **changes})
 
     def fork(self, name: str) -> None:
         """Start a peer from the process that has everything imported."""
@@ -148,18 +148,18 @@ class PeerProcesses:
         end = time.monotonic() + _DEADLINE_S
         waiting = list(names)
         while waiting:
-            waiting = [name for name in waiting if not condition(described(self.config(name)))]
+            waiting = [name for name in waiting if not condition(read_status(self.config(name)))]
             stopped = self._stopped()
             assert not stopped, self._log(stopped[0]).read_text()[-3000:]
             assert time.monotonic() < end, (
-                f"still waiting for {waiting}: {described(self.config(waiting[0]))}"
+                f"still waiting for {waiting}: {read_status(self.config(waiting[0]))}"
             )
             time.sleep(0.25)  # polls the files, since the peers have no channel to the test
 
     def in_one_process(self) -> InProcessNetwork:
         """The same peers before their first round, to which nothing happens."""
         return InProcessNetwork(
-            made_peer(self.config(name, **{"state-dir": str(self.directory / f"calm-{name}")}))
+            make_peer(self.config(name, **{"state-dir": str(self.directory / f"calm-{name}")}))
             for name in NAMES
         )
 
@@ -241,8 +241,8 @@ def _run_peer(values: dict[str, Any], log: Path, namespace: str | None) -> None:
     if namespace is not None:
         _enter_network(namespace)
     torch.set_num_threads(1)
-    config = checked_config(values)
-    process = PeerProcess(config, made_peer(config))
+    config = validate_config(values)
+    process = PeerProcess(config, make_peer(config))
     signal.signal(signal.SIGTERM, lambda *_: process.stop())
     process.run()
 

@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
-from client.peer.cli import described
+from client.peer.cli import read_status
 from client.peer.grpc_transport import PeerConnection
 from client.peer.items import Greeting, Item, Kind, Offer, Payload
 from client.peer.journal import DirectoryJournal
@@ -87,7 +87,7 @@ def long_correction(peers: PeerProcesses) -> tuple[Item, Item]:
     values = {"weight": 1.0, "deleted": 1}
     made = Item(kind=Kind.CORRECTION, origin=LIAR, subject=f"{LIAR}-key", values=values, vector=vector)
     seals = CertificateSeals(tls_of(peers, LIAR))
-    return seals.sealed(request_item(LIAR)), seals.sealed(made)
+    return seals.seal(request_item(LIAR)), seals.seal(made)
 
 
 def lies(peers: PeerProcesses) -> dict[str, tuple[Payload, str]]:
@@ -98,12 +98,12 @@ def lies(peers: PeerProcesses) -> dict[str, tuple[Payload, str]]:
     offer = Offer(sender=LIAR, round=ROUNDS, vector=model.vector, applied=model.applied)
     return {
         "a stranger's item": (
-            CertificateSeals(tls_of(peers, "x")).sealed(member_item("x")),
+            CertificateSeals(tls_of(peers, "x")).seal(member_item("x")),
             "no member",
         ),
         "a correction that nobody asked for": (long_correction(peers)[1], "not known"),
         "in another's name": (
-            seals.sealed(replace(request_item("3"), subject="3-forged")),
+            seals.seal(replace(request_item("3"), subject="3-forged")),
             "in another's name",
         ),
         "without a seal": (request_item("3", "unsigned"), "without its origin's signature"),
@@ -119,7 +119,7 @@ def test_ten_processes_forget_as_one_though_a_stranger_and_a_member_attack(tmp_p
         target = some_samples(calm)
         peers.kill(LIAR)
         stranger = CertificateSeals(tls_of(peers, "x"))
-        for payload in (Greeting("x"), stranger.sealed(member_item("x")), Greeting("3")):
+        for payload in (Greeting("x"), stranger.seal(member_item("x")), Greeting("3")):
             assert "no member" in refusal(peers, "x", payload)
         with calls(peers, "x", None, 510) as silent, calls(peers, LIAR, announced(2**33), 4) as large:
             assert {call.code() for call in silent} <= {
@@ -137,7 +137,7 @@ def test_ten_processes_forget_as_one_though_a_stranger_and_a_member_attack(tmp_p
         peers.wait(is_done, NAMES)
         forget_calmly(calm, target, key)
         peers.check_models(calm)
-        assert {LIAR, "x"} <= described(peers.config(ATTACKED))["refused"].keys()
+        assert {LIAR, "x"} <= read_status(peers.config(ATTACKED))["refused"].keys()
         peers.stop_all()
         for name in NAMES:
             peers.fork(name)

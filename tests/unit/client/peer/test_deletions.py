@@ -13,7 +13,7 @@ from client.peer.items import Item, Kind
 from client.peer.journal import MemoryJournal
 from client.peer.learner import SiteLearner
 from client.peer.node import Peer, PeerRules
-from client.peer.privacy import spent
+from client.peer.privacy import spent_budget
 from tests.peers import L2, counting_peer, counting_peers, logistic_peers
 from unlearning.certified import gaussian_epsilon
 from unlearning.curvature import gradient
@@ -283,11 +283,11 @@ def test_every_peer_adds_up_what_all_deletions_with_noise_have_used() -> None:
     assert isinstance(peer.learner, SiteLearner)
     peer.learner = replace(peer.learner, noise=NoiseSettings(epsilon=0.5, delta=1e-5))
     network.train()
-    assert spent(other.record, delta=1e-5, epsilon=0.5) is None
+    assert spent_budget(other.record, delta=1e-5, epsilon=0.5) is None
     for key, sample in (("first", "0"), ("second", "1")):
         peer.file(Target(Granularity.SAMPLE, "1", frozenset({sample})), key)
         network.settle()
-    account = spent(other.record, delta=1e-5, epsilon=0.5)
+    account = spent_budget(other.record, delta=1e-5, epsilon=0.5)
     assert account is not None
     releases = [item.values["account"]["release"] for item in other.record.of(Kind.CORRECTION)]
     ratio = math.hypot(*(release["sensitivity"]["value"] / release["sigma"] for release in releases))

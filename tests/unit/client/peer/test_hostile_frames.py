@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from client.peer.gate import Gate
 from client.peer.grpc_transport import MAX_TEXT_BYTES, PeerServer, frames_of
-from client.peer.in_process import handed_over
+from client.peer.in_process import hand_over
 from client.peer.items import Greeting, Offer
 from client.peer.journal import MemoryJournal
 from client.peer.node import Peer
@@ -72,7 +72,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     peer, state_dir = counting_peer("0", GRAPH, MemoryJournal()), tmp_path_factory.mktemp("state")
     service = PeerServer.__new__(PeerServer)
     service._reception = reception(
-        state_dir, lambda sender, payload: handed_over(peer, sender, payload), max_numbers=9
+        state_dir, lambda sender, payload: hand_over(peer, sender, payload), max_numbers=9
     )
     service._is_certified = False
     service._gate = gate = Gate(peer.admits, call_s=10.0)

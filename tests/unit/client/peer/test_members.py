@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from client.peer.admission import Limits
-from client.peer.in_process import InProcessNetwork, handed_over
+from client.peer.in_process import InProcessNetwork, hand_over
 from client.peer.items import Greeting, Item, Kind, Offer
 from client.peer.journal import DirectoryJournal, MemoryJournal
 from client.peer.node import Peer, PeerRules
@@ -67,7 +67,7 @@ def refused(peer: Peer, item: Item, sender: str, match: str) -> None:
     """`peer` takes the item neither into its record nor into its model, and does not pass it on."""
     before = peer.model
     with pytest.raises(FlowerUnlearningError, match=match):
-        handed_over(peer, sender, item)
+        hand_over(peer, sender, item)
     assert item.id not in peer.record.items
     assert peer.model is before
     assert all(item.id not in (link.pending or {}) for link in peer._links.values())
@@ -87,7 +87,7 @@ def test_signed_items_reach_everybody_through_intermediaries(seals: MakeSeals) -
 def test_a_stranger_with_a_certificate_that_names_no_neighbours_is_refused(seals: MakeSeals) -> None:
     """The item that stopped every peer for good is neither kept nor passed on."""
     network = sealed_network(seals)
-    item = seals("x").sealed(member_item("x"))
+    item = seals("x").seal(member_item("x"))
     refused(network.peers["0"], item, "1", "no member")
 
 
@@ -96,12 +96,12 @@ def test_nothing_is_taken_from_a_sender_that_is_no_member(seals: MakeSeals) -> N
     peer = sealed_network(seals).peers["0"]
     payloads = [
         Greeting("x"),
-        seals("1").sealed(member_item("1", "0", "2")),
+        seals("1").seal(member_item("1", "0", "2")),
         Offer(sender="x", round=1, vector=np.zeros(3), applied=frozenset()),
     ]
     for payload in payloads:
         with pytest.raises(SessionError, match="no member"):
-            handed_over(peer, "x", payload)
+            hand_over(peer, "x", payload)
 
 
 @pytest.mark.parametrize("neighbours", [(), ("nobody",), ("4",), ("0", "0"), ("0", "nobody")])
@@ -111,21 +111,21 @@ def test_who_may_join_must_name_members_as_its_neighbours(
     """Otherwise the graph would fall apart, or have edges to nobody."""
     rules = PeerRules(limits=Limits(members=frozenset("4")))
     peer = counting_peer("0", GRAPH, MemoryJournal(), rules, seals("0"))
-    refused(peer, seals("4").sealed(member_item("4", *neighbours)), "4", "do not fit")
-    assert peer.receive(seals("4").sealed(member_item("4", "0", "2")), "4")
+    refused(peer, seals("4").seal(member_item("4", *neighbours)), "4", "do not fit")
+    assert peer.receive(seals("4").seal(member_item("4", "0", "2")), "4")
 
 
 def test_who_joins_names_no_more_neighbours_than_are_allowed(seals: MakeSeals) -> None:
     """Beside everybody it would weigh in every model."""
     rules = PeerRules(limits=Limits(members=frozenset("4"), neighbours=2))
     peer = counting_peer("0", GRAPH, MemoryJournal(), rules, seals("0"))
-    refused(peer, seals("4").sealed(member_item("4", "0", "1", "2")), "4", "do not fit")
+    refused(peer, seals("4").seal(member_item("4", "0", "1", "2")), "4", "do not fit")
 
 
 def test_a_configured_peer_does_not_change_the_graph(seals: MakeSeals) -> None:
     """Its neighbours are those of the configuration."""
     peer = counting_peer("0", GRAPH, MemoryJournal(), seals=seals("0"))
-    refused(peer, seals("1").sealed(member_item("1", "0", "2", "3")), "1", "do not fit")
+    refused(peer, seals("1").seal(member_item("1", "0", "2", "3")), "1", "do not fit")
 
 
 def test_a_member_does_not_speak_in_anothers_name(seals: MakeSeals) -> None:
@@ -134,10 +134,10 @@ def test_a_member_does_not_speak_in_anothers_name(seals: MakeSeals) -> None:
     network.peers["3"].file(Target(Granularity.SAMPLE, "3", frozenset({"3"})), "other")
     peer = network.peers["0"]
     network.settle()
-    request = seals("3").sealed(request_item("3"))
+    request = seals("3").seal(request_item("3"))
     peer.receive(request, "3")
     forged = correction_item("3", 25_000.0)
-    refused(peer, seals("1").sealed(forged), "1", "in another's name")
+    refused(peer, seals("1").seal(forged), "1", "in another's name")
     refused(peer, forged, "1", "without its origin's signature")
     refused(peer, replace(forged, seal=request.seal), "1", "not the one that its origin signed")
 
@@ -145,7 +145,7 @@ def test_a_member_does_not_speak_in_anothers_name(seals: MakeSeals) -> None:
 @pytest.mark.parametrize("part", ["values", "vector", "subject", "kind"])
 def test_a_signed_item_cannot_be_changed_on_its_way(seals: MakeSeals, part: str) -> None:
     """Whoever passes it on can drop it, and nothing else."""
-    signed = seals("3").sealed(correction_item("3"))
+    signed = seals("3").seal(correction_item("3"))
     changes: dict[str, object] = {
         "values": {**signed.values, "weight": 0.5},
         "vector": np.array([2.0, 0.0, 0.0]),
@@ -161,14 +161,14 @@ def test_a_certificate_of_another_authority_proves_nothing(seals: MakeSeals, tmp
     """Though it carries the right name."""
     foreign = seals_of(Authority(tmp_path, "other"), "3")
     with pytest.raises(SessionError, match="authority"):
-        seals("0").check(foreign.sealed(correction_item("3")))
+        seals("0").check(foreign.seal(correction_item("3")))
 
 
 def test_an_item_of_another_federation_is_not_taken(authority: Authority) -> None:
     """The same certificates, another name: what was said then cannot be replayed."""
     earlier, now = seals_of(authority, "1", "2025"), seals_of(authority, "1", "2026")
     with pytest.raises(SessionError, match="does not hold"):
-        now.check(earlier.sealed(member_item("1", "0", "2")))
+        now.check(earlier.seal(member_item("1", "0", "2")))
 
 
 def test_keys_that_are_not_the_certificates_are_refused(authority: Authority) -> None:
@@ -194,11 +194,11 @@ def test_a_replayed_item_changes_nothing(seals: MakeSeals) -> None:
 def test_a_peer_that_says_two_things_under_one_id_is_found_out(seals: MakeSeals) -> None:
     """The first is kept; the second is refused, and recorded with the name of who signed both."""
     peer = sealed_network(seals).peers["0"]
-    peer.receive(seals("3").sealed(request_item("3")), "3")
-    peer.receive(seals("3").sealed(correction_item("3", 1.0)), "3")
+    peer.receive(seals("3").seal(request_item("3")), "3")
+    peer.receive(seals("3").seal(correction_item("3", 1.0)), "3")
     before = peer.model
     with pytest.raises(SessionError, match="two different things"):
-        peer.receive(seals("3").sealed(correction_item("3", 2.0)), "1")
+        peer.receive(seals("3").seal(correction_item("3", 2.0)), "1")
     assert peer.model is before
 
 

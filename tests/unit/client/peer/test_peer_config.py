@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from client.memory import DirectoryMemory
 from client.peer.cli import app
-from client.peer.config import checked_config, read_config
-from client.peer.process import made_peer
+from client.peer.config import read_config, validate_config
+from client.peer.process import make_peer
 from server.cli import app as flower_unlearn
 from unlearning.decentralised import ring
 from unlearning.errors import ConfigurationError, DataError
@@ -51,7 +51,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         deletion={"as-published": True, "epsilon": 1.0},
     )
     with pytest.raises(ConfigurationError) as caught:
-        checked_config(wrong)
+        validate_config(wrong)
     text = "\n".join(caught.value.problems)
     assert all(part in text for part in ("Unknown dataset", "not below 1", "tls:", "deletion.epsilon"))
 
@@ -59,12 +59,12 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
 def test_an_unknown_setting_is_refused(tmp_path: Path) -> None:
     """A typing error is not ignored."""
     with pytest.raises(ConfigurationError, match="round-timeout"):
-        checked_config(values(tmp_path, **{"round-timeout": 5}))
+        validate_config(values(tmp_path, **{"round-timeout": 5}))
 
 
 def test_the_l2_term_of_training_is_that_of_corrections(tmp_path: Path) -> None:
     """Set once: a correction without it would be far off."""
-    assert checked_config(values(tmp_path)).corrections().l2 == 0.01
+    assert validate_config(values(tmp_path)).corrections().l2 == 0.01
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_joining_peer_names_its_neighbours_in_the_others_graph(tmp_path: Path)
     """Its file is the others' with itself; their ring stays as it is."""
     peers = {name: f"127.0.0.1:930{at}" for at, name in enumerate("abcd")}
     joining = values(tmp_path, peer="d", peers=peers, graph={"kind": "ring", "neighbours": ["a", "b"]})
-    assert checked_config(joining).make_graph() == ring("abc").join("d", "ab")
+    assert validate_config(joining).make_graph() == ring("abc").join("d", "ab")
 
 
 @pytest.mark.parametrize(
@@ -119,14 +119,14 @@ def test_limits_and_neighbours_that_cannot_be_are_refused(
 ) -> None:
     """Before the peer starts."""
     with pytest.raises(ConfigurationError, match=said):
-        checked_config(values(tmp_path, **changes))
+        validate_config(values(tmp_path, **changes))
 
 
 def test_bounds_are_on_by_default_and_tighter_with_a_feature_norm(tmp_path: Path) -> None:
     """Three times the untrained model's length, and the method's own bound where the features are bounded."""
     start = np.full(650, 0.1)
     for limits, has_constants in (({}, False), ({"feature-norm": 9.0}, True)):
-        config = checked_config(values(tmp_path, limits=limits, task={"dtype": "float64"}))
+        config = validate_config(values(tmp_path, limits=limits, task={"dtype": "float64"}))
         found = config.rules(make_task(config.task_settings()), start).limits
         assert found.correction_norm == pytest.approx(3 * np.linalg.norm(start))
         assert (found.constants is not None) is has_constants
@@ -136,4 +136,4 @@ def test_data_beyond_the_feature_norm_keeps_the_peer_from_starting(tmp_path: Pat
     """The others' bound on its corrections would not hold."""
     small = values(tmp_path, limits={"feature-norm": 1.1})
     with pytest.raises(DataError, match=r"limits\.feature-norm"):
-        made_peer(checked_config(small))
+        make_peer(validate_config(small))

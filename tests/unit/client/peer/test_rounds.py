@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from client.peer.config import checked_config
+from client.peer.config import validate_config
 from client.peer.in_process import InProcessNetwork
 from client.peer.journal import MemoryJournal
 from client.peer.node import Peer, PeerRules
@@ -85,5 +85,5 @@ def test_one_step_is_as_written_and_more_begin_at_the_mixture(local_steps: int, 
         "peers": {"a": "127.0.0.1:9300", "b": "127.0.0.1:9301"},
         "training": {"local-steps": local_steps},
     }
-    config = checked_config(values)
+    config = validate_config(values)
     assert config.rules(make_task(config.task_settings()), np.zeros(2)).mixes_first is mixes_first

@@ -27,7 +27,7 @@ from unlearning.methods.registry import preparations
 from unlearning.tasks.settings import TaskChoice, TaskSettings, problems
 from unlearning.training import TrainingSettings
 from unlearning.training import local_seed as local_seed  # clients have it from here
-from unlearning.verification.shadow_membership import FEWEST
+from unlearning.verification.shadow_models import FEWEST
 
 _Part = TypeVar("_Part", TaskSettings, TrainingSettings)
 

@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from strategies.secret_settings import SecretPlace
 from unlearning.training import LocalTraining
-from unlearning.verification.shadow_membership import MOST
+from unlearning.verification.shadow_models import MOST
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Points = Annotated[float, Field(ge=0, le=100)]

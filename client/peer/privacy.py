@@ -8,7 +8,7 @@ from typing import Any
 
 from client.peer.items import RELEASE, Kind
 from client.peer.record import Record
-from unlearning.certified.privacy_accountant import AccountedRelease, account_of
+from unlearning.certified.privacy_accountant import Account, AccountedRelease
 
 _SHOWN = ("num_releases", "spent_epsilon", "spent_delta", "delta", "budget_epsilon", "basis", "unmet")
 
@@ -23,5 +23,5 @@ def spent_budget(record: Record, *, delta: float, epsilon: float) -> dict[str, A
     ]
     if not releases:
         return None
-    values = account_of(releases, delta=delta, epsilon=epsilon or None)
+    values = Account(releases=tuple(releases), delta=delta, epsilon=epsilon or None).values()
     return {name: values[name] for name in _SHOWN}

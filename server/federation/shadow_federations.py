@@ -29,8 +29,7 @@ from unlearning.parameters import Vector
 from unlearning.requests import Forget
 from unlearning.tasks.task import forgotten_mask
 from unlearning.training import initial_parameters
-from unlearning.verification.shadow_membership import shadow_seed
-from unlearning.verification.shadow_models import ShadowFits, fit_models, train_models
+from unlearning.verification.shadow_models import ShadowFits, fit_models, shadow_seed, train_models
 
 _log = getLogger(__name__)
 

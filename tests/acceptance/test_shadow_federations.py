@@ -28,7 +28,7 @@ from unlearning.tasks import load_site
 from unlearning.training import train
 from unlearning.verification.observations import merge
 from unlearning.verification.optional_attacks import LEARNT_MIA_U, LIRA_OFFLINE, LIRA_ONLINE
-from unlearning.verification.shadow_membership import shadow_membership, shadow_seed
+from unlearning.verification.shadow_models import shadow_membership, shadow_seed
 from unlearning.verification.standard_attacks import attack_figures
 
 NUM_SHADOWS, ROUNDS = 4, 3

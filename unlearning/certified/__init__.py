@@ -3,13 +3,14 @@
 Import from here:
 
 - carrying vectors: `train_online`, `fixed_batches`, `repair`, `retrained_on_batches`, `train_with_tangents`,
-  `vector_after_round`, `vector_bytes`; deleting: `forgotten_by_addition`, `UnitVectors`; at rest: `VectorStore`;
+  `vector_after_round`, `vector_bytes`; deleting: `forgotten_by_addition`, `UnitVectors`; at rest: `seal`, `unseal`;
 - baselines: `newton_step`, `infinitesimal_jackknife`, `PrecomputedJackknife`;
 - bounds: `Constants`, `Sensitivity` and the functions that give one; `federated_bound` for FedAvg;
 - noise: `analytic_sigma`, `add_noise`, `KeyedNormal`; `certificate`, `Account`, `deletion_capacity`.
 
 `docs/certified.md` says what is certified and what is not. May import `unlearning.curvature`, `unlearning.solvers`,
-`unlearning.tasks`, `unlearning.training` and what these may; not `unlearning.methods`, which may import this.
+`unlearning.stores`, `unlearning.tasks`, `unlearning.training` and what these may; not
+`unlearning.methods`, which may import this.
 """
 
 from unlearning.certified.federated import vector_after_round
@@ -47,7 +48,7 @@ from unlearning.certified.online import (
     retrained_on_batches,
     train_online,
 )
-from unlearning.certified.privacy_accountant import Account, AccountedRelease, Basis, account_of
+from unlearning.certified.privacy_accountant import Account, AccountedRelease, Basis
 from unlearning.certified.round_lengths import (
     EarlierRelease,
     Ground,
@@ -56,6 +57,7 @@ from unlearning.certified.round_lengths import (
     declared_logistic_constants,
 )
 from unlearning.certified.rounding import Arithmetic
+from unlearning.certified.sealed_vectors import create_key, read_key, seal, unseal
 from unlearning.certified.secret_noise import KeyedNormal, derived_key, noise_secret
 from unlearning.certified.sensitivity import (
     Constants,
@@ -74,7 +76,6 @@ from unlearning.certified.sensitivity import (
 )
 from unlearning.certified.tangents import BlockProducts, check_memory, train_with_tangents, vector_bytes
 from unlearning.certified.unit_vectors import UnitVectors, forgotten_by_addition
-from unlearning.certified.vector_store import VectorStore, create_key, read_key
 
 __all__ = [
     "Account",
@@ -101,9 +102,7 @@ __all__ = [
     "Step",
     "StepCounts",
     "UnitVectors",
-    "VectorStore",
     "Weighting",
-    "account_of",
     "add_noise",
     "analytic_sigma",
     "certificate",
@@ -132,11 +131,13 @@ __all__ = [
     "read_key",
     "repair",
     "retrained_on_batches",
+    "seal",
     "train_online",
     "train_with_tangents",
     "trajectory_norm",
     "unmet_assumptions",
     "unmet_convexity",
+    "unseal",
     "vector_after_round",
     "vector_bytes",
 ]

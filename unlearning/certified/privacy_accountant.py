@@ -21,7 +21,7 @@ Feldman & Zrnic (2021, Rényi) and Whitehouse et al. (2023, approximate) are for
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -252,17 +252,6 @@ class Account:
             f"and the budget is {self.epsilon:g} (used so far: {used}). Retrain the federation, which starts a new "
             "budget, or use more noise."
         )
-
-
-def account_of(
-    releases: Sequence[AccountedRelease], *, delta: float, epsilon: float | None = None
-) -> dict[str, Any]:
-    """Return what `releases` (the newest last) amount to at `delta`, of the budget `epsilon` where there is
-    one: plain values.
-
-    For whoever keeps releases elsewhere than the server's ledger, such as a peer of a federation without one.
-    """
-    return Account(releases=tuple(releases), delta=delta, epsilon=epsilon).values()
 
 
 def _epsilon(delta: float, ratio: float) -> float | None:

@@ -21,7 +21,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
-from unlearning.certified.vector_store import create_key, read_key
+from unlearning.certified.sealed_vectors import create_key, read_key
 from unlearning.errors import ConfigurationError
 
 _BLOCK = 2**16

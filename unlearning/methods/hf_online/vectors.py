@@ -20,12 +20,13 @@ import numpy as np
 from unlearning.certified import (
     check_memory,
     feature_norm,
+    seal,
     train_with_tangents,
+    unseal,
     vector_after_round,
     vector_bytes,
 )
 from unlearning.certified.tangents import Weights
-from unlearning.certified.vector_store import decode, encode
 from unlearning.errors import (
     ConfigurationError,
     DataError,
@@ -56,7 +57,7 @@ VECTORS = "vectors"
 LARGEST_GROWTH = 1e6
 """So many times longer may a client return a vector, and so many times the model's length may one be kept: what does
 more has diverged."""
-_VECTOR, _SEALED, _LOST = "vector", "sealed", "lost"
+_LOST = "lost"
 
 
 class CarryVectors(Preparation):
@@ -142,7 +143,7 @@ class CarryVectors(Preparation):
         known = _known(options, done.number, store, done.forgotten)
         text = extended(earlier, done, known, options)
         content = np.frombuffer(text.encode(), dtype=np.uint8)
-        keep_newest(store, LENGTHS_KEY, done.number, _entry(cast(Vector, content), LENGTHS_KEY, key))
+        keep_newest(store, LENGTHS_KEY, done.number, seal(cast(Vector, content), LENGTHS_KEY, key))
         new = [c for c in sorted(done.models) if newest(store, c, before=done.number + 1) is None]
         needed = (len(known) + len(new)) * done.before.nbytes
         if needed > options.max_gib * GIB:
@@ -171,7 +172,7 @@ class CarryVectors(Preparation):
             if not _norm(vector) <= LARGEST_GROWTH * max(1.0, _norm(done.after)):
                 _mark_lost(store, unit, done.number)
                 continue
-            keep_newest(store, unit, done.number, _entry(vector, unit, key))
+            keep_newest(store, unit, done.number, seal(vector, unit, key))
 
     def problems(self, options: PreparationOptions, settings: TaskSettings) -> list[str]:
         """The vectors must have room, and the model a derivative."""
@@ -236,7 +237,7 @@ def kept_vector(options: CarriedVectorOptions, store: Store, client: str) -> Vec
     found = newest(store, client)
     if found is None or _LOST in found[1]:
         return None
-    return _opened(found[1], client, options.key())
+    return unseal(found[1], client, options.key())
 
 
 def kept_rounds(options: CarriedVectorOptions, store: Store) -> KeptRounds:
@@ -252,7 +253,7 @@ def kept_rounds(options: CarriedVectorOptions, store: Store) -> KeptRounds:
 def _records(store: Store, key: bytes | None, *, before: int | None = None) -> str:
     """The text of all rounds' records (before a round); empty where there is none."""
     found = newest(store, LENGTHS_KEY, before=before)
-    return "" if found is None else _opened(found[1], LENGTHS_KEY, key).tobytes().decode()
+    return "" if found is None else unseal(found[1], LENGTHS_KEY, key).tobytes().decode()
 
 
 def _norm(vector: Vector) -> float:
@@ -292,7 +293,7 @@ def _each_known(
         found = newest(store, client, before=number)
         if found is None or _LOST in found[1] or not options.has(client) or forgotten.is_forgotten(client):
             continue
-        yield client, _opened(found[1], client, key)
+        yield client, unseal(found[1], client, key)
 
 
 def _mark_lost(store: Store, client: str, number: int) -> None:
@@ -303,19 +304,6 @@ def _mark_lost(store: Store, client: str, number: int) -> None:
     else:
         store.save(client, number, {_LOST: np.array(1)})
     store.erase_rounds(client, until=number - 1)
-
-
-def _entry(vector: Vector, client: str, key: bytes | None) -> Arrays:
-    if key is None:
-        return {_VECTOR: vector}
-    return {_SEALED: np.frombuffer(encode(vector, client, key), dtype=np.uint8)}
-
-
-def _opened(entry: Arrays, client: str, key: bytes | None) -> Vector:
-    """The vector of an entry; one from before a key was given is plain."""
-    if _SEALED not in entry:
-        return cast(Vector, entry[_VECTOR])
-    return decode(entry[_SEALED].tobytes(), client, key)
 
 
 @lru_cache(maxsize=16)  # every message is checked against the settings, and a model takes a while to build

@@ -11,7 +11,6 @@ from unlearning.certified import (
     Basis,
     Constants,
     Sensitivity,
-    account_of,
     analytic_sigma,
     measured_sensitivity,
 )
@@ -40,7 +39,7 @@ def test_without_a_budget_several_releases_are_not_proven_together() -> None:
 def test_a_release_calibrated_to_an_epsilon_has_used_it() -> None:
     """The figures of a single proven release, and the word for it."""
     sigma = analytic_sigma(epsilon=0.7, delta=1e-5, sensitivity=1.0)
-    values = account_of([release(sigma=sigma)], delta=1e-5, epsilon=2.0)
+    values = Account(releases=(release(sigma=sigma),), delta=1e-5, epsilon=2.0).values()
     assert values["epsilon_of_this_release"] == pytest.approx(0.7, rel=1e-6)
     assert values["spent_epsilon"] == values["epsilon_of_this_release"]
     assert values["statement"].startswith("Certified: ")

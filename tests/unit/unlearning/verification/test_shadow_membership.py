@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from unlearning.verification.shadow_membership import MOST, shadow_membership, shadow_seed
+from unlearning.verification.shadow_models import MOST, shadow_membership, shadow_seed
 
 IDS = np.array([f"example-{number}" for number in range(4000)])
 

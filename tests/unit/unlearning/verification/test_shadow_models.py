@@ -12,8 +12,7 @@ from unlearning.training import initial_parameters, predict
 from unlearning.verification.lira import Shadows, lira_offline, lira_online, offline_scores, online_scores
 from unlearning.verification.margins import margins
 from unlearning.verification.observations import observe_model
-from unlearning.verification.shadow_membership import shadow_membership
-from unlearning.verification.shadow_models import ShadowFits, fit_models, join_fits
+from unlearning.verification.shadow_models import ShadowFits, fit_models, join_fits, shadow_membership
 
 TASK = Task(
     name="points",

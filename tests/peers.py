@@ -10,8 +10,9 @@ from client.peer.grpc_transport import Handling, Reception
 from client.peer.items import Item, Kind
 from client.peer.journal import Journal, MemoryJournal
 from client.peer.learner import CorrectionAnswer, CorrectionOrder, SiteLearner
-from client.peer.node import Peer, PeerRules, Place
+from client.peer.node import Peer
 from client.peer.refusals import Refusals
+from client.peer.rules import PeerRules, Place
 from client.peer.seals import NoSeals, Seals
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
 from unlearning.decentralised import CorrectionSettings, Graph

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from client.peer.in_process import InProcessNetwork
 from client.peer.journal import MemoryJournal, PeerModel
 from client.peer.learner import SiteLearner
-from client.peer.node import Peer, PeerRules
+from client.peer.node import Peer
+from client.peer.rules import PeerRules
 from unlearning.decentralised import CorrectionSettings, Graph, erdos_renyi, ring
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Granularity, Target

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client.peer.admission import Limits
 from client.peer.items import length
-from client.peer.node import PeerRules
+from client.peer.rules import PeerRules
 from strategies.sessions.endpoint import Tls
 from strategies.tls_files import is_loopback, read_pem
 from unlearning.certified import logistic_constants, trajectory_norm, unmet_assumptions

@@ -17,8 +17,9 @@ from client.peer.in_process import hand_over
 from client.peer.items import Kind, Payload
 from client.peer.journal import DirectoryJournal
 from client.peer.learner import SiteLearner
-from client.peer.node import Peer, Place
+from client.peer.node import Peer
 from client.peer.refusals import Refusals
+from client.peer.rules import Place
 from client.peer.seals import CertificateSeals, NoSeals
 from client.peer.work import carry_out, missing_statistics, next_work
 from unlearning.certified import feature_norm

@@ -10,7 +10,8 @@ import ray
 
 from client.peer.in_process import InProcessNetwork
 from client.peer.journal import MemoryJournal
-from client.peer.node import Peer, PeerRules
+from client.peer.node import Peer
+from client.peer.rules import PeerRules
 from client.peer.simulation import RaySimulation
 from tests.peers import counting_peer, counting_peers
 from unlearning.decentralised import Graph, erdos_renyi

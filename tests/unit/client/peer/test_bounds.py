@@ -9,7 +9,8 @@ from client.peer.admission import Limits
 from client.peer.in_process import InProcessNetwork
 from client.peer.items import Greeting, Item, Kind, Offer
 from client.peer.journal import MemoryJournal
-from client.peer.node import Peer, PeerRules
+from client.peer.node import Peer
+from client.peer.rules import PeerRules
 from tests.peers import CountingLearner, counting_peer, counting_peers, member_item, request_item
 from unlearning.certified import logistic_constants
 from unlearning.decentralised import correction_bound, from_edges, ring

@@ -12,8 +12,9 @@ from client.peer.in_process import InProcessNetwork
 from client.peer.items import Item, Kind
 from client.peer.journal import MemoryJournal
 from client.peer.learner import SiteLearner
-from client.peer.node import Peer, PeerRules
+from client.peer.node import Peer
 from client.peer.privacy import spent_budget
+from client.peer.rules import PeerRules
 from tests.peers import L2, counting_peer, counting_peers, logistic_peers
 from unlearning.certified import gaussian_epsilon
 from unlearning.curvature import gradient
@@ -38,7 +39,7 @@ def settled(
     network.train()
     best = optimum(network) if start is None else start
     for peer in network.peers.values():
-        peer._keep(type(peer.model)(round=1, vector=best, has_trained=True))
+        peer._models.keep(type(peer.model)(round=1, vector=best, has_trained=True))
     return network
 
 

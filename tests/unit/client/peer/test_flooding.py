@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from client.peer.in_process import InProcessNetwork
 from client.peer.items import Item, Kind, Offer
 from client.peer.journal import DirectoryJournal, MemoryJournal
-from client.peer.node import Peer, PeerRules
+from client.peer.node import Peer
+from client.peer.rules import PeerRules
 from tests.peers import counting_peer, counting_peers, member_item, request_item
 from tests.unit.unlearning.decentralised.graphs import connected_graphs
 from unlearning.decentralised import Graph, from_edges, ring

@@ -11,7 +11,8 @@ from client.peer.admission import Limits
 from client.peer.in_process import InProcessNetwork, hand_over
 from client.peer.items import Greeting, Item, Kind, Offer
 from client.peer.journal import DirectoryJournal, MemoryJournal
-from client.peer.node import Peer, PeerRules
+from client.peer.node import Peer
+from client.peer.rules import PeerRules
 from client.peer.seals import CertificateSeals
 from strategies.sessions.endpoint import Tls
 from tests.certificates import Authority
@@ -70,7 +71,7 @@ def refused(peer: Peer, item: Item, sender: str, match: str) -> None:
         hand_over(peer, sender, item)
     assert item.id not in peer.record.items
     assert peer.model is before
-    assert all(item.id not in (link.pending or {}) for link in peer._links.values())
+    assert all(item.id not in (link.pending or {}) for link in peer._links.by_name.values())
 
 
 def test_signed_items_reach_everybody_through_intermediaries(seals: MakeSeals) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from client.peer.items import Item, Kind
 from client.peer.journal import DirectoryJournal
-from client.peer.node import PeerRules
+from client.peer.rules import PeerRules
 from tests.peers import counting_peer, member_item, request_item
 from unlearning.decentralised import ring
 from unlearning.requests import Granularity, Target

@@ -8,7 +8,8 @@ import pytest
 from client.peer.config import validate_config
 from client.peer.in_process import InProcessNetwork
 from client.peer.journal import MemoryJournal
-from client.peer.node import Peer, PeerRules
+from client.peer.node import Peer
+from client.peer.rules import PeerRules
 from tests.peers import CountingLearner
 from unlearning.decentralised import ring
 from unlearning.parameters import Vector

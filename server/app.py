@@ -19,12 +19,15 @@ from flwr.serverapp import Grid, ServerApp
 
 from server.certificate.keys import check_certificate_key
 from server.federation.checkpoints import CheckpointStore
+from server.federation.clients import Clients
 from server.federation.context import FederationContext
+from server.federation.observing import ServerTestSet
 from server.federation.outages import run_through_outages
 from server.federation.preparations import Preparations
+from server.federation.roster_records import RoundRecords
 from server.federation.scripted_requests import parse_requests
 from server.federation.state import FederationState
-from server.ledger import Ledger
+from server.ledger import Ledger, LedgerWriter
 from server.live_loop import LiveLoop
 from server.operations.logs import log_to_flower
 from server.operations.restore_steps import refuse_half_restored
@@ -123,7 +126,7 @@ def _check_same_model(context: FederationContext, state: FederationState) -> Non
 
 @contextmanager
 def open_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterator[FederationContext]:
-    """The server's hands, with the fencing token that makes this process the only writer."""
+    """Open a federation's parts, with the fencing token that makes this process the only writer."""
     state_dir = state_directory(settings, run_id)
     refuse_half_restored(state_dir)
     private_state(state_dir)
@@ -141,28 +144,28 @@ def open_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterat
         fedavg.check_arrays = preparations.check
         fedavg.keeps_models = bool(preparations.prepared)
         token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
+        writer = LedgerWriter(ledger, token, _now)
         erase_unfinished(state_dir)
         erase_replay_inputs(state_dir)
-        task, test_set = make_task(settings.task()), load_server_test(settings.task())
+        task, examples = make_task(settings.task()), load_server_test(settings.task())
+        clients = Clients(grid=grid, fedavg=fedavg, writer=writer, endpoint=Endpoint.from_settings(settings))
+        test_set = ServerTestSet(task, examples, settings)
         yield FederationContext(
-            grid=grid,
             settings=settings,
             task=task,
-            test_set=test_set,
             federation=FederationProfile.of(
                 task,
                 local_epochs=settings.epochs,
                 recovery_max_rounds=settings.recovery_max_rounds,
-                flops_per_example=_flops(task, test_set),
+                flops_per_example=_flops(task, examples),
             ),
-            fedavg=fedavg,
-            ledger=ledger,
+            state_dir=state_dir,
+            writer=writer,
+            clients=clients,
+            test_set=test_set,
             checkpoints=CheckpointStore(state_dir / CHECKPOINTS, keep=settings.checkpoints_kept),
             preparations=preparations,
-            state_dir=state_dir,
-            token=token,
-            now=_now,
-            endpoint=Endpoint.from_settings(settings),
+            records=RoundRecords(clients=clients, test_set=test_set, evaluate_every=settings.evaluate_every),
         )
     finally:
         ledger.close()

@@ -9,13 +9,15 @@ from dataclasses import replace
 from logging import getLogger
 
 from server.deletion import queue, steps
-from server.deletion.privacy_account import announce
+from server.deletion.privacy_account import announce_account
 from server.federation import shadow_federations as shadows
 from server.federation.context import FederationContext
+from server.federation.roster_records import register_clients
 from server.federation.scripted_requests import ScriptedRequest
 from server.federation.state import FederationState, Phase
-from server.requests.admission import admit
+from server.requests.admission import FEDERATION, admit
 from unlearning.errors import RequestError
+from unlearning.methods.eligibility import FederationProfile
 from unlearning.peak_memory import MemoryWatch
 from unlearning.requests import Status
 
@@ -23,12 +25,20 @@ _log = getLogger(__name__)
 
 
 class LiveLoop:
-    """Runs a federation from `state` until the configured number of rounds is done, or for ever."""
+    """Runs a federation from `state` until the configured number of rounds is done, or for ever.
+
+    notes: the last thing noted of a request that waits, so that it is noted once.
+    shadow_turns: rounds of shadow federations since the last training round.
+    announced: what the ledger knows of what this federation is.
+    """
 
     def __init__(self, context: FederationContext, scripted: Sequence[ScriptedRequest] = ()) -> None:
         self._context = context
         self._scripted = scripted
         self._refused: set[str] = set()
+        self._notes: dict[str, str] = {}
+        self._shadow_turns = 0
+        self._announced: FederationProfile | None = None
 
     def run(self, state: FederationState) -> FederationState:
         """Go on from `state` until there is no more to do.
@@ -37,27 +47,28 @@ class LiveLoop:
             Fenced: a newer server process has taken over; nothing that this one did since counts.
         """
         context = self._context
-        context.fedavg.exclusions = state.exclusions
-        context.fedavg.await_clients(context.grid)
-        context.register_clients()
-        shadows.begun(context, state)
+        clients = context.clients
+        clients.fedavg.exclusions = state.exclusions
+        clients.fedavg.await_clients(clients.grid)
+        register_clients(context.writer, clients.online())
+        shadows.resume(context, state)
         state = context.save(queue.reconcile(context, context.preparations.begun(state)))
         while True:
-            announce(context, state)
+            self._announce(state)
             following = self.step(state)
             if following is None:
                 return state
             state = following
 
     def step(self, state: FederationState) -> FederationState | None:
-        """The state after one step, or None when all is done."""
+        """Return the state after one step, or None when all is done."""
         with MemoryWatch() as self._context.memory:
-            return self._following(state)
+            return self._next_state(state)
 
-    def _following(self, state: FederationState) -> FederationState | None:
+    def _next_state(self, state: FederationState) -> FederationState | None:
         context = self._context
-        context.register_clients()
-        context.restrict(state)
+        register_clients(context.writer, context.clients.online())
+        context.clients.restrict(state)
         match state.phase:
             case Phase.UNLEARNING:
                 return steps.unlearn(context, state)
@@ -71,11 +82,12 @@ class LiveLoop:
     def _between_rounds(self, state: FederationState) -> FederationState | None:
         context = self._context
         self._file_scripted(state)
-        queue.schedule(context)
-        deletion = None if state.is_resting else queue.claim(context, state)
+        queue.schedule(context.writer)
+        deletion = None if state.is_resting else queue.claim(context, state, self._notes)
         if deletion is not None:
             return steps.begin(context, state, deletion)
-        if shadows.is_due(context, state):
+        if shadows.is_due(context, state, self._shadow_turns):
+            self._shadow_turns += 1
             shadows.train_round(context, state)
             return state
         if context.settings.rounds and state.training_rounds >= context.settings.rounds:
@@ -87,18 +99,29 @@ class LiveLoop:
                     request.target.describe(),
                 )
             return None
-        context.restrict(state)
-        return self.train(state)
+        context.clients.restrict(state)
+        return self._train(state)
 
-    def train(self, state: FederationState) -> FederationState:
-        """One ordinary round; one without any usable update leaves the model and counts all the same."""
+    def _train(self, state: FederationState) -> FederationState:
+        """Carry out one ordinary round; one without any usable update leaves the model and counts all the same."""
         context = self._context
-        state, done = context.fedavg_round(state)
-        state = replace(state, training_rounds=state.training_rounds + 1, is_resting=False)
-        context.shadow_turns = 0
+        done = context.train_round(state)
+        state = replace(done.state, training_rounds=state.training_rounds + 1, is_resting=False)
+        self._shadow_turns = 0
         # Recorded first: a round that is done again is recorded again, so a crash leaves none unrecorded.
-        context.record(state, "training", done)
+        context.records.record(done, "training")
         return context.save(state)
+
+    def _announce(self, state: FederationState) -> None:
+        """Tell the deletion service, through the ledger, what this federation can serve, whenever that changes."""
+        context = self._context
+        federation = replace(
+            context.federation, prepare=context.settings.prepare, prepared_since=dict(state.prepared_since)
+        )
+        if federation != self._announced:
+            context.writer.set_facts({FEDERATION: federation.to_json()})
+            self._announced = federation
+        announce_account(context, state)
 
     def _file_scripted(self, state: FederationState) -> None:
         context = self._context
@@ -115,7 +138,7 @@ class LiveLoop:
                     parameters=scripted.parameters,
                     submitted_by="run configuration",
                     idempotency_key=scripted.key,
-                    now=context.now(),
+                    now=context.writer.now(),
                     by_operator=True,
                 )
                 _log.info("Request %s filed: forget %s", request.id, scripted.target.describe())

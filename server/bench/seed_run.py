@@ -31,6 +31,8 @@ from server.bench.parts import DEFAULTS, Part, digest, row_path, seed_directory
 from server.deletion.measuring import concerned
 from server.federation.checkpoints import CheckpointStore
 from server.federation.context import FederationContext
+from server.federation.observing import observe_all
+from server.federation.roster_records import register_clients
 from server.federation.state import FederationState
 from server.requests.admission import admit
 from strategies.in_process_grid import InProcessGrid
@@ -246,7 +248,7 @@ class SeedRun:
                     parameters=contender.parameters,
                     submitted_by="benchmark",
                     idempotency_key=str(uuid4()),
-                    now=context.now(),
+                    now=context.writer.now(),
                     by_operator=True,
                 )
                 for target in self._targets(case)
@@ -367,10 +369,10 @@ class SeedRun:
         return self._scores(context, state, told)
 
     def _measure(self, context: FederationContext, state: FederationState, targets: Sequence[Target]) -> Row:
-        context.register_clients()
-        context.restrict(state)
+        register_clients(context.writer, context.clients.online())
+        context.clients.restrict(state)
         forgets = concerned(context, targets)
-        observed = context.observe_all(state, state.parameters, forgets)
+        observed = observe_all(context.clients, context.test_set, state, forgets)
         measurement = measure(
             stage="recovery",
             round=state.round,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from server.federation.context import FederationContext
+from server.federation.clients import Clients
 from strategies.exchange import Exchange
 from strategies.messages import model_record
 from strategies.sessions.server_half import Session
@@ -16,19 +16,19 @@ from unlearning.parameters import Vector
 _SHOWN = 5
 
 
-def session_for(context: FederationContext, method: Method) -> AbstractContextManager[Session | None]:
+def session_for(clients: Clients, method: Method) -> AbstractContextManager[Session | None]:
     """A session for the rest of the method's exchanges; None where each goes by Flower messages.
 
     Raises (on entering):
         SessionError: the session's address cannot be used.
     """
-    if context.endpoint is None or not method.info.is_iterative:
+    if clients.endpoint is None or not method.info.is_iterative:
         return nullcontext()
-    return Session(context.grid, context.endpoint)
+    return Session(clients.grid, clients.endpoint)
 
 
 def carry_out(
-    context: FederationContext,
+    clients: Clients,
     session: Session | None,
     strategy: UnlearningStrategy,
     number: int,
@@ -40,12 +40,12 @@ def carry_out(
         MethodFailed: the replies do not suffice; the message ends with why clients gave no usable one.
     """
     if session is None:
-        done = context.exchange(strategy.unlearn_messages(number, model_record(model), context.grid))
+        done = clients.exchange(strategy.unlearn_messages(number, model_record(model), clients.grid))
         _check_final(done, strategy)
         with _explained(done, strategy):
             strategy.aggregate_train(number, done.messages.values())
         return done
-    instructions = strategy.instructions(number, model_record(model), context.grid)
+    instructions = strategy.instructions(number, model_record(model), clients.grid)
     answers = session.exchange(
         number,
         strategy.method.info.name,
@@ -58,7 +58,7 @@ def carry_out(
     if not strategy.is_finished:
         return answers.exchange
     accounts = session.close()
-    context.take_site_requests(accounts)
+    clients.take_site_requests(accounts)
     return answers.exchange.plus(accounts)
 
 

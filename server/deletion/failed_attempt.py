@@ -38,11 +38,9 @@ def give_up(
         reason = f"{deletion.attempt} attempts failed, the last one because: {failure}"
         status, retryable = Status.FAILED, True
     for request_id in deletion.request_ids:
-        context.ledger.move(
+        context.writer.move(
             request_id,
             status,
-            token=context.token,
-            now=context.now(),
             reason=reason,
             retryable=retryable,
         )
@@ -69,11 +67,9 @@ def finish_giving_up(context: FederationContext, state: FederationState) -> Fede
     for request in requests:
         if request.status in under_way:
             goes_back = failed is None and state.phase is Phase.UNLEARNING
-            context.ledger.move(
+            context.writer.move(
                 request.id,
                 Status.SCHEDULED if goes_back else Status.FAILED,
-                token=context.token,
-                now=context.now(),
                 reason=moved[0].reason if failed is None else failed.reason,
                 retryable=(failed.retryable if failed is not None else not goes_back),
             )

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from server.deletion.moves import active_deletion
 from server.federation import shadow_federations as shadows
-from server.federation.context import FederationContext, ModelObservations
+from server.federation.context import FederationContext
 from server.federation.gate import retained_scores
+from server.federation.observing import ModelObservations, observe_all
 from server.federation.state import ActiveDeletion, FederationState
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.verification.measurement import Measurement, Stage, measure
@@ -15,10 +15,10 @@ from unlearning.verification.observations import Outputs, merge
 
 def measured(context: FederationContext, state: FederationState, stage: Stage) -> FederationState:
     """`state` with one more measurement of its model for each request of the deletion."""
-    deletion = active_deletion(state)
+    deletion = state.active_deletion()
     forgets = concerned(context, deletion.targets)
-    context.restrict(state)
-    observed = context.observe_all(state, state.parameters, forgets)
+    context.clients.restrict(state)
+    observed = observe_all(context.clients, context.test_set, state, forgets)
     if stage == "before":
         deletion = _asked_shadows(
             context, state, forgets, replace(deletion, outputs_before=_outputs(observed))
@@ -35,7 +35,7 @@ def measured(context: FederationContext, state: FederationState, stage: Stage) -
         deletion,
         measurements=measurements,
         measuring_cost=deletion.measuring_cost.plus(done, context.peak_memory(done)),
-        scores=retained_scores(context, state, deletion, observed),
+        scores=retained_scores(context.test_set, state, deletion, observed),
     )
     if stage == "before":
         deletion = replace(deletion, scores_before=deletion.scores)
@@ -50,7 +50,7 @@ def _measurement_of(
     stage: Stage,
     observed: ModelObservations,
 ) -> Measurement:
-    deletion = active_deletion(state)
+    deletion = state.active_deletion()
     clients = sorted(concerned(context, [target]))
     mine = [observed.forgotten[client] for client in clients if client in observed.forgotten]
     missing = [

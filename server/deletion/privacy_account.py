@@ -5,9 +5,10 @@ on, whatever becomes of the attempt: the model may have been seen. The same dele
 model and noise) is the same release. So the account is the same after a crash, a restart and from a backup. It is
 computed in three places:
 
-    accounted       when the method has finished, before anything is committed: refuses what exceeds the budget
-    announce        after every round: what each next deletion would cost, for the door
-    check_budget    at the door, in the deletion service, which has the ledger alone
+    accounted           when the method has finished, before anything is committed: refuses what exceeds the budget
+    announce_account    after every round: what each next deletion would cost, for admission
+    check_budget        on admission, in the deletion service, which has the ledger alone
+                        (`server.requests.privacy_budget`)
 
 What the noise rests on: `unlearning.certified.privacy_accountant`.
 What Δ is: `unlearning.methods.hf_online.sensitivity`.
@@ -93,9 +94,7 @@ def accounted(
     )
     if options is not None:
         refuse_if_spent(options, earlier, release)
-    context.ledger.note(
-        release.name, RELEASED, token=context.token, now=context.now(), detail=release.values()
-    )
+    context.writer.note(release.name, RELEASED, release.values())
     delta = own.get("delta") if options is None else options.delta
     account = Account(
         releases=(*earlier, release),
@@ -115,8 +114,8 @@ def shown(findings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in findings.items() if name != RELEASE}
 
 
-def announce(context: FederationContext, state: FederationState) -> None:
-    """Tell the door what the next deletion of each client would use up; only where there is a budget."""
+def announce_account(context: FederationContext, state: FederationState) -> None:
+    """Tell admission what the next deletion of each client would use up; only where there is a budget."""
     options = budget_of(context.settings)
     if options is None or state.phase is not Phase.TRAINING or METHOD not in state.prepared_since:
         return
@@ -137,7 +136,7 @@ def announce(context: FederationContext, state: FederationState) -> None:
         "releases": [release.values() for release in earlier],
         "sensitivities": sensitivities,
     }
-    context.ledger.set_facts({FACT: fact}, token=context.token, now=context.now())
+    context.writer.set_facts({FACT: fact})
 
 
 def _options(context: FederationContext) -> CarriedVectorOptions:

@@ -3,9 +3,9 @@
 from logging import getLogger
 
 from server.deletion.failed_attempt import finish_giving_up
-from server.deletion.moves import move
 from server.federation.context import FederationContext
 from server.federation.state import ActiveDeletion, FederationState, Phase
+from server.ledger import LedgerWriter
 from server.requests.admission import check_admissible
 from server.requests.privacy_budget import may_serve_together
 from unlearning.errors import IllegalMove, RequestError
@@ -27,37 +27,40 @@ def reconcile(context: FederationContext, state: FederationState) -> FederationS
     mine = set(deletion.request_ids) if deletion is not None else set()
     for request in context.ledger.list_requests(statuses=(Status.UNLEARNING,)):
         if request.id not in mine:
-            move(context, request.id, Status.SCHEDULED, reason="the server stopped before it had begun")
+            context.writer.move(request.id, Status.SCHEDULED, reason="the server stopped before it had begun")
     if deletion is not None and state.phase is not Phase.UNLEARNING:
         for request_id in deletion.request_ids:
-            _follow(context, request_id, state.phase)
+            _follow(context.writer, request_id, state.phase)
     return state
 
 
-def schedule(context: FederationContext) -> None:
+def schedule(writer: LedgerWriter) -> None:
     """Check what was received once more, now with the live federation at hand, and put it in the queue."""
-    for request in context.ledger.list_requests(statuses=(Status.RECEIVED,)):
+    for request in writer.ledger.list_requests(statuses=(Status.RECEIVED,)):
         try:
             check_admissible(
-                context.ledger,
-                context.ledger.target_of(request),
+                writer.ledger,
+                writer.ledger.target_of(request),
                 method=request.method,
                 parameters=request.parameters,
             )
         except RequestError as exc:
-            move(context, request.id, Status.FAILED, reason=str(exc))
+            writer.move(request.id, Status.FAILED, reason=str(exc))
             continue
-        move(context, request.id, Status.SCHEDULED)
+        writer.move(request.id, Status.SCHEDULED)
 
 
-def claim(context: FederationContext, state: FederationState) -> ActiveDeletion | None:
-    """Take the first request that can be served now, and those that the method can serve with it."""
-    online = set(context.fedavg.roster.online(context.grid))
+def claim(context: FederationContext, state: FederationState, notes: dict[str, str]) -> ActiveDeletion | None:
+    """Take the first request that can be served now, and those that the method can serve with it.
+
+    notes: what was noted last of requests that wait, by id; brought up to date.
+    """
+    online = set(context.clients.online())
     ready: list[DeletionRequest] = []
     for request in context.ledger.list_requests(statuses=(Status.SCHEDULED,)):
         absent = _absent(request, online)
         if absent:
-            _note_once(context, request, f"waiting for {absent} to come online")
+            _note_once(context.writer, notes, request.id, f"waiting for {absent} to come online")
         else:
             ready.append(request)
     if not ready:
@@ -76,7 +79,7 @@ def claim(context: FederationContext, state: FederationState) -> ActiveDeletion 
     is_shared = method.info.several_at_once and may_serve_together(context.settings, first.method)
     for request in together if is_shared else [first]:
         try:
-            taken.append(move(context, request.id, Status.UNLEARNING))
+            taken.append(context.writer.move(request.id, Status.UNLEARNING))
         except IllegalMove as exc:  # it was cancelled at this very moment
             _log.info("%s", exc)
     if not taken:
@@ -106,18 +109,16 @@ def _absent(request: DeletionRequest, online: set[str]) -> str:
     return "" if online else "any client"
 
 
-def _note_once(context: FederationContext, request: DeletionRequest, text: str) -> None:
-    if context.notes.get(request.id) != text:
-        context.notes[request.id] = text
-        context.ledger.note(
-            request.id, "waiting", token=context.token, now=context.now(), detail={"text": text}
-        )
+def _note_once(writer: LedgerWriter, notes: dict[str, str], request_id: str, text: str) -> None:
+    if notes.get(request_id) != text:
+        notes[request_id] = text
+        writer.note(request_id, "waiting", {"text": text})
 
 
-def _follow(context: FederationContext, request_id: str, phase: Phase) -> None:
+def _follow(writer: LedgerWriter, request_id: str, phase: Phase) -> None:
     """Bring the ledger to where the checkpoint already is."""
     order = [Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING]
     wanted = Status.RECOVERING if phase is Phase.RECOVERING else Status.VERIFYING
-    status = context.ledger.get(request_id).status
+    status = writer.ledger.get(request_id).status
     while status in order and order.index(status) < order.index(wanted):
-        status = move(context, request_id, order[order.index(status) + 1]).status
+        status = writer.move(request_id, order[order.index(status) + 1]).status

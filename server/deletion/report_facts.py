@@ -106,7 +106,7 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
         not_measured=(*NOT_MEASURED, *_not_switched_on(context)),
         software={name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
         seeds={"run": context.settings.seed},
-        written_at=_text(context.now()),
+        written_at=_text(context.writer.now()),
     )
 
 

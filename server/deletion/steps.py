@@ -22,12 +22,12 @@ from server.deletion.certifying import write_certificate
 from server.deletion.exchanges import carry_out, session_for
 from server.deletion.failed_attempt import give_up
 from server.deletion.measuring import concerned, first_measurements, measured
-from server.deletion.moves import active_deletion, move_all
 from server.deletion.privacy_account import accounted, result_of
 from server.deletion.report_facts import report_of
 from server.federation import shadow_federations as shadows
 from server.federation.context import FederationContext
-from server.federation.gate import check_unlearned, judged, refusal
+from server.federation.gate import check_unlearned, judge, refusal
+from server.federation.roster_records import RoundResult
 from server.federation.state import ActiveDeletion, Before, FederationState, Phase
 from server.report import write_report
 from server.requests.privacy_budget import METHOD
@@ -61,9 +61,9 @@ def unlearn(context: FederationContext, state: FederationState) -> FederationSta
     """
     failure: MethodFailed | ModelRefused
     try:
-        if not active_deletion(state).measurements:
+        if not state.active_deletion().measurements:
             return context.save(measured(context, state, "before"))
-        with session_for(context, method_named(active_deletion(state).method)) as session:
+        with session_for(context.clients, method_named(state.active_deletion().method)) as session:
             state = _exchange(context, state, session)
             while session is not None and state.phase is Phase.UNLEARNING:
                 state = _exchange(context, state, session)
@@ -81,7 +81,7 @@ def unlearn(context: FederationContext, state: FederationState) -> FederationSta
 
 def recover(context: FederationContext, state: FederationState) -> FederationState:
     """Measure the unlearned model, or one recovery round, or decide that it is enough."""
-    deletion = active_deletion(state)
+    deletion = state.active_deletion()
     if all(measurement.stage == "before" for measurement in first_measurements(deletion)):
         return context.save(measured(context, state, "unlearned"))
     reason = _stop_reason(context, state, deletion)
@@ -89,18 +89,20 @@ def recover(context: FederationContext, state: FederationState) -> FederationSta
         if first_measurements(deletion)[-1].round != state.round:
             state = measured(context, state, "recovery")
         return _decided(context, state, reason)
-    following, done = context.fedavg_round(state)
-    if not done.messages and not done.failures:  # nobody could be asked: that was no recovery round
+    done = context.train_round(state)
+    if (
+        not done.exchange.messages and not done.exchange.failures
+    ):  # nobody could be asked: that was no recovery round
         return state
     state = replace(
-        following,
+        done.state,
         deletion=replace(
             deletion,
             recovery_rounds=deletion.recovery_rounds + 1,
-            recovery_cost=deletion.recovery_cost.plus(done, context.peak_memory(done)),
+            recovery_cost=deletion.recovery_cost.plus(done.exchange, done.memory),
         ),
     )
-    context.record(state, "recovery", done, deletion.request_ids)
+    context.records.record(done, "recovery", deletion.request_ids)
     if context.settings.measure_every_recovery_round:
         state = measured(context, state, "recovery")
     return context.save(state)
@@ -108,12 +110,14 @@ def recover(context: FederationContext, state: FederationState) -> FederationSta
 
 def _decided(context: FederationContext, state: FederationState, reason: str) -> FederationState:
     """The recovered model is committed, or the federation goes back to the model before."""
-    deletion = active_deletion(state)
+    deletion = state.active_deletion()
     # An earlier version, or a checkpoint that was lost since, has committed it: then there is no way back.
     is_committed = (
         deletion.before is None or context.ledger.get(deletion.request_ids[0]).status is not Status.RECOVERING
     )
-    verdict = judged(context, deletion)
+    verdict = judge(
+        deletion, max_score_loss=context.settings.max_score_loss, score_name=context.task.score_name
+    )
     if not verdict.passes and not is_committed:
         return give_up(context, state, refusal(deletion.request_ids[0], verdict))
     state = replace(
@@ -124,28 +128,26 @@ def _decided(context: FederationContext, state: FederationState, reason: str) ->
     )
     state = context.save(state)
     shadows.erase(context)
-    move_all(context, deletion, Status.VERIFYING, reason=f"{reason}; {verdict.text}")
+    context.writer.move_all(deletion.request_ids, Status.VERIFYING, reason=f"{reason}; {verdict.text}")
     return state
 
 
 def verify(context: FederationContext, state: FederationState) -> FederationState:
     """Write reports and certificates, complete the requests, erase the checkpoints that still carry the data."""
-    deletion = active_deletion(state)
-    context.notify(state, concerned(context, deletion.targets))
+    deletion = state.active_deletion()
+    context.clients.notify(state, concerned(context, deletion.targets))
     after = content_hash(state.parameters)
     for request_id in deletion.request_ids:
         if context.ledger.get(request_id).status is Status.COMPLETED:
             continue  # before a crash: the ledger names the certificate that was written then
-        context.ledger.check_fence(context.token)  # an older process must not write over what is certified
+        context.writer.check_fence()  # an older process must not write over what is certified
         report = report_of(context, state, request_id)
         directory = context.state_dir / REPORTS / request_id
         write_report(directory, report)
         certificate_sha256 = write_certificate(context, state, report, directory)
-        context.ledger.move(
+        context.writer.move(
             request_id,
             Status.COMPLETED,
-            token=context.token,
-            now=context.now(),
             detail={"certificate_sha256": certificate_sha256},
             result={
                 "report": str(Path(REPORTS) / request_id / "report.html"),
@@ -167,14 +169,15 @@ def verify(context: FederationContext, state: FederationState) -> FederationStat
 
 
 def _exchange(context: FederationContext, state: FederationState, session: Session | None) -> FederationState:
-    deletion = active_deletion(state)
+    deletion = state.active_deletion()
+    clients, fedavg = context.clients, context.clients.fedavg
     method = method_named(deletion.method)
     if deletion.method_state is None:
         context.preparations.discard(deletion)
     strategy = UnlearningStrategy(
         method,
         deletion.targets,
-        context.fedavg,
+        fedavg,
         parameters=validated_parameters(method, deletion.parameters),
         state=deletion.method_state,
         rounds_trained=state.training_rounds,
@@ -182,16 +185,17 @@ def _exchange(context: FederationContext, state: FederationState, session: Sessi
         noise_key=noise_key(context.state_dir, deletion.request_ids) if deletion.method == METHOD else None,
     )
     number = state.round + 1
-    done = carry_out(context, session, strategy, number, state.parameters)
+    done = carry_out(clients, session, strategy, number, state.parameters)
     method_state = strategy.state
     assert method_state is not None
-    context.refused |= context.fedavg.outcome.refused  # of this exchange: only the last one has a record
+    clients.refused |= fedavg.outcome.refused  # of this exchange: only the last one has a record
     check_unlearned(method_state.parameters, state.parameters)
+    memory = context.peak_memory(done)
     deletion = replace(
         deletion,
         method_state=method_state,
-        participants=tuple(sorted({*deletion.participants, *context.fedavg.outcome.participants})),
-        unlearning_cost=deletion.unlearning_cost.plus(done, context.peak_memory(done)),
+        participants=tuple(sorted({*deletion.participants, *fedavg.outcome.participants})),
+        unlearning_cost=deletion.unlearning_cost.plus(done, memory),
     )
     if not method_state.finished:
         return context.save(replace(state, round=number, deletion=deletion))
@@ -199,7 +203,7 @@ def _exchange(context: FederationContext, state: FederationState, session: Sessi
         state,
         round=number,
         parameters=method_state.parameters,
-        num_examples=dict(context.fedavg.num_examples),
+        num_examples=dict(fedavg.num_examples),
         phase=Phase.RECOVERING,
         deletion=replace(
             deletion,
@@ -215,9 +219,11 @@ def _exchange(context: FederationContext, state: FederationState, session: Sessi
         ),
     )
     state = context.preparations.branched(state, deletion)
-    context.record(state, "unlearning", done, deletion.request_ids)
+    context.records.record(
+        RoundResult(state=state, exchange=done, memory=memory), "unlearning", deletion.request_ids
+    )
     state = context.save(state)
-    move_all(context, deletion, Status.RECOVERING)
+    context.writer.move_all(deletion.request_ids, Status.RECOVERING)
     return state
 
 
@@ -231,7 +237,7 @@ def _stop_reason(context: FederationContext, state: FederationState, deletion: A
     last = first_measurements(deletion)[-1]
     score = last.test.score if last.test is not None and last.round == state.round else None
     if score is None and deletion.target_score is not None and last.round != state.round:
-        test = context.observe_test(state.parameters)
+        test = context.test_set.observe(state.parameters)
         score = test.mean_score if test is not None else None
     if score is not None and deletion.target_score is not None and score >= deletion.target_score:
         name = context.task.score_name

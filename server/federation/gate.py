@@ -13,17 +13,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from server.federation.observing import ModelObservations, ServerTestSet
 from server.federation.state import ActiveDeletion, FederationState
-from strategies.observations import measured
 from unlearning.errors import ModelRefused
 from unlearning.parameters import Vector
-
-if TYPE_CHECKING:
-    from server.federation.context import FederationContext, ModelObservations
 
 TEST_SET = ""
 """Among scores, the name of the server's test set; no client's id is empty."""
@@ -54,21 +50,17 @@ def check_unlearned(parameters: Vector, before: Vector) -> None:
 
 
 def retained_scores(
-    context: "FederationContext",
-    state: FederationState,
-    deletion: ActiveDeletion,
-    observed: "ModelObservations",
+    test_set: ServerTestSet, state: FederationState, deletion: ActiveDeletion, observed: ModelObservations
 ) -> dict[str, float]:
-    """The model's score on what is retained: on the server's test set, or without one by client.
+    """Return the model's score on what is retained: on the server's test set, or without one by client.
 
     Nothing where nobody has a score, or it is not a finite number.
     """
-    if context.test_set is not None:
+    if test_set.examples is not None:
         classes = state.exclusions.including(deletion.targets).classes
-        score = context.test_score(state.parameters, without=classes)
+        score = test_set.score(state.parameters, without=classes)
         return {} if score is None else {TEST_SET: score}
-    told = measured(observed.exchange.replies, "retained", context.fedavg.check_count).by_client
-    scores = {client: observations.mean_score for client, observations in told.items()}
+    scores = {client: one.mean_score for client, one in observed.retained_by_client.items()}
     return {client: score for client, score in scores.items() if score is not None}
 
 
@@ -81,10 +73,10 @@ class Judgement:
     lost: float | None = None
 
 
-def judged(context: "FederationContext", deletion: ActiveDeletion) -> Judgement:
-    """Whether the recovered model, measured last as `deletion.scores`, may become the federation's."""
-    name = context.task.score_name
-    allowed = deletion.accepted_loss or context.settings.max_score_loss
+def judge(deletion: ActiveDeletion, *, max_score_loss: float, score_name: str) -> Judgement:
+    """Judge whether the recovered model, measured last as `deletion.scores`, may become the federation's."""
+    name = score_name
+    allowed = deletion.accepted_loss or max_score_loss
     rule = (
         f"{deletion.accepted_by} accepted up to {allowed:g}"
         if deletion.accepted_loss
@@ -96,7 +88,7 @@ def judged(context: "FederationContext", deletion: ActiveDeletion) -> Judgement:
         return Judgement(True, f"the score was not judged: nobody had a {name} of the model before")
     if not deletion.scores:
         return Judgement(False, f"nobody has a {name} of the recovered model that is a number; {rule}", 100.0)
-    before, after = _compared(deletion.scores_before, deletion.scores)
+    before, after = _paired_medians(deletion.scores_before, deletion.scores)
     lost = 100 * (before - after)
     where = "the test set" if TEST_SET in deletion.scores_before else "what the clients retain"
     text = (
@@ -106,7 +98,7 @@ def judged(context: "FederationContext", deletion: ActiveDeletion) -> Judgement:
 
 
 def refusal(request_id: str, verdict: Judgement) -> ModelRefused:
-    """What is said where the gate holds a deletion's model."""
+    """Return what is said where the gate holds a deletion's model."""
     points = min(100, math.ceil(verdict.lost or 0))
     return ModelRefused(
         f"The unlearned model was not committed: {verdict.text}. The model is as it was before the deletion, and "
@@ -115,27 +107,26 @@ def refusal(request_id: str, verdict: Judgement) -> ModelRefused:
     )
 
 
-def round_problem(context: "FederationContext", before: Vector, after: Vector) -> str:
-    """Why the model of an ordinary round is not committed; empty if it is."""
+def round_problem(test_set: ServerTestSet, before: Vector, after: Vector, max_score_loss: float) -> str:
+    """Say why the model of an ordinary round is not committed; empty if it is."""
     bad = after.size - int(np.isfinite(after).sum())
     if bad:
         return f"{bad:,} of the {after.size:,} values of the averaged model are not finite"
-    allowed = context.settings.max_round_score_loss
-    if not allowed or context.test_set is None:
+    if not max_score_loss or test_set.examples is None:
         return ""
-    score_before = context.test_score(before)
-    score = context.test_score(after)
-    if score_before is None or (score is not None and 100 * (score_before - score) <= allowed):
+    score_before = test_set.score(before)
+    score = test_set.score(after)
+    if score_before is None or (score is not None and 100 * (score_before - score) <= max_score_loss):
         return ""
     shown = "not a number" if score is None else f"{score:.4f}"
     return (
-        f"test {context.task.score_name} {score_before:.4f} before the round, {shown} after it: max-round-score-loss "
-        f"allows {allowed:g} points"
+        f"test {test_set.task.score_name} {score_before:.4f} before the round, {shown} after it: max-round-score-loss "
+        f"allows {max_score_loss:g} points"
     )
 
 
-def _compared(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float, float]:
-    """The medians over who has a score of both models; over all where nobody has."""
+def _paired_medians(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float, float]:
+    """Return the medians over who has a score of both models; over all where nobody has."""
     both = set(before) & set(after)
     return (
         median(before[name] for name in both or before),

@@ -55,20 +55,20 @@ class ShadowFindings:
     exchange: Exchange = field(default_factory=Exchange)
 
 
-def begun(context: FederationContext, state: FederationState) -> None:
+def resume(context: FederationContext, state: FederationState) -> None:
     """At a start: erase shadow models that are of other settings, or trained on what was forgotten since."""
     store = ShadowStore(context.state_dir)
     if store.rounds() and _current(context, state) is None:
         store.erase()
 
 
-def is_due(context: FederationContext, state: FederationState) -> bool:
-    """Whether the shadow federations are behind and it is their turn.
+def is_due(context: FederationContext, state: FederationState, turns: int) -> bool:
+    """Tell whether the shadow federations are behind and it is their turn, after `turns` since the last round.
 
     A run that has done its rounds does the last one with them, and does not stay to catch up after a deletion.
     """
     settings = context.settings
-    if not settings.shadow_federations or context.shadow_turns >= MOST_TURNS:
+    if not settings.shadow_federations or turns >= MOST_TURNS:
         return False
     behind = state.training_rounds - ShadowStore(context.state_dir).rounds()
     is_over = 0 < settings.rounds <= state.training_rounds
@@ -81,19 +81,22 @@ def train_round(context: FederationContext, state: FederationState) -> None:
     Raises:
         Fenced: a newer server process has taken over.
     """
-    context.shadow_turns += 1
     before = _current(context, state) or _fresh(context, state)
     number = before.rounds + 1
     messages = train_messages(
-        context.fedavg, context.grid, number, before.models, uses_held_out=context.test_set is None
+        context.clients.fedavg,
+        context.clients.grid,
+        number,
+        before.models,
+        uses_held_out=context.test_set.examples is None,
     )
     if not messages:
         _log.warning("No client can train the shadow federations now.")
         return
-    done = context.exchange(messages)
+    done = context.clients.exchange(messages)
     own = _trained_here(context, before.models, number)
-    models, participants, refused = averaged(before.models, done.replies, own, context.fedavg)
-    context.refused |= refused
+    models, participants, refused = averaged(before.models, done.replies, own, context.clients.fedavg)
+    context.clients.refused |= refused
     if not participants:
         return
     following = replace(
@@ -106,7 +109,7 @@ def train_round(context: FederationContext, state: FederationState) -> None:
         },
         cost=before.cost.plus(done, context.peak_memory(done)),
     )
-    context.ledger.check_fence(context.token)
+    context.writer.check_fence()
     ShadowStore(context.state_dir).save(following)
     _log.info(
         "Round %d of %d of the %d shadow federations: %d client(s), %d byte(s), %.1f s",
@@ -135,8 +138,8 @@ def ask(context: FederationContext, state: FederationState, forgets: Mapping[str
                 "after each deletion"
             }
         )
-    uses_held_out = context.test_set is None
-    online = context.fedavg.roster.online(context.grid)
+    uses_held_out = context.test_set.examples is None
+    online = context.clients.online()
     notes = {client: "it is not online" for client in forgets if client not in online}
     usual = context.settings.fraction * rounds
     for client in set(forgets) & set(online):
@@ -146,11 +149,10 @@ def ask(context: FederationContext, state: FederationState, forgets: Mapping[str
             )
     asked = set(forgets) - set(notes)
     if uses_held_out:
-        others = (client for client in context.fedavg.eligible(context.grid) if client not in forgets)
-        asked |= set(context.fedavg.sample(others, state.round)) & set(online)
-    done = context.exchange(
+        asked |= set(context.clients.sample(state, without=forgets)) & set(online)
+    done = context.clients.exchange(
         fit_messages(
-            context.fedavg,
+            context.clients.fedavg,
             state.round,
             shadows.models,
             {client: online[client] for client in sorted(asked)},
@@ -163,7 +165,7 @@ def ask(context: FederationContext, state: FederationState, forgets: Mapping[str
     for name, clients in {"forgotten": set(forgets), **({"test": asked} if uses_held_out else {})}.items():
         found, refused = joined(done.replies, name, clients)
         fits |= {name: found} if found is not None else {}
-        context.refused |= refused
+        context.clients.refused |= refused
         notes |= {client: f"its answer is refused: {why}" for client, why in refused.items()}
     return ShadowFindings(fits=fits, notes=notes, training=shadows, exchange=done)
 
@@ -201,11 +203,11 @@ def _trained_here(
     It stands for as many clients as its test examples would make of the usual size: what is known of an example
     by heart depends on how many share a client with it, and test examples shall be known as clients' ones are.
     """
-    if context.test_set is None:
+    if context.test_set.examples is None:
         return []
-    forgotten = context.fedavg.exclusions.of(SERVER) | context.fedavg.withheld.of(SERVER)
-    examples = context.test_set.select(~forgotten_mask(context.test_set, forgotten))
-    sizes = list(context.fedavg.num_examples.values())
+    forgotten = context.clients.fedavg.exclusions.of(SERVER) | context.clients.fedavg.withheld.of(SERVER)
+    examples = context.test_set.examples.select(~forgotten_mask(context.test_set.examples, forgotten))
+    sizes = list(context.clients.fedavg.num_examples.values())
     count = max(1, round(len(examples) * len(sizes) / sum(sizes))) if sum(sizes) else 1
     return [
         train_models(
@@ -222,12 +224,12 @@ def _trained_here(
 
 
 def _fitted_here(context: FederationContext, models: tuple[Vector, ...]) -> ShadowFits:
-    """What the shadow models say of the test examples that `FederationContext.observe_test` samples."""
-    assert context.test_set is not None, "only a server that has test examples is asked"
+    """What the shadow models say of the test examples that `ServerTestSet.observe` samples."""
+    assert context.test_set.examples is not None, "only a server that has test examples is asked"
     return fit_models(
         context.task,
         models,
-        context.test_set,
+        context.test_set.examples,
         seed=context.settings.seed,
         max_samples=context.settings.attack_samples,
         generator=np.random.default_rng(context.settings.seed),

@@ -59,6 +59,11 @@ class SiteRequests:
             ledger.record_refusals([_refusal(client, refused, now)])
         return "" if filed else "Its site requests are malformed."
 
+    def take_all(self, ledger: Ledger, answers: Mapping[str, Json], *, now: datetime) -> dict[str, str]:
+        """Take in what came with the answers of an exchange; return what is wrong with how it came, by client."""
+        found = {client: self.take(ledger, client, values, now=now) for client, values in answers.items()}
+        return {client: wrong for client, wrong in found.items() if wrong}
+
     def _left(self, client: str, now: datetime) -> int:
         """How many of the client's requests may be looked at now."""
         if now.date() != self._day:

@@ -144,6 +144,11 @@ class FederationState:
     generations: Mapping[str, str] = field(default_factory=dict)
     event_sequence: int = 0
 
+    def active_deletion(self) -> ActiveDeletion:
+        """Return the deletion that is under way; only its steps ask."""
+        assert self.deletion is not None, "only a step of a deletion asks"
+        return self.deletion
+
     @property
     def left_out(self) -> Exclusions:
         """What takes part in no round now: the forgotten, and in recovery what will be if the gate lets it pass."""

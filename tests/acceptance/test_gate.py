@@ -139,13 +139,6 @@ def test_without_test_examples_the_median_of_the_clients_decides(federation, mon
     from server.federation import gate
     from server.federation.state import ActiveDeletion
 
-    class Driver:
-        class task:  # noqa: N801
-            score_name = "accuracy"
-
-        class settings:  # noqa: N801
-            max_score_loss = 15.0
-
     deletion = ActiveDeletion(
         request_ids=("r-000001",),
         targets=(),
@@ -157,7 +150,9 @@ def test_without_test_examples_the_median_of_the_clients_decides(federation, mon
     )
 
     def passes(before, after):
-        return gate.judged(Driver, replace(deletion, scores_before=before, scores=after)).passes
+        return gate.judge(
+            replace(deletion, scores_before=before, scores=after), max_score_loss=15.0, score_name="accuracy"
+        ).passes
 
     good = {"a": 0.9, "b": 0.8, "c": 0.7}
     assert passes(good, {**good, "c": 0.0})

@@ -15,6 +15,8 @@ from client.app import app as client_app
 from server.app import open_federation
 from server.deletion.measuring import concerned
 from server.federation import shadow_federations as shadows
+from server.federation.observing import observe_all
+from server.federation.roster_records import register_clients
 from server.federation.shadow_store import ShadowStore
 from server.operations.backup import back_up
 from strategies.in_process_grid import InProcessGrid
@@ -108,11 +110,11 @@ def test_mia_u_finds_nothing_in_a_change_between_models_that_never_knew_the_targ
     """From the retrained model to the one two rounds later: no construction tells the target from test data."""
     forgets, observed = {}, []
     with open_federation(history.grid, history.settings, run_id=1) as context:
-        context.register_clients()
+        register_clients(context.writer, context.clients.online())
         for state in (history.retrained, history.later):
             forgets = concerned(context, [client("1")])
-            context.restrict(state)
-            one = context.observe_all(state, state.parameters, forgets)
+            context.clients.restrict(state)
+            one = observe_all(context.clients, context.test_set, state, forgets)
             observed.append({"test": one.test, "forgotten": merge(one.forgotten.values())})
     before = {name: item.outputs for name, item in observed[0].items()}
     figures, _ = attack_figures(
@@ -207,11 +209,10 @@ def test_two_shadow_rounds_at_most_follow_a_training_round(
     ShadowStore(tmp_path).save(replace(history.shadows_before, rounds=2))
     context = SimpleNamespace(
         settings=SimpleNamespace(shadow_federations=settings[0], rounds=settings[1]),
-        shadow_turns=turns,
         state_dir=tmp_path,
     )
     state = replace(history.original, training_rounds=rounds)
-    assert shadows.is_due(context, state) == is_due
+    assert shadows.is_due(context, state, turns) == is_due
 
 
 def test_shadow_federations_leave_the_federation_alone(history, tmp_path):

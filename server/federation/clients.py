@@ -1,0 +1,84 @@
+"""The clients as the server reaches them: who is online, who may train, what is asked of them and what comes back."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from logging import getLogger
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from server.federation.site_requests import SiteRequests
+from server.federation.state import FederationState
+from server.ledger import LedgerWriter
+from strategies.exchange import Exchange, exchange
+from strategies.fedavg import FedAvg
+from strategies.roster import Member
+from strategies.sessions.endpoint import Endpoint
+from unlearning.requests import Exclusions, Status, Target
+
+_log = getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Clients:
+    """Flower's grid, the strategy that asks, and what outlives one exchange.
+
+    endpoint: where sessions with clients are held; None where there are none.
+    refused: answers refused since the last round was recorded, and why, by client or `node N`.
+    """
+
+    grid: Grid
+    fedavg: FedAvg
+    writer: LedgerWriter
+    endpoint: Endpoint | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+    _site_requests: SiteRequests = field(default_factory=SiteRequests)
+    _waiting: dict[str, Target] = field(default_factory=dict)
+
+    def online(self) -> Mapping[str, Member]:
+        """Return the clients that are online now, by id."""
+        return self.fedavg.roster.online(self.grid)
+
+    def sample(self, state: FederationState, without: Iterable[str]) -> list[str]:
+        """Return the sample of the eligible clients that the state's round draws, `without` some."""
+        left_out = set(without)
+        return self.fedavg.sample(
+            (client for client in self.fedavg.eligible(self.grid) if client not in left_out), state.round
+        )
+
+    def restrict(self, state: FederationState) -> None:
+        """Tell the strategy who may train: not the forgotten, and not who waits to be, or is not yet for good."""
+        ledger = self.writer.ledger
+        requests = ledger.list_requests(
+            statuses=(Status.RECEIVED, Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING)
+        )
+        # What a request asks for never changes, and a list of ids can be long.
+        self._waiting = {item.id: self._waiting.get(item.id) or ledger.target_of(item) for item in requests}
+        # The ledger may be a step behind the checkpoint.
+        waiting = [*self._waiting.values(), *(() if state.deletion is None else state.deletion.targets)]
+        self.fedavg.exclusions = state.exclusions
+        self.fedavg.num_examples = state.num_examples
+        self.fedavg.withheld = Exclusions().including(waiting)
+        self.fedavg.answers = self._site_requests.answers
+
+    def exchange(self, messages: Mapping[str, Message]) -> Exchange:
+        """Send, wait, and take in what clients filed at their own sites."""
+        done = exchange(self.grid, messages, timeout_s=self.fedavg.settings.round_timeout_s)
+        self.refused |= done.refused
+        self.take_site_requests(done)
+        return done
+
+    def take_site_requests(self, done: Exchange) -> None:
+        """Take in what clients filed at their own sites and sent with their replies."""
+        self.refused |= self._site_requests.take_all(self.writer.ledger, done.values, now=self.writer.now())
+
+    def notify(self, state: FederationState, clients: Iterable[str]) -> None:
+        """Tell these clients, as far as they are online, what is forgotten for good: a forgotten one hears no more.
+
+        What does not arrive is in the server's exclusions all the same.
+        """
+        self.restrict(state)
+        online = self.online()
+        members = {client: online[client] for client in sorted(clients) if client in online}
+        for client, failure in self.exchange(self.fedavg.notices(state.round, members)).failures.items():
+            _log.warning("Client %s was not told what is forgotten: %s", client, failure)

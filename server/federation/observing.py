@@ -1,0 +1,113 @@
+"""Observations of one model: by the server on its own test examples, and by the clients on theirs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from server.federation.clients import Clients
+from server.federation.state import FederationState
+from strategies.exchange import Exchange
+from strategies.messages import model_record
+from strategies.observations import measured
+from strategies.run_config import RunSettings
+from unlearning.parameters import Vector
+from unlearning.requests import Forget
+from unlearning.tasks.task import Examples, Task, forgotten_mask
+from unlearning.training import evaluate
+from unlearning.untrusted import as_line
+from unlearning.verification.observations import Observations, observe_model
+
+
+@dataclass(slots=True)
+class ServerTestSet:
+    """The server's own test examples, and what was observed on them last; `examples` is None where it has none."""
+
+    task: Task
+    examples: Examples | None
+    settings: RunSettings
+    _last: tuple[Vector, Observations] | None = None
+
+    def observe(self, parameters: Vector) -> Observations | None:
+        """Return what the server observes of a model; None where it has no examples.
+
+        A round's record, the stop rule and a deletion ask about one model, so it is observed once.
+        """
+        if self.examples is None:
+            return None
+        if self._last is None or self._last[0] is not parameters:
+            observed = observe_model(
+                self.task,
+                parameters,
+                self.examples,
+                max_samples=self.settings.attack_samples,
+                generator=np.random.default_rng(self.settings.seed),
+                with_outputs=True,
+            )
+            self._last = (parameters, observed)
+        return self._last[1]
+
+    def score(self, parameters: Vector, *, without: frozenset[int] = frozenset()) -> float | None:
+        """Return a model's score, `without` some classes; None where nothing is left to test on, or it is no number."""
+        if self.examples is None:
+            return None
+        if not without:
+            observed = self.observe(parameters)
+            return None if observed is None else observed.mean_score
+        kept = self.examples.select(~forgotten_mask(self.examples, Forget(classes=without)))
+        if len(kept) == 0:
+            return None
+        scores = evaluate(self.task, parameters, kept).score
+        total = float(scores.sum())
+        return total / len(kept) if np.isfinite(total) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelObservations:
+    """What was observed of one model: by the server on its test set, and by the clients.
+
+    retained: over all retained clients that were asked; retained_by_client: of each.
+    forgotten: by client, what it observed on its forgotten examples.
+    missing: why a client gave no answer.
+    """
+
+    test: Observations | None
+    retained: Observations | None
+    retained_by_client: Mapping[str, Observations]
+    forgotten: Mapping[str, Observations]
+    missing: Mapping[str, str]
+    exchange: Exchange
+
+
+def observe_all(
+    clients: Clients, test_set: ServerTestSet, state: FederationState, forgets: Mapping[str, Forget]
+) -> ModelObservations:
+    """Ask the retained clients of the round and those that forget to measure the state's model.
+
+    forgets: what each concerned client counts as its forgotten set.
+    """
+    fedavg, online = clients.fedavg, clients.online()
+    retained = clients.sample(state, without=forgets)
+    asked = {client: online[client] for client in sorted({*retained, *forgets}) if client in online}
+    done = clients.exchange(
+        fedavg.measure_messages(state.round, model_record(state.parameters), asked, forgets)
+    )
+    missing = {client: str(failure) for client, failure in done.failures.items()}
+    missing |= {client: "it is not online" for client in forgets if client not in asked}
+    sets = {
+        name: measured(done.replies, name, fedavg.check_count) for name in ("retained", "forgotten", "test")
+    }
+    for name, one in sets.items():
+        for client, reason in one.refused.items():
+            missing[client] = clients.refused[client] = as_line(
+                f"Its measurement ({name}) is refused: {reason}"
+            )
+    own_test = test_set.observe(state.parameters)
+    return ModelObservations(
+        test=own_test if own_test is not None else sets["test"].merged,
+        retained=sets["retained"].merged,
+        retained_by_client=sets["retained"].by_client,
+        forgotten={client: one for client, one in sets["forgotten"].by_client.items() if client in forgets},
+        missing=missing,
+        exchange=done,
+    )

@@ -1,0 +1,145 @@
+"""What the ledger records of the federation itself: who is online, and what each round was like."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from logging import getLogger
+from typing import Any
+
+from server.federation.clients import Clients
+from server.federation.observing import ServerTestSet
+from server.federation.state import FederationState
+from server.ledger import ClientRecord, LedgerWriter, RoundRecord
+from strategies.exchange import Exchange
+from strategies.roster import Member
+from strategies.sessions.payloads import ACCOUNT, SessionStatistics
+from unlearning.peak_memory import PeakMemory
+
+_log = getLogger(__name__)
+
+FRESH = timedelta(minutes=1)
+"""So long the ledger need not be told again that a client is online."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """What came of a round: the state after it, the exchange with clients, and the most memory it took.
+
+    problem: why the model of an ordinary round is not committed; empty where it is, or there is none.
+    """
+
+    state: FederationState
+    exchange: Exchange
+    memory: PeakMemory
+    problem: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class RoundRecords:
+    """Writes what rounds were like into the ledger, for `watch` and for the record.
+
+    in_a_row: so many ordinary rounds in a row were not committed.
+    """
+
+    clients: Clients
+    test_set: ServerTestSet
+    evaluate_every: int
+    in_a_row: int = 0
+
+    def record(self, done: RoundResult, kind: str, request_ids: tuple[str, ...] = ()) -> None:
+        """Write down one round of any kind: training, unlearning, recovery."""
+        state, outcome = done.state, self.clients.fedavg.outcome
+        metrics = self._metrics(done)
+        if kind != "unlearning":
+            metrics |= self._commitment(done)
+        every = self.evaluate_every
+        if every and (kind != "training" or state.round % every == 0):
+            test = self.test_set.observe(state.parameters)
+            if test is not None:
+                metrics |= {"test_loss": test.mean_loss, "test_score": test.mean_score}
+        writer = self.clients.writer
+        writer.record_round(
+            RoundRecord(
+                round=state.round, kind=kind, request_ids=request_ids, metrics=metrics, at=writer.now()
+            )
+        )
+        score = metrics.get("test_score")
+        _log.info(
+            "Round %d (%s): %d of %d client(s), loss %s, test %s %s, %.1f s",
+            state.round,
+            kind,
+            len(outcome.participants),
+            len({*outcome.participants, *done.exchange.failures, *outcome.refused}),
+            "–" if outcome.loss is None else f"{outcome.loss:.4f}",
+            self.test_set.task.score_name,
+            "–" if score is None else f"{score:.4f}",
+            done.exchange.seconds,
+        )
+
+    def _metrics(self, done: RoundResult) -> dict[str, Any]:
+        exchange, outcome = done.exchange, self.clients.fedavg.outcome
+        refused, self.clients.refused = self.clients.refused, {}
+        metrics: dict[str, Any] = {
+            "participants": sorted(outcome.participants),
+            "num_examples": sum(outcome.participants.values()),
+            "loss": outcome.loss,
+            "seconds": round(exchange.seconds, 3),
+            "bytes_sent": exchange.bytes_sent,
+            "bytes_received": exchange.bytes_received,
+            "peak_memory": asdict(done.memory),
+            "failed": {client: str(failure) for client, failure in sorted(exchange.failures.items())},
+            "refused": {
+                **self.clients.fedavg.roster.impostors,
+                **refused,
+                **exchange.refused,
+                **outcome.refused,
+            },
+        }
+        accounts = {
+            client: SessionStatistics.from_json(values.get(ACCOUNT))
+            for client, values in exchange.values.items()
+        }
+        said = {client: one.to_json() for client, one in accounts.items() if one is not None}
+        return {**metrics, "session": said} if said else metrics
+
+    def _commitment(self, done: RoundResult) -> dict[str, Any]:
+        """What the record says where an ordinary round was not committed."""
+        if not done.problem:
+            if self.clients.fedavg.outcome.participants:
+                self.in_a_row = 0
+            return {}
+        self.in_a_row += 1
+        _log.error(
+            "Round %d is not committed, %d in a row; the model stays as it was: %s.",
+            done.state.round,
+            self.in_a_row,
+            done.problem,
+        )
+        return {"not_committed": done.problem, "not_committed_in_a_row": self.in_a_row}
+
+
+def register_clients(writer: LedgerWriter, online: Mapping[str, Member]) -> None:
+    """Write who is online into the ledger: the deletion service knows clients from there."""
+    now = writer.now()
+    known = {record.client_id: record for record in writer.ledger.clients()}
+    records = [
+        ClientRecord(
+            client, member.client_id if member.is_registered else "", member.public_key_hex, True, now
+        )
+        for client, member in online.items()
+        if not _is_fresh(known.get(client), now)
+    ]
+    records += [
+        replace(record, online=False)
+        for client, record in known.items()
+        if client not in online and record.online
+    ]
+    if records:
+        writer.register_clients(records)
+
+
+def _is_fresh(record: ClientRecord | None, now: datetime) -> bool:
+    """Tell whether the ledger knows that a client is online; thousands of rows need no rewriting each round."""
+    if record is None or not record.online or record.last_seen is None:
+        return False
+    return now - record.last_seen < FRESH

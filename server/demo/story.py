@@ -20,6 +20,7 @@ from server.demo.scenario import ROUNDS_AFTER, ROUNDS_BEFORE, Scenario, app_dire
 from server.demo.simulation import LocalSimulation
 from server.demo.view import introduce, outcome_table, reading
 from server.ledger import Event, Ledger, RoundRecord
+from server.operations.superlink_residue import erase_residue
 from server.processes.deployment import LocalDeployment
 from server.state_directory.files import REPORTS
 from unlearning.durable_files import make_private
@@ -117,7 +118,7 @@ def _play(narrator: Narrator, scenario: Scenario, directory: Path, simulation: b
             story.wait_until(lambda: story.is_over, "the deletion is over")
             story.check_completed()
             if not simulation:
-                federation.erase_residue()
+                erase_residue(layout.superlink_database)
                 narrator.say("erased what the SuperLink kept of the messages")
             story.wait_until(story.has_gone_on, "training has gone on")
             narrator.now("stopping everything")

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from server.operations.superlink_residue import erase_residue
 from server.processes.flower_control import ConfigValue, FlowerControl, flower_environment, program
 from server.processes.layout import FEDERATION, new_layout
 from server.processes.process_group import ProcessGroup
@@ -216,16 +215,6 @@ class LocalDeployment:
             raise DeploymentError("No ServerApp runs; submit a run and wait for its server_app_pid().")
         os.kill(pid, signal.SIGKILL)
         self.wait_until(lambda: self.server_app_pid() != pid, _STOP_GRACE_S, "the ServerApp is dead")
-
-    # --- residue
-
-    def erase_residue(self) -> None:
-        """Erase what the SuperLink keeps of messages that are over, as a supervisor does after a deletion.
-
-        Raises:
-            DeploymentError: its database is in use the whole time; try again.
-        """
-        erase_residue(self.layout.superlink_database)
 
     # --- runs
 

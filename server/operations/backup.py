@@ -27,16 +27,16 @@ from server.operations.backup_manifest import (
     Manifest,
     event_at,
     position,
+    read_verified,
     sha256_of,
-    verified,
 )
 from server.operations.restore_steps import (
     JOURNAL,
     Swap,
     begin,
-    begun,
     end,
     finish,
+    interrupted_restore,
     refuse_half_restored,
     stage,
 )
@@ -57,16 +57,16 @@ def back_up(directory: Path, *, state_dir: Path, ledger_url: str, now: datetime)
         BackupError: the directory is not empty, there is nothing to back up, or a program is missing.
         LedgerUnavailable: the ledger cannot be read.
     """
-    directory, state_dir, url = _resolved(directory, state_dir, ledger_url)
+    directory, state_dir, url = _absolute(directory, state_dir, ledger_url)
     refuse_half_restored(state_dir)
     if directory.exists() and any(directory.iterdir()):
         raise BackupError(f"{directory} is not empty. Give each backup a directory of its own.")
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
         raise BackupError(f"There is no ledger {url.database}; check --state-dir and --ledger.")
     make_private(directory)
-    ledger = _opened(url)
+    ledger = _open_ledger(url)
     try:
-        sequence, last_event = _copied(directory, state_dir, url, ledger)
+        sequence, last_event = _copy(directory, state_dir, url, ledger)
     finally:
         ledger.close()
     files = sorted(path for path in directory.rglob("*") if path.is_file())
@@ -83,7 +83,7 @@ def back_up(directory: Path, *, state_dir: Path, ledger_url: str, now: datetime)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a restore did.
+    """The result of a restore.
 
     made_at, event_sequence: of the backup that was put in place.
     undone: the deletions, and the requests, that the federation no longer knows of, one sentence each.
@@ -113,13 +113,13 @@ def restore(
             and `force` is not given.
         LedgerUnavailable: the present ledger cannot be read, and `force` is not given.
     """
-    directory, state_dir, url = _resolved(directory, state_dir, ledger_url)
-    broken_off = begun(state_dir)
+    directory, state_dir, url = _absolute(directory, state_dir, ledger_url)
+    broken_off = interrupted_restore(state_dir)
     if broken_off is not None:
-        return _finished(state_dir, url, broken_off, now=now, was_broken_off=True)
-    manifest = verified(directory)
+        return _finish(state_dir, url, broken_off, now=now, was_broken_off=True)
+    manifest = read_verified(directory)
     _refuse_other_kind(url, manifest.ledger)
-    undone, token, compared = _compared(url, manifest, now=now, force=force)
+    undone, token, compared = _compare(url, manifest, now=now, force=force)
     if undone and not force:
         raise BackupError(
             f"Restoring this backup of {manifest.made_at} would undo what happened since:\n"
@@ -140,15 +140,15 @@ def restore(
         compared=compared,
     )
     begin(state_dir, swap)
-    return _finished(state_dir, url, swap, now=now, was_broken_off=False)
+    return _finish(state_dir, url, swap, now=now, was_broken_off=False)
 
 
-def _finished(state_dir: Path, url: sa.URL, swap: Swap, *, now: datetime, was_broken_off: bool) -> Restored:
+def _finish(state_dir: Path, url: sa.URL, swap: Swap, *, now: datetime, was_broken_off: bool) -> Restored:
     """Carry out what the journal says; every step of it can be done again."""
     _refuse_other_kind(url, swap.ledger)
     try:
         replaced = finish(state_dir, url, swap)
-        ledger = _opened(url)
+        ledger = _open_ledger(url)
         try:
             # Tokens that were handed out after the backup must stay worthless.
             while ledger.acquire_fence("restore", now=now) <= swap.token:
@@ -174,8 +174,8 @@ def _finished(state_dir: Path, url: sa.URL, swap: Swap, *, now: datetime, was_br
     )
 
 
-def _resolved(directory: Path, state_dir: Path, ledger_url: str) -> tuple[Path, Path, sa.URL]:
-    """The two directories and the ledger as absolute places, wherever this process goes.
+def _absolute(directory: Path, state_dir: Path, ledger_url: str) -> tuple[Path, Path, sa.URL]:
+    """Return the two directories and the ledger as absolute places, wherever this process goes.
 
     Raises:
         BackupError: the backup would lie inside of what it saves.
@@ -194,11 +194,11 @@ def _resolved(directory: Path, state_dir: Path, ledger_url: str) -> tuple[Path, 
 
 
 def _free_name(state_dir: Path, name: str) -> str:
-    """`name`, or a longer one where an earlier restore took it: clocks are put back."""
+    """Return `name`, or a longer one where an earlier restore took it: clocks are put back."""
     return _free_name(state_dir, f"{name}-again") if (state_dir / name).exists() else name
 
 
-def _opened(url: sa.URL) -> Ledger:
+def _open_ledger(url: sa.URL) -> Ledger:
     return Ledger.open(url.render_as_string(hide_password=False))
 
 
@@ -207,7 +207,7 @@ def _refuse_other_kind(url: sa.URL, ledger: str) -> None:
         raise BackupError(f"The backup holds a {ledger} ledger, --ledger is {url.get_backend_name()}.")
 
 
-def _copied(directory: Path, state_dir: Path, url: sa.URL, ledger: Ledger) -> tuple[int, dict[str, object]]:
+def _copy(directory: Path, state_dir: Path, url: sa.URL, ledger: Ledger) -> tuple[int, dict[str, object]]:
     """Copy everything at a moment at which the newest checkpoint and the ledger belong together."""
     store = CheckpointStore(state_dir / CHECKPOINTS)
     dump = directory / DUMPS[url.get_backend_name()]
@@ -232,20 +232,20 @@ def _copied(directory: Path, state_dir: Path, url: sa.URL, ledger: Ledger) -> tu
     )
 
 
-def _compared(
+def _compare(
     url: sa.URL, manifest: Manifest, *, now: datetime, force: bool
 ) -> tuple[tuple[str, ...], int, bool]:
-    """What a restore would undo, the newest fencing token, and whether there was a ledger to ask."""
+    """Return what a restore would undo, the newest fencing token, and whether there was a ledger to ask."""
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
         return (), 0, False
     try:
-        ledger = _opened(url)
+        ledger = _open_ledger(url)
     except LedgerUnavailable:
         if force:
             return ("everything since then: the present ledger cannot be read",), 0, False
         raise
     try:
-        lost = tuple(_since(ledger, manifest))
+        lost = tuple(_events_to_undo(ledger, manifest))
         # Before anything is moved: a ServerApp that still runs writes nothing from here on.
         token = ledger.acquire_fence("restore", now=now) if force or not lost else 0
         return lost, token, True
@@ -253,8 +253,8 @@ def _compared(
         ledger.close()
 
 
-def _since(ledger: Ledger, manifest: Manifest) -> Iterator[str]:
-    """One sentence for each thing that the present ledger knows and the backup does not."""
+def _events_to_undo(ledger: Ledger, manifest: Manifest) -> Iterator[str]:
+    """Yield one sentence for each thing that the present ledger knows and the backup does not."""
     newest = ledger.last_request_event_sequence()
     if newest and event_at(ledger, manifest.event_sequence) != manifest.last_event:
         yield "everything: the backup is of another federation, or the present ledger is older than it"
@@ -270,7 +270,7 @@ def _since(ledger: Ledger, manifest: Manifest) -> Iterator[str]:
 
 
 def _state_files(state_dir: Path) -> Iterator[Path]:
-    """All plain files but the ledger's, checkpoints, an earlier version's inputs of replays and shadow models
+    """Yield all plain files but the ledger's, checkpoints, an earlier version's inputs of replays and shadow models
     (they carry what was forgotten, or will be), unfinished ones and what earlier restores left.
     """
     for path in sorted(state_dir.rglob("*")):

@@ -42,8 +42,8 @@ class Manifest:
         write_atomically(directory / FILE, text.encode())
 
 
-def verified(directory: Path) -> Manifest:
-    """The manifest of the backup in `directory`, whose files are all there and what they were.
+def read_verified(directory: Path) -> Manifest:
+    """Return the manifest of the backup in `directory`, whose files are all there and what they were.
 
     Raises:
         BackupError: it is no backup, or damaged.
@@ -102,7 +102,7 @@ def _check_values(manifest: Manifest, directory: Path) -> None:
 
 
 def _is_ours(name: str, dump: str) -> bool:
-    """Whether a name is the ledger's, or `state/...` as a path inside of a state directory."""
+    """Return whether a name is the ledger's, or `state/...` as a path inside of a state directory."""
     path = PurePosixPath(name)
     if name != path.as_posix() or path.is_absolute() or ".." in path.parts or "\0" in name or "\\" in name:
         return False
@@ -111,19 +111,19 @@ def _is_ours(name: str, dump: str) -> bool:
 
 
 def position(ledger: Ledger) -> tuple[int, dict[str, Any]]:
-    """The sequence number of the newest event of a request, and what it was; 0 and nothing where there is none."""
+    """Return the sequence number of the newest event of a request, and what it was; 0 and nothing if there is none."""
     newest = ledger.last_request_event_sequence()
     return newest, event_at(ledger, newest)
 
 
 def event_at(ledger: Ledger, sequence: int) -> dict[str, Any]:
-    """What an event was, as JSON; nothing where there is none of this number."""
+    """Return what an event was, as JSON; nothing where there is none of this number."""
     found = ledger.events(after=sequence - 1, limit=1) if sequence > 0 else []
     return _event_values(found[0]) if found and found[0].sequence == sequence else {}
 
 
 def sha256_of(path: Path) -> str:
-    """The hex digest of a file."""
+    """Return the hex digest of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

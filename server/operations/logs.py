@@ -24,7 +24,7 @@ class JsonLines(logging.Formatter):
     """One JSON object a record: `time` (UTC), `level`, `logger`, `message`, `process`, what `extra` gave."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record on one line."""
+        """Return the record on one line."""
         fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -39,7 +39,7 @@ class JsonLines(logging.Formatter):
 
 
 def is_json_wanted() -> bool:
-    """Whether the environment asks for JSON lines.
+    """Return whether the environment asks for JSON lines.
 
     Raises:
         ConfigurationError: it asks for something else than `text` or `json`.

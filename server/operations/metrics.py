@@ -21,12 +21,12 @@ PREFIX = "flower_unlearning"
 
 
 def utc_now() -> datetime:
-    """The current time."""
+    """Return the current time."""
     return datetime.now(UTC)
 
 
 class LedgerCollector(Collector):
-    """Reads the ledger at each scrape; `now` gives the time in UTC. Safe for several scrapes at once."""
+    """A reader of the ledger at each scrape; `now` gives the time in UTC. Safe for several scrapes at once."""
 
     def __init__(self, ledger: Ledger, *, now: Callable[[], datetime] = utc_now) -> None:
         self._ledger = ledger
@@ -36,7 +36,7 @@ class LedgerCollector(Collector):
         self._states = _States()
 
     def collect(self) -> Iterable[Metric]:
-        """All metrics; where the ledger cannot be read, only that it cannot."""
+        """Return all metrics; where the ledger cannot be read, only that it cannot."""
         try:
             with self._turn:
                 metrics = [*self._clients(), *self._round_metrics(), *self._request_metrics()]
@@ -47,7 +47,7 @@ class LedgerCollector(Collector):
         return [_gauge("ledger_up", "1 if the ledger can be read", is_up), *metrics]
 
     def _clients(self) -> list[Metric]:
-        found = _labelled("clients", "clients ever seen, by what they are now", "state")
+        found = _labelled_gauge("clients", "clients ever seen, by what they are now", "state")
         gone = self._ledger.forgotten_clients()
         counts = Counter(_state_of(client, gone) for client in self._ledger.clients())
         for state in ("online", "offline", "forgotten"):
@@ -103,8 +103,8 @@ class LedgerCollector(Collector):
         for event in self._ledger.all_events(after=seen.sequence):
             seen.add(event)
         counts = self._ledger.status_counts()
-        count = _labelled("requests", "deletion requests, by state", "state")
-        oldest = _labelled("oldest_request_seconds", "age of the oldest request in this state", "state")
+        count = _labelled_gauge("requests", "deletion requests, by state", "state")
+        oldest = _labelled_gauge("oldest_request_seconds", "age of the oldest request in this state", "state")
         spent = _counter(
             "request_state_seconds", "seconds that requests have spent in a state and left", "state"
         )
@@ -169,7 +169,7 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"{PREFIX}_{name}", text[0].upper() + text[1:] + ".", value=value)
 
 
-def _labelled(name: str, text: str, label: str) -> GaugeMetricFamily:
+def _labelled_gauge(name: str, text: str, label: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"{PREFIX}_{name}", text[0].upper() + text[1:] + ".", labels=[label])
 
 

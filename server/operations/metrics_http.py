@@ -36,7 +36,7 @@ class Answer:
 
 
 class Pages:
-    """What there is to read. Each page has one thread and is made once for all who ask for it meanwhile."""
+    """The pages that can be read. Each has one thread and is made once for all who ask for it meanwhile."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -48,7 +48,7 @@ class Pages:
         self._being_made: dict[str, asyncio.Future[Answer]] = {}
 
     async def page(self, method: str, path: str) -> Answer:
-        """The answer to a request."""
+        """Return the answer to a request."""
         if method not in ("GET", "HEAD"):
             return Answer(HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"Here is only to be read.\n")
         if path not in self._makers:
@@ -78,13 +78,13 @@ class Pages:
 
 
 class MetricsServer:
-    """Answers /metrics and /healthz at `address` (host:port) until `stop`; read-only, without TLS."""
+    """A server of /metrics and /healthz at `address` (host:port) until `stop`; read-only, without TLS."""
 
     def __init__(self, pages: "Pages", host: str, port: int) -> None:
         self._loop = asyncio.new_event_loop()
         self._pages = pages
         self._open: dict[asyncio.Task[None], None] = {}  # in the order of their coming
-        listening = asyncio.start_server(self._connected, host, port, limit=MAX_HEAD_BYTES)
+        listening = asyncio.start_server(self._handle_connection, host, port, limit=MAX_HEAD_BYTES)
         try:
             self._server = self._loop.run_until_complete(listening)
         except OSError:
@@ -110,7 +110,7 @@ class MetricsServer:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None, "asyncio runs this as a task"
         if len(self._open) >= MAX_CONNECTIONS:

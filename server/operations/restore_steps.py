@@ -30,7 +30,7 @@ STAGED, JOURNAL = RESTORING, f"{RESTORING}.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
-    """What a restore is about to do, as its journal keeps it.
+    """The moves of a restore, as its journal keeps them.
 
     aside: the directory in the state directory for what was there. is_aside: whether all of it is there.
     token: of the newest fence so far. undone: what the federation will no longer know of.
@@ -65,8 +65,8 @@ def begin(state_dir: Path, swap: Swap) -> None:
     write_atomically(state_dir / JOURNAL, json.dumps(asdict(swap), indent=1).encode())
 
 
-def begun(state_dir: Path) -> Swap | None:
-    """The restore that was broken off, if one was.
+def interrupted_restore(state_dir: Path) -> Swap | None:
+    """Return the restore that was broken off, if one was.
 
     Raises:
         BackupError: the journal cannot be read.
@@ -90,7 +90,7 @@ def refuse_half_restored(state_dir: Path) -> None:
     Raises:
         BackupError: says how to finish it.
     """
-    if begun(state_dir) is not None:
+    if interrupted_restore(state_dir) is not None:
         raise BackupError(
             f"A restore into {state_dir} was broken off half-way. Finish it first: "
             "flower-unlearn restore BACKUP --state-dir DIR, as before."
@@ -98,7 +98,7 @@ def refuse_half_restored(state_dir: Path) -> None:
 
 
 def finish(state_dir: Path, url: sa.URL, swap: Swap) -> Path | None:
-    """Do what is left of steps 3 and 4, but for erasing the journal; give where the old state lies, if there was one.
+    """Do what is left of steps 3 and 4, but for erasing the journal; return where the old state lies, if there was one.
 
     Raises:
         OSError, BackupError: it breaks off; doing it again goes on.
@@ -136,7 +136,7 @@ def _move_aside(state_dir: Path, url: sa.URL, aside: Path) -> None:
 
 
 def _ledger_elsewhere(state_dir: Path, database: Path) -> list[Path]:
-    """The files of a SQLite ledger that lies outside of the state directory."""
+    """Return the files of a SQLite ledger that lies outside of the state directory."""
     return [path for path in database.parent.glob(f"{database.name}*") if path.parent != state_dir]
 
 
@@ -159,7 +159,7 @@ def _move(path: Path, target: Path) -> None:
 
 
 def _put_ledger(dump: Path, url: sa.URL) -> None:
-    """The ledger last: without it nothing starts from a state that is there in part only."""
+    """Put the ledger in place last: without it nothing starts from a state that is there in part only."""
     if url.get_backend_name() == "postgresql":
         restore_postgresql(url, dump)
         dump.unlink()

@@ -30,7 +30,7 @@ _WAIT_S = 5.0
 
 
 def erase_residue(database: Path) -> int:
-    """Rewrite the SuperLink's database without what was deleted from it, and empty its log; bytes that are left.
+    """Rewrite the SuperLink's database without what was deleted, and empty its log; return the bytes that are left.
 
     Raises:
         DeploymentError: there is no such database, or it is in use the whole time; try again.
@@ -55,7 +55,7 @@ def erase_residue(database: Path) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class ResidueEraser:
-    """Erases the residue once for all deletions that were completed since it last did.
+    """An eraser of residue: once for all deletions that were completed since it last did.
 
     `state_dir` remembers up to which event of the ledger that is so.
     """
@@ -65,13 +65,13 @@ class ResidueEraser:
     ledger: Ledger
 
     def step(self, *, always: bool = False) -> bool:
-        """Erase if a deletion was completed since, or in any case; whether it was done.
+        """Erase if a deletion was completed since, or always where asked; return whether it was done.
 
         Raises:
             DeploymentError: it could not be erased now.
             LedgerUnavailable: the ledger cannot be read.
         """
-        before = erased_up_to(self.state_dir)
+        before = last_erased_event(self.state_dir)
         newest = max(before, newest_completion(self.ledger, after=before))
         if newest == before and not always:
             return False
@@ -89,21 +89,21 @@ class ResidueEraser:
 
 
 def newest_completion(ledger: Ledger, *, after: int) -> int:
-    """The sequence number of the newest event after this one that completed a deletion; 0 where none did."""
+    """Return the sequence number of the newest event after this one that completed a deletion; 0 where none did."""
     events = ledger.all_events(after=after)
     return max((event.sequence for event in events if event.to_status is Status.COMPLETED), default=0)
 
 
-def erased_up_to(state_dir: Path) -> int:
-    """The event up to which the residue was erased; 0 where that is not known."""
+def last_erased_event(state_dir: Path) -> int:
+    """Return the event up to which the residue was erased; 0 where that is not known."""
     try:
         return int(json.loads((state_dir / RESIDUE_FILE).read_text(encoding="utf-8"))["event_sequence"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
 
 
-def waiting_answers(database: Path) -> int:
-    """How many answers of clients lie in the SuperLink's database because nobody has fetched them.
+def count_waiting_answers(database: Path) -> int:
+    """Return how many answers of clients lie in the SuperLink's database because nobody has fetched them.
 
     Raises:
         DeploymentError: the database cannot be read.

@@ -43,14 +43,14 @@ DEFAULT_PAUSE = GrowingPause(first_s=5.0, longest_s=300.0)
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Nothing to do, and why."""
+    """The decision that nothing is to be done, and why."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Resubmit:
-    """Submit the run again in `after_s` seconds; 0 is now."""
+    """The decision to submit the run again in `after_s` seconds; 0 is now."""
 
     after_s: float
     reason: str
@@ -86,7 +86,7 @@ def _failures_in_a_row(runs: Iterable[Run]) -> int:
 
 
 class Supervisor:
-    """Watches the runs of one app on one SuperLink; see `decide`.
+    """A watch over the runs of one app on one SuperLink; see `decide`.
 
     A SuperLink that does not answer is not a failure of the run: the supervisor waits for it.
     `residue` erases what the SuperLink keeps of messages when a deletion is completed.
@@ -116,7 +116,7 @@ class Supervisor:
         self._said = ""
 
     def step(self) -> float:
-        """Look once and do what is to be done; give the seconds until the next look."""
+        """Look once and do what is to be done; return the seconds until the next look."""
         try:
             decision = decide(self._control.runs(), now=self._now(), pause=self._pause)
         except DeploymentError as exc:
@@ -150,7 +150,7 @@ class Supervisor:
             stop.wait(wait_s)
 
     def _erase_residue(self) -> None:
-        """What cannot be erased now is erased at a later look, and `flower-unlearn check` names it until then."""
+        """Erase residue now or at a later look; `flower-unlearn check` names it until then."""
         try:
             if self._residue is not None:
                 self._residue.step()

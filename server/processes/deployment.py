@@ -178,7 +178,7 @@ class LocalDeployment:
         self.start(name)
 
     def pid(self, name: str) -> int:
-        """The process id of one program, which is also its process group's.
+        """Return the process id of one program, which is also its process group's.
 
         Raises:
             DeploymentError: there is none of this name, or it was not started.
@@ -186,7 +186,7 @@ class LocalDeployment:
         return self._group(name).pid
 
     def log_text(self, name: str) -> str:
-        """Give all that one program has written, over all its starts.
+        """Return all that one program has written, over all its starts.
 
         Raises:
             DeploymentError: there is none of this name.
@@ -198,7 +198,7 @@ class LocalDeployment:
         return [process.pid for group in self._groups.values() for process in group.members()]
 
     def server_app_pid(self) -> int | None:
-        """The process id of the ServerApp that runs now, if one does."""
+        """Return the process id of the ServerApp that runs now, if one does."""
         for process in self._group(SUPEREXEC).members():
             if "flwr-serverapp" in process.command:
                 return process.pid
@@ -219,7 +219,7 @@ class LocalDeployment:
     # --- runs
 
     def submit_run(self, overrides: Mapping[str, ConfigValue] | None = None) -> int:
-        """Submit the app with this deployment's run configuration; give the run's id.
+        """Submit the app with this deployment's run configuration; return the run's id.
 
         Raises:
             DeploymentError: the SuperLink refused it or could not be reached.
@@ -227,7 +227,7 @@ class LocalDeployment:
         return self.control.submit_run({**self.run_config, **(overrides or {})})
 
     def run_status(self, run_id: int) -> str:
-        """The run's status, such as `running` or `finished:completed`.
+        """Return the run's status, such as `running` or `finished:completed`.
 
         Raises:
             DeploymentError: the SuperLink cannot be reached or has no such run.
@@ -243,7 +243,7 @@ class LocalDeployment:
         self.control.stop_run(run_id)
 
     def wait_until_finished(self, run_id: int, timeout_s: float) -> str:
-        """Wait until the run has ended, in whatever way; give its status.
+        """Wait until the run has ended, in whatever way; return its status.
 
         Raises:
             DeploymentError: it has not ended in time, or a program ended unasked.
@@ -261,7 +261,7 @@ class LocalDeployment:
         return status
 
     def superlink_answers(self) -> bool:
-        """Whether the SuperLink answers over HTTP and takes SuperNodes' connections."""
+        """Return whether the SuperLink answers over HTTP and takes SuperNodes' connections."""
         scheme = "https" if self.layout.secure else "http"
         context = ssl.create_default_context(cafile=self.layout.authority) if self.layout.secure else None
         try:
@@ -273,7 +273,7 @@ class LocalDeployment:
             return False
 
     def deletion_service_answers(self) -> bool:
-        """Whether the deletion service takes connections."""
+        """Return whether the deletion service takes connections."""
         return _is_listening(self.layout.deletion_address)
 
     def connected_clients(self) -> list[int]:
@@ -306,7 +306,7 @@ class LocalDeployment:
             time.sleep(poll_s)
 
     def log_tails(self, names: Sequence[str] | None = None, *, num_lines: int = 15) -> str:
-        """Give the last lines of the programs' logs, each under its path."""
+        """Return the last lines of the programs' logs, each under its path."""
         parts = []
         for name in names if names is not None else self.names:
             lines = self._group(name).log_text().splitlines()[-num_lines:]
@@ -333,7 +333,7 @@ class LocalDeployment:
 
 
 def supernode(client: int) -> str:
-    """The name of a client's SuperNode among a deployment's programs."""
+    """Return the name of a client's SuperNode among a deployment's programs."""
     return f"{SUPERNODE}-{client}"
 
 

@@ -121,7 +121,7 @@ def program(name: str) -> str:
 
 
 def flower_environment(home: Path | None = None) -> dict[str, str]:
-    """Give this process's environment with Flower's settings; `home` becomes Flower's own directory.
+    """Return this process's environment with Flower's settings; `home` becomes Flower's own directory.
 
     The ledger's address is not in it. Flower starts its helpers (`flower-superexec`, `flwr-serverapp`) by name, so the
     directory of this Python's programs leads the PATH.
@@ -157,7 +157,7 @@ class FlowerControl:
         self.app = _app_name(self.app_dir)
 
     def submit_run(self, run_config: Mapping[str, ConfigValue]) -> int:
-        """Submit the app with these overrides of its configuration; give the new run's id.
+        """Submit the app with these overrides of its configuration; return the new run's id.
 
         Raises:
             ConfigurationError: they hold a secret, which the SuperLink would store and send to every client.
@@ -189,7 +189,7 @@ class FlowerControl:
         return [run for run in map(_run_from_json, answer["runs"]) if run.app == self.app]
 
     def run(self, run_id: int) -> Run:
-        """Give one run.
+        """Return one run.
 
         Raises:
             DeploymentError: the SuperLink cannot be reached or has no such run.
@@ -205,7 +205,7 @@ class FlowerControl:
         self._ask(["stop", str(run_id), self.federation])
 
     def register_supernode(self, public_key: Path, name: str) -> int:
-        """Admit the SuperNode that holds this key, under this name; give its node id.
+        """Admit the SuperNode that holds this key, under this name; return its node id.
 
         Raises:
             DeploymentError: the SuperLink cannot be reached or refuses the key.
@@ -214,7 +214,7 @@ class FlowerControl:
         return int(answer["node-id"])
 
     def log(self, run_id: int) -> str:
-        """Give what the run's ServerApp has logged so far; empty if it cannot be had."""
+        """Return what the run's ServerApp has logged so far; empty if it cannot be had."""
         command = [program("flwr"), "log", str(run_id), self.federation, "--show"]
         try:
             return self._run_command(command).stdout

@@ -88,7 +88,7 @@ class Layout:
         return self.server_dir / "session-certificates"
 
     def client_dir(self, client: int) -> Path:
-        """The directory of one client's site."""
+        """Return the directory of one client's site."""
         return self.directory / f"client-{client}"
 
     def prepare(self) -> None:
@@ -118,7 +118,7 @@ class Layout:
                 _run_script("make_certificates.sh", sessions, "client", f"client-{client}")
 
     def superlink_command(self) -> list[str]:
-        """How `flower-superlink` is called."""
+        """Return the command that starts `flower-superlink`."""
         host, _, port = self.control_address.partition(":")
         command = [program("flower-superlink"), "--host", host, "--port", port, "--isolation", "process"]
         command += ["--fleet-api-address", self.fleet_address]
@@ -132,20 +132,20 @@ class Layout:
         return [*command, "--enable-supernode-auth"]
 
     def superexec_command(self) -> list[str]:
-        """How `flower-superexec` is called, which starts the ServerApps."""
+        """Return the command that starts `flower-superexec`, which starts the ServerApps."""
         command = [program("flower-superexec"), "--runtime-api-address", self.control_address]
         command += ["--superexec-auth-secret-file", str(self._secret)]
         return command + (["--root-certificates", str(self.authority)] if self.secure else ["--insecure"])
 
     def session_settings(self) -> dict[str, ConfigValue]:
-        """What a run's configuration says so that methods of many exchanges use sessions."""
+        """Return what a run's configuration says so that methods of many exchanges use sessions."""
         return {
             "session-address": self.session_address,
             **(self.session_tls("server") if self.secure else {}),
         }
 
     def session_tls(self, name: str) -> dict[str, ConfigValue]:
-        """The files by which `name` (server, client-0, ...) proves who it is in a session."""
+        """Return the files by which `name` (server, client-0, ...) proves who it is in a session."""
         certificates = self.session_certificates_dir
         return {
             "session-tls-ca": str(certificates / "ca.crt"),
@@ -154,7 +154,7 @@ class Layout:
         }
 
     def supernode_command(self, client: int) -> list[str]:
-        """How one client's `flower-supernode` is called."""
+        """Return the command that starts one client's `flower-supernode`."""
         directory = self.client_dir(client)
         settings: dict[str, ConfigValue] = {
             "partition-id": client,
@@ -172,7 +172,7 @@ class Layout:
         return [*command, "--auth-supernode-private-key", str(directory / "key")]
 
     def deletion_service_command(self) -> list[str]:
-        """How the deletion service is called."""
+        """Return the command that starts the deletion service."""
         command = [program("flower-unlearn"), "serve"]
         command += ["--state-dir", str(self.state_dir), "--address", self.deletion_address]
         if not self.secure:

@@ -118,7 +118,7 @@ class ProcessGroup:
             raise DeploymentError(f"{self.name} outlived SIGKILL: {self.members()}.")
 
     def wait_until_gone(self, timeout_s: float) -> bool:
-        """Wait until no process of the group lives; say whether that came to be in time."""
+        """Wait until no process of the group lives; return whether that came to be in time."""
         deadline = time.monotonic() + timeout_s
         while not self.is_gone:
             if time.monotonic() > deadline:
@@ -127,7 +127,7 @@ class ProcessGroup:
         return True
 
     def log_text(self) -> str:
-        """Give all that the program and its children have written."""
+        """Return all that the program and its children have written."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def _signal(self, number: signal.Signals) -> None:

@@ -16,7 +16,7 @@ from server.cli import app
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
 from server.operations.backup import back_up, restore
-from server.operations.backup_manifest import FILE, verified
+from server.operations.backup_manifest import FILE, read_verified
 from tests.contract.test_ledger_contract import NOW, postgresql_server, url  # noqa: F401 - fixtures
 from tests.federation import client
 from unlearning.errors import BackupError, Fenced
@@ -118,7 +118,7 @@ def test_only_the_newest_checkpoint_is_in_a_backup(federation, tmp_path):
     one = federation(**SMALL)
     one.run()
     assert len(list((one.directory / "checkpoints").iterdir())) > 1
-    files = verified(saved(one, tmp_path / "backup")).sha256
+    files = read_verified(saved(one, tmp_path / "backup")).sha256
     assert [name for name in files if "checkpoints" in name] == [
         f"state/checkpoints/{CheckpointStore(one.directory / 'checkpoints').newest_file().name}"
     ]

@@ -16,12 +16,12 @@ from server.ledger import Ledger
 from server.operations.checklist import Finding, Installation, Level, inspection
 from server.operations.checklist.files import check_certificates, check_secrets, check_state
 from server.operations.checklist.running import (
+    can_connect,
     check_from_outside,
     check_ledger,
     check_ports,
     check_processes,
     check_versions,
-    connects,
 )
 from tests.deletion_service import free_port
 from tests.integration.conftest import REPOSITORY
@@ -220,14 +220,14 @@ def test_a_service_that_nobody_can_reach_is_named(good):
 def test_from_outside_public_ports_answer_and_private_ones_do_not():
     """The other way round, all five are problems."""
     as_it_should = {9092, 9100}
-    assert faults(check_from_outside("fed", connects=lambda _host, port: port in as_it_should)) == []
-    wrong = faults(check_from_outside("fed", connects=lambda _host, port: port not in as_it_should))
+    assert faults(check_from_outside("fed", can_connect=lambda _host, port: port in as_it_should)) == []
+    wrong = faults(check_from_outside("fed", can_connect=lambda _host, port: port not in as_it_should))
     assert len(wrong) == 5
 
 
 def test_a_connection_is_really_tried():
     """To a port where nobody listens."""
-    assert not connects("127.0.0.1", free_port(), 1.0)
+    assert not can_connect("127.0.0.1", free_port(), 1.0)
 
 
 def filed(good: Installation, now: datetime) -> None:

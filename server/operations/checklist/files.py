@@ -21,7 +21,7 @@ _NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", 
 
 
 def check_secrets(installation: Installation) -> Iterator[Finding]:
-    """Private keys and secrets are there, and only their owner can read them."""
+    """Check that private keys and secrets are there and only their owner can read them."""
     secrets = [path for path in sorted(installation.config_dir.rglob("*")) if _is_secret(path)]
     if not secrets:
         yield problem(
@@ -45,7 +45,7 @@ def check_secrets(installation: Installation) -> Iterator[Finding]:
 
 
 def check_certificates(installation: Installation, *, now: datetime) -> Iterator[Finding]:
-    """Certificates are valid now and for a while, are signed by the authority, and their keys are theirs."""
+    """Check that certificates are valid now and for a while, signed by the authority, and fit their keys."""
     authorities = [found for path in installation.config_dir.rglob("ca.crt") for found in _certificates(path)]
     for path in sorted([*installation.config_dir.rglob("*.pem"), *installation.config_dir.rglob("*.crt")]):
         certificates = _certificates(path)
@@ -89,7 +89,7 @@ def check_state(
 
 
 def _check_modes(directory: Path) -> Iterator[Finding]:
-    """Nobody but its owner reads the directory, or anything in it."""
+    """Check that nobody but its owner reads the directory or anything in it."""
     opened = sorted(open_to_others([directory]))
     if directory in opened:
         mode = directory.stat().st_mode
@@ -105,7 +105,7 @@ def _check_modes(directory: Path) -> Iterator[Finding]:
 
 
 def _check_settings(path: Path) -> Iterator[Finding]:
-    """The settings that the last run wrote down hold no secret, as those of an earlier version could."""
+    """Check that the settings that the last run wrote down hold no secret, as those of an earlier version could."""
     try:
         found = secrets_in(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else []
     except (OSError, ValueError, AttributeError):
@@ -122,7 +122,7 @@ def _is_secret(path: Path) -> bool:
 
 
 def _certificates(path: Path) -> list[x509.Certificate]:
-    """All of a file: a `ca.crt` has two while an authority is exchanged. None where it cannot be read."""
+    """Read a file's certificates: a `ca.crt` has two while an authority is exchanged; none if it cannot be read."""
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())
     except (ValueError, OSError):

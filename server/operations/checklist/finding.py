@@ -8,7 +8,7 @@ from server.state_directory.files import SUPERLINK_DATABASE
 
 
 class Level(StrEnum):
-    """How bad it is: `problem` is to be mended, `warning` to be known."""
+    """The gravity of a finding: `problem` is to be mended, `warning` to be known."""
 
     OK = "ok"
     WARNING = "warning"
@@ -25,23 +25,23 @@ class Finding:
 
 
 def ok(what: str) -> Finding:
-    """As it should be."""
+    """Return a finding of something that is as it should be."""
     return Finding(Level.OK, what)
 
 
 def warning(what: str, mend: str) -> Finding:
-    """It works, and somebody should know."""
+    """Return a finding of something that works and that somebody should know of."""
     return Finding(Level.WARNING, what, mend)
 
 
 def problem(what: str, mend: str) -> Finding:
-    """To be mended."""
+    """Return a finding of something that is to be mended."""
     return Finding(Level.PROBLEM, what, mend)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """Where an installation keeps things on this host.
+    """The places where an installation keeps things on this host.
 
     config_dir: certificates, keys, secrets. ledger_url: empty for SQLite in the state directory; on a client
         host there is none. superlink_database: Flower's own, on a server host.

@@ -9,18 +9,18 @@ from server.operations.checklist.files import check_certificates, check_secrets,
 from server.operations.checklist.finding import Finding, Installation
 from server.operations.checklist.residue import check_superlink_database
 from server.operations.checklist.running import (
+    can_connect,
     check_from_outside,
     check_ledger,
     check_ports,
     check_processes,
     check_versions,
-    connects,
 )
 from server.processes.process_group import living_processes
 
 
 def inspect_installation(installation: Installation, *, now: datetime) -> Iterator[Finding]:
-    """Everything that can be seen on the host itself."""
+    """Run the checks of everything that can be seen on the host itself."""
     yield from check_secrets(installation)
     yield from check_certificates(installation, now=now)
     yield from check_state(installation, mounts=mounted_file_systems())
@@ -33,8 +33,8 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
 
 
 def inspect_from_outside(host: str) -> Iterator[Finding]:
-    """What a client's host can and cannot reach of the server's."""
-    yield from check_from_outside(host, connects=connects)
+    """Check what a client's host can and cannot reach of the server's."""
+    yield from check_from_outside(host, can_connect=can_connect)
 
 
 def mounted_file_systems() -> list[tuple[str, str]]:

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from server.ledger import Ledger
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
-from server.operations.superlink_residue import erased_up_to, newest_completion, waiting_answers
+from server.operations.superlink_residue import count_waiting_answers, last_erased_event, newest_completion
 from unlearning.durable_files import open_to_others
 from unlearning.errors import DeploymentError
 
 
 def check_superlink_database(installation: Installation) -> Iterator[Finding]:
-    """The SuperLink's database is its owner's only, and holds no answers that nobody will fetch."""
+    """Check that the SuperLink's database is its owner's only and holds no answers that nobody will fetch."""
     database = installation.superlink_database
     if not database.is_file():
         yield warning(
@@ -26,7 +26,7 @@ def check_superlink_database(installation: Installation) -> Iterator[Finding]:
             f"chmod 600 {' '.join(map(str, opened))}, and start flower-superlink with UMask=0077.",
         )
     try:
-        waiting = waiting_answers(database)
+        waiting = count_waiting_answers(database)
     except DeploymentError as exc:
         yield problem(str(exc), "Run this as the user `flower`, or root.")
         return
@@ -39,8 +39,8 @@ def check_superlink_database(installation: Installation) -> Iterator[Finding]:
 
 
 def check_residue(installation: Installation, ledger: Ledger) -> Iterator[Finding]:
-    """What the SuperLink kept of messages was erased after the last deletion, and nothing of it lies elsewhere."""
-    newest = newest_completion(ledger, after=erased_up_to(installation.state_dir))
+    """Check that what the SuperLink kept of messages was erased after the last deletion, and nothing lies elsewhere."""
+    newest = newest_completion(ledger, after=last_erased_event(installation.state_dir))
     if newest:
         yield problem(
             f"A deletion was completed (event {newest}), and what the SuperLink kept of its messages is not erased.",

@@ -20,7 +20,7 @@ _SKEW = timedelta(minutes=5)
 
 
 def check_processes(commands: Iterable[str], installation: Installation) -> Iterator[Finding]:
-    """SuperLink and SuperNode run with TLS, registered keys and in isolation. `commands`: command lines."""
+    """Check that SuperLink and SuperNode run with TLS, registered keys and in isolation. commands: command lines."""
     wanted = "flower-superlink" if installation.is_server else "flower-supernode"
     running = [command for command in commands if _runs(command, wanted)]
     if not running:
@@ -72,17 +72,17 @@ def check_ports(listening: Sequence[tuple[str, int]], installation: Installation
             yield ok(f"Port {port} ({name}) listens beyond this host.")
 
 
-def check_from_outside(host: str, *, connects: Callable[[str, int], bool]) -> Iterator[Finding]:
-    """From another host: the public ports answer, the private ones do not."""
+def check_from_outside(host: str, *, can_connect: Callable[[str, int], bool]) -> Iterator[Finding]:
+    """Check from another host that the public ports answer and the private ones do not."""
     for port, name in PUBLIC_PORTS.items():
-        if connects(host, port):
+        if can_connect(host, port):
             yield ok(f"{host}:{port} ({name}) can be reached.")
         else:
             yield problem(
                 f"{host}:{port} ({name}) cannot be reached.", "Check the firewall and that it runs."
             )
     for port, name in {**PRIVATE_PORTS, 9105: "metrics"}.items():
-        if connects(host, port):
+        if can_connect(host, port):
             yield problem(
                 f"{host}:{port} ({name}) can be reached from here.",
                 "Bind it to 127.0.0.1, close it in the firewall.",
@@ -92,7 +92,7 @@ def check_from_outside(host: str, *, connects: Callable[[str, int], bool]) -> It
 
 
 def check_versions(package: str = "flower-unlearning") -> Iterator[Finding]:
-    """What is installed is what the package asks for."""
+    """Check that what is installed is what the package asks for."""
     for text in requires(package) or ():
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
@@ -111,7 +111,7 @@ def check_versions(package: str = "flower-unlearning") -> Iterator[Finding]:
 
 
 def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Finding]:
-    """The ledger can be read, its events are whole, and none is from the future."""
+    """Check that the ledger can be read, its events are whole, and none is from the future."""
     url = installation.ledger_url or ledger_url(installation.state_dir)
     if not installation.ledger_url and not (installation.state_dir / "ledger.db").exists():
         yield problem(
@@ -131,8 +131,8 @@ def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Findi
         ledger.close()
 
 
-def connects(host: str, port: int, timeout_s: float = 3.0) -> bool:
-    """Whether a TCP connection can be opened."""
+def can_connect(host: str, port: int, timeout_s: float = 3.0) -> bool:
+    """Return whether a TCP connection can be opened."""
     try:
         with socket.create_connection((host, port), timeout_s):
             return True

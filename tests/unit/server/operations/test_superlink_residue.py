@@ -14,7 +14,12 @@ from server.cli import app
 from server.ledger import Ledger, LedgerUnavailable
 from server.operations.checklist import Installation, Level
 from server.operations.checklist.residue import check_residue, check_superlink_database
-from server.operations.superlink_residue import ResidueEraser, erase_residue, erased_up_to, waiting_answers
+from server.operations.superlink_residue import (
+    ResidueEraser,
+    count_waiting_answers,
+    erase_residue,
+    last_erased_event,
+)
 from server.operations.supervisor import Supervisor
 from tests.contract.test_ledger_contract import WAY
 from tests.residue import files_with
@@ -108,7 +113,7 @@ def test_an_answer_that_nobody_has_fetched_is_not_lost(superlink):
     """It is no residue; `check` counts it."""
     superlink.answer(b"on its way")
     erase_residue(superlink.path)
-    assert waiting_answers(superlink.path) == 1
+    assert count_waiting_answers(superlink.path) == 1
 
 
 def test_a_database_in_use_is_left_for_later(superlink, monkeypatch):
@@ -149,7 +154,7 @@ def test_it_is_erased_once_for_each_completed_deletion(eraser, ledger):
     assert not eraser.step()
     complete(ledger, 2)
     assert ResidueEraser(database=eraser.database, state_dir=eraser.state_dir, ledger=ledger).step()
-    assert erased_up_to(eraser.state_dir) == max(
+    assert last_erased_event(eraser.state_dir) == max(
         event.sequence for event in ledger.events() if event.to_status is Status.COMPLETED
     )
 

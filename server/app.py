@@ -44,6 +44,7 @@ from server.state_directory.noise_secret import make_noise_secret
 from server.state_directory.subject_key import subject_keys
 from strategies.fedavg import FedAvg
 from strategies.roster import Roster
+from strategies.round_plan import RoundPlan
 from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
 from unlearning.durable_files import keep_private, write_atomically
@@ -137,12 +138,8 @@ def open_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterat
     ledger = Ledger.open(ledger_of_run(settings.ledger, state_dir), keys)
     try:
         preparations = Preparations(state_dir / KEPT, settings.preparations())
-        fedavg = FedAvg(settings, Roster(timeout_s=settings.round_timeout_s))
-        fedavg.subject_keys = keys
-        fedavg.combine = preparations.combine
-        fedavg.takes_part = preparations.takes_part
-        fedavg.check_arrays = preparations.check
-        fedavg.keeps_models = bool(preparations.prepared)
+        plan = RoundPlan(subject_keys=keys, rules=preparations)
+        fedavg = FedAvg(settings, Roster(timeout_s=settings.round_timeout_s), plan)
         token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
         writer = LedgerWriter(ledger, token, _now)
         erase_unfinished(state_dir)

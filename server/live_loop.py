@@ -48,7 +48,7 @@ class LiveLoop:
         """
         context = self._context
         clients = context.clients
-        clients.fedavg.exclusions = state.exclusions
+        clients.fedavg.follow(replace(clients.fedavg.plan, exclusions=state.exclusions))
         clients.fedavg.await_clients(clients.grid)
         register_clients(context.writer, clients.online())
         shadows.resume(context, state)

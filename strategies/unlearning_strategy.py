@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from strategies.exchange import each_read
-from strategies.fedavg import FedAvg, RoundOutcome
+from strategies.fedavg import FedAvg
 from strategies.messages import (
     SESSION,
     UNLEARN,
@@ -28,6 +28,7 @@ from strategies.messages import (
     vector_of,
 )
 from strategies.roster import Member
+from strategies.round_plan import RoundOutcome
 from strategies.update_checks import check_norm, check_vector, over_the_median
 from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
 from unlearning.methods.method import (
@@ -61,6 +62,7 @@ class UnlearningStrategy(Strategy):
     state: where the method stands; None before its first exchange. Give one to go on from it.
     kept: what the server kept in training rounds for a method that was prepared for.
     noise_key: what a method derives its noise from; None for the system's entropy.
+    outcome: of the exchange that was aggregated last: who took part, and whose answer was refused and why.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class UnlearningStrategy(Strategy):
         self.fedavg = fedavg
         self.parameters = parameters or method.Parameters()
         self.state = state
+        self.outcome = RoundOutcome()
         self._rounds_trained = rounds_trained
         self._kept = kept
         self._noise_key = noise_key
@@ -108,7 +111,7 @@ class UnlearningStrategy(Strategy):
         return {
             client: self._named(client, forget)
             for client, forget in sorted(forgets.items())
-            if not self.fedavg.exclusions.is_forgotten(client)
+            if not self.fedavg.plan.exclusions.is_forgotten(client)
         }
 
     def concerns(self, client: str) -> bool:
@@ -117,7 +120,7 @@ class UnlearningStrategy(Strategy):
 
     def _named(self, client: str, forget: Forget) -> Forget:
         """`forget` with those ids in clear that the method's own preparation names: it compares them."""
-        keys = self.fedavg.subject_keys
+        keys = self.fedavg.plan.subject_keys
         if keys is None or self._kept is None or not forget.sample_ids:
             return forget
         return reveal(forget, names_of([keys.of(client)], self._kept.options.named_samples))
@@ -170,7 +173,7 @@ class UnlearningStrategy(Strategy):
             rounds_trained=self._rounds_trained,
             targets=targets,
             retained=tuple(sorted(eligible) if everyone else self.fedavg.sample(eligible, server_round)),
-            num_examples=self.fedavg.num_examples,
+            num_examples=self.fedavg.plan.num_examples,
             schedule=settings.training,
             training=self.fedavg.settings.training(server_round, augment=False),
             parameters=self.parameters,
@@ -228,8 +231,8 @@ class UnlearningStrategy(Strategy):
         """
         assert self.state is not None, "instructions come first"
         if self.state.finished:  # a method that asks nobody is finished once it has begun
-            self.fedavg.outcome = RoundOutcome()
-            return self._committed(self.state)
+            self.outcome = RoundOutcome()
+            return self._committed(self.state, {})
         assert self._problem is not None, "instructions come first"
         state = self.state
         accepted, reasons = each_read(replies, lambda client, reply: self._checked(client, reply, state))
@@ -243,8 +246,7 @@ class UnlearningStrategy(Strategy):
         if not self.state.finished:
             return self.state
         kept = {name: num_retained(item) for name, item in accepted.items() if NUM_RETAINED in item.values}
-        self.fedavg.num_examples = {**self.fedavg.num_examples, **kept}
-        return self._committed(self.state)
+        return self._committed(self.state, kept)
 
     def _aggregated(
         self, problem: Problem, state: UnlearningState, accepted: dict[str, Reply], reasons: dict[str, str]
@@ -292,7 +294,7 @@ class UnlearningStrategy(Strategy):
     def _record(self, accepted: Mapping[str, Reply], reasons: Mapping[str, str]) -> None:
         for client, reason in sorted(reasons.items()):
             _log.warning("The answer of client %s is refused: %s", client, reason)
-        self.fedavg.outcome = RoundOutcome(
+        self.outcome = RoundOutcome(
             participants={client: reply.num_examples for client, reply in accepted.items()},
             refused=dict(sorted(reasons.items())),
         )
@@ -316,7 +318,7 @@ class UnlearningStrategy(Strategy):
         arrays: ArrayRecord | None = None,
     ) -> Message:
         """A message to a client that was just found online, with what every message tells it."""
-        content = {**values, **self.fedavg.site_values(client)}
+        content = {**values, **self.fedavg.plan.site_values(client)}
         return compose(self._asked[client].node_id, kind, server_round, content, arrays)
 
     def _checked(self, client: str, reply: Reply, state: UnlearningState) -> Reply:
@@ -359,7 +361,7 @@ class UnlearningStrategy(Strategy):
         }
         return over_the_median(changes, self.fedavg.settings.max_norm_factor)
 
-    def _committed(self, state: UnlearningState) -> UnlearningState:
-        self.fedavg.exclusions = self.fedavg.exclusions.including(self.targets)
+    def _committed(self, state: UnlearningState, counts: Mapping[str, int]) -> UnlearningState:
+        self.fedavg.follow(self.fedavg.plan.including(self.targets, counts))
         self._problem = None
         return state

@@ -11,8 +11,8 @@ from unlearning.methods.method import Reply
 from unlearning.parameters import Vector, check_finite, check_length
 
 
-def checked(reply: Reply, *, like: Vector) -> Reply:
-    """`reply` if its vector has the length and dtype of `like` and only finite values.
+def check_reply(reply: Reply, *, like: Vector) -> None:
+    """Refuse a reply whose vector has another length or dtype than `like`, or values that are not finite.
 
     Raises:
         UpdateRefused: no examples, another length or dtype, or not finite.
@@ -20,7 +20,6 @@ def checked(reply: Reply, *, like: Vector) -> Reply:
     if reply.num_examples < 1:
         raise UpdateRefused("It was trained on no example.")
     check_vector(reply.vector, like=like)
-    return reply
 
 
 def check_vector(vector: Vector, *, like: Vector) -> None:
@@ -86,7 +85,7 @@ def check_norm(change: Vector, bound: float) -> None:
 
 
 def over_the_median(changes: Mapping[str, Vector], factor: float) -> dict[str, str]:
-    """Which changes of the model are larger than `factor` times the median norm of all, and by how much.
+    """Return which changes of the model are larger than `factor` times the median norm of all, and by how much.
 
     A minority of any size and norm cannot move the median beyond the norms of the others. `factor` 0 means
     no bound; neither is there one where the median is 0, for then most clients had nothing to change. Of two

@@ -8,6 +8,7 @@ often to repeat and which kinds come from the environment, because clients read 
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context
@@ -85,4 +86,4 @@ def _unlearning(grid: Grid, fedavg: FedAvg, start: ArrayRecord, number: int) -> 
     strategy.aggregate_train(number, done.messages.values())
     assert strategy.is_finished
     assert len(done.replies) == fedavg.settings.num_clients
-    fedavg.exclusions = Exclusions()
+    fedavg.follow(replace(fedavg.plan, exclusions=Exclusions()))

@@ -80,7 +80,7 @@ def _explained(done: Exchange, strategy: UnlearningStrategy) -> Iterator[None]:
         yield
     except MethodFailed as exc:
         reasons = {client: str(failure) for client, failure in done.failures.items()}
-        reasons |= strategy.fedavg.outcome.refused
+        reasons |= strategy.outcome.refused
         if not reasons:
             raise
         raise MethodFailed(f"{exc} Not usable: {_listed(reasons)}.", retryable=exc.retryable) from exc

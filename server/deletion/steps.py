@@ -170,14 +170,14 @@ def verify(context: FederationContext, state: FederationState) -> FederationStat
 
 def _exchange(context: FederationContext, state: FederationState, session: Session | None) -> FederationState:
     deletion = state.active_deletion()
-    clients, fedavg = context.clients, context.clients.fedavg
+    clients = context.clients
     method = method_named(deletion.method)
     if deletion.method_state is None:
         context.preparations.discard(deletion)
     strategy = UnlearningStrategy(
         method,
         deletion.targets,
-        fedavg,
+        clients.fedavg,
         parameters=validated_parameters(method, deletion.parameters),
         state=deletion.method_state,
         rounds_trained=state.training_rounds,
@@ -188,13 +188,13 @@ def _exchange(context: FederationContext, state: FederationState, session: Sessi
     done = carry_out(clients, session, strategy, number, state.parameters)
     method_state = strategy.state
     assert method_state is not None
-    clients.refused |= fedavg.outcome.refused  # of this exchange: only the last one has a record
+    clients.refused |= strategy.outcome.refused  # of this exchange: only the last one has a record
     check_unlearned(method_state.parameters, state.parameters)
     memory = context.peak_memory(done)
     deletion = replace(
         deletion,
         method_state=method_state,
-        participants=tuple(sorted({*deletion.participants, *fedavg.outcome.participants})),
+        participants=tuple(sorted({*deletion.participants, *strategy.outcome.participants})),
         unlearning_cost=deletion.unlearning_cost.plus(done, memory),
     )
     if not method_state.finished:
@@ -203,7 +203,7 @@ def _exchange(context: FederationContext, state: FederationState, session: Sessi
         state,
         round=number,
         parameters=method_state.parameters,
-        num_examples=dict(fedavg.num_examples),
+        num_examples=dict(clients.fedavg.plan.num_examples),
         phase=Phase.RECOVERING,
         deletion=replace(
             deletion,
@@ -220,7 +220,9 @@ def _exchange(context: FederationContext, state: FederationState, session: Sessi
     )
     state = context.preparations.branched(state, deletion)
     context.records.record(
-        RoundResult(state=state, exchange=done, memory=memory), "unlearning", deletion.request_ids
+        RoundResult(state=state, exchange=done, outcome=strategy.outcome, memory=memory),
+        "unlearning",
+        deletion.request_ids,
     )
     state = context.save(state)
     context.writer.move_all(deletion.request_ids, Status.RECOVERING)

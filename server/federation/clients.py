@@ -1,7 +1,7 @@
 """The clients as the server reaches them: who is online, who may train, what is asked of them and what comes back."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import getLogger
 
 from flwr.app import Message
@@ -56,10 +56,14 @@ class Clients:
         self._waiting = {item.id: self._waiting.get(item.id) or ledger.target_of(item) for item in requests}
         # The ledger may be a step behind the checkpoint.
         waiting = [*self._waiting.values(), *(() if state.deletion is None else state.deletion.targets)]
-        self.fedavg.exclusions = state.exclusions
-        self.fedavg.num_examples = state.num_examples
-        self.fedavg.withheld = Exclusions().including(waiting)
-        self.fedavg.answers = self._site_requests.answers
+        plan = replace(
+            self.fedavg.plan,
+            exclusions=state.exclusions,
+            withheld=Exclusions().including(waiting),
+            counts=state.num_examples,
+            answers=self._site_requests.answers,
+        )
+        self.fedavg.follow(plan)
 
     def exchange(self, messages: Mapping[str, Message]) -> Exchange:
         """Send, wait, and take in what clients filed at their own sites."""

@@ -16,7 +16,8 @@ from server.federation.roster_records import RoundRecords, RoundResult
 from server.federation.state import FederationState
 from server.ledger import Ledger, LedgerWriter
 from strategies.exchange import Exchange
-from strategies.messages import model_record, vector_of
+from strategies.messages import model_record
+from strategies.round_plan import RoundOutcome
 from strategies.run_config import RunSettings
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.methods.preparation import FederatedRound
@@ -71,32 +72,36 @@ class FederationContext:
         number = state.round + 1
         record = model_record(state.parameters, self.preparations.to_send(state, number))
         done = clients.exchange(fedavg.train_messages(number, record, clients.grid))
-        arrays, _ = fedavg.aggregate_train(number, done.messages.values())
-        following, problem = replace(state, round=number, num_examples=dict(fedavg.num_examples)), ""
-        if arrays is not None:
-            parameters = vector_of(arrays)
+        outcome = fedavg.aggregate(number, done.messages.values())
+        following, problem = replace(state, round=number, num_examples=dict(fedavg.plan.num_examples)), ""
+        if outcome.model is not None:
             problem = round_problem(
-                self.test_set, state.parameters, parameters, self.settings.max_round_score_loss
+                self.test_set, state.parameters, outcome.model, self.settings.max_round_score_loss
             )
             if problem:
                 following = replace(state, round=number)
             else:
-                following = self._keep(replace(following, parameters=parameters), state)
-        return RoundResult(state=following, exchange=done, memory=self.peak_memory(done), problem=problem)
+                following = self._keep(replace(following, parameters=outcome.model), state, outcome)
+        return RoundResult(
+            state=following,
+            exchange=done,
+            outcome=replace(outcome, models={}, arrays={}),  # they take much memory, and are kept now
+            memory=self.peak_memory(done),
+            problem=problem,
+        )
 
-    def _keep(self, state: FederationState, before: FederationState) -> FederationState:
+    def _keep(
+        self, state: FederationState, before: FederationState, outcome: RoundOutcome
+    ) -> FederationState:
         """Let preparations keep what they need of the round that has led from `before` to `state`."""
-        fedavg = self.clients.fedavg
-        models, fedavg.models = fedavg.models, {}
-        arrays, fedavg.arrays = fedavg.arrays, {}
         accepted = FederatedRound(
             number=state.round,
             before=before.parameters,
             after=state.parameters,
-            models=models,
-            arrays=arrays,
+            models=outcome.models,
+            arrays=outcome.arrays,
             forgotten=before.left_out,
-            refused=frozenset(fedavg.outcome.refused),
+            refused=frozenset(outcome.refused),
             task=self.task,
             training=self.settings.training(state.round),
         )

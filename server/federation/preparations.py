@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from server.federation.state import ActiveDeletion, FederationState
 from strategies.messages import by_preparation, named_for_preparations
+from strategies.round_plan import RoundRules
 from unlearning.errors import CheckpointError, ConfigurationError, StoreFull
 from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound, Prepared
@@ -35,7 +36,7 @@ FIRST = "0"
 
 
 @dataclass(frozen=True, slots=True)
-class Preparations:
+class Preparations(RoundRules):
     """The server's half of what the setting `prepare` switches on.
 
     directory: of all stores. prepared: by method's name.
@@ -43,6 +44,11 @@ class Preparations:
 
     directory: Path
     prepared: Mapping[str, Prepared]
+
+    @property
+    def keeps_models(self) -> bool:
+        """Whether a method may want every client's model of a round."""
+        return bool(self.prepared)
 
     def begun(self, state: FederationState) -> FederationState:
         """`state` at the start of a run: what is newly switched on counts from now, what is off is erased.

@@ -12,6 +12,7 @@ from server.federation.state import FederationState
 from server.ledger import ClientRecord, LedgerWriter, RoundRecord
 from strategies.exchange import Exchange
 from strategies.roster import Member
+from strategies.round_plan import RoundOutcome
 from strategies.sessions.payloads import ACCOUNT, SessionStatistics
 from unlearning.peak_memory import PeakMemory
 
@@ -23,13 +24,14 @@ FRESH = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """What came of a round: the state after it, the exchange with clients, and the most memory it took.
+    """What came of a round: the state after it, exchange and outcome with clients, and the most memory it took.
 
     problem: why the model of an ordinary round is not committed; empty where it is, or there is none.
     """
 
     state: FederationState
     exchange: Exchange
+    outcome: RoundOutcome
     memory: PeakMemory
     problem: str = ""
 
@@ -48,7 +50,7 @@ class RoundRecords:
 
     def record(self, done: RoundResult, kind: str, request_ids: tuple[str, ...] = ()) -> None:
         """Write down one round of any kind: training, unlearning, recovery."""
-        state, outcome = done.state, self.clients.fedavg.outcome
+        state, outcome = done.state, done.outcome
         metrics = self._metrics(done)
         if kind != "unlearning":
             metrics |= self._commitment(done)
@@ -77,7 +79,7 @@ class RoundRecords:
         )
 
     def _metrics(self, done: RoundResult) -> dict[str, Any]:
-        exchange, outcome = done.exchange, self.clients.fedavg.outcome
+        exchange, outcome = done.exchange, done.outcome
         refused, self.clients.refused = self.clients.refused, {}
         metrics: dict[str, Any] = {
             "participants": sorted(outcome.participants),
@@ -105,7 +107,7 @@ class RoundRecords:
     def _commitment(self, done: RoundResult) -> dict[str, Any]:
         """What the record says where an ordinary round was not committed."""
         if not done.problem:
-            if self.clients.fedavg.outcome.participants:
+            if done.outcome.participants:
                 self.in_a_row = 0
             return {}
         self.in_a_row += 1

@@ -205,9 +205,10 @@ def _trained_here(
     """
     if context.test_set.examples is None:
         return []
-    forgotten = context.clients.fedavg.exclusions.of(SERVER) | context.clients.fedavg.withheld.of(SERVER)
+    plan = context.clients.fedavg.plan
+    forgotten = plan.left_out(SERVER)
     examples = context.test_set.examples.select(~forgotten_mask(context.test_set.examples, forgotten))
-    sizes = list(context.clients.fedavg.num_examples.values())
+    sizes = list(plan.num_examples.values())
     count = max(1, round(len(examples) * len(sizes) / sum(sizes))) if sum(sizes) else 1
     return [
         train_models(

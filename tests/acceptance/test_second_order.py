@@ -18,6 +18,7 @@ from benchmarks.second_order.convex import (
 from strategies import FedAvg, unlearning_strategy
 from strategies.exchange import exchange
 from strategies.messages import model_record
+from strategies.round_plan import RoundPlan
 from tests.federation import InProcessFederation
 from unlearning.curvature import gradient
 from unlearning.methods.method import UnlearningState
@@ -65,9 +66,8 @@ def over_messages(method: str, forgotten: Exclusions, tmp_path: Path, **paramete
         "fraction": 0.4,
     }
     one = InProcessFederation(tmp_path, settings)
-    fedavg = FedAvg(one.settings)
-    fedavg.exclusions = forgotten
-    fedavg.num_examples = {client: len(examples) for client, examples in federation().clients.items()}
+    counts = {client: len(examples) for client, examples in federation().clients.items()}
+    fedavg = FedAvg(one.settings, plan=RoundPlan(exclusions=forgotten, counts=counts))
     strategy = unlearning_strategy(method, [target("client")], fedavg, **parameters)
     model = model_record(federation().original)
     for number in range(1, 200):

@@ -57,8 +57,8 @@ def test_the_one_client_whose_answer_the_method_cannot_use_is_refused_by_name():
     one, answers = strategy({"0": 1, "1": 1, "2": ["a"], "3": 1})
     one.aggregate_train(1, answers)
     assert one.is_finished
-    assert list(one.fedavg.outcome.refused) == ["2"]
-    assert sorted(one.fedavg.outcome.participants) == ["0", "1", "3"]
+    assert list(one.outcome.refused) == ["2"]
+    assert sorted(one.outcome.participants) == ["0", "1", "3"]
 
 
 @pytest.mark.parametrize("values", [{"0": 1, "1": "a", "2": "b"}, {"0": "a", "1": 1}])

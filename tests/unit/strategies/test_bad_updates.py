@@ -16,12 +16,13 @@ from strategies.fedavg import FedAvg
 from strategies.in_process_grid import InProcessGrid
 from strategies.messages import VECTOR, arrays_content, model_record, reply_content, vector_of
 from strategies.roster import Roster
+from strategies.round_plan import RoundOutcome, RoundPlan
 from strategies.run_config import RunSettings
 from strategies.update_checks import over_the_median
 from unlearning.errors import ConfigurationError, MethodFailed, UpdateRefused
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector
-from unlearning.requests import Exclusions, Granularity, Target
+from unlearning.requests import Granularity, Target
 
 START = np.array([1.0, 2.0, 3.0])
 Forge = Callable[[list[Message]], Sequence[Message]]
@@ -49,17 +50,18 @@ class OneRound:
         given = {name.replace("_", "-"): value for name, value in settings.items()}
         config = RunSettings.from_run_config({"num-clients": len(steps), "wait-timeout-s": 0.1, **given})
         self.strategy = FedAvg(config, Roster())
+        self.outcome = RoundOutcome()
 
     def run(self, forge: Forge = list, number: int = 1) -> Vector | None:
         """The model after round `number`, in which the server gets what `forge` makes of the answers."""
         asked = self.strategy.configure_train(number, model_record(START), ConfigRecord(), self.grid)
         answers = forge(list(self.grid.send_and_receive(asked)))
-        arrays, _ = self.strategy.aggregate_train(number, answers)
-        return None if arrays is None else vector_of(arrays)
+        self.outcome = self.strategy.aggregate(number, answers)
+        return self.outcome.model
 
     @property
     def refused(self) -> dict[str, str]:
-        return dict(self.strategy.outcome.refused)
+        return dict(self.outcome.refused)
 
 
 def test_an_update_far_over_the_median_norm_is_refused():
@@ -109,7 +111,7 @@ def test_a_made_up_count_sets_no_model_by_default():
 def test_a_count_is_compared_with_those_known_from_other_rounds():
     """A round of two, one of whom lies, has a median of their own making."""
     one = OneRound({"a": 1, "liar": 9}, fraction=1.0)
-    one.strategy.num_examples = {"c": 100, "d": 100, "e": 100}
+    one.strategy.follow(RoundPlan(counts={"c": 100, "d": 100, "e": 100}))
     np.testing.assert_allclose(one.run(counting({"a": 100, "liar": 1001})), START + 1)
     np.testing.assert_allclose(one.run(counting({"a": 1000, "liar": 1000})), START + 5)
 
@@ -177,7 +179,7 @@ def test_an_answer_of_the_last_round_is_refused_in_this_one():
     one.run(lambda answers: old.extend(answers) or answers)
     np.testing.assert_allclose(one.run(lambda answers: [answers[0], old[1]], number=2), START + 1)
     assert "round 1" in one.refused["b"]
-    assert list(one.strategy.outcome.participants) == ["a"]
+    assert list(one.outcome.participants) == ["a"]
 
 
 def test_an_update_of_an_unknown_node_is_refused():
@@ -195,7 +197,7 @@ def test_an_update_of_an_unknown_node_is_refused():
 def test_an_update_of_a_forgotten_client_is_refused():
     """It was not asked, and answers all the same: with another client's message."""
     one = OneRound({"a": 1, "gone": 9})
-    one.strategy.exclusions = Exclusions().including([Target(Granularity.CLIENT, "gone")])
+    one.strategy.follow(RoundPlan().including([Target(Granularity.CLIENT, "gone")]))
 
     def from_the_forgotten(answers):
         [forged] = one.grid.send_and_receive(
@@ -218,7 +220,7 @@ def test_of_two_nodes_with_one_id_only_one_is_heard():
         return [forged, *answers]
 
     np.testing.assert_allclose(one.run(from_both), START + 1)
-    assert one.strategy.outcome.participants == {"a": 1}
+    assert one.outcome.participants == {"a": 1}
     assert "client a" in one.refused["node 1001"]
 
 
@@ -310,7 +312,7 @@ def test_the_update_of_what_a_partial_target_keeps_passes_the_same_checks(beside
     )
     with pytest.raises(MethodFailed):
         strategy.aggregate({"a": answer})
-    assert words in one.refused["a"]
+    assert words in strategy.outcome.refused["a"]
 
 
 def test_a_live_federation_records_whom_it_refused_and_goes_on(federation):

@@ -7,9 +7,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from strategies.exchange import exchange
 from strategies.fedavg import FedAvg
 from strategies.in_process_grid import InProcessGrid
-from strategies.messages import arrays_content, model_record, reply_content, vector_of
+from strategies.messages import arrays_content, model_record, reply_content
 from strategies.roster import Roster
+from strategies.round_plan import RoundOutcome, RoundPlan, RoundRules
 from strategies.run_config import RunSettings
+from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Reply
 from unlearning.parameters import weighted_mean
 from unlearning.requests import Exclusions, Granularity, Target
@@ -34,15 +36,15 @@ class Answers:
         return Message(reply_content(Reply(vector=vector, num_examples=count), {}), reply_to=message)
 
 
-def one_round(answers, *, exclusions=None, **settings):
-    """Run one round of FedAvg and give (new model or None, strategy)."""
+def one_round(answers, *, exclusions=None, rules=None, **settings):
+    """Run one round of FedAvg and give (new model or None, what came of it, strategy)."""
     grid = InProcessGrid(Answers(answers), [{"client-id": name} for name in answers], {})
     given = {"num-clients": len(answers), "wait-timeout-s": 0.1, **settings}
-    strategy = FedAvg(RunSettings.from_run_config(given), Roster())
-    strategy.exclusions = exclusions or Exclusions()
+    plan = RoundPlan(exclusions=exclusions or Exclusions(), rules=rules or RoundRules())
+    strategy = FedAvg(RunSettings.from_run_config(given), Roster(), plan)
     messages = strategy.configure_train(1, model_record(START), ConfigRecord(), grid)
-    arrays, _ = strategy.aggregate_train(1, grid.send_and_receive(messages))
-    return (None if arrays is None else vector_of(arrays)), strategy
+    outcome = strategy.aggregate(1, grid.send_and_receive(messages))
+    return outcome.model, outcome, strategy
 
 
 def test_the_weighted_mean_is_the_hand_computed_one():
@@ -53,9 +55,9 @@ def test_the_weighted_mean_is_the_hand_computed_one():
 
 def test_a_round_averages_by_examples():
     """Through real messages."""
-    model, strategy = one_round({"a": (1, START), "b": (3, START + 4)})
+    model, outcome, _ = one_round({"a": (1, START), "b": (3, START + 4)})
     np.testing.assert_array_equal(model, [4.0, 5.0, 6.0])
-    assert strategy.outcome.participants == {"a": 1, "b": 3}
+    assert outcome.participants == {"a": 1, "b": 3}
 
 
 @pytest.mark.parametrize(
@@ -72,47 +74,47 @@ def test_a_round_averages_by_examples():
 )
 def test_a_bad_update_is_refused_and_the_round_goes_on(bad, words):
     """The client is named, its update dropped, the others count."""
-    model, strategy = one_round({"good": (1, START + 1), "bad": bad})
+    model, outcome, _ = one_round({"good": (1, START + 1), "bad": bad})
     np.testing.assert_array_equal(model, START + 1)
-    assert words in strategy.outcome.refused["bad"]
+    assert words in outcome.refused["bad"]
 
 
 def test_a_client_that_raises_costs_its_update_and_not_the_round():
     """An error reply is no update."""
-    model, strategy = one_round({"good": (1, START + 1), "bad": RuntimeError("disk full")})
+    model, outcome, _ = one_round({"good": (1, START + 1), "bad": RuntimeError("disk full")})
     np.testing.assert_array_equal(model, START + 1)
-    assert list(strategy.outcome.participants) == ["good"]
+    assert list(outcome.participants) == ["good"]
 
 
 def test_no_usable_update_gives_no_model():
     """The caller keeps the model it has."""
-    model, _ = one_round({"bad": RuntimeError("disk full")})
+    model, _, _ = one_round({"bad": RuntimeError("disk full")})
     assert model is None
 
 
 def test_an_update_over_the_norm_bound_is_refused():
     """The bound is on the change, not on the model."""
-    model, strategy = one_round(
+    model, outcome, _ = one_round(
         {"good": (1, START + 0.1), "bad": (1, START + 10)}, **{"max-update-norm": 1.0}
     )
     np.testing.assert_allclose(model, START + 0.1)
-    assert "17.3" in strategy.outcome.refused["bad"]
+    assert "17.3" in outcome.refused["bad"]
 
 
 def test_a_forgotten_client_is_not_asked():
     """Exclusions decide eligibility."""
     gone = Exclusions().including([Target(Granularity.CLIENT, "b")])
-    model, strategy = one_round({"a": (1, START), "b": (3, START + 4)}, exclusions=gone)
+    model, outcome, _ = one_round({"a": (1, START), "b": (3, START + 4)}, exclusions=gone)
     np.testing.assert_array_equal(model, START)
-    assert list(strategy.outcome.participants) == ["a"]
+    assert list(outcome.participants) == ["a"]
 
 
 def test_a_forgotten_client_is_no_more_counted():
     """Whatever sums the counts of examples (weights, steps, shares) sums those that are left."""
-    _, strategy = one_round({"a": (1, START), "b": (3, START)})
-    assert strategy.num_examples == {"a": 1, "b": 3}
-    strategy.exclusions = Exclusions().including([Target(Granularity.CLIENT, "b")])
-    assert strategy.num_examples == {"a": 1}
+    _, _, strategy = one_round({"a": (1, START), "b": (3, START)})
+    assert strategy.plan.num_examples == {"a": 1, "b": 3}
+    strategy.follow(strategy.plan.including([Target(Granularity.CLIENT, "b")]))
+    assert strategy.plan.num_examples == {"a": 1}
 
 
 def test_an_answer_to_another_round_is_refused():
@@ -120,9 +122,9 @@ def test_an_answer_to_another_round_is_refused():
     grid = InProcessGrid(Answers({"a": (1, START)}), [{"client-id": "a"}], {})
     strategy = FedAvg(RunSettings.from_run_config({"num-clients": 1, "wait-timeout-s": 0.1}))
     old = list(grid.send_and_receive(strategy.configure_train(1, model_record(START), ConfigRecord(), grid)))
-    arrays, _ = strategy.aggregate_train(2, old)
-    assert arrays is None
-    assert "round 1" in strategy.outcome.refused["a"]
+    outcome = strategy.aggregate(2, old)
+    assert outcome.model is None
+    assert "round 1" in outcome.refused["a"]
 
 
 def test_the_sample_is_seeded_sorted_and_of_the_right_size():
@@ -168,3 +170,39 @@ def test_the_record_of_the_model_has_one_array():
     record = model_record(START)
     assert isinstance(record, ArrayRecord)
     assert len(record) == 1
+
+
+class Largest(RoundRules):
+    """The model of the client with most examples; client `c` has no turn."""
+
+    keeps_models = True
+
+    def combine(self, before, models):
+        return max(models.values(), key=lambda pair: pair[0])[1]
+
+    def takes_part(self, client_id, number):
+        return client_id != "c"
+
+
+def test_a_round_goes_by_its_rules_and_the_outcome_holds_what_they_ask_for():
+    """Who is asked, what may enter, what is made of it, and which models are kept."""
+    answers = {"a": (1, START), "b": (3, START + 4), "c": (5, START + 9)}
+    model, outcome, _ = one_round(answers, rules=Largest())
+    np.testing.assert_array_equal(model, START + 4)
+    assert {client: count for client, (count, _) in outcome.models.items()} == {"a": 1, "b": 3}
+    assert outcome.arrays == {"a": {}, "b": {}}
+    _, plain, _ = one_round(answers)
+    assert (plain.models, plain.arrays) == ({}, {})
+
+
+def test_what_the_rules_refuse_does_not_enter():
+    """By the client's name, with the rules' reason."""
+
+    class Strict(RoundRules):
+        def check(self, sent, returned):
+            raise UpdateRefused("Nothing is good enough.")
+
+    model, outcome, strategy = one_round({"a": (1, START)}, rules=Strict())
+    assert model is None
+    assert outcome == RoundOutcome(refused={"a": "Nothing is good enough."})
+    assert strategy.plan.num_examples == {}

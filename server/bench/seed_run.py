@@ -28,7 +28,7 @@ from server.bench import measures
 from server.bench.columns import ORIGINAL, RETRAIN, Row
 from server.bench.experiment import Backdoor, Case, Contender, Experiment, Setting
 from server.bench.parts import DEFAULTS, Part, digest, row_path, seed_directory
-from server.deletion.measuring import concerned
+from server.deletion.measuring import forget_sets
 from server.federation.checkpoints import CheckpointStore
 from server.federation.context import FederationContext
 from server.federation.observing import observe_all
@@ -371,7 +371,7 @@ class SeedRun:
     def _measure(self, context: FederationContext, state: FederationState, targets: Sequence[Target]) -> Row:
         register_clients(context.writer, context.clients.online())
         context.clients.restrict(state)
-        forgets = concerned(context, targets)
+        forgets = forget_sets(context.ledger, targets)
         observed = observe_all(context.clients, context.test_set, state, forgets)
         measurement = measure(
             stage="recovery",

@@ -24,8 +24,6 @@ from server.certificate.document import (
 )
 from server.certificate.keys import key_id, signer
 from server.deletion.privacy_account import FINDING
-from server.federation.context import FederationContext
-from server.federation.state import ActiveDeletion, FederationState
 from server.ledger import Event, Ledger
 from server.report import ReportData
 from unlearning.durable_files import write_atomically
@@ -36,18 +34,17 @@ from unlearning.verification.measurement import Measurement
 _log = getLogger(__name__)
 
 
-def write_certificate(
-    context: FederationContext, state: FederationState, report: ReportData, directory: Path
-) -> str:
-    """Write the certificate of the request that `report` is about beside it; returns the file's SHA-256.
+def write_certificate(ledger: Ledger, report: ReportData, directory: Path, certificate_key: str) -> str:
+    """Write the certificate of the request that `report` is about beside it; return the file's SHA-256.
+
+    certificate_key: the file of the key that signs; empty where none does.
 
     Raises:
         OSError: the directory cannot be written to.
     """
-    key, unsigned_because = signer(context.settings.certificate_key)
+    key, unsigned_because = signer(certificate_key)
     certificate = _certificate(
-        context,
-        state,
+        ledger,
         report,
         report_sha256=hashlib.sha256((directory / "report.json").read_bytes()).hexdigest(),
         signed_by=None if key is None else key_id(key.public_key()),
@@ -61,7 +58,7 @@ def write_certificate(
 
 
 def last_event(ledger: Ledger, request_id: str) -> Event:
-    """The newest event of a request."""
+    """Return the newest event of a request."""
     found: Event | None = None
     for event in ledger.all_events(request_id):
         found = event
@@ -70,18 +67,15 @@ def last_event(ledger: Ledger, request_id: str) -> Event:
 
 
 def _certificate(
-    context: FederationContext,
-    state: FederationState,
+    ledger: Ledger,
     report: ReportData,
     *,
     report_sha256: str,
     signed_by: str | None,
     unsigned_because: str,
 ) -> Certificate:
-    deletion = state.deletion
-    assert deletion is not None, "a certificate belongs to a deletion"
-    event = last_event(context.ledger, report.request.id)
-    head_sequence, head_hash = context.ledger.event_head()
+    event = last_event(ledger, report.request.id)
+    head_sequence, head_hash = ledger.event_head()
     asked, facts = report.request, report.to_json()
     return Certificate(
         issued_at=event.at.astimezone(UTC).isoformat(timespec="seconds"),
@@ -92,7 +86,7 @@ def _certificate(
             client_id=asked.client_id,
             class_label=asked.class_label,
             num_samples=asked.num_samples,
-            sample_ids_commitment=_commitment(context.ledger, asked.id),
+            sample_ids_commitment=_commitment(ledger, asked.id),
             submitted_by=asked.submitted_by,
             created_at=asked.created_at,
             served_with=list(asked.served_with),
@@ -109,7 +103,7 @@ def _certificate(
             after=report.model_hash_after,
         ),
         ledger=LedgerPlace(
-            event=Position(sequence=event.sequence, hash=context.ledger.event_hash(event.sequence) or ""),
+            event=Position(sequence=event.sequence, hash=ledger.event_hash(event.sequence) or ""),
             head=Position(sequence=head_sequence, hash=head_hash),
         ),
         attacks=CertifiedAttacks(**facts["attacks"]),
@@ -117,14 +111,14 @@ def _certificate(
         not_measured=[*report.not_measured, *_gaps(report)],
         software=dict(report.software),
         report_sha256=report_sha256,
-        privacy=_privacy(deletion),
+        privacy=_privacy(report),
         key_id=signed_by,
         unsigned_because=unsigned_because,
     )
 
 
 def _commitment(ledger: Ledger, request_id: str) -> str | None:
-    """What the certificate says of the request's sample ids; None where it names none."""
+    """Return what the certificate says of the request's sample ids; None where it names none."""
     target = ledger.target_of(ledger.get(request_id))
     if target.client_id is None or not target.sample_ids:
         return None
@@ -132,9 +126,9 @@ def _commitment(ledger: Ledger, request_id: str) -> str | None:
     return commitment(ledger.keys.of(target.client_id), request_id, hash_of_ids(target.sample_ids))
 
 
-def _privacy(deletion: ActiveDeletion) -> CertifiedPrivacy | None:
-    """The account of the deletion, where it has one."""
-    account = deletion.findings.get(FINDING)
+def _privacy(report: ReportData) -> CertifiedPrivacy | None:
+    """Return the account of the deletion, where it has one."""
+    account = report.unlearning.findings.get(FINDING)
     if account is None:
         return None
     return CertifiedPrivacy(**{name: account[name] for name in CertifiedPrivacy.model_fields})

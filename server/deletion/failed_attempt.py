@@ -21,13 +21,12 @@ _log = getLogger(__name__)
 def give_up(
     context: FederationContext, state: FederationState, failure: MethodFailed | ModelRefused
 ) -> FederationState:
-    """Back to training with the model as it was; the requests wait for another try, or have failed.
+    """Go back to training with the model as it was; the requests wait for another try, or have failed.
 
     Raises:
         Fenced: a newer server process has taken over.
     """
-    deletion = state.deletion
-    assert deletion is not None, "only what was begun can be given up"
+    deletion = state.active_deletion()
     _log.warning("Unlearning attempt %d failed: %s", deletion.attempt, failure)
     status, reason, retryable = Status.SCHEDULED, str(failure), False
     if isinstance(failure, ModelRefused):  # the same again would give the same: somebody has to decide
@@ -38,12 +37,7 @@ def give_up(
         reason = f"{deletion.attempt} attempts failed, the last one because: {failure}"
         status, retryable = Status.FAILED, True
     for request_id in deletion.request_ids:
-        context.writer.move(
-            request_id,
-            status,
-            reason=reason,
-            retryable=retryable,
-        )
+        context.writer.move(request_id, status, reason=reason, retryable=retryable)
     state = context.save(_resting(state))
     context.preparations.discard(deletion)
     return state

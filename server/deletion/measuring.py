@@ -2,31 +2,44 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from server.federation import shadow_federations as shadows
 from server.federation.context import FederationContext
 from server.federation.gate import retained_scores
 from server.federation.observing import ModelObservations, observe_all
 from server.federation.state import ActiveDeletion, FederationState
+from server.ledger import Ledger
+from strategies.run_config import RunSettings
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.verification.measurement import Measurement, Stage, measure
 from unlearning.verification.observations import Outputs, merge
 
 
-def measured(context: FederationContext, state: FederationState, stage: Stage) -> FederationState:
-    """`state` with one more measurement of its model for each request of the deletion."""
-    deletion = state.active_deletion()
-    forgets = concerned(context, deletion.targets)
+def measure_model(context: FederationContext, state: FederationState, stage: Stage) -> FederationState:
+    """Return `state` with one more measurement of its model for each request of the deletion."""
+    deletion, ledger = state.active_deletion(), context.ledger
+    forgets = forget_sets(ledger, deletion.targets)
     context.clients.restrict(state)
     observed = observe_all(context.clients, context.test_set, state, forgets)
     if stage == "before":
-        deletion = _asked_shadows(
-            context, state, forgets, replace(deletion, outputs_before=_outputs(observed))
-        )
+        deletion = _ask_shadows(context, state, forgets, replace(deletion, outputs_before=_outputs(observed)))
+    of_model = partial(
+        measure,
+        stage=stage,
+        round=state.round,
+        test=observed.test,
+        retained=observed.retained,
+        seed=context.settings.seed,
+        outputs_before=deletion.outputs_before if stage != "before" else None,
+        shadow_fits=deletion.shadow_fits,
+        learns_change=context.settings.mia_u_classifiers,
+    )
     measurements = {
         request_id: (
             *deletion.measurements.get(request_id, ()),
-            _measurement_of(context, replace(state, deletion=deletion), target, stage, observed),
+            of_model(**_forgotten_by(sorted(forget_sets(ledger, [target])), observed, deletion.shadow_notes)),
         )
         for request_id, target in zip(deletion.request_ids, deletion.targets, strict=True)
     }
@@ -38,50 +51,37 @@ def measured(context: FederationContext, state: FederationState, stage: Stage) -
         scores=retained_scores(context.test_set, state, deletion, observed),
     )
     if stage == "before":
-        deletion = replace(deletion, scores_before=deletion.scores)
-        deletion = replace(deletion, target_score=_target_score(context, first_measurements(deletion)[0]))
+        target_score = _target_score(context.settings, first_measurements(deletion)[0])
+        deletion = replace(deletion, scores_before=deletion.scores, target_score=target_score)
     return replace(state, deletion=deletion)
 
 
-def _measurement_of(
-    context: FederationContext,
-    state: FederationState,
-    target: Target,
-    stage: Stage,
-    observed: ModelObservations,
-) -> Measurement:
-    deletion = state.active_deletion()
-    clients = sorted(concerned(context, [target]))
+def _forgotten_by(
+    clients: Sequence[str], observed: ModelObservations, shadow_notes: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what a measurement says of these clients' forgotten examples, and what is missing of it."""
     mine = [observed.forgotten[client] for client in clients if client in observed.forgotten]
     missing = [
         f"client {client}: {observed.missing[client]}" for client in clients if client in observed.missing
     ]
-    return measure(
-        stage=stage,
-        round=state.round,
-        test=observed.test,
-        retained=observed.retained,
-        forgotten=merge(mine) if mine else None,
-        seed=context.settings.seed,
-        reasons={"forgotten": "; ".join(missing)} if missing else None,
-        outputs_before=deletion.outputs_before if stage != "before" else None,
-        shadow_fits=deletion.shadow_fits,
-        shadow_notes=[
+    return {
+        "forgotten": merge(mine) if mine else None,
+        "reasons": {"forgotten": "; ".join(missing)} if missing else None,
+        "shadow_notes": [
             f"client {client}: {note}" if client else note
-            for client, note in sorted(deletion.shadow_notes.items())
+            for client, note in sorted(shadow_notes.items())
             if client in ("", *clients)
         ],
-        learns_change=context.settings.mia_u_classifiers,
-    )
+    }
 
 
-def _asked_shadows(
+def _ask_shadows(
     context: FederationContext,
     state: FederationState,
     forgets: Mapping[str, Forget],
     deletion: ActiveDeletion,
 ) -> ActiveDeletion:
-    """`deletion` with what the shadow models say of its examples, where there are shadow models."""
+    """Return `deletion` with what the shadow models say of its examples, where there are shadow models."""
     found = shadows.ask(context, state, forgets)
     deletion = replace(deletion, shadow_fits=found.fits, shadow_notes=found.notes)
     if found.training is None:
@@ -95,23 +95,23 @@ def _asked_shadows(
 
 
 def _outputs(observed: ModelObservations) -> dict[str, Outputs]:
-    """The posteriors by `test` and `forgotten`, as far as there are any."""
+    """Return the posteriors by `test` and `forgotten`, as far as there are any."""
     sets = {"test": observed.test, "forgotten": merge(observed.forgotten.values())}
     return {name: one.outputs for name, one in sets.items() if one is not None and one.outputs is not None}
 
 
-def _target_score(context: FederationContext, before: Measurement) -> float | None:
-    if context.settings.recovery_target > 0:
-        return context.settings.recovery_target
+def _target_score(settings: RunSettings, before: Measurement) -> float | None:
+    if settings.recovery_target > 0:
+        return settings.recovery_target
     if before.test is None or before.test.score is None:
         return None
-    return before.test.score - context.settings.recovery_tolerance
+    return before.test.score - settings.recovery_tolerance
 
 
-def concerned(context: FederationContext, targets: Sequence[Target]) -> dict[str, Forget]:
-    """What each client counts as forgotten in these deletions; a class concerns every client that is left."""
-    gone = context.ledger.forgotten_clients()
-    everyone = [record.client_id for record in context.ledger.clients() if record.client_id not in gone]
+def forget_sets(ledger: Ledger, targets: Sequence[Target]) -> dict[str, Forget]:
+    """Return what each client counts as forgotten in these deletions; a class concerns every client that is left."""
+    gone = ledger.forgotten_clients()
+    everyone = [record.client_id for record in ledger.clients() if record.client_id not in gone]
     forgets: dict[str, Forget] = {}
     for target in targets:
         for client in [target.client_id] if target.client_id is not None else everyone:
@@ -120,5 +120,5 @@ def concerned(context: FederationContext, targets: Sequence[Target]) -> dict[str
 
 
 def first_measurements(deletion: ActiveDeletion) -> tuple[Measurement, ...]:
-    """The measurements of the first request: all requests of a deletion are measured together."""
+    """Return the measurements of the first request: all requests of a deletion are measured together."""
     return tuple(deletion.measurements[deletion.request_ids[0]])

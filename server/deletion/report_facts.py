@@ -31,9 +31,8 @@ NOT_MEASURED = (
 
 
 def report_of(context: FederationContext, state: FederationState, request_id: str) -> ReportData:
-    """Everything that is known about the request `request_id` of the active deletion."""
-    deletion = state.deletion
-    assert deletion is not None, "a report tells of a deletion"
+    """Gather everything that is known about the request `request_id` of the active deletion."""
+    deletion = state.active_deletion()
     request = context.ledger.get(request_id)
     target = request.target
     method = method_named(request.method)
@@ -111,7 +110,7 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
 
 
 def _not_switched_on(context: FederationContext) -> list[str]:
-    """The attacks that the settings do without, and which setting runs them."""
+    """Return the attacks that the settings do without, and which setting runs them."""
     off = []
     if not context.settings.shadow_federations:
         off.append("LiRA, the attack with shadow models: set shadow-federations")

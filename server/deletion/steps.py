@@ -21,7 +21,7 @@ from pathlib import Path
 from server.deletion.certifying import write_certificate
 from server.deletion.exchanges import carry_out, session_for
 from server.deletion.failed_attempt import give_up
-from server.deletion.measuring import concerned, first_measurements, measured
+from server.deletion.measuring import first_measurements, forget_sets, measure_model
 from server.deletion.privacy_account import accounted, result_of
 from server.deletion.report_facts import report_of
 from server.federation import shadow_federations as shadows
@@ -44,7 +44,7 @@ _log = getLogger(__name__)
 
 
 def begin(context: FederationContext, state: FederationState, deletion: ActiveDeletion) -> FederationState:
-    """The checkpoint "before"."""
+    """Write the checkpoint "before"."""
     _log.info(
         "Deletion of %s by %s begins (%s).",
         ", ".join(target.describe() for target in deletion.targets),
@@ -62,7 +62,7 @@ def unlearn(context: FederationContext, state: FederationState) -> FederationSta
     failure: MethodFailed | ModelRefused
     try:
         if not state.active_deletion().measurements:
-            return context.save(measured(context, state, "before"))
+            return context.save(measure_model(context, state, "before"))
         with session_for(context.clients, method_named(state.active_deletion().method)) as session:
             state = _exchange(context, state, session)
             while session is not None and state.phase is Phase.UNLEARNING:
@@ -83,17 +83,15 @@ def recover(context: FederationContext, state: FederationState) -> FederationSta
     """Measure the unlearned model, or one recovery round, or decide that it is enough."""
     deletion = state.active_deletion()
     if all(measurement.stage == "before" for measurement in first_measurements(deletion)):
-        return context.save(measured(context, state, "unlearned"))
+        return context.save(measure_model(context, state, "unlearned"))
     reason = _stop_reason(context, state, deletion)
     if reason:
         if first_measurements(deletion)[-1].round != state.round:
-            state = measured(context, state, "recovery")
-        return _decided(context, state, reason)
+            state = measure_model(context, state, "recovery")
+        return _decide(context, state, reason)
     done = context.train_round(state)
-    if (
-        not done.exchange.messages and not done.exchange.failures
-    ):  # nobody could be asked: that was no recovery round
-        return state
+    if not done.exchange.messages and not done.exchange.failures:
+        return state  # nobody could be asked: that was no recovery round
     state = replace(
         done.state,
         deletion=replace(
@@ -104,12 +102,12 @@ def recover(context: FederationContext, state: FederationState) -> FederationSta
     )
     context.records.record(done, "recovery", deletion.request_ids)
     if context.settings.measure_every_recovery_round:
-        state = measured(context, state, "recovery")
+        state = measure_model(context, state, "recovery")
     return context.save(state)
 
 
-def _decided(context: FederationContext, state: FederationState, reason: str) -> FederationState:
-    """The recovered model is committed, or the federation goes back to the model before."""
+def _decide(context: FederationContext, state: FederationState, reason: str) -> FederationState:
+    """Commit the recovered model, or go back to the model before."""
     deletion = state.active_deletion()
     # An earlier version, or a checkpoint that was lost since, has committed it: then there is no way back.
     is_committed = (
@@ -135,7 +133,7 @@ def _decided(context: FederationContext, state: FederationState, reason: str) ->
 def verify(context: FederationContext, state: FederationState) -> FederationState:
     """Write reports and certificates, complete the requests, erase the checkpoints that still carry the data."""
     deletion = state.active_deletion()
-    context.clients.notify(state, concerned(context, deletion.targets))
+    context.clients.notify(state, forget_sets(context.ledger, deletion.targets))
     after = content_hash(state.parameters)
     for request_id in deletion.request_ids:
         if context.ledger.get(request_id).status is Status.COMPLETED:
@@ -144,7 +142,9 @@ def verify(context: FederationContext, state: FederationState) -> FederationStat
         report = report_of(context, state, request_id)
         directory = context.state_dir / REPORTS / request_id
         write_report(directory, report)
-        certificate_sha256 = write_certificate(context, state, report, directory)
+        certificate_sha256 = write_certificate(
+            context.ledger, report, directory, context.settings.certificate_key
+        )
         context.writer.move(
             request_id,
             Status.COMPLETED,

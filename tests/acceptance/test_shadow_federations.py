@@ -13,7 +13,7 @@ import pytest
 
 from client.app import app as client_app
 from server.app import open_federation
-from server.deletion.measuring import concerned
+from server.deletion.measuring import forget_sets
 from server.federation import shadow_federations as shadows
 from server.federation.observing import observe_all
 from server.federation.roster_records import register_clients
@@ -112,7 +112,7 @@ def test_mia_u_finds_nothing_in_a_change_between_models_that_never_knew_the_targ
     with open_federation(history.grid, history.settings, run_id=1) as context:
         register_clients(context.writer, context.clients.online())
         for state in (history.retrained, history.later):
-            forgets = concerned(context, [client("1")])
+            forgets = forget_sets(context.ledger, [client("1")])
             context.clients.restrict(state)
             one = observe_all(context.clients, context.test_set, state, forgets)
             observed.append({"test": one.test, "forgotten": merge(one.forgotten.values())})

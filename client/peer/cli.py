@@ -1,9 +1,8 @@
-"""`flower-unlearn peer`: run one peer of a federation without a server, and ask it to forget."""
+"""`flower-unlearn-peer`: run one peer of a federation without a server, and ask it to forget."""
 
 import json
 import logging
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -125,6 +124,6 @@ def read_status(config: PeerConfig) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None, name: str | None = None) -> None:
+def main() -> None:
     """Run the command, as `run_command` does."""
-    run_command(app, arguments, name)
+    run_command(app)

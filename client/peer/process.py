@@ -143,7 +143,7 @@ class PeerProcess:
         return known
 
     def _take_requests(self) -> None:
-        """File what somebody asked for at this site; see `flower-unlearn peer request`."""
+        """File what somebody asked for at this site; see `flower-unlearn-peer request`."""
         for filed in self._memory.outbox():
             try:
                 with self._changed:

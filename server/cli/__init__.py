@@ -23,7 +23,6 @@ from server.cli import watch as cli_watch
 from server.cli.bench import bench_command
 from server.cli.connection import DEFAULT_SERVER, Connection
 from server.cli.model import model_command
-from server.cli.peer import PASSED_ON, peer
 from server.cli.plan import plan_command
 from server.demo import demo_command
 from server.operations.supervisor import supervise_command
@@ -103,7 +102,6 @@ app.command("backup")(cli_operations.backup)
 app.command("restore")(cli_operations.restore)
 app.command("demo")(demo_command)
 app.command("bench")(bench_command)
-app.command("peer", context_settings=PASSED_ON)(peer)
 
 
 def main() -> None:

@@ -107,7 +107,7 @@ class PeerProcesses:
         """Start a peer as its administrator does."""
         path = self.directory / f"peer-{name}.yaml"
         path.write_text(yaml.safe_dump(self.values(name)))
-        command = [program("flower-unlearn"), "peer", "--config", str(path)]
+        command = [program("flower-unlearn-peer"), "--config", str(path)]
         if self.network is not None:
             command = self.network.command_on(name, command)
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -236,7 +236,7 @@ def _free_addresses(names: Sequence[str]) -> dict[str, str]:
 
 
 def _run_peer(values: dict[str, Any], log: Path, namespace: str | None) -> None:
-    """A peer's process, as `flower-unlearn peer --config` runs it, in a network namespace if one is named."""
+    """A peer's process, as `flower-unlearn-peer --config` runs it, in a network namespace if one is named."""
     logging.basicConfig(filename=log, level=logging.INFO)
     if namespace is not None:
         _enter_network(namespace)

@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 import yaml
 from typer.testing import CliRunner
 
 from client.memory import DirectoryMemory
-from client.peer.cli import app
+from client.peer.cli import app, main
 from client.peer.config import read_config, validate_config
 from client.peer.process import make_peer
-from server.cli import app as flower_unlearn
 from unlearning.decentralised import ring
 from unlearning.errors import ConfigurationError, DataError
 from unlearning.tasks import make_task
@@ -67,36 +65,27 @@ def test_the_l2_term_of_training_is_that_of_corrections(tmp_path: Path) -> None:
     assert validate_config(values(tmp_path)).corrections().l2 == 0.01
 
 
-@pytest.mark.parametrize(
-    ("command", "words"), [(app, []), (flower_unlearn, ["peer"])], ids=["peer", "flower-unlearn"]
-)
-def test_the_command_files_a_request_that_waits_for_the_peer(
-    tmp_path: Path, command: typer.Typer, words: list[str]
-) -> None:
-    """Durable in the state directory, and shown by status, while no peer runs; the same by both of its names."""
+def test_the_command_files_a_request_that_waits_for_the_peer(tmp_path: Path) -> None:
+    """Durable in the state directory, and shown by status, while no peer runs."""
     path = tmp_path / "peer.yaml"
     path.write_text(yaml.safe_dump(values(tmp_path)))
-    filed = CliRunner().invoke(command, [*words, "request", "--config", str(path), "--class", "3"])
+    filed = CliRunner().invoke(app, ["request", "--config", str(path), "--class", "3"])
     assert filed.exit_code == 0, filed.output
     (waiting,) = DirectoryMemory(tmp_path / "state").outbox()
     assert waiting["target"]["class_label"] == 3
-    status = CliRunner().invoke(command, [*words, "status", "--config", str(path)])
+    status = CliRunner().invoke(app, ["status", "--config", str(path)])
     assert json.loads(status.output)["waiting"] == [waiting["key"]]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--help"], "Usage: flower-unlearn peer "),
-        (["request", "--help"], "Usage: flower-unlearn peer request "),
-        (["status", "--config", "nowhere.yaml"], "nowhere.yaml"),
-    ],
-)
-def test_help_and_errors_of_flower_unlearn_peer_are_the_peers_own(words: list[str], said: str) -> None:
-    """Named as it was called; an error is a sentence and exit code 2."""
-    done = CliRunner().invoke(flower_unlearn, ["peer", *words], prog_name="flower-unlearn")
-    assert said in done.output
-    assert done.exit_code == (0 if "--help" in words else 2)
+def test_an_error_of_the_command_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And exit code 2."""
+    monkeypatch.setattr("sys.argv", ["flower-unlearn-peer", "status", "--config", "nowhere.yaml"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "nowhere.yaml" in capsys.readouterr().err
 
 
 def test_a_joining_peer_names_its_neighbours_in_the_others_graph(tmp_path: Path) -> None:

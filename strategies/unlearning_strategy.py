@@ -44,6 +44,7 @@ from unlearning.methods.method import (
     UnlearningState,
     num_retained,
 )
+from unlearning.methods.registry import check_supports, method_named, validated_parameters
 from unlearning.parameters import Vector
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import NOTHING, Forget, Target
@@ -89,6 +90,22 @@ class UnlearningStrategy(Strategy):
         self._problem: Problem | None = None
         self._asked: Mapping[str, Member] = {}
         self._starts: Mapping[str, Vector] = {}
+
+    @classmethod
+    def by_name(
+        cls, method: str, targets: Iterable[Target], fedavg: FedAvg, **parameters: Any
+    ) -> "UnlearningStrategy":
+        """Return the strategy that forgets `targets` by the method of that name, with its parameters.
+
+        Raises:
+            UnknownMethod: there is no such method.
+            UnsupportedRequest: the method cannot serve one of the targets.
+            InvalidRequest: a parameter is unknown or out of range.
+        """
+        chosen, wanted = method_named(method), tuple(targets)
+        for target in wanted:
+            check_supports(chosen, target)
+        return cls(chosen, wanted, fedavg, parameters=validated_parameters(chosen, parameters))
 
     def summary(self) -> None:
         """Log what is forgotten and how."""

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE
-from strategies.run_config import secrets_in
 from unlearning.errors import ConfigurationError, DeploymentError
 
 ConfigValue = bool | int | float | str
@@ -175,6 +174,9 @@ class FlowerControl:
         Raises:
             ConfigurationError: names each setting and the place for it.
         """
+        # Imported here because it needs PyTorch, which takes seconds; most commands do not.
+        from strategies.run_config import secrets_in
+
         wrong = secrets_in({**_app_settings(self.app_dir), **run_config})
         if wrong:
             raise ConfigurationError(wrong)

@@ -15,10 +15,11 @@ from benchmarks.second_order.convex import (
     retrain,
     run_method,
 )
-from strategies import FedAvg, unlearning_strategy
 from strategies.exchange import exchange
+from strategies.fedavg import FedAvg
 from strategies.messages import model_record
 from strategies.round_plan import RoundPlan
+from strategies.unlearning_strategy import UnlearningStrategy
 from tests.federation import InProcessFederation
 from unlearning.curvature import gradient
 from unlearning.methods.method import UnlearningState
@@ -68,7 +69,7 @@ def over_messages(method: str, forgotten: Exclusions, tmp_path: Path, **paramete
     one = InProcessFederation(tmp_path, settings)
     counts = {client: len(examples) for client, examples in federation().clients.items()}
     fedavg = FedAvg(one.settings, plan=RoundPlan(exclusions=forgotten, counts=counts))
-    strategy = unlearning_strategy(method, [target("client")], fedavg, **parameters)
+    strategy = UnlearningStrategy.by_name(method, [target("client")], fedavg, **parameters)
     model = model_record(federation().original)
     for number in range(1, 200):
         replies = exchange(one.grid, strategy.unlearn_messages(number, model, one.grid), timeout_s=60)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from strategies import unlearning_strategy
 from strategies.exchange import exchange
 from strategies.fedavg import FedAvg
 from strategies.in_process_grid import InProcessGrid
@@ -18,6 +17,7 @@ from strategies.messages import VECTOR, arrays_content, model_record, reply_cont
 from strategies.roster import Roster
 from strategies.round_plan import RoundOutcome, RoundPlan
 from strategies.run_config import RunSettings
+from strategies.unlearning_strategy import UnlearningStrategy
 from strategies.update_checks import over_the_median
 from unlearning.errors import ConfigurationError, MethodFailed, UpdateRefused
 from unlearning.methods.method import Reply
@@ -305,7 +305,9 @@ def test_an_answer_to_no_open_message_is_thrown_away_and_recorded():
 def test_the_update_of_what_a_partial_target_keeps_passes_the_same_checks(beside, kept, words):
     """It enters the model like any other, so its vector and its count are bounded like any other's."""
     one = OneRound({"a": 0.0}, max_update_norm=10.0, max_client_examples=100)
-    strategy = unlearning_strategy("puf-regular", [Target(Granularity.CLASS, class_label=3)], one.strategy)
+    strategy = UnlearningStrategy.by_name(
+        "puf-regular", [Target(Granularity.CLASS, class_label=3)], one.strategy
+    )
     strategy.instructions(1, model_record(START), one.grid)
     answer = Reply(
         vector=START, num_examples=5, arrays={"retained": np.array(beside)}, values={"num_retained": kept}

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg as StockFedAvg
 
-from strategies import FedAvg, puf_regular, puf_special
+from strategies.fedavg import FedAvg
 from strategies.messages import model_record, vector_of
+from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.requests import Granularity, Target
 from unlearning.tasks import make_task
 from unlearning.training import initial_parameters
@@ -37,13 +38,13 @@ def test_flowers_own_fedavg_drives_our_clients(ready):
     np.testing.assert_allclose(vector_of(stock.arrays), live.parameters, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("factory", [puf_special, puf_regular])
-def test_an_unlearning_strategy_runs_under_stock_start(ready, factory):
+@pytest.mark.parametrize("method", ["puf-special", "puf-regular"])
+def test_an_unlearning_strategy_runs_under_stock_start(ready, method):
     """Round 1 unlearns, rounds 2 and 3 recover without the target."""
     one, strategy, start = ready
     trained = strategy.start(one.grid, model_record(start), num_rounds=2).arrays
     sent = len(one.grid.sent)
-    unlearning = factory([Target(Granularity.CLIENT, "1")], strategy)
+    unlearning = UnlearningStrategy.by_name(method, [Target(Granularity.CLIENT, "1")], strategy)
     unlearning.start(one.grid, trained, num_rounds=3)
     assert unlearning.is_finished
     later = [

@@ -1,116 +1,99 @@
 """The closed cost formulas of one deletion beside what was measured, for its report."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from server.federation.context import FederationContext
-from server.federation.state import ActiveDeletion, FederationState
+from server.federation.state import ActiveDeletion, FederationState, PhaseCost
 from server.report.data import FormulaCost
-from unlearning.errors import DataError
-from unlearning.methods.costs import (
-    CostSymbols,
-    compare,
-    formula_cost,
-    recovery_cost,
-    with_parameters,
-)
+from unlearning.methods.costs import Cost, CostSymbols
+from unlearning.methods.method import Method, MethodParameters
 from unlearning.requests import Granularity
 
-# whoever takes part does so as a retained client, with what it keeps
-_WORK_OF_THE_RETAINED = {"newton-cg", "retrain", "sisa"}
+TOLERANCE = 0.01
+"""A difference between formula and measurement above this share is explained."""
 
-_REPEATED_ROUNDS = {"federaser": "stored rounds replayed", "sisa": "rounds done again"}
-"""Where a method says itself how many rounds it repeated."""
-
-_WHY = {
-    "fedau": "without a head trained beforehand the target gets the whole model and trains one now",
-    "newton-cg": "each exchange carries the model beside a vector, and preconditioning asks twice a product",
-    "pga": "the formula is that of one target",
-    "fedau-learning": "the target gets the whole model, as with every instruction, and sends its head",
-    "federaser": "the first stored round is replayed without asking anybody",
-}
+_SETTINGS_TOO = "it counts model vectors only, and messages carry settings and names too"
+_FEWER = "fewer clients answered than it counts, or they sent less than a model"
 
 
 def formula_costs(
-    context: FederationContext, state: FederationState, parameters: Mapping[str, Any]
+    context: FederationContext, state: FederationState, method: Method, parameters: MethodParameters
 ) -> tuple[FormulaCost, ...]:
-    """Unlearning and recovery of the deletion by formula, as far as there is one, and as measured.
-
-    parameters: the method's own, validated.
-    """
+    """Return unlearning and recovery of the deletion by formula, as far as there is one, and as measured."""
     deletion = state.deletion
     assert deletion is not None, "costs are those of a deletion"
-    trips = _recovery_participations(context, deletion)
-    symbols = with_parameters(deletion.method, parameters, _symbols(context, state, deletion))
-    products = sum(
-        int(found["products"])
-        for found in deletion.findings.values()
-        if isinstance(found, Mapping) and "products" in found
-    )
-    if deletion.method == "newton-cg" and products:
-        symbols = replace(symbols, num_products=products)
-    phases = []
-    try:
-        cost = formula_cost(deletion.method, symbols)
-    except DataError:
-        pass  # a method of the user's own; the page shows no line for it
-    else:
-        spent = deletion.unlearning_cost
-        phases.append(("unlearning", cost, spent, spent.exchanges * len(deletion.participants)))
-    # every participation is counted, so that clients that were away do not look like a saving
-    recovery = recovery_cost(replace(symbols, num_retained=trips), 1)
-    phases.append(("recovery", recovery, deletion.recovery_cost, trips))
+    symbols = _symbols(context, state, deletion)
+    prepared = context.preparations.prepared.get(deletion.method)
     lines = []
-    for phase, cost, spent, messages in phases:
-        comparison = compare(
-            cost.communication_bytes,
-            spent.bytes_sent + spent.bytes_received,
-            num_messages=messages,
-            why=_WHY.get(deletion.method, "") if phase == "unlearning" else "",
-        )
-        lines.append(
-            FormulaCost(
-                phase=phase,
-                formula_bytes=comparison.formula_bytes,
-                measured_bytes=comparison.measured_bytes,
-                ratio=comparison.ratio,
-                explanation=comparison.explanation,
-                formula_flops=cost.computation_flops if symbols.flops_per_example else None,
-                storage_bytes=cost.storage_bytes if phase == "unlearning" else None,
-            )
-        )
-    return tuple(lines)
+    cost = method.cost(symbols, parameters, None if prepared is None else prepared.options)
+    if cost is not None:
+        spent = deletion.unlearning_cost
+        messages = spent.exchanges * len(deletion.participants)
+        line = _line("unlearning", cost, spent, messages, method.info.cost_remark)
+        lines.append(replace(line, storage_bytes=cost.storage_bytes))
+    # every participation is counted, so that clients that were away do not look like a saving
+    trips = _recovery_participations(context, deletion)
+    lines.append(_line("recovery", symbols.trips(trips), deletion.recovery_cost, trips))
+    is_counted = bool(symbols.flops_per_example)
+    return tuple(line if is_counted else replace(line, formula_flops=None) for line in lines)
+
+
+def explain(formula_bytes: int, measured_bytes: int, num_messages: int, why: str = "") -> str:
+    """Say why a formula and what was measured differ, where it is by more than 1 %; else nothing.
+
+    num_messages: how many messages to clients the measured bytes belong to.
+    why: the reason where it is known; else the messages' headers are named.
+    """
+    difference = measured_bytes - formula_bytes
+    if abs(difference) <= TOLERANCE * formula_bytes:
+        return ""
+    if difference < 0:
+        return f"{-difference:,} bytes fewer than in the formula: {why or _FEWER}"
+    if not num_messages:
+        return "the formula counts no message, but some were exchanged"
+    return (
+        f"{difference / num_messages:,.0f} bytes for each message and its answer are not in the formula: "
+        f"{why or _SETTINGS_TOO}"
+    )
+
+
+def _line(phase: str, cost: Cost, spent: PhaseCost, num_messages: int, why: str = "") -> FormulaCost:
+    formula, measured = cost.communication_bytes, spent.bytes_sent + spent.bytes_received
+    return FormulaCost(
+        phase=phase,
+        formula_bytes=formula,
+        measured_bytes=measured,
+        ratio=measured / formula if formula else None,
+        explanation=explain(formula, measured, num_messages, why),
+        formula_flops=cost.computation_flops,
+    )
 
 
 def _symbols(context: FederationContext, state: FederationState, deletion: ActiveDeletion) -> CostSymbols:
-    targets = {target.client_id for target in deletion.targets}
     of_class = any(target.granularity is Granularity.CLASS for target in deletion.targets)
+    named = {target.client_id for target in deletion.targets}
+    whole = {target.client_id for target in deletion.targets if target.granularity is Granularity.CLIENT}
     asked = set(deletion.participants)
-    forgetting = asked if of_class else asked & targets
-    retained = asked if deletion.method in _WORK_OF_THE_RETAINED else asked - forgetting
+    forgetting = asked if of_class else asked & named
     examples = [state.num_examples[client] for client in sorted(asked) if client in state.num_examples]
-    everyone = list(state.num_examples.values())
-    counted = examples or everyone
+    counted = examples or list(state.num_examples.values())
     return CostSymbols(
         num_parameters=state.parameters.size,
         bytes_per_parameter=state.parameters.itemsize,
         num_targets=len(forgetting),
-        num_retained=len(retained),
+        num_partial=len(forgetting - whole),
+        num_retained=len(asked - forgetting),
         flops_per_example=context.federation.flops_per_example,
         examples_per_client=sum(counted) / len(counted) if counted else 0.0,
         epochs=context.settings.training(state.round).epochs,
         num_head_parameters=context.federation.num_head_parameters,
-        repeated_rounds=int(
-            deletion.findings.get(_REPEATED_ROUNDS.get(deletion.method, ""), state.training_rounds)
-        ),
-        num_shards=int(deletion.findings.get("shards in all", 1)),
-        num_vectors=int(deletion.findings.get("clients that may be forgotten so", 0)),
+        training_rounds=state.training_rounds,
+        work=deletion.work,
     )
 
 
 def _recovery_participations(context: FederationContext, deletion: ActiveDeletion) -> int:
-    """How often a client took part in a recovery round, over all of them; a repeated round counts once."""
+    """Count how often a client took part in a recovery round, over all of them; a repeated round counts once."""
     participants = {
         record.round: len(record.metrics["participants"])
         for record in context.ledger.all_rounds()

@@ -11,11 +11,10 @@ computed in three places:
                         (`server.requests.privacy_budget`)
 
 What the noise rests on: `unlearning.certified.privacy_accountant`.
-What Δ is: `unlearning.methods.hf_online.sensitivity`.
+What Δ is: the `sensitivity_bound` of the method.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from server.federation.context import FederationContext
@@ -23,7 +22,6 @@ from server.federation.preparations import FIRST
 from server.federation.state import ActiveDeletion, FederationState, Phase
 from server.requests.privacy_budget import (
     FACT,
-    METHOD,
     RELEASE,
     RELEASED,
     budget_of,
@@ -31,14 +29,12 @@ from server.requests.privacy_budget import (
     refuse_if_spent,
 )
 from server.state_directory.files import UNDONE_FILE
-from unlearning.certified import Account, AccountedRelease, Sensitivity
-from unlearning.methods.hf_online.lengths import KeptRounds
-from unlearning.methods.hf_online.options import CarriedVectorOptions
-from unlearning.methods.hf_online.sensitivity import Deletion, deletion_sensitivity
-from unlearning.methods.hf_online.vectors import kept_rounds
-from unlearning.methods.method import UnlearningState
+from unlearning.certified import Account, AccountedRelease
+from unlearning.methods.method import SensitivityBound, UnlearningState
+from unlearning.methods.registry import method_named
 from unlearning.parameters import content_hash
-from unlearning.stores import DirectoryStore, Store
+from unlearning.requests import Granularity, Target
+from unlearning.stores import DirectoryStore
 from unlearning.training import initial_parameters
 
 FINDING = "privacy account"
@@ -48,20 +44,10 @@ _USUAL_DELTA = 1e-5  # at which a deletion without noise or budget is spoken of
 _UNDONE = f"A restore has undone deletions ({UNDONE_FILE}); releases that went with them are not known here any more."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Records:
-    """What is kept of the rounds, and the hashes of the models that the next deletion and training began with."""
-
-    store: Store
-    kept: KeptRounds
-    model: str
-    start: str
-
-
 def accounted(
     context: FederationContext, state: FederationState, deletion: ActiveDeletion, found: UnlearningState
 ) -> dict[str, Any]:
-    """The findings of a method that has finished, with the account where it is HF-online.
+    """The findings of a method that has finished, with the account where it draws noise.
 
     The release is in the ledger when this returns, before anything of it is committed or sent.
 
@@ -69,10 +55,9 @@ def accounted(
         MethodFailed: the deletion would use more than the budget; nothing of it may be committed.
     """
     findings = dict(found.findings)
-    if deletion.method != METHOD:
+    noise, budgeted = found.noise, budget_of(context.settings)
+    if noise is None:
         return findings
-    options = budget_of(context.settings)
-    own = deletion.parameters
     after = content_hash(found.parameters)
     earlier = tuple(
         release
@@ -80,26 +65,26 @@ def accounted(
         if (release.name, release.after) != (deletion.request_ids[0], after)
     )
     targets = frozenset(target.client_id for target in deletion.targets if target.client_id is not None)
-    declared = own.get("sensitivity") if options is None else options.sensitivity
-    sensitivity, unmet = _sensitivity(context, state, targets, earlier, declared)
+    before = content_hash(state.parameters)
+    bound = _bound(context, state, deletion.method)
+    sensitivity, unmet = bound(targets, before, earlier, declared=noise.sensitivity, unmet=_undone(context))
     release = AccountedRelease(
         name=deletion.request_ids[0],
         number=state.round + 1,
-        sigma=float(findings.get("σ", 0.0)),
+        sigma=noise.sigma,
         sensitivity=sensitivity,
         unmet=unmet,
         clients=tuple(sorted(targets)),
-        before=content_hash(state.parameters),
+        before=before,
         after=after,
     )
-    if options is not None:
-        refuse_if_spent(options, earlier, release)
+    if budgeted is not None:
+        refuse_if_spent(budgeted[1], earlier, release)
     context.writer.note(release.name, RELEASED, release.values())
-    delta = own.get("delta") if options is None else options.delta
     account = Account(
         releases=(*earlier, release),
-        delta=delta or _USUAL_DELTA,
-        epsilon=None if options is None else options.epsilon,
+        delta=noise.delta or _USUAL_DELTA,
+        epsilon=None if budgeted is None else budgeted[1].epsilon,
     )
     return {**findings, FINDING: account.values(), RELEASE: release.values()}
 
@@ -116,67 +101,44 @@ def shown(findings: Mapping[str, Any]) -> dict[str, Any]:
 
 def announce_account(context: FederationContext, state: FederationState) -> None:
     """Tell admission what the next deletion of each client would use up; only where there is a budget."""
-    options = budget_of(context.settings)
-    if options is None or state.phase is not Phase.TRAINING or METHOD not in state.prepared_since:
+    budgeted = budget_of(context.settings)
+    if budgeted is None or state.phase is not Phase.TRAINING:
         return
+    name, budget = budgeted
+    if name not in state.prepared_since:
+        return
+    prepared = context.preparations.prepared[name]
     earlier = earlier_releases(context.ledger)
-    known = _records(context, state)
+    bound, model, unmet = _bound(context, state, name), content_hash(state.parameters), _undone(context)
     sensitivities = {}
     for record in context.ledger.clients():
-        client = record.client_id
-        if options.has(client) and not state.exclusions.is_forgotten(client):
-            found, unmet = _sensitivity(
-                context, state, frozenset({client}), earlier, options.sensitivity, known
+        target = Target(Granularity.CLIENT, record.client_id)
+        if prepared.preparation.refusal(prepared.options, target):
+            continue
+        if not state.exclusions.is_forgotten(record.client_id):
+            found, missing = bound(
+                frozenset({record.client_id}), model, earlier, declared=budget.sensitivity, unmet=unmet
             )
-            sensitivities[client] = [None if found is None else found.value, list(unmet)]
+            sensitivities[record.client_id] = [None if found is None else found.value, list(missing)]
     fact = {
-        "epsilon": options.epsilon,
-        "delta": options.delta,
-        "sigma": options.sigma,
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "sigma": budget.sigma,
         "releases": [release.values() for release in earlier],
         "sensitivities": sensitivities,
     }
     context.writer.set_facts({FACT: fact})
 
 
-def _options(context: FederationContext) -> CarriedVectorOptions:
-    options: Any = context.preparations.prepared[METHOD].options
-    assert isinstance(options, CarriedVectorOptions)
-    return options
-
-
-def _records(context: FederationContext, state: FederationState) -> _Records:
-    store = DirectoryStore(context.preparations.directory / METHOD / state.generations.get(METHOD, FIRST))
-    kept = kept_rounds(_options(context), store)
-    is_whole = bool(kept.rounds) and kept.rounds[0].lengths.number == 1
-    return _Records(
-        store=store,
-        kept=kept,
-        model=content_hash(state.parameters),
-        start=kept.rounds[0].before if is_whole else _start(context),
+def _bound(context: FederationContext, state: FederationState, name: str) -> SensitivityBound:
+    """Return what bounds the sensitivity of releases by a method, from what is kept for it."""
+    store = DirectoryStore(context.preparations.directory / name / state.generations.get(name, FIRST))
+    options = context.preparations.prepared[name].options
+    return method_named(name).sensitivity_bound(
+        options, store, lambda: initial_parameters(context.task, context.settings.seed)
     )
 
 
-def _start(context: FederationContext) -> str:
-    """The hash of the model that the present settings begin with: in the first rounds, nobody may have trained."""
-    return content_hash(initial_parameters(context.task, context.settings.seed))
-
-
-def _sensitivity(
-    context: FederationContext,
-    state: FederationState,
-    targets: frozenset[str],
-    earlier: Sequence[AccountedRelease],
-    declared: float | None,
-    known: _Records | None = None,
-) -> tuple[Sensitivity | None, tuple[str, ...]]:
-    known = known or _records(context, state)
-    kept_at = {client: known.store.rounds(client) for client in targets}
-    deletion = Deletion(
-        targets=targets,
-        model=known.model,
-        start=known.start,
-        kept_at={client: rounds[-1] if rounds else None for client, rounds in kept_at.items()},
-        unmet=(_UNDONE,) if (context.state_dir / UNDONE_FILE).exists() else (),
-    )
-    return deletion_sensitivity(known.kept, deletion, earlier, declared=declared)
+def _undone(context: FederationContext) -> tuple[str, ...]:
+    """Return what a restore has taken from every proof."""
+    return (_UNDONE,) if (context.state_dir / UNDONE_FILE).exists() else ()

@@ -76,7 +76,7 @@ def claim(context: FederationContext, state: FederationState, notes: dict[str, s
         and (request is first or context.ledger.accepted_loss(request.id) == accepted)
     ]
     taken: list[DeletionRequest] = []
-    is_shared = method.info.several_at_once and may_serve_together(context.settings, first.method)
+    is_shared = method.info.several_at_once and may_serve_together(context.settings, method)
     for request in together if is_shared else [first]:
         try:
             taken.append(context.writer.move(request.id, Status.UNLEARNING))

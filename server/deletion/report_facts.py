@@ -18,6 +18,7 @@ from server.report import (
     ReportEvent,
     UnlearningPhase,
 )
+from unlearning.methods.method import MethodParameters
 from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Target
@@ -36,7 +37,7 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
     request = context.ledger.get(request_id)
     target = request.target
     method = method_named(request.method)
-    parameters = validated_parameters(method, request.parameters).model_dump()
+    parameters: MethodParameters = validated_parameters(method, request.parameters)
     known = tuple(sorted(record.client_id for record in context.ledger.clients()))
     return ReportData(
         request=ReportedRequest(
@@ -49,7 +50,7 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
             method=request.method,
             method_title=method.info.title,
             method_source=method.info.source,
-            parameters=parameters,
+            parameters=parameters.model_dump(),
             submitted_by=request.submitted_by,
             created_at=_text(request.created_at),
             served_with=tuple(other for other in deletion.request_ids if other != request_id),
@@ -97,7 +98,7 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
             bytes_received=deletion.shadow_cost.bytes_received,
             peak_memory=deletion.shadow_cost.peak_memory,
         ),
-        formulas=formula_costs(context, state, parameters),
+        formulas=formula_costs(context, state, method, parameters),
         measurements=tuple(deletion.measurements.get(request_id, ())),
         events=tuple(_line(event) for event in context.ledger.all_events(request_id)),
         stop_rule=_stop_rule(context, deletion),

@@ -30,7 +30,6 @@ from server.federation.gate import check_unlearned, judge, refusal
 from server.federation.roster_records import RoundResult
 from server.federation.state import ActiveDeletion, Before, FederationState, Phase
 from server.report import write_report
-from server.requests.privacy_budget import METHOD
 from server.state_directory.files import REPORTS
 from server.state_directory.noise_secret import noise_key
 from strategies.sessions.server_half import Session
@@ -182,7 +181,7 @@ def _exchange(context: FederationContext, state: FederationState, session: Sessi
         state=deletion.method_state,
         rounds_trained=state.training_rounds,
         kept=context.preparations.kept(state, deletion),
-        noise_key=noise_key(context.state_dir, deletion.request_ids) if deletion.method == METHOD else None,
+        noise_key=noise_key(context.state_dir, deletion.request_ids) if method.info.draws_noise else None,
     )
     number = state.round + 1
     done = carry_out(clients, session, strategy, number, state.parameters)
@@ -215,6 +214,7 @@ def _exchange(context: FederationContext, state: FederationState, session: Sessi
                 generations=state.generations,
             ),
             findings=accounted(context, state, deletion, method_state),
+            work=method_state.work,
             hash_unlearned=content_hash(method_state.parameters),
         ),
     )
@@ -234,7 +234,8 @@ def _stop_reason(context: FederationContext, state: FederationState, deletion: A
     known = {record.client_id for record in context.ledger.clients()}
     if known and all(state.left_out.is_forgotten(client) for client in known):
         return "no client is left to recover with"
-    if deletion.recovery_rounds < int(deletion.parameters.get("repair_rounds", 0)):
+    method = method_named(deletion.method)
+    if deletion.recovery_rounds < method.repair_rounds(validated_parameters(method, deletion.parameters)):
         return ""
     last = first_measurements(deletion)[-1]
     score = last.test.score if last.test is not None and last.round == state.round else None

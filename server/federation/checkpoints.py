@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from server.federation.state import ActiveDeletion, Before, FederationState, Phase, PhaseCost
 from unlearning.durable_files import make_private, sync_directory, write_atomically
 from unlearning.errors import CheckpointError, DataError
+from unlearning.methods.costs import WorkDone
 from unlearning.methods.method import UnlearningState
 from unlearning.requests import Exclusions, Target
 from unlearning.verification.measurement import Measurement
@@ -174,6 +175,7 @@ def _batch_to_json(batch: ActiveDeletion, arrays: dict[str, NDArray[Any]]) -> di
             "finished": method.finished,
             "values": dict(method.values),
             "findings": dict(method.findings),
+            "work": asdict(method.work),
         }
     if batch.before is not None:
         arrays["model_before"] = batch.before.parameters
@@ -216,11 +218,12 @@ def _batch_from_json(value: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
             arrays={
                 name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)
             },
-            **state,
+            **{**state, "work": WorkDone(**state.get("work", {}))},
         )
     # a checkpoint of an earlier version knows of no shadow models, and of no model to go back to
     if fields.get("before") is not None:
         fields["before"] = Before(parameters=arrays["model_before"], **fields["before"])
+    fields["work"] = WorkDone(**fields.get("work", {}))
     fields |= {name: PhaseCost.from_json(fields.get(name, {})) for name in _COSTS}
     shadowed = fields.get("shadow_fits")
     try:

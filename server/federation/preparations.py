@@ -24,6 +24,7 @@ from strategies.round_plan import RoundRules
 from unlearning.errors import CheckpointError, ConfigurationError, StoreFull
 from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound, Prepared
+from unlearning.methods.registry import method_named
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions
 from unlearning.stores import Arrays, DirectoryStore
@@ -173,9 +174,12 @@ class Preparations(RoundRules):
         before = self.num_bytes()
         forgotten = Exclusions().including(state.deletion.targets)
         since = dict(state.prepared_since)
+        moves_model = method_named(state.deletion.method).info.moves_model
         for name, prepared in self.prepared.items():
             current = self._current(name, state)
-            if not prepared.preparation.survives(state.deletion.method):
+            if not prepared.preparation.survives(
+                is_own=name == state.deletion.method, moves_model=moves_model
+            ):
                 shutil.rmtree(self.directory / name, ignore_errors=True)
                 since.pop(name, None)
                 continue

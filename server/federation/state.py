@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from strategies.exchange import Exchange
+from unlearning.methods.costs import WorkDone
 from unlearning.methods.method import UnlearningState
 from unlearning.parameters import Vector
 from unlearning.peak_memory import PeakMemory
@@ -75,7 +76,7 @@ class ActiveDeletion:
 
     method_state: where the method stands; its parameters are the model that is being unlearned, while
         the federation's own model stays as it was until the method has finished.
-    findings: what the method itself reports, by name.
+    findings: what the method itself reports, by name. work: what its cost formula needs to know of it.
     measurements: by request id, in order of time; all requests of a deletion are measured together.
     outputs_before: posteriors of the model before the deletion, by `test` and `forgotten`; what they are
         compared with comes later.
@@ -107,6 +108,7 @@ class ActiveDeletion:
     recovery_rounds: int = 0
     stop_reason: str = ""
     findings: Mapping[str, Any] = field(default_factory=dict)
+    work: WorkDone = field(default_factory=WorkDone)
     participants: tuple[str, ...] = ()
     measurements: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
     outputs_before: Mapping[str, Outputs] = field(default_factory=dict)

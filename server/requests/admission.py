@@ -18,6 +18,7 @@ from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Exclusions, Gran
 
 if TYPE_CHECKING:
     from unlearning.methods.eligibility import FederationProfile
+    from unlearning.methods.method import MethodParameters
     from unlearning.methods.preparation import Prepared
 
 FEDERATION = "federation"
@@ -112,7 +113,7 @@ def _complete_parameters(
 
     chosen = method_named(method)
     check_supports(chosen, target)
-    valid = validated_parameters(chosen, parameters)
+    valid: MethodParameters = validated_parameters(chosen, parameters)
     beyond = "" if by_operator else "; ".join(beyond_safe_range(valid))
     if beyond:
         raise InvalidRequest(

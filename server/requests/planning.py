@@ -6,19 +6,18 @@ sizes; a training round's, and what past deletions took, are those that the ledg
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from server.ledger import Ledger, RoundRecord
 from server.requests.admission import check_admissible, federation_of
 from server.requests.plan import Measured, Plan, PlannedMethod
-from unlearning.errors import DataError, RequestError, UnknownClient
-from unlearning.methods.costs import Cost, CostSymbols, formula_cost, recovery_cost, with_parameters
+from unlearning.errors import RequestError, UnknownClient
+from unlearning.methods.costs import CostSymbols, recovery_cost
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.methods.method import Method, Need
 from unlearning.methods.preparation import Prepared
 from unlearning.methods.registry import METHODS, preparations, validated_parameters
-from unlearning.requests import Status, Target
+from unlearning.requests import Granularity, Status, Target
 
 _RECENT = 20
 """So many of the newest training rounds say what a round takes."""
@@ -91,15 +90,8 @@ def _planned(
         raise
     except RequestError as exc:
         refusal = str(exc)
-    cost: Cost | None = None
-    try:
-        parameters = validated_parameters(method, {}).model_dump()
-        if prepared is not None:
-            parameters |= prepared.options.model_dump()
-        own = with_parameters(info.name, parameters, symbols)
-        cost = formula_cost(info.name, _of_one_shard(own) if target.client_id is not None else own)
-    except DataError:
-        pass  # no closed formula: said as unknown
+    options = None if prepared is None else prepared.options
+    cost = method.cost(symbols, validated_parameters(method, {}), options)
     a_round = recovery_cost(symbols, 1).communication_bytes
     return PlannedMethod(
         method=info.name,
@@ -114,14 +106,6 @@ def _planned(
     )
 
 
-def _of_one_shard(symbols: CostSymbols) -> CostSymbols:
-    """Where there are shards, a client's deletion touches its own; the clients are dealt out evenly."""
-    if symbols.num_shards == 1:
-        return symbols
-    of_the_shard = round(symbols.num_clients / symbols.num_shards)
-    return replace(symbols, num_retained=max(1, of_the_shard - symbols.num_targets))
-
-
 def _waits_for(method: Method, target: Target, online: set[str]) -> str:
     needs_it = method.info.needs & {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE}
     if target.client_id is not None and target.client_id not in online and needs_it:
@@ -133,22 +117,21 @@ def _symbols(
     ledger: Ledger, target: Target, federation: FederationProfile, rounds: Sequence[RoundRecord]
 ) -> CostSymbols:
     staying = _eligible(ledger)
-    if target.client_id is None:  # every client is asked to forget a class, and goes on afterwards
-        num_targets = num_retained = len(staying)
-    else:
-        num_targets, num_retained = 1, len(staying - {target.client_id})
+    # every client is asked to forget a class, and goes on afterwards
+    targets = staying if target.client_id is None else {target.client_id}
     last = rounds[-1].metrics if rounds else {}
     participants = len(last.get("participants", ()))
     return CostSymbols(
         num_parameters=federation.num_parameters,
         bytes_per_parameter=federation.bytes_per_parameter,
         num_head_parameters=federation.num_head_parameters,
-        num_targets=num_targets,
-        num_retained=num_retained,
+        num_targets=len(targets),
+        num_partial=0 if target.granularity is Granularity.CLIENT else len(targets),
+        num_retained=len(staying - targets),
         flops_per_example=federation.flops_per_example,
         examples_per_client=last.get("num_examples", 0) / participants if participants else 0.0,
         epochs=federation.local_epochs,
-        repeated_rounds=len(rounds),
+        training_rounds=len(rounds),
     )
 
 

@@ -1,4 +1,4 @@
-"""The budget (ε, δ) for HF-online's deletions, as far as the ledger alone tells: what is used up, what is refused.
+"""The budget (ε, δ) of a method that draws noise, as far as the ledger tells: what is used up, what is refused.
 
 What a deletion uses up is computed in `server.deletion.privacy_account`, which notes each release in the ledger.
 """
@@ -11,10 +11,11 @@ from server.ledger import Ledger
 from strategies.run_config import RunSettings
 from unlearning.certified import Account, AccountedRelease, Sensitivity
 from unlearning.errors import MethodFailed, UnsupportedRequest
-from unlearning.methods.hf_online.options import CarriedVectorOptions
+from unlearning.methods.method import Method
+from unlearning.methods.preparation import NoiseBudget
+from unlearning.methods.registry import METHODS, method_named
 from unlearning.requests import Target
 
-METHOD = "hf-online"
 FACT = "privacy"
 """The fact under which the door finds the budget and what is left of it."""
 RELEASED = "noise-released"
@@ -30,26 +31,27 @@ _WHAT_TO_DO = (
 )
 
 
-def budget_of(settings: RunSettings) -> CarriedVectorOptions | None:
-    """The options that set a budget for HF-online; None where there is none."""
-    prepared = settings.preparations().get(METHOD)
-    options: Any = None if prepared is None else prepared.options
-    return options if isinstance(options, CarriedVectorOptions) and options.sigma is not None else None
+def budget_of(settings: RunSettings) -> tuple[str, NoiseBudget] | None:
+    """Return the name of the prepared method that has a budget, and the budget; None where none has."""
+    for name, prepared in settings.preparations().items():
+        if (budget := prepared.options.noise_budget) is not None:
+            return name, budget
+    return None
 
 
-def may_serve_together(settings: RunSettings, method: str) -> bool:
+def may_serve_together(settings: RunSettings, method: Method) -> bool:
     """Whether several requests may be one deletion; with a budget each is counted, and refused, by itself."""
-    return method != METHOD or budget_of(settings) is None
+    return not method.info.draws_noise or budget_of(settings) is None
 
 
 def earlier_releases(ledger: Ledger) -> tuple[AccountedRelease, ...]:
-    """HF-online's releases so far, in their order: all that were noted, also of attempts that failed since.
+    """Return the releases with noise so far, in their order: all that were noted, also of attempts that failed since.
 
     Of earlier versions, which noted none, those of completed requests; what they proved is not taken over.
     """
     releases: dict[tuple[str, str], AccountedRelease] = {}
     for request in ledger.list_requests():
-        if request.method != METHOD:
+        if request.method not in METHODS or not METHODS[request.method].info.draws_noise:
             continue
         if RELEASE in request.result and not request.result[RELEASE].get("after"):
             release = AccountedRelease.from_values(request.result[RELEASE])
@@ -62,12 +64,12 @@ def earlier_releases(ledger: Ledger) -> tuple[AccountedRelease, ...]:
 
 
 def check_budget(ledger: Ledger, target: Target, method: str, parameters: Mapping[str, Any]) -> None:
-    """Refuse an HF-online request for which the budget, as far as the door knows, does not suffice.
+    """Refuse a request by a method that draws noise for which the budget, as far as the door knows, does not suffice.
 
     Raises:
         UnsupportedRequest: it would exceed the budget, or brings noise of its own to a federation that has one.
     """
-    fact = ledger.facts().get(FACT) if method == METHOD else None
+    fact = ledger.facts().get(FACT) if method_named(method).info.draws_noise else None
     if fact is None or target.client_id not in fact["sensitivities"]:
         return
     if parameters.get("epsilon") is not None:
@@ -80,15 +82,15 @@ def check_budget(ledger: Ledger, target: Target, method: str, parameters: Mappin
     release = AccountedRelease(
         name="the request", number=0, sigma=fact["sigma"], sensitivity=sensitivity, unmet=tuple(unmet)
     )
-    options = CarriedVectorOptions(epsilon=fact["epsilon"], delta=fact["delta"], sigma=fact["sigma"])
+    budget = NoiseBudget(epsilon=fact["epsilon"], delta=fact["delta"], sigma=fact["sigma"])
     try:
-        refuse_if_spent(options, [AccountedRelease.from_values(one) for one in fact["releases"]], release)
+        refuse_if_spent(budget, [AccountedRelease.from_values(one) for one in fact["releases"]], release)
     except MethodFailed as exc:
         raise UnsupportedRequest(str(exc)) from exc
 
 
 def refuse_if_spent(
-    options: CarriedVectorOptions,
+    budget: NoiseBudget,
     earlier: Sequence[AccountedRelease],
     release: AccountedRelease,
 ) -> None:
@@ -97,8 +99,6 @@ def refuse_if_spent(
     Raises:
         MethodFailed: what is used up, and what to do.
     """
-    assert options.epsilon is not None, "a budget is whole"
-    assert options.delta is not None, "a budget is whole"
     if release.sensitivity is None:
         raise MethodFailed(
             "A budget is set, and no sensitivity is known that the noise could be counted by: "
@@ -106,10 +106,10 @@ def refuse_if_spent(
             "A proven one needs feature_norm from the first round on.",
             retryable=False,
         )
-    account = Account(releases=(*earlier, release), delta=options.delta, epsilon=options.epsilon)
+    account = Account(releases=(*earlier, release), delta=budget.delta, epsilon=budget.epsilon)
     if account.is_within_budget:
         return
-    before = Account(releases=tuple(earlier), delta=options.delta).spent_epsilon
+    before = Account(releases=tuple(earlier), delta=budget.delta).spent_epsilon
     used = "an earlier deletion had no noise that could be counted"
     if before is not None:
         used = (
@@ -117,8 +117,8 @@ def refuse_if_spent(
             f"{account.spent_epsilon:.4g}"
         )
     raise MethodFailed(
-        f"The deletion would exceed the federation's budget of epsilon = {options.epsilon:g} at delta = "
-        f"{options.delta:g}: {used} (sensitivity {release.sensitivity.value:.4g}, noise {release.sigma:.4g}). "
+        f"The deletion would exceed the federation's budget of epsilon = {budget.epsilon:g} at delta = "
+        f"{budget.delta:g}: {used} (sensitivity {release.sensitivity.value:.4g}, noise {release.sigma:.4g}). "
         f"{_WHAT_TO_DO}",
         retryable=False,
     )

@@ -5,7 +5,7 @@ import io
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import nn
 
 from tests.preparing import task_for, trained_with
 from unlearning.errors import InvalidRequest, UnknownMethod, UnsupportedRequest
+from unlearning.methods.costs import WorkDone
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
@@ -168,6 +169,7 @@ def through_a_checkpoint(state: UnlearningState) -> UnlearningState:
             "finished": state.finished,
             "values": dict(state.values),
             "findings": dict(state.findings),
+            "work": asdict(state.work),
         },
         allow_nan=False,
     )
@@ -176,7 +178,8 @@ def through_a_checkpoint(state: UnlearningState) -> UnlearningState:
     return UnlearningState(
         parameters=loaded["parameters"],
         arrays={name.removeprefix("array/"): loaded[name] for name in arrays},
-        **plain,
+        **{**plain, "work": WorkDone(**plain["work"])},
+        noise=state.noise,
     )
 
 

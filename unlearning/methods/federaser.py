@@ -35,13 +35,14 @@ import numpy as np
 from pydantic import Field
 
 from unlearning.errors import MethodFailed, StoreFull
+from unlearning.methods.costs import Cost, CostSymbols, WorkDone
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Method,
     MethodInfo,
     MethodParameters,
     Need,
-    PreparedStore,
     Problem,
     Reply,
     UnlearningState,
@@ -75,20 +76,19 @@ class HistoryOptions(PreparationOptions):
     max_gib: float = Field(default=16.0, gt=0, description="the store may take so much room")
 
 
-class KeepUpdates(Preparation):
+class KeepUpdates(Preparation[HistoryOptions]):
     """The server keeps every client's update of every round, or of one round in `every`."""
 
     Options = HistoryOptions
     from_the_start = True
     keeps = "the server each client's update of every round (or one in `every`)"
 
-    def keep(self, options: PreparationOptions, done: FederatedRound, store: Store) -> None:
+    def keep(self, options: HistoryOptions, done: FederatedRound, store: Store) -> None:
         """Keep U_k, n_k and the round's number, by client.
 
         Raises:
             StoreFull: the round would not fit; the history would have a gap from here on.
         """
-        assert isinstance(options, HistoryOptions)
         if (done.number - 1) % options.every:
             return
         needed = sum(model.nbytes for _, model in done.models.values())
@@ -102,16 +102,15 @@ class KeepUpdates(Preparation):
         for client, (count, model) in sorted(done.models.items()):
             store.save(client, done.number, _entry(model - done.before, count, done.number))
 
-    def bytes_a_round(self, options: PreparationOptions, num_parameters: int, num_clients: int) -> int:
+    def bytes_a_round(self, options: HistoryOptions, num_parameters: int, num_clients: int) -> int:
         """4 · d · clients, of one round in `every`; rounded up."""
-        assert isinstance(options, HistoryOptions)
         return math.ceil(4 * num_parameters * num_clients / options.every)
 
 
-class FedEraser:
+class FedEraser(Method[FedEraserParameters, HistoryOptions]):
     """Calibrated replay. State: `rounds`, the stored rounds to replay; `missing`, by client in how many."""
 
-    Parameters: type[MethodParameters] = FedEraserParameters
+    Parameters = FedEraserParameters
     info = MethodInfo(
         name="federaser",
         title="FedEraser",
@@ -119,6 +118,7 @@ class FedEraser:
         granularities=frozenset({Granularity.CLIENT}),
         several_at_once=True,
         needs=frozenset({Need.HISTORY, Need.RETAINED_ONLINE}),
+        cost_remark="the first stored round is replayed without asking anybody",
         remark="one exchange for each stored round; far from retraining after long training on unlike clients",
         asks_everyone=True,
         preparation=KeepUpdates(),
@@ -130,8 +130,7 @@ class FedEraser:
         Raises:
             MethodFailed: no update of a client that stays is stored.
         """
-        kept, own = _kept(problem), problem.parameters
-        assert isinstance(own, FedEraserParameters)
+        kept, own = self.kept(problem), problem.parameters
         clients = _retained(problem, kept.store)
         rounds = sorted({number for client in clients for number in kept.store.rounds(client)})
         if not rounds:
@@ -150,12 +149,11 @@ class FedEraser:
             finished=len(rounds) == 1,
             values={"rounds": rounds, "missing": {}},
         )
-        return replace(state, findings=_findings(problem, state, replayed=1))
+        return _reported(state, kept.store, replayed=1)
 
     def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """Those that took part in the stored round and stay train shortly from the calibrated model."""
-        own, store = problem.parameters, _kept(problem).store
-        assert isinstance(own, FedEraserParameters)
+        own, store = problem.parameters, self.kept(problem).store
         number = state.values["rounds"][state.exchanges + 1]
         took_part = [client for client in _retained(problem, store) if number in store.rounds(client)]
         if not took_part:
@@ -180,8 +178,7 @@ class FedEraser:
         Raises:
             MethodFailed: nobody answered who holds an example.
         """
-        kept, own = _kept(problem), problem.parameters
-        assert isinstance(own, FedEraserParameters)
+        kept, own = self.kept(problem), problem.parameters
         rounds, missing = state.values["rounds"], dict(state.values["missing"])
         number = rounds[state.exchanges + 1]
         took_part = [c for c in _retained(problem, kept.store) if number in kept.store.rounds(c)]
@@ -209,7 +206,18 @@ class FedEraser:
             state.advance(model.astype(state.parameters.dtype), finished=done == len(rounds)),
             values={"rounds": rounds, "missing": missing},
         )
-        return replace(state, findings=_findings(problem, state, replayed=done))
+        return _reported(state, kept.store, replayed=done)
+
+    def cost(
+        self, given: CostSymbols, parameters: FedEraserParameters, options: HistoryOptions | None
+    ) -> Cost:
+        """2 P B C_r R_ret bytes, F N E_cal C_r R_ret FLOPs, C R_ret P B stored."""
+        rounds = given.repeated_rounds
+        return given.trips(
+            given.num_retained * rounds,
+            epochs=parameters.calibration_ratio * given.epochs,
+            storage_bytes=given.num_clients * rounds * given.model_bytes,
+        )
 
 
 def calibrate(stored: Vector, fresh: Vector) -> Vector:
@@ -262,27 +270,19 @@ def _entry(update: Vector, num_examples: int, trained_in: int) -> Arrays:
     }
 
 
-def _kept(problem: Problem) -> PreparedStore:
-    if problem.kept is None:
-        raise MethodFailed(
-            'FedEraser needs the stored updates of training: set prepare = "federaser" before the first round. '
-            "Choose another method.",
-            retryable=False,
-        )
-    return problem.kept
-
-
 def _retained(problem: Problem, store: Store) -> list[str]:
     """The clients with stored updates that stay. Nothing else of the store is ever read."""
     return [client for client in store.list_keys() if client not in problem.targets]
 
 
-def _findings(problem: Problem, state: UnlearningState, replayed: int) -> dict[str, object]:
+def _reported(state: UnlearningState, store: Store, replayed: int) -> UnlearningState:
+    """Return `state` with what is to be said of it after so many replayed rounds."""
     missing = state.values["missing"]
     exchanges = len(state.values["rounds"]) - 1
     left_out = [f"client {client} in {missing[client]} of {exchanges}" for client in sorted(missing)]
-    return {
+    findings = {
         "stored rounds replayed": replayed,
-        "size of the stored updates in bytes": _kept(problem).store.num_bytes(),
+        "size of the stored updates in bytes": store.num_bytes(),
         "left out of calibrations, their stored updates not used": "; ".join(left_out) or "nobody",
     }
+    return replace(state, findings=findings, work=WorkDone(rounds=replayed))

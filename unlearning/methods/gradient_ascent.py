@@ -22,9 +22,11 @@ from pydantic import Field
 from torch import nn
 
 from unlearning.errors import MethodFailed
+from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Method,
     MethodInfo,
     MethodParameters,
     Need,
@@ -59,10 +61,10 @@ class GradientAscentParameters(MethodParameters):
     )
 
 
-class GradientAscent:
+class GradientAscent(Method[GradientAscentParameters]):
     """NaiveGA."""
 
-    Parameters: type[MethodParameters] = GradientAscentParameters
+    Parameters = GradientAscentParameters
     info = MethodInfo(
         name="gradient-ascent",
         title="Gradient ascent",
@@ -79,7 +81,6 @@ class GradientAscent:
 
     def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """The targets climb."""
-        assert isinstance(problem.parameters, GradientAscentParameters)
         training = replace(
             problem.training,
             epochs=problem.parameters.epochs,
@@ -129,6 +130,10 @@ class GradientAscent:
             state.advance(parameters, finished=True),
             findings={"relative change of the model ‖Δθ‖/‖θ‖": change},
         )
+
+    def cost(self, given: CostSymbols, parameters: GradientAscentParameters, options: object) -> Cost:
+        """2 P B C_u bytes, F N E_asc C_u FLOPs, P B stored."""
+        return given.trips(given.num_targets, epochs=parameters.epochs, storage_bytes=given.model_bytes)
 
 
 class _Climb:

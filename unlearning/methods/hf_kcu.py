@@ -26,10 +26,12 @@ from pydantic import Field
 from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
 from unlearning.curvature.damping import relative_damping
 from unlearning.errors import MethodFailed
+from unlearning.methods.costs import Cost, CostSymbols, solver_epochs
 from unlearning.methods.method import (
     NUM_RETAINED,
     ClientSite,
     Instruction,
+    Method,
     MethodInfo,
     MethodParameters,
     Need,
@@ -76,12 +78,12 @@ class HfKcuInfluenceParameters(MethodParameters):
     )
 
 
-class HfKcu:
+class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
     """HF-KCU as published (`corrected=False`), or with the sign and scale of a removal."""
 
     def __init__(self, *, corrected: bool) -> None:
         self._corrected = corrected
-        self.Parameters: type[MethodParameters] = HfKcuInfluenceParameters if corrected else HfKcuParameters
+        self.Parameters = HfKcuInfluenceParameters if corrected else HfKcuParameters
         self.info = MethodInfo(
             name="hf-kcu-influence" if corrected else "hf-kcu",
             title="HF-KCU, corrected" if corrected else "HF-KCU as published",
@@ -116,7 +118,7 @@ class HfKcu:
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """s_i·v_i (or v_i of the corrected form), and what is needed to judge it."""
-        settings = instruction.values
+        own = self.Parameters.model_validate(instruction.values)
         theta = instruction.model
         if len(site.forget) == 0:  # a class that this client never had
             return Reply(vector=np.zeros_like(theta), num_examples=0, values={NUM_RETAINED: len(site.retain)})
@@ -126,18 +128,18 @@ class HfKcu:
             site.task,
             theta,
             self._curvature_examples(site),
-            kind=CurvatureKind(settings["curvature"]),
-            damping=settings["damping"],
+            kind=own.curvature,
+            damping=own.damping,
             l2=l2,
         )
         solution = conjugate_gradient(
             product,
             forgetting,
-            max_iterations=settings["iterations"],
+            max_iterations=own.iterations,
             tolerance=0.0,
             ignore_negative_curvature=not self._corrected,
         )
-        scale = 1.0 if self._corrected else _capped(theta, solution.value, settings["cap"])
+        scale = _capped(theta, solution.value, own.cap) if isinstance(own, HfKcuParameters) else 1.0
         return Reply(
             vector=(scale * solution.value).astype(theta.dtype),
             num_examples=len(site.forget),
@@ -145,7 +147,7 @@ class HfKcu:
             values={
                 NUM_RETAINED: len(site.retain),
                 **_account(solution),
-                **_bound(product, solution, settings["lanczos_steps"], instruction.training.seed),
+                **_bound(product, solution, own.lanczos_steps, instruction.training.seed),
             },
         )
 
@@ -168,8 +170,8 @@ class HfKcu:
         findings: dict[str, Any] = {
             "relative change of the model ‖Δθ‖/‖θ‖": relative_change(state.parameters, parameters)
         }
-        if not self._corrected:
-            cap = sum(-weights[client] for client in affected) * getattr(problem.parameters, "cap", 0.0)
+        if isinstance(problem.parameters, HfKcuParameters):
+            cap = sum(-weights[client] for client in affected) * problem.parameters.cap
             findings["cap on the relative change Σ w α β"] = cap
             findings["what the cap means"] = (
                 f"whatever the solve gives, the model moves by at most {100 * cap:.3g} % of its norm"
@@ -179,6 +181,19 @@ class HfKcu:
                 key: value for key, value in reply.values.items() if key not in ("curvatures", NUM_RETAINED)
             }
         return replace(state.advance(parameters, finished=True), findings=findings)
+
+    def cost(
+        self,
+        given: CostSymbols,
+        parameters: HfKcuParameters | HfKcuInfluenceParameters,
+        options: object,
+    ) -> Cost:
+        """2 P B C_u bytes, F N (1 + c k) C_u FLOPs, P B stored."""
+        return given.trips(
+            given.num_targets,
+            epochs=solver_epochs(parameters.iterations),
+            storage_bytes=given.model_bytes,
+        )
 
     def _curvature_examples(self, site: ClientSite) -> Examples:
         """D_i as published; what the client retains in the corrected form, if it retains anything."""

@@ -12,21 +12,25 @@ State goes in and new state comes out, nothing else is kept, so a checkpoint aft
 enough to go on after a crash. `state.parameters` of the finished state is the unlearned model;
 recovery (ordinary rounds without the forgotten data) follows and is not the method's business.
 
-A new method is one file here with a class that has these attributes and four functions, and one line
+A new method is one file here with a subclass of `Method` that has these attributes and four functions, and one line
 in `unlearning.methods.registry.METHODS`.
 """
 
-from collections.abc import Callable, Mapping, MutableMapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
+from typing_extensions import TypeVar
 
+from unlearning.certified import AccountedRelease, Sensitivity
 from unlearning.errors import MethodFailed, UpdateRefused
-from unlearning.methods.preparation import Preparation, PreparationOptions
+from unlearning.methods.costs import Cost, CostSymbols, WorkDone
+from unlearning.methods.preparation import OptionsT, Preparation
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import NOTHING, Forget, Granularity
 from unlearning.stores import MemoryStore, Store
@@ -54,6 +58,7 @@ class MethodInfo:
     """What a method states about itself; requests that it cannot serve are refused by this.
 
     remark: a limit that users must know, for `methods` and the report.
+    cost_remark: why what is measured differs from the closed formula of `Method.cost`, for the report.
     replies_are_updates: whether the clients' vectors are changes of the whole model, whose length is
         checked and which the federation's bound on their norm applies to. Products and gradients are not
         changes; a method whose vectors have another length checks that itself (`replies_have_any_length`).
@@ -61,6 +66,8 @@ class MethodInfo:
         from it is checked in the same way.
     is_iterative: whether it has many short exchanges, for which a session with each client pays.
     asks_everyone: whether `Problem.retained` is every retained client online, not a sample as in a round.
+    draws_noise: whether its model may leave with noise, which takes a secret key and is counted against a budget.
+    moves_model: whether it moves the model itself, before recovery.
     preparation: what it does in training rounds before any request; None if it needs no preparation.
     """
 
@@ -71,11 +78,14 @@ class MethodInfo:
     several_at_once: bool
     needs: frozenset[Need]
     remark: str = ""
+    cost_remark: str = ""
     replies_are_updates: bool = True
     replies_have_any_length: bool = False
     replies_are_models: bool = False
     is_iterative: bool = False
     asks_everyone: bool = False
+    draws_noise: bool = False
+    moves_model: bool = True
     preparation: Preparation | None = None
 
 
@@ -85,8 +95,12 @@ class MethodParameters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+ParametersT = TypeVar("ParametersT", bound=MethodParameters, default=Any)
+"""The parameters of a method."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedStore:
+class PreparedStore(Generic[OptionsT]):
     """What the server kept for a method that was prepared for.
 
     options: of its preparation.
@@ -95,13 +109,13 @@ class PreparedStore:
         it; empty before the first exchange. For methods whose unlearning rewrites history.
     """
 
-    options: PreparationOptions
+    options: OptionsT
     store: Store
     next_store: Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(Generic[ParametersT, OptionsT]):
     """What is given for the whole of one unlearning.
 
     task: what is learnt; the server half may look at its model's layers, and has no data.
@@ -129,10 +143,15 @@ class Problem:
     num_examples: Mapping[str, int] = field(default_factory=dict)
     schedule: Callable[[int], TrainingSettings]
     training: TrainingSettings
-    parameters: MethodParameters
+    parameters: ParametersT
     round: int = 0
-    kept: PreparedStore | None = None
+    kept: PreparedStore[OptionsT] | None = None
     noise_key: bytes | None = field(default=None, repr=False)
+
+    @property
+    def partial(self) -> tuple[str, ...]:
+        """The targets that keep some of their examples, sorted: these train on as the retained do."""
+        return tuple(sorted(client for client, forget in self.targets.items() if not forget.everything))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,13 +210,27 @@ class ClientSite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """The noise on an unlearned model, as it is counted against a budget.
+
+    sigma: 0 where there is none. sensitivity, delta: as they were declared; None where they were not.
+    """
+
+    sigma: float = 0.0
+    sensitivity: float | None = None
+    delta: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnlearningState:
     """All that a method knows between two exchanges; the checkpoint holds exactly this.
 
     parameters: the model (d,); the unlearned one when `finished`.
     exchanges: how many exchanges were aggregated.
     arrays, values: the method's own memory (iterates, shard numbers), as arrays and as JSON.
-    findings: what the report shall say of the method's work, by name: figures and plain sentences.
+    findings: what the report shall say of the method's work, by name: figures and plain sentences. Nothing reads them.
+    work: what the cost formula needs to know of it.
+    noise: of a method that draws noise, what there is on the model of the finished state; None of any other.
     """
 
     parameters: Vector
@@ -206,46 +239,113 @@ class UnlearningState:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     findings: Mapping[str, Any] = field(default_factory=dict)
+    work: WorkDone = field(default_factory=WorkDone)
+    noise: Noise | None = None
 
     def advance(self, parameters: Vector, *, finished: bool) -> "UnlearningState":
         """The state after one more exchange."""
         return replace(self, parameters=parameters, exchanges=self.exchanges + 1, finished=finished)
 
 
-class Method(Protocol):
-    """An unlearning method. Implementations hold no state of their own."""
+class SensitivityBound(Protocol):
+    """What tells how far a model unlearned now may be from the retrained one."""
+
+    def __call__(
+        self,
+        targets: frozenset[str],
+        model: str,
+        earlier: Sequence[AccountedRelease],
+        *,
+        declared: float | None,
+        unmet: tuple[str, ...],
+    ) -> tuple[Sensitivity | None, tuple[str, ...]]:
+        """Return the sensitivity of forgetting `targets` from the model of the hash `model`; what a proof lacks.
+
+        declared: a distance measured elsewhere, where nothing is proven. unmet: what else is missing to a proof.
+        """
+
+
+class Method(ABC, Generic[ParametersT, OptionsT]):
+    """An unlearning method, with its parameters and its preparation's options. It holds no state of its own."""
 
     info: MethodInfo
-    Parameters: type[MethodParameters]
+    Parameters: type[ParametersT]
 
-    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """The state before the first exchange; already finished where no client is asked."""
+    @abstractmethod
+    def begin(self, problem: Problem[ParametersT, OptionsT], parameters: Vector) -> UnlearningState:
+        """Return the state before the first exchange; already finished where no client is asked."""
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        """Whom to ask what in the next exchange, by client id."""
+    @abstractmethod
+    def configure(
+        self, problem: Problem[ParametersT, OptionsT], state: UnlearningState
+    ) -> Mapping[str, Instruction]:
+        """Say whom to ask what in the next exchange, by client id."""
 
+    @abstractmethod
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """One client's answer to its instruction; runs at the client."""
+        """Return one client's answer to its instruction; runs at the client."""
 
+    @abstractmethod
     def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+        self,
+        problem: Problem[ParametersT, OptionsT],
+        state: UnlearningState,
+        replies: Mapping[str, Reply],
     ) -> UnlearningState:
-        """The state after an exchange. `replies` lacks the clients that did not answer.
+        """Return the state after an exchange. `replies` lacks the clients that did not answer.
 
         Raises:
             MethodFailed: the replies do not suffice, or a number makes no sense.
         """
 
+    def cost(self, given: CostSymbols, parameters: ParametersT, options: OptionsT | None) -> Cost | None:
+        """Compute what the unlearning phase costs, by a closed formula; None where there is none.
 
-class AsksNobody:
+        options: of the preparation that is switched on; None where there is none.
+        """
+        return None
+
+    def repair_rounds(self, parameters: ParametersT) -> int:
+        """Return how many recovery rounds it takes at least."""
+        return 0
+
+    def sensitivity_bound(
+        self, options: OptionsT, store: Store, initial: Callable[[], Vector]
+    ) -> SensitivityBound:
+        """Return what bounds the sensitivity of this method's releases, from what its preparation has kept in `store`.
+
+        Asked only of methods that draw noise. initial: computes the model that training began with.
+        """
+        raise NotImplementedError(f"{self.info.title} draws no noise.")
+
+    def kept(self, problem: Problem[ParametersT, OptionsT]) -> PreparedStore[OptionsT]:
+        """Return what the server kept for this method.
+
+        Raises:
+            MethodFailed: the federation was not prepared for it.
+        """
+        if problem.kept is None:
+            from_the_start = self.info.preparation is not None and self.info.preparation.from_the_start
+            raise MethodFailed(
+                f"{self.info.title} works with what is kept in training, and nothing is: set prepare = "
+                f'"{self.info.name}" before {"the first round" if from_the_start else "training"}. '
+                "Choose another method.",
+                retryable=False,
+            )
+        return problem.kept
+
+
+class AsksNobody(Method[ParametersT, OptionsT]):
     """The three functions of a method that is finished once it has begun."""
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        """Nobody is asked."""
+    def configure(
+        self, problem: Problem[ParametersT, OptionsT], state: UnlearningState
+    ) -> Mapping[str, Instruction]:
+        """Ask nobody."""
         return {}
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """Never asked.
+        """Refuse: no client is ever asked.
 
         Raises:
             MethodFailed: always.
@@ -253,14 +353,17 @@ class AsksNobody:
         raise MethodFailed("This method asks nothing of clients.", retryable=False)
 
     def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+        self,
+        problem: Problem[ParametersT, OptionsT],
+        state: UnlearningState,
+        replies: Mapping[str, Reply],
     ) -> UnlearningState:
-        """Nothing to add."""
+        """Return `state`: there is nothing to add."""
         return state
 
 
 def replies_of_targets(title: str, problem: Problem, replies: Mapping[str, Reply]) -> dict[str, Reply]:
-    """The targets' answers that count: of those that hold an example of what is to be forgotten.
+    """Return the targets' answers that count: of those that hold an example of what is to be forgotten.
 
     Raises:
         MethodFailed: a target did not answer, without which nothing would be unlearned; or no target
@@ -282,7 +385,7 @@ def replies_of_targets(title: str, problem: Problem, replies: Mapping[str, Reply
 
 
 def num_retained(reply: Reply) -> int:
-    """How many examples a target says that it keeps; 0 where it says nothing.
+    """Return how many examples a target says that it keeps; 0 where it says nothing.
 
     Raises:
         UpdateRefused: it is no count.
@@ -294,7 +397,7 @@ def num_retained(reply: Reply) -> int:
 
 
 def relative_change(before: Vector, after: Vector) -> float:
-    """‖after − before‖ / ‖before‖, in float64; infinite where `before` is zero and `after` is not."""
+    """Compute ‖after − before‖ / ‖before‖, in float64; infinite where `before` is zero and `after` is not."""
     start = before.astype(np.float64)
     change = float(np.linalg.norm(after.astype(np.float64) - start))
     size = float(np.linalg.norm(start))
@@ -302,7 +405,7 @@ def relative_change(before: Vector, after: Vector) -> float:
 
 
 def trained_update(instruction: Instruction, site: ClientSite, examples: Examples) -> Reply:
-    """The update Δ = θ_i − θ of ordinary local training on `examples`; zero with weight 0 where there are none."""
+    """Compute Δ = θ_i − θ of ordinary local training on `examples`; zero with weight 0 where there are none."""
     if len(examples) == 0:
         return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
     trained = train(site.task, instruction.model, examples, instruction.training)
@@ -311,7 +414,7 @@ def trained_update(instruction: Instruction, site: ClientSite, examples: Example
 
 
 def averaged(start: Vector, replies: Mapping[str, Reply]) -> Vector:
-    """`start` + Σ (n_i / Σ n_j) v_i over the replies' vectors, as FedAvg does with updates.
+    """Compute `start` + Σ (n_i / Σ n_j) v_i over the replies' vectors, as FedAvg does with updates.
 
     At least one reply must count an example.
     """

@@ -21,9 +21,11 @@ import torch
 from pydantic import Field
 
 from unlearning.errors import MethodFailed
+from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Method,
     MethodInfo,
     MethodParameters,
     Need,
@@ -64,10 +66,10 @@ class MoDeParameters(MethodParameters):
     )
 
 
-class MoDe:
+class MoDe(Method[MoDeParameters]):
     """Momentum degradation and memory guidance. State: `degradation` is De; the number of exchanges says what next."""
 
-    Parameters: type[MethodParameters] = MoDeParameters
+    Parameters = MoDeParameters
     info = MethodInfo(
         name="mode",
         title="MoDe",
@@ -96,7 +98,7 @@ class MoDe:
 
     def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """Degradation: the retained clients train De. Guidance: all train G, the target on De's labels."""
-        own = _parameters(problem)
+        own = problem.parameters
         ordinary = replace(problem.training, epochs=own.epochs, optimizer="sgd")
         fast = replace(ordinary, learning_rate=own.learning_rate)
         degradation = cast(Vector, state.arrays[DEGRADATION])
@@ -136,7 +138,7 @@ class MoDe:
         Raises:
             MethodFailed: nobody who stays answered a degradation, or the target no guidance.
         """
-        own = _parameters(problem)
+        own = problem.parameters
         plan = steps(own)
         if plan[state.exchanges] == "degrade":
             degradation = _averaged(cast(Vector, state.arrays[DEGRADATION]), replies)
@@ -148,6 +150,14 @@ class MoDe:
         done = state.exchanges + 1
         findings = {"degradations": plan[:done].count("degrade"), "guidances": plan[:done].count("guide")}
         return replace(state.advance(parameters, finished=done == len(plan)), findings=findings)
+
+    def cost(self, given: CostSymbols, parameters: MoDeParameters, options: object) -> Cost:
+        """2 P B (C_r R_d + C R_m) bytes and F N E (C_r R_d + C R_m) FLOPs for R_d degradations, R_m guidances."""
+        degradations = given.num_retained * parameters.degradation_rounds
+        guidances = given.num_clients * parameters.guidance_rounds
+        return given.trips(
+            degradations + guidances, epochs=parameters.epochs, storage_bytes=2 * given.model_bytes
+        )
 
 
 def steps(parameters: MoDeParameters) -> list[Step]:
@@ -172,8 +182,3 @@ def _averaged(model: Vector, replies: Mapping[str, Reply]) -> Vector:
     if not any(reply.num_examples for reply in replies.values()):
         raise MethodFailed("No client gave MoDe a usable answer; it cannot go on.", retryable=True)
     return averaged(model, replies)
-
-
-def _parameters(problem: Problem) -> MoDeParameters:
-    assert isinstance(problem.parameters, MoDeParameters)
-    return problem.parameters

@@ -29,9 +29,11 @@ from torch import nn
 from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
 from unlearning.curvature.damping import relative_damping
 from unlearning.errors import MethodFailed
+from unlearning.methods.costs import Cost, CostSymbols, WorkDone, solver_epochs
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Method,
     MethodInfo,
     MethodParameters,
     Need,
@@ -90,10 +92,10 @@ class NewtonCgParameters(MethodParameters):
     remove_only: bool = Field(default=False, description="use the gradient of the forgotten data only")
 
 
-class NewtonCg:
+class NewtonCg(Method[NewtonCgParameters]):
     """Federated Newton-CG; the server half is a state machine over exchanges."""
 
-    Parameters: type[MethodParameters] = NewtonCgParameters
+    Parameters = NewtonCgParameters
     info = MethodInfo(
         name="newton-cg",
         title="Federated Newton-CG",
@@ -102,6 +104,7 @@ class NewtonCg:
         several_at_once=True,
         needs=frozenset({Need.RETAINED_ONLINE}),
         remark="many short exchanges: two a preconditioned step",
+        cost_remark="each exchange carries the model beside a vector, and preconditioning asks twice a product",
         replies_are_updates=False,
         is_iterative=True,
         asks_everyone=True,
@@ -123,7 +126,7 @@ class NewtonCg:
         if phase == FORGET_GRADIENT:
             participants = sorted(problem.targets)
         elif participants is None:
-            participants = sorted({*problem.retained, *_partial(problem)})
+            participants = sorted({*problem.retained, *problem.partial})
         return {
             client: Instruction(
                 operation=phase,
@@ -138,22 +141,22 @@ class NewtonCg:
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """A gradient, H_i p or (H_i+(μ+λ)I)⁻¹ r over the client's own retained examples."""
-        settings = instruction.values
+        own = NewtonCgParameters.model_validate(instruction.values)
         examples = site.forget if instruction.operation == FORGET_GRADIENT else site.retain
         if len(examples) == 0:
             return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
         if instruction.operation in (GRADIENT, FORGET_GRADIENT):
             vector = gradient(site.task, instruction.model, examples)
             return Reply(vector=vector, num_examples=len(examples))
-        product = _kept_product(instruction, site)
+        product = _kept_product(own.curvature, instruction, site)
         direction = instruction.arrays["direction"]
         if instruction.operation == PRODUCT:
             return Reply(vector=product(direction), num_examples=len(examples))
-        shift = settings["damping"] + instruction.training.weight_decay
+        shift = own.damping + instruction.training.weight_decay
         solution = conjugate_gradient(
             lambda vector: product(vector) + (shift * vector).astype(vector.dtype, copy=False),
             direction,
-            max_iterations=settings["local_iterations"],
+            max_iterations=own.local_iterations,
             tolerance=1e-6,
         )
         return Reply(vector=solution.value, num_examples=len(examples))
@@ -179,7 +182,7 @@ class NewtonCg:
         if gone and phase != GRADIENT:
             return _restarted(state, sorted(answered), gone)
         mean = _mean(answered)
-        shift = problem.parameters.model_dump()["damping"] + problem.training.weight_decay
+        shift = problem.parameters.damping + problem.training.weight_decay
         if phase == GRADIENT:
             return self._after_gradient(problem, state, mean, answered)
         solve = _solve(state)
@@ -188,6 +191,14 @@ class NewtonCg:
         else:
             solve = cg_advance(solve, mean + (shift * cg_direction(solve)).astype(mean.dtype))
         return _continued(problem, state, solve)
+
+    def cost(self, given: CostSymbols, parameters: NewtonCgParameters, options: object) -> Cost:
+        """2 P B (C_r + C_p) (1 + k) bytes, F N (1 + c k) (C_r + C_p) FLOPs, P B stored."""
+        products = (given.work.products if given.work else 0) or parameters.iterations
+        solve = given.trips(
+            given.num_staying, epochs=solver_epochs(products), storage_bytes=given.model_bytes
+        )
+        return replace(solve, communication_bytes=solve.communication_bytes * (1 + products))
 
     def _after_gradient(
         self, problem: Problem, state: UnlearningState, mean: Vector, answered: Mapping[str, Reply]
@@ -211,9 +222,8 @@ class NewtonCg:
         return _continued(problem, state, cg_begin(right, _cg_settings(problem, state)))
 
 
-def _kept_product(instruction: Instruction, site: ClientSite) -> CurvatureProduct:
+def _kept_product(kind: CurvatureKind, instruction: Instruction, site: ClientSite) -> CurvatureProduct:
     """The product with the client's own curvature; one for all exchanges at the same model, so its graph pays."""
-    kind = CurvatureKind(instruction.values["curvature"])
     key = f"{kind} at {content_hash(instruction.model)}"
     product = site.memo.get(key)
     if not isinstance(product, CurvatureProduct):
@@ -222,23 +232,18 @@ def _kept_product(instruction: Instruction, site: ClientSite) -> CurvatureProduc
     return product
 
 
-def _first_phase(problem: Problem) -> str:
-    return FORGET_GRADIENT if problem.parameters.model_dump()["remove_only"] else GRADIENT
+def _first_phase(problem: Problem[NewtonCgParameters]) -> str:
+    return FORGET_GRADIENT if problem.parameters.remove_only else GRADIENT
 
 
-def _partial(problem: Problem) -> list[str]:
-    """The targets that retain some of their examples: these count among the retained."""
-    return [client for client, forget in problem.targets.items() if not forget.everything]
-
-
-def _cg_settings(problem: Problem, state: UnlearningState) -> CgSettings:
-    chosen = problem.parameters.model_dump()
+def _cg_settings(problem: Problem[NewtonCgParameters], state: UnlearningState) -> CgSettings:
+    chosen = problem.parameters
     size = float(np.linalg.norm(state.parameters.astype(np.float64)))
     return CgSettings(
-        max_iterations=chosen["iterations"],
-        tolerance=chosen["tolerance"],
-        preconditioned=chosen["precondition"],
-        trust_radius=(chosen["trust_radius"] or _default_radius(problem.task)) * size if size else None,
+        max_iterations=chosen.iterations,
+        tolerance=chosen.tolerance,
+        preconditioned=chosen.precondition,
+        trust_radius=(chosen.trust_radius or _default_radius(problem.task)) * size if size else None,
     )
 
 
@@ -311,7 +316,7 @@ def _solve(state: UnlearningState) -> CgState:
     return CgState.from_arrays(arrays, state.values["solve"])
 
 
-def _stepped(problem: Problem, state: UnlearningState, solve: CgState) -> UnlearningState:
+def _stepped(problem: Problem[NewtonCgParameters], state: UnlearningState, solve: CgState) -> UnlearningState:
     """θ' = θ − x, and either the next Newton step or the end."""
     solution = cg_solution(solve)
     if not np.isfinite(solution.value).all():
@@ -320,7 +325,8 @@ def _stepped(problem: Problem, state: UnlearningState, solve: CgState) -> Unlear
         state.parameters.dtype
     )
     steps = state.values["steps"] + 1
-    damping = problem.parameters.model_dump()["damping"]
+    damping = problem.parameters.damping
+    work = WorkDone(products=state.work.products + solution.num_products)
     findings = {
         **state.findings,
         f"solve {steps}": {
@@ -332,7 +338,7 @@ def _stepped(problem: Problem, state: UnlearningState, solve: CgState) -> Unlear
             "residuals": [float(value) for value in solution.residuals],
         },
     }
-    if steps < problem.parameters.model_dump()["newton_steps"]:
+    if steps < problem.parameters.newton_steps:
         values = {name: value for name, value in state.values.items() if name != "solve"}
         return replace(
             state,
@@ -341,6 +347,7 @@ def _stepped(problem: Problem, state: UnlearningState, solve: CgState) -> Unlear
             arrays={"start": state.arrays["start"]},
             values={**values, "phase": _first_phase(problem), "steps": steps},
             findings=findings,
+            work=work,
         )
     findings |= {
         "exchanges": state.exchanges + 1,
@@ -356,5 +363,7 @@ def _stepped(problem: Problem, state: UnlearningState, solve: CgState) -> Unlear
     if absent := sorted(set(problem.num_examples) - known):
         findings["clients that were not there"] = f"{', '.join(absent)}; their data have no part in the step"
     return replace(
-        state, parameters=parameters, exchanges=state.exchanges + 1, finished=True, findings=findings
+        state.advance(parameters, finished=True),
+        findings=findings,
+        work=work,
     )

@@ -26,9 +26,11 @@ from pydantic import Field
 from torch import nn
 
 from unlearning.errors import DataError, MethodFailed
+from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Method,
     MethodInfo,
     MethodParameters,
     Need,
@@ -65,9 +67,10 @@ class PgaParameters(MethodParameters):
     weighted: bool = Field(default=False, description="θ_ref by numbers of examples")
 
 
-class KeepLastModel(Preparation):
+class KeepLastModel(Preparation[PreparationOptions]):
     """The client keeps its last local model."""
 
+    Options = PreparationOptions
     keeps = "each client its last two local models"
 
     def train(
@@ -79,10 +82,10 @@ class KeepLastModel(Preparation):
         return trained
 
 
-class Pga:
+class Pga(Method[PgaParameters]):
     """Projected gradient ascent."""
 
-    Parameters: type[MethodParameters] = PgaParameters
+    Parameters = PgaParameters
     info = MethodInfo(
         name="pga",
         title="PGA",
@@ -90,6 +93,7 @@ class Pga:
         granularities=frozenset({Granularity.CLIENT}),
         several_at_once=False,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.PREPARATION}),
+        cost_remark="the formula is that of one target",
         remark="the distance at which it ends is absolute: tune max_distance to the model's size",
         preparation=KeepLastModel(),
     )
@@ -107,7 +111,6 @@ class Pga:
     def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """The target climbs; it is told its share in the average that θ is."""
         parameters = problem.parameters
-        assert isinstance(parameters, PgaParameters)
         training = replace(
             problem.training,
             epochs=parameters.epochs,
@@ -183,6 +186,13 @@ class Pga:
             "relative change of the model ‖Δθ‖/‖θ‖": relative_change(state.parameters, parameters),
         }
         return replace(state.advance(parameters, finished=True), findings=findings)
+
+    def cost(self, given: CostSymbols, parameters: PgaParameters, options: object) -> Cost:
+        """2 P B bytes, F N E_asc C_u FLOPs, C P B stored: each client's last model."""
+        ascent = given.trips(
+            given.num_targets, epochs=parameters.epochs, storage_bytes=given.num_clients * given.model_bytes
+        )
+        return replace(ascent, communication_bytes=2 * given.model_bytes)
 
 
 def reference_model(model: Vector, last: Vector, share: float) -> Vector:

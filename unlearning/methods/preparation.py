@@ -18,10 +18,11 @@ entries of rounds before the present one only.
 
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic
 
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from typing_extensions import TypeVar
 
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions, Target
@@ -29,6 +30,19 @@ from unlearning.stores import Arrays, Store
 from unlearning.tasks.settings import TaskSettings
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import Trained, TrainingSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseBudget:
+    """The (ε, δ) that all deletions of a federation may use up together, and the σ of the noise on each.
+
+    sensitivity: ‖unlearned − retrained‖ as measured elsewhere, where no bound is proven; None where it was not.
+    """
+
+    sigma: float
+    epsilon: float
+    delta: float
+    sensitivity: float | None = None
 
 
 class PreparationOptions(BaseModel):
@@ -40,6 +54,15 @@ class PreparationOptions(BaseModel):
     def named_samples(self) -> frozenset[str]:
         """The ids of samples that the options name."""
         return frozenset()
+
+    @property
+    def noise_budget(self) -> NoiseBudget | None:
+        """The budget that the options set for a method that draws noise; None where they set none."""
+        return None
+
+
+OptionsT = TypeVar("OptionsT", bound=PreparationOptions, default=Any)
+"""The options of a preparation."""
 
 
 def _listed(value: Any) -> Any:
@@ -107,7 +130,7 @@ class FederatedRound:
     training: TrainingSettings | None = None
 
 
-class Preparation:
+class Preparation(Generic[OptionsT]):
     """Nothing on either side; a method overrides what it needs. Implementations hold no state.
 
     from_the_start: whether it is of no use unless it was switched on before the first round.
@@ -117,14 +140,14 @@ class Preparation:
     keeps: what is kept where, in plain words, for `methods` and the documentation.
     """
 
-    Options: type[PreparationOptions] = PreparationOptions
+    Options: type[OptionsT]
     from_the_start: bool = False
     replaces_training: bool = False
     keeps_the_model: bool = False
     stands_alone: bool = False
     keeps: str = ""
 
-    def send(self, options: PreparationOptions, number: int, store: Store, forgotten: Exclusions) -> Arrays:
+    def send(self, options: OptionsT, number: int, store: Store, forgotten: Exclusions) -> Arrays:
         """What every client gets beside the model in the round `number`; nothing, as a rule.
 
         Raises:
@@ -132,29 +155,25 @@ class Preparation:
         """
         return {}
 
-    def check(self, options: PreparationOptions, sent: Arrays, returned: Arrays) -> None:
+    def check(self, options: OptionsT, sent: Arrays, returned: Arrays) -> None:
         """Look at what a client returned for what it was sent; asked only where something was sent.
 
         Raises:
             UpdateRefused: it cannot be used, so neither can the client's model.
         """
 
-    def train(
-        self, options: PreparationOptions, work: LocalRound, ordinary: Callable[[], Trained]
-    ) -> Trained:
+    def train(self, options: OptionsT, work: LocalRound, ordinary: Callable[[], Trained]) -> Trained:
         """The client's half: local training of one round; `ordinary` does it as without this preparation."""
         return ordinary()
 
-    def keep(self, options: PreparationOptions, done: FederatedRound, store: Store) -> None:
+    def keep(self, options: OptionsT, done: FederatedRound, store: Store) -> None:
         """The server's half, after a round.
 
         Raises:
             StoreFull: a bound of the options would be exceeded; from then on the method is not prepared.
         """
 
-    def combine(
-        self, options: PreparationOptions, before: Vector, models: Mapping[str, tuple[int, Vector]]
-    ) -> Vector:
+    def combine(self, options: OptionsT, before: Vector, models: Mapping[str, tuple[int, Vector]]) -> Vector:
         """The server's average of a round's local models, by numbers of examples (FedAvg).
 
         A preparation that trains in a way of its own may also average in a way of its own.
@@ -162,25 +181,25 @@ class Preparation:
         """
         return weighted_mean(models)
 
-    def takes_part(self, options: PreparationOptions, client_id: str, number: int) -> bool:
+    def takes_part(self, options: OptionsT, client_id: str, number: int) -> bool:
         """Whether a client is asked in the training round `number`; one that trains in its own way may wait."""
         return True
 
-    def task_settings(self, options: PreparationOptions, settings: TaskSettings) -> TaskSettings:
+    def task_settings(self, options: OptionsT, settings: TaskSettings) -> TaskSettings:
         """What is learnt in place of `settings`."""
         return settings
 
-    def problems(self, options: PreparationOptions, settings: TaskSettings) -> list[str]:
+    def problems(self, options: OptionsT, settings: TaskSettings) -> list[str]:
         """Why this cannot be switched on for such a task, one sentence each."""
         return []
 
-    def training_problems(self, options: PreparationOptions, training: TrainingSettings) -> list[str]:
+    def training_problems(self, options: OptionsT, training: TrainingSettings) -> list[str]:
         """Why this cannot be switched on where clients train so, one sentence each."""
         return []
 
     def erase(
         self,
-        options: PreparationOptions,
+        options: OptionsT,
         store: Store,
         forgotten: Exclusions,
         *,
@@ -201,15 +220,18 @@ class Preparation:
                 store.erase_rounds(client, until=until)
         return not (forgotten.classes and self.from_the_start)
 
-    def survives(self, method: str) -> bool:
-        """Whether what is kept is still right after a deletion by `method`, this one's own or another."""
+    def survives(self, *, is_own: bool, moves_model: bool) -> bool:
+        """Whether what is kept is still right after a deletion, by the method that this prepares or by another.
+
+        moves_model: whether that method moves the model itself, before recovery.
+        """
         return True
 
-    def refusal(self, options: PreparationOptions, target: Target) -> str:
+    def refusal(self, options: OptionsT, target: Target) -> str:
         """Why a target cannot be forgotten with what these options prepare for; empty if it can."""
         return ""
 
-    def bytes_a_round(self, options: PreparationOptions, num_parameters: int, num_clients: int) -> int:
+    def bytes_a_round(self, options: OptionsT, num_parameters: int, num_clients: int) -> int:
         """How much the server's store grows a round, for models of 4 bytes a parameter; 0 if it does not."""
         return 0
 

@@ -21,19 +21,22 @@ PUF-Special the authors' code has n = Σ_U of all that the targets hold, what th
 samples half of the step. That is `as_published_code`; the default reads Eq. 7 with the examples that were trained on.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, cast
+from typing import Annotated, TypeVar, cast
 
 import numpy as np
 from pydantic import Field
 
 from unlearning.errors import MethodFailed
+from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     NUM_RETAINED,
     RETAINED_UPDATE,
     ClientSite,
     Instruction,
+    Method,
     MethodInfo,
     MethodParameters,
     Need,
@@ -50,6 +53,8 @@ from unlearning.requests import Granularity
 
 SOURCE = "Mora et al., Federated Unlearning Made Practical (PUF), Algorithm 1, Eqs. 5-9"
 FORGET, RETAIN = "forget", "retain"
+
+_Terms = tuple[dict[str, tuple[float, Vector]], int]
 
 
 class PufSpecialParameters(MethodParameters):
@@ -73,95 +78,135 @@ class PufRegularParameters(MethodParameters):
     flip_at_client: bool = Field(default=False, description="the client sends −Δ itself")
 
 
-class Puf:
-    """PUF-Special (`with_retained=False`) or PUF-Regular (`with_retained=True`)."""
+PufT = TypeVar("PufT", PufSpecialParameters, PufRegularParameters)
 
-    def __init__(self, *, with_retained: bool) -> None:
-        self._with_retained = with_retained
-        self.Parameters: type[MethodParameters] = (
-            PufRegularParameters if with_retained else PufSpecialParameters
-        )
-        self.info = MethodInfo(
-            name="puf-regular" if with_retained else "puf-special",
-            title="PUF-Regular" if with_retained else "PUF-Special",
-            source=SOURCE,
-            granularities=frozenset(Granularity),
-            several_at_once=True,
-            needs=frozenset({Need.REQUESTER_ONLINE}),
-        )
 
-    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+class Puf(Method[PufT]):
+    """What both forms share: the targets train, and the server turns their updates around."""
+
+    def begin(self, problem: Problem[PufT], parameters: Vector) -> UnlearningState:
         """One exchange will do."""
         return UnlearningState(parameters=parameters)
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        """The targets train on what they forget; in PUF-Regular the retained ones train as ever."""
-        flip = bool(getattr(problem.parameters, "flip_at_client", False))
-        instructions = {
+    def configure(self, problem: Problem[PufT], state: UnlearningState) -> Mapping[str, Instruction]:
+        """The targets train on what they forget."""
+        return {
             client: Instruction(
                 operation=FORGET,
                 model=state.parameters,
                 training=problem.training,
                 forget=forget,
-                values={"flip": flip},
+                values={"flip": problem.parameters.flip_at_client},
             )
             for client, forget in problem.targets.items()
         }
-        if self._with_retained:
-            for client in problem.retained:
-                instructions[client] = Instruction(
-                    operation=RETAIN, model=state.parameters, training=problem.training
-                )
-        return instructions
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """Ordinary local training; the answer is the update Δ (or −Δ), of a partial target in PUF-Regular two of them.
+        """Ordinary local training; the answer is the update Δ (or −Δ), and how many examples are kept.
 
         A client that holds nothing of what is forgotten (a class it never had) gives that update weight 0.
         """
-        if instruction.operation == RETAIN:
-            return trained_update(instruction, site, site.retain)
         reply = trained_update(instruction, site, site.forget)
         if instruction.values.get("flip", False):
             reply = replace(reply, vector=-reply.vector)
-        reply = replace(reply, values={NUM_RETAINED: len(site.retain)})
-        if not self._with_retained or len(site.retain) == 0:
-            return reply
-        kept = trained_update(instruction, site, site.retain)
-        return replace(reply, arrays={RETAINED_UPDATE: kept.vector})
+        return replace(reply, values={NUM_RETAINED: len(site.retain)})
 
     def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+        self, problem: Problem[PufT], state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
-        """Equation 9: add the retained updates, subtract the targets'.
+        """Add the retained updates, subtract the targets'.
 
         Raises:
             MethodFailed: a target did not answer, or not with the update of what it keeps; without it the model would
                 not be unlearned, or destroyed. Or no target holds an example of what is to be forgotten.
         """
         replies_of_targets(self.info.title, problem, replies)
-        parameters = problem.parameters
-        assert isinstance(parameters, PufSpecialParameters | PufRegularParameters)
-        sign = 1.0 if parameters.flip_at_client else -1.0
-        retained_rate = getattr(parameters, "retained_rate", 1.0)
-        terms: dict[str, tuple[float, Vector]] = {}
-        total = 0
-        for client, reply in replies.items():
-            total += reply.num_examples
-            if client not in problem.targets:
-                terms[client] = (retained_rate * reply.num_examples, reply.vector)
-                continue
-            terms[client] = (sign * parameters.unlearning_rate * reply.num_examples, reply.vector)
-            if problem.targets[client].everything:
-                continue
-            if self._with_retained:
-                kept, update = _update_of_kept(client, reply)
-                total += kept
-                terms[f"{client}\n"] = (retained_rate * kept, update)  # no client's id ends so
-            elif getattr(parameters, "as_published_code", False):
-                total += num_retained(reply)
+        terms, total = self._terms(problem, replies)
         shares = {name: (weight / total, vector) for name, (weight, vector) in terms.items()}
-        return state.advance(add_weighted(state.parameters, shares), finished=True)
+        return state.advance(add_weighted(state.parameters, shares), finished=True)  # Eq. (9)
+
+    @abstractmethod
+    def _terms(self, problem: Problem[PufT], replies: Mapping[str, Reply]) -> _Terms:
+        """Return the updates with their rates times numbers of examples, and n."""
+
+
+class PufSpecial(Puf[PufSpecialParameters]):
+    """Only the targets are asked."""
+
+    Parameters = PufSpecialParameters
+    info = MethodInfo(
+        name="puf-special",
+        title="PUF-Special",
+        source=SOURCE,
+        granularities=frozenset(Granularity),
+        several_at_once=True,
+        needs=frozenset({Need.REQUESTER_ONLINE}),
+    )
+
+    def _terms(self, problem: Problem[PufSpecialParameters], replies: Mapping[str, Reply]) -> _Terms:
+        terms = _negated(problem, replies)
+        total = sum(reply.num_examples for reply in replies.values())
+        if problem.parameters.as_published_code:
+            total += sum(num_retained(replies[client]) for client in problem.partial)
+        return terms, total
+
+    def cost(self, given: CostSymbols, parameters: PufSpecialParameters, options: object) -> Cost:
+        """2 P B C_u bytes, F N E C_u FLOPs, P B stored."""
+        return given.trips(given.num_targets, storage_bytes=given.model_bytes)
+
+
+class PufRegular(Puf[PufRegularParameters]):
+    """One ordinary round; a partial target takes part in it on both sides."""
+
+    Parameters = PufRegularParameters
+    info = replace(PufSpecial.info, name="puf-regular", title="PUF-Regular")
+
+    def configure(
+        self, problem: Problem[PufRegularParameters], state: UnlearningState
+    ) -> Mapping[str, Instruction]:
+        """The targets train on what they forget, the retained clients as ever."""
+        ordinary = Instruction(operation=RETAIN, model=state.parameters, training=problem.training)
+        return {**super().configure(problem, state), **dict.fromkeys(problem.retained, ordinary)}
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """As in PUF-Special; a partial target sends beside it the update of what it keeps."""
+        if instruction.operation == RETAIN:
+            return trained_update(instruction, site, site.retain)
+        reply = super().client_step(instruction, site)
+        if len(site.retain) == 0:
+            return reply
+        kept = trained_update(instruction, site, site.retain)
+        return replace(reply, arrays={RETAINED_UPDATE: kept.vector})
+
+    def _terms(self, problem: Problem[PufRegularParameters], replies: Mapping[str, Reply]) -> _Terms:
+        rate = problem.parameters.retained_rate
+        terms = _negated(problem, replies)
+        total = sum(reply.num_examples for reply in replies.values())
+        for client, reply in replies.items():
+            if client not in problem.targets:
+                terms[client] = (rate * reply.num_examples, reply.vector)
+        for client in problem.partial:
+            kept, update = _update_of_kept(client, replies[client])
+            terms[f"{client}\n"] = (rate * kept, update)  # no client's id ends so
+            total += kept
+        return terms, total
+
+    def cost(self, given: CostSymbols, parameters: PufRegularParameters, options: object) -> Cost:
+        """2 P B C + P B C_p bytes, F N E C FLOPs, P B stored: a partial target sends a second vector."""
+        a_round = given.trips(given.num_clients, storage_bytes=given.model_bytes)
+        second_vectors = given.model_bytes * given.num_partial
+        return replace(a_round, communication_bytes=a_round.communication_bytes + second_vectors)
+
+
+def _negated(
+    problem: Problem[PufSpecialParameters] | Problem[PufRegularParameters], replies: Mapping[str, Reply]
+) -> dict[str, tuple[float, Vector]]:
+    """Return −η_u n_u and Δ_u of each target, or η_u n_u where the client has flipped the sign. Eq. (7)."""
+    own = problem.parameters
+    rate = own.unlearning_rate if own.flip_at_client else -own.unlearning_rate
+    return {
+        client: (rate * replies[client].num_examples, replies[client].vector) for client in problem.targets
+    }
 
 
 def _update_of_kept(client: str, reply: Reply) -> tuple[int, Vector]:

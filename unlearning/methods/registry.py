@@ -12,12 +12,12 @@ from unlearning.methods.federaser import FedEraser
 from unlearning.methods.gradient_ascent import GradientAscent
 from unlearning.methods.hf_kcu import HfKcu
 from unlearning.methods.hf_online.method import HfOnline
-from unlearning.methods.method import Method, MethodParameters
+from unlearning.methods.method import Method, ParametersT
 from unlearning.methods.mode import MoDe
 from unlearning.methods.newton_cg import NewtonCg
 from unlearning.methods.pga import Pga
 from unlearning.methods.preparation import Prepared
-from unlearning.methods.puf import Puf
+from unlearning.methods.puf import PufRegular, PufSpecial
 from unlearning.methods.retrain import Natural, Retrain
 from unlearning.methods.sisa.method import Sisa
 from unlearning.methods.weight_negation import WeightNegation
@@ -26,8 +26,8 @@ from unlearning.requests import Target
 METHODS: Mapping[str, Method] = {
     method.info.name: method
     for method in (
-        Puf(with_retained=False),
-        Puf(with_retained=True),
+        PufSpecial(),
+        PufRegular(),
         HfKcu(corrected=False),
         HfKcu(corrected=True),
         NewtonCg(),
@@ -47,7 +47,7 @@ METHODS: Mapping[str, Method] = {
 
 
 def method_named(name: str) -> Method:
-    """The method called `name`.
+    """Return the method called `name`.
 
     Raises:
         UnknownMethod: there is none; the message lists those there are.
@@ -60,8 +60,8 @@ def method_named(name: str) -> Method:
         ) from None
 
 
-def validated_parameters(method: Method, values: Mapping[str, Any]) -> MethodParameters:
-    """`values` as the method's own parameters, with its defaults for what is left out.
+def validated_parameters(method: Method[ParametersT], values: Mapping[str, Any]) -> ParametersT:
+    """Return `values` as the method's own parameters, with its defaults for what is left out.
 
     Raises:
         InvalidRequest: a name is unknown or a value is out of range; all of them are listed.
@@ -94,7 +94,7 @@ def check_supports(method: Method, target: Target) -> None:
 
 
 def preparations(text: str) -> dict[str, Prepared]:
-    """What the setting `prepare` switches on, by method: "federaser every=2; pga".
+    """Return what the setting `prepare` switches on, by method: "federaser every=2; pga".
 
     What replaces local training comes first, so that the others see what was really trained.
 

@@ -14,10 +14,12 @@ from typing import Annotated
 from pydantic import Field
 
 from unlearning.errors import MethodFailed
+from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     AsksNobody,
     ClientSite,
     Instruction,
+    Method,
     MethodInfo,
     MethodParameters,
     Need,
@@ -33,10 +35,10 @@ from unlearning.requests import NOTHING, Granularity
 from unlearning.training import initial_parameters
 
 
-class Natural(AsksNobody):
+class Natural(AsksNobody[MethodParameters]):
     """Recovery only."""
 
-    Parameters: type[MethodParameters] = MethodParameters
+    Parameters = MethodParameters
     info = MethodInfo(
         name="natural",
         title="Natural",
@@ -45,11 +47,16 @@ class Natural(AsksNobody):
         several_at_once=True,
         needs=frozenset(),
         remark="does not unlearn: it leaves the data out from now on",
+        moves_model=False,
     )
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
         """Finished at once, with the model as it is."""
         return UnlearningState(parameters=parameters, finished=True)
+
+    def cost(self, given: CostSymbols, parameters: MethodParameters, options: object) -> Cost:
+        """Nobody is asked; the model before is kept."""
+        return given.trips(0, storage_bytes=given.model_bytes)
 
 
 class RetrainParameters(MethodParameters):
@@ -61,10 +68,10 @@ class RetrainParameters(MethodParameters):
     )
 
 
-class Retrain:
+class Retrain(Method[RetrainParameters]):
     """Training from scratch on what is retained, one exchange a round."""
 
-    Parameters: type[MethodParameters] = RetrainParameters
+    Parameters = RetrainParameters
     info = MethodInfo(
         name="retrain",
         title="Retrain",
@@ -77,14 +84,12 @@ class Retrain:
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
         """Fresh weights, the same as the run started from."""
-        assert isinstance(problem.parameters, RetrainParameters)
         rounds = problem.parameters.rounds or max(problem.rounds_trained, 1)
         fresh = initial_parameters(problem.task, problem.seed).astype(parameters.dtype)
         return UnlearningState(parameters=fresh, values={"rounds": rounds})
 
     def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """The retained clients, and what partial targets retain, train as in that round."""
-        partial = {client for client, forget in problem.targets.items() if not forget.everything}
         return {
             client: Instruction(
                 operation="train",
@@ -92,7 +97,7 @@ class Retrain:
                 training=problem.schedule(state.exchanges + 1),
                 forget=problem.targets.get(client, NOTHING),
             )
-            for client in sorted({*problem.retained, *partial})
+            for client in sorted({*problem.retained, *problem.partial})
         }
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
@@ -112,3 +117,8 @@ class Retrain:
         done = state.exchanges + 1
         state = state.advance(averaged(state.parameters, replies), finished=done >= state.values["rounds"])
         return replace(state, findings={"rounds retrained": done})
+
+    def cost(self, given: CostSymbols, parameters: RetrainParameters, options: object) -> Cost:
+        """2 P B (C_r + C_p) R_ret bytes, F N E (C_r + C_p) R_ret FLOPs, P B stored."""
+        rounds = parameters.rounds or given.training_rounds
+        return given.trips(given.num_staying * rounds, storage_bytes=given.model_bytes)

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field
 from torch import nn
 
 from unlearning.errors import MethodFailed
+from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     AsksNobody,
     MethodInfo,
@@ -42,10 +43,10 @@ class WeightNegationParameters(MethodParameters):
     )
 
 
-class WeightNegation(AsksNobody):
+class WeightNegation(AsksNobody[WeightNegationParameters]):
     """NoT; the server does everything in `begin`."""
 
-    Parameters: type[MethodParameters] = WeightNegationParameters
+    Parameters = WeightNegationParameters
     info = MethodInfo(
         name="not",
         title="NoT (weight negation)",
@@ -62,7 +63,6 @@ class WeightNegation(AsksNobody):
         Raises:
             MethodFailed: a named tensor is not in the model, or it has no layer to negate.
         """
-        assert isinstance(problem.parameters, WeightNegationParameters)
         model = build(problem.task, problem.seed)
         slots = {slot.name: slot for slot in layout(model)}
         names = problem.parameters.layers or first_layer(model)
@@ -78,6 +78,10 @@ class WeightNegation(AsksNobody):
             negated[slots[name].start : slots[name].stop] *= -1
         state = UnlearningState(parameters=negated, finished=True)
         return replace(state, findings={"negated tensors": list(names)})
+
+    def cost(self, given: CostSymbols, parameters: WeightNegationParameters, options: object) -> Cost:
+        """Nobody is asked; P B stored."""
+        return given.trips(0, storage_bytes=given.model_bytes)
 
 
 def first_layer(model: nn.Module) -> tuple[str, ...]:

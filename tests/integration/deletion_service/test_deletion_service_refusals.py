@@ -27,7 +27,7 @@ from unlearning.errors import (
     UnknownMethod,
     UnsupportedRequest,
 )
-from unlearning.methods.puf import Puf
+from unlearning.methods.puf import PufSpecial
 from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Granularity, Target
 
@@ -106,7 +106,7 @@ def test_a_method_that_cannot_serve_the_granularity_is_refused(
     client: DeletionClient, loop: LiveLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The refusal names what the method can do. A method that forgets classes only stands in."""
-    method = Puf(with_retained=False)
+    method = PufSpecial()
     method.info = replace(method.info, granularities=frozenset({Granularity.CLASS}))
     monkeypatch.setitem(METHODS, "puf-special", method)  # type: ignore[arg-type]  # a dict behind a Mapping
     with pytest.raises(UnsupportedRequest, match=r"cannot forget client 3: it works at the level\(s\) class"):

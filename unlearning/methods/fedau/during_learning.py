@@ -30,9 +30,11 @@ from torch import Tensor, nn
 
 from unlearning.errors import FlowerUnlearningError, MethodFailed
 from unlearning.methods.classifier_head import classifier_head, head_in, head_slots, size_of, with_head
+from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Method,
     MethodInfo,
     MethodParameters,
     Need,
@@ -42,7 +44,7 @@ from unlearning.methods.method import (
     relative_change,
     replies_of_targets,
 )
-from unlearning.methods.preparation import ClientOptions, Listed, LocalRound, Preparation, PreparationOptions
+from unlearning.methods.preparation import ClientOptions, Listed, LocalRound, Preparation
 from unlearning.parameters import Vector, check_length, flatten
 from unlearning.requests import Granularity, Target
 from unlearning.stores import keep_newest, newest
@@ -86,7 +88,7 @@ class AuxiliaryHeadOptions(ClientOptions):
         return f"auxiliary-head {hashlib.sha256(repr(purpose).encode()).hexdigest()[:16]}"
 
 
-class AuxiliaryHead(Preparation):
+class AuxiliaryHead(Preparation[AuxiliaryHeadOptions]):
     """A client that may leave trains a second head."""
 
     Options = AuxiliaryHeadOptions
@@ -94,14 +96,13 @@ class AuxiliaryHead(Preparation):
     keeps = "each client that may leave its last two auxiliary heads"
 
     def train(
-        self, options: PreparationOptions, work: LocalRound, ordinary: Callable[[], Trained]
+        self, options: AuxiliaryHeadOptions, work: LocalRound, ordinary: Callable[[], Trained]
     ) -> Trained:
         """Train trunk and both heads; trunk and head come back.
 
         Raises:
             MethodFailed: the model has no classifier head.
         """
-        assert isinstance(options, AuxiliaryHeadOptions)
         if not options.has(work.client_id) or len(work.examples) == 0:
             return ordinary()
         slots = head_slots(work.task)
@@ -126,9 +127,8 @@ class AuxiliaryHead(Preparation):
         keep_newest(work.store, options.key, work.number, {"head": trained.parameters[work.model.size :]})
         return Trained(trained.parameters[: work.model.size], trained.num_examples, loss.mean_of_head)
 
-    def refusal(self, options: PreparationOptions, target: Target) -> str:
+    def refusal(self, options: AuxiliaryHeadOptions, target: Target) -> str:
         """Only what an auxiliary head was trained for can be forgotten."""
-        assert isinstance(options, AuxiliaryHeadOptions)
         able, wanted = _prepared_for(options), ""
         match target.granularity:
             case Granularity.CLASS if target.class_label != options.class_label:
@@ -143,16 +143,15 @@ class AuxiliaryHead(Preparation):
             return ""
         return f'it was prepared for {able}. That would need prepare = "fedau-learning {wanted}" in training.'
 
-    def problems(self, options: PreparationOptions, settings: TaskSettings) -> list[str]:
+    def problems(self, options: AuxiliaryHeadOptions, settings: TaskSettings) -> list[str]:
         """The model must have a classifier head, and there must be such a class."""
-        assert isinstance(options, AuxiliaryHeadOptions)
         return list(_unfit(options.class_label, settings))
 
 
-class FedAuLearning:
+class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
     """FedAU during learning."""
 
-    Parameters: type[MethodParameters] = FedAuLearningParameters
+    Parameters = FedAuLearningParameters
     info = MethodInfo(
         name="fedau-learning",
         title="FedAU, during learning",
@@ -161,6 +160,7 @@ class FedAuLearning:
         several_at_once=True,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.CLASSIFIER_HEAD, Need.PREPARATION}),
         remark="forgets what it was prepared for: clients, or samples, or one class, named before training",
+        cost_remark="the target gets the whole model, as with every instruction, and sends its head",
         replies_are_updates=False,
         replies_have_any_length=True,
         preparation=AuxiliaryHead(),
@@ -173,7 +173,7 @@ class FedAuLearning:
             MethodFailed: there are no auxiliary heads, or none for what is to be forgotten.
         """
         head_slots(problem.task)
-        options = _options(problem)
+        options = self.kept(problem).options
         for target in _targets(problem):
             reason = self.info.preparation.refusal(options, target) if self.info.preparation else ""
             if reason:
@@ -191,7 +191,7 @@ class FedAuLearning:
                 model=nothing,
                 training=problem.training,
                 forget=forget,
-                values={"key": _options(problem).key},
+                values={"key": self.kept(problem).options.key},
             )
             for client, forget in problem.targets.items()
         }
@@ -214,8 +214,8 @@ class FedAuLearning:
             MethodFailed: a target did not answer or has no auxiliary head, or nobody holds an example.
             UpdateRefused: a head has another length than the model's.
         """
-        assert isinstance(problem.parameters, FedAuLearningParameters)
-        is_class = _options(problem).class_label is not None
+        options = self.kept(problem).options
+        is_class = options.class_label is not None
         holding = replies_of_targets(self.info.title, problem, replies)
         # The class's label was every example's, so also those have learnt it who hold none of its examples.
         asked = {client: replies[client] for client in problem.targets} if is_class else holding
@@ -237,10 +237,19 @@ class FedAuLearning:
         parameters = with_head(state.parameters, slots, mixed)
         findings = {
             "auxiliary heads used": len(heads),
-            "prepared for": _prepared_for(_options(problem)),
+            "prepared for": _prepared_for(options),
             "relative change of the model ‖Δθ‖/‖θ‖": relative_change(state.parameters, parameters),
         }
         return replace(state.advance(parameters, finished=True), findings=findings)
+
+    def cost(
+        self,
+        given: CostSymbols,
+        parameters: FedAuLearningParameters,
+        options: AuxiliaryHeadOptions | None,
+    ) -> Cost:
+        """2 P_c B bytes, C P_c B stored: each client's auxiliary head."""
+        return Cost(2 * given.head_bytes, 0.0, given.num_clients * given.head_bytes)
 
 
 def auxiliary_labels(examples: Examples, num_classes: int, options: AuxiliaryHeadOptions) -> Tensor:
@@ -320,17 +329,6 @@ def _prepared_for(options: AuxiliaryHeadOptions) -> str:
     if options.samples:
         return f"{len(options.samples):,} named sample(s) of {clients}, all together"
     return f"{clients}, whole"
-
-
-def _options(problem: Problem) -> AuxiliaryHeadOptions:
-    if problem.kept is None:
-        raise MethodFailed(
-            'FedAU during learning needs auxiliary heads: set prepare = "fedau-learning" before training. '
-            "Or choose fedau, which needs no preparation.",
-            retryable=False,
-        )
-    assert isinstance(problem.kept.options, AuxiliaryHeadOptions)
-    return problem.kept.options
 
 
 def _targets(problem: Problem) -> Iterable[Target]:

@@ -21,9 +21,11 @@ from pydantic import Field
 from torch import nn
 
 from unlearning.methods.classifier_head import classifier_head, head_in, head_slots, size_of, with_head
+from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Method,
     MethodInfo,
     MethodParameters,
     Need,
@@ -50,10 +52,10 @@ class FedAuParameters(MethodParameters):
     weight: float = Field(default=0.96, ge=0, le=1, description="a, the auxiliary head's share")
 
 
-class FedAu:
+class FedAu(Method[FedAuParameters]):
     """Post-hoc FedAU."""
 
-    Parameters: type[MethodParameters] = FedAuParameters
+    Parameters = FedAuParameters
     info = MethodInfo(
         name="fedau",
         title="FedAU, post-hoc",
@@ -61,6 +63,7 @@ class FedAu:
         granularities=frozenset(Granularity),
         several_at_once=True,
         needs=frozenset({Need.REQUESTER_ONLINE, Need.CLASSIFIER_HEAD}),
+        cost_remark="without a head trained beforehand the target gets the whole model and trains one now",
         replies_are_updates=False,
         replies_have_any_length=True,
     )
@@ -76,7 +79,6 @@ class FedAu:
 
     def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """The targets train an auxiliary head."""
-        assert isinstance(problem.parameters, FedAuParameters)
         training = replace(problem.training, epochs=problem.parameters.epochs)
         return {
             client: Instruction(
@@ -109,7 +111,6 @@ class FedAu:
             MethodFailed: a target did not answer, or nobody holds an example.
             UpdateRefused: a head has another length than the model's.
         """
-        assert isinstance(problem.parameters, FedAuParameters)
         sent = replies_of_targets(self.info.title, problem, replies)
         heads = [sent[client].vector for client in sorted(sent)]
         slots = head_slots(problem.task)
@@ -123,6 +124,10 @@ class FedAu:
             state.advance(parameters, finished=True),
             findings={"relative change of the model ‖Δθ‖/‖θ‖": change},
         )
+
+    def cost(self, given: CostSymbols, parameters: FedAuParameters, options: object) -> Cost:
+        """2 P_c B bytes, P B stored; the head's training is not counted."""
+        return Cost(2 * given.head_bytes, 0.0, given.model_bytes)
 
 
 def _frozen_trunk(task: Task, parameters: Vector, seed: int) -> tuple[Task, Vector]:

@@ -12,6 +12,7 @@ carries them through its local steps and returns J_i a, and the server makes the
 each forgettable client; `docs/preparing.md` says who that is.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -30,21 +31,27 @@ from unlearning.certified import (
     unmet_assumptions,
 )
 from unlearning.errors import CheckpointError, ConfigurationError, MethodFailed
+from unlearning.methods.costs import Cost, CostSymbols, WorkDone
 from unlearning.methods.hf_online.lengths import LENGTHS_KEY
 from unlearning.methods.hf_online.options import CarriedVectorOptions
+from unlearning.methods.hf_online.sensitivity import KeptBound
 from unlearning.methods.hf_online.vectors import CarryVectors, kept_vector
 from unlearning.methods.method import (
     AsksNobody,
     MethodInfo,
     MethodParameters,
     Need,
+    Noise,
+    PreparedStore,
     Problem,
+    SensitivityBound,
     UnlearningState,
     relative_change,
 )
 from unlearning.methods.safe_range import OperatorsOnly, Safe
 from unlearning.parameters import Vector, content_hash
 from unlearning.requests import Granularity
+from unlearning.stores import Store
 
 
 class HfOnlineParameters(MethodParameters):
@@ -74,10 +81,10 @@ class HfOnlineParameters(MethodParameters):
         return self
 
 
-class HfOnline(AsksNobody):
+class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
     """Deletion by vector addition; the server does everything in `begin`."""
 
-    Parameters: type[MethodParameters] = HfOnlineParameters
+    Parameters = HfOnlineParameters
     info = MethodInfo(
         name="hf-online",
         title="HF-online",
@@ -89,6 +96,7 @@ class HfOnline(AsksNobody):
             "asks no client, but with k forgettable clients every training message is 1 + k times as large, both ways, "
             "and local training of a convolutional network takes 1.5 to 3 times itself longer for each"
         ),
+        draws_noise=True,
         preparation=CarryVectors(),
     )
 
@@ -98,25 +106,29 @@ class HfOnline(AsksNobody):
         Raises:
             MethodFailed: the federation was not prepared, or no whole vector of a client is kept or can be read.
         """
-        own, options = problem.parameters, _options(problem)
-        assert isinstance(own, HfOnlineParameters)
+        own, kept = problem.parameters, self.kept(problem)
+        options = kept.options
         if own.epsilon is not None and options.sigma is not None:
             raise MethodFailed(
                 "This federation's noise and budget are set in prepare. Leave epsilon, delta and sensitivity out of "
                 "the request.",
                 retryable=False,
             )
-        vectors = _vectors_of(problem, parameters)
+        vectors = _vectors_of(problem, kept, parameters)
+        num_vectors = sum(options.has(name) for name in kept.store.list_keys() if name != LENGTHS_KEY)
         moved = forgotten_by_addition(parameters, vectors, vectors.units)
         findings: dict[str, Any] = {
             "clients forgotten by addition of their vectors": ", ".join(vectors.units),
             "clients asked": 0,
-            **_kept_size(problem),
+            "clients that may be forgotten so": num_vectors,
+            "size of the kept vectors in bytes": kept.store.num_bytes(),
             "‖Σ a_u‖": float(np.linalg.norm(vectors.vectors.astype(np.float64).sum(axis=0))),
             "weights of the retraining it approximates": str(options.weighting),
             "relative change of the model ‖Δθ‖/‖θ‖": relative_change(parameters, moved),
         }
+        noise = Noise(sensitivity=own.sensitivity, delta=own.delta)
         if options.sigma is not None:
+            noise = Noise(sigma=options.sigma, sensitivity=options.sensitivity, delta=options.delta)
             moved = add_noise(moved, options.sigma, _noise_of(problem, moved, options.sigma))
             findings |= {"noise": "Gaussian, of the σ that is set in prepare", "σ": options.sigma}
         elif own.epsilon is None or own.delta is None or own.sensitivity is None:
@@ -129,8 +141,35 @@ class HfOnline(AsksNobody):
                 unmet=unmet_assumptions(problem.task, problem.training.weight_decay),
             )
             moved = add_noise(moved, made.sigma, _noise_of(problem, moved, made.sigma))
+            noise = replace(noise, sigma=made.sigma)
             findings |= {"noise": made.statement, "σ": made.sigma, "ε": own.epsilon, "δ": own.delta}
-        return replace(UnlearningState(parameters=moved, finished=True), findings=findings)
+        return UnlearningState(
+            parameters=moved,
+            finished=True,
+            findings=findings,
+            work=WorkDone(vectors=num_vectors),
+            noise=noise,
+        )
+
+    def cost(
+        self, given: CostSymbols, parameters: HfOnlineParameters, options: CarriedVectorOptions | None
+    ) -> Cost:
+        """Nobody is asked; V P B stored for V clients that may be forgotten, all there are where that is not known.
+
+        It pays in training instead: each message carries V vectors more, 2 P B (1 + V) bytes a client and round.
+        """
+        vectors = (given.work.vectors if given.work else 0) or given.num_clients
+        return given.trips(0, storage_bytes=vectors * given.model_bytes)
+
+    def repair_rounds(self, parameters: HfOnlineParameters) -> int:
+        """As many as were asked for."""
+        return parameters.repair_rounds
+
+    def sensitivity_bound(
+        self, options: CarriedVectorOptions, store: Store, initial: Callable[[], Vector]
+    ) -> SensitivityBound:
+        """What follows from the records of the rounds."""
+        return KeptBound(options, store, initial)
 
 
 def _noise_of(problem: Problem, clean: Vector, sigma: float) -> Normal:
@@ -144,39 +183,17 @@ def _noise_of(problem: Problem, clean: Vector, sigma: float) -> Normal:
     return KeyedNormal(derived_key(problem.noise_key, "hf-online", content_hash(clean), float(sigma).hex()))
 
 
-def _options(problem: Problem) -> CarriedVectorOptions:
-    if problem.kept is None:
-        raise MethodFailed(
-            'HF-online needs vectors that were carried in training: set prepare = "hf-online" before the first '
-            "round. Choose another method.",
-            retryable=False,
-        )
-    options: Any = problem.kept.options
-    assert isinstance(options, CarriedVectorOptions)
-    return options
-
-
-def _kept_size(problem: Problem) -> dict[str, int]:
-    options, kept = _options(problem), problem.kept
-    assert kept is not None, "its options were there"
-    return {
-        "clients that may be forgotten so": sum(
-            options.has(client) for client in kept.store.list_keys() if client != LENGTHS_KEY
-        ),
-        "size of the kept vectors in bytes": kept.store.num_bytes(),
-    }
-
-
-def _vectors_of(problem: Problem, parameters: Vector) -> UnitVectors:
+def _vectors_of(
+    problem: Problem, kept: PreparedStore[CarriedVectorOptions], parameters: Vector
+) -> UnitVectors:
     """The targets' vectors; zero for one that never took part."""
-    options = _options(problem)
-    assert problem.kept is not None, "its options were there"
     vectors: dict[str, Vector] = {}
     for client in sorted(problem.targets):
-        store = problem.kept.store
-        never_trained = not store.rounds(client) and not problem.num_examples.get(client)
+        never_trained = not kept.store.rounds(client) and not problem.num_examples.get(client)
         try:
-            vector = np.zeros_like(parameters) if never_trained else kept_vector(options, store, client)
+            vector = (
+                np.zeros_like(parameters) if never_trained else kept_vector(kept.options, kept.store, client)
+            )
         except (CheckpointError, ConfigurationError) as exc:
             raise MethodFailed(str(exc), retryable=False) from exc
         if vector is None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from unlearning.certified import Weighting, read_key
-from unlearning.methods.preparation import ClientOptions
+from unlearning.methods.preparation import ClientOptions, NoiseBudget
 
 GIB = 2**30
 
@@ -39,6 +39,15 @@ class CarriedVectorOptions(ClientOptions):
         if self.sensitivity is not None and self.sigma is None:
             raise ValueError("sensitivity is of use with sigma, epsilon and delta only; give all or none")
         return self
+
+    @property
+    def noise_budget(self) -> NoiseBudget | None:
+        """The budget, where it is given."""
+        if self.sigma is None or self.epsilon is None or self.delta is None:
+            return None
+        return NoiseBudget(
+            sigma=self.sigma, epsilon=self.epsilon, delta=self.delta, sensitivity=self.sensitivity
+        )
 
     def key(self) -> bytes | None:
         """What the kept vectors are encrypted with.

@@ -5,7 +5,7 @@ else. Records and releases must make one chain of models, from the one that trai
 is deleted from: what is not in the chain is not covered, and then nothing is proven.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from unlearning.certified import (
@@ -18,6 +18,10 @@ from unlearning.certified import (
 )
 from unlearning.errors import ConfigurationError, NumericalError
 from unlearning.methods.hf_online.lengths import KeptRound, KeptRounds
+from unlearning.methods.hf_online.options import CarriedVectorOptions
+from unlearning.methods.hf_online.vectors import kept_rounds
+from unlearning.parameters import Vector, content_hash
+from unlearning.stores import Store
 
 _MIXED = (
     "Some rounds were carried with renormalised weights and some with fixed ones: there is no one retraining to "
@@ -40,6 +44,38 @@ class Deletion:
     start: str
     kept_at: Mapping[str, int | None] = field(default_factory=dict)
     unmet: tuple[str, ...] = ()
+
+
+class KeptBound:
+    """The Δ of deletions from the model that the records in `store` lead to; they are read once."""
+
+    def __init__(self, options: CarriedVectorOptions, store: Store, initial: Callable[[], Vector]) -> None:
+        self._store = store
+        self._kept = kept_rounds(options, store)
+        rounds = self._kept.rounds
+        is_whole = bool(rounds) and rounds[0].lengths.number == 1
+        # In the first rounds nobody may have trained, and then there is no record of them.
+        self._start = rounds[0].before if is_whole else content_hash(initial())
+
+    def __call__(
+        self,
+        targets: frozenset[str],
+        model: str,
+        earlier: Sequence[AccountedRelease],
+        *,
+        declared: float | None,
+        unmet: tuple[str, ...],
+    ) -> tuple[Sensitivity | None, tuple[str, ...]]:
+        """Return Δ of the deletion and all earlier ones together, and what is missing to a proof."""
+        kept_at = {client: self._store.rounds(client) for client in targets}
+        deletion = Deletion(
+            targets=targets,
+            model=model,
+            start=self._start,
+            kept_at={client: rounds[-1] if rounds else None for client, rounds in kept_at.items()},
+            unmet=unmet,
+        )
+        return deletion_sensitivity(self._kept, deletion, earlier, declared=declared)
 
 
 def deletion_sensitivity(

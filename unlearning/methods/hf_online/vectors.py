@@ -45,7 +45,7 @@ from unlearning.methods.hf_online.lengths import (
     work_of,
 )
 from unlearning.methods.hf_online.options import GIB, CarriedVectorOptions
-from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation, PreparationOptions
+from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Target
 from unlearning.stores import Arrays, Store, keep_newest, newest
@@ -60,7 +60,7 @@ more has diverged."""
 _LOST = "lost"
 
 
-class CarryVectors(Preparation):
+class CarryVectors(Preparation[CarriedVectorOptions]):
     """The server keeps a vector for each forgettable client, and clients carry all of them through training.
 
     Of a client that took part while it had no vector, or of which samples were forgotten, a mark is kept
@@ -73,25 +73,23 @@ class CarryVectors(Preparation):
     keeps_the_model = True
     keeps = "the server the last two vectors of each forgettable client, each as large as the model"
 
-    def send(self, options: PreparationOptions, number: int, store: Store, forgotten: Exclusions) -> Arrays:
+    def send(self, options: CarriedVectorOptions, number: int, store: Store, forgotten: Exclusions) -> Arrays:
         """The vectors (k, d) in the order of client ids, which are not told.
 
         Raises:
             ConfigurationError: the key file cannot be used.
         """
-        assert isinstance(options, CarriedVectorOptions)
         vectors = list(_known(options, number, store, forgotten).values())
         return {VECTORS: np.stack(vectors)} if vectors else {}
 
     def train(
-        self, options: PreparationOptions, work: LocalRound, ordinary: Callable[[], Trained]
+        self, options: CarriedVectorOptions, work: LocalRound, ordinary: Callable[[], Trained]
     ) -> Trained:
         """Ordinary training to the bit, and J_i a for each vector.
 
         Raises:
             DataError: an input is larger than the declared `feature_norm`.
         """
-        assert isinstance(options, CarriedVectorOptions)
         if options.feature_norm:
             _check_features(work, options.feature_norm)
         work.returns[WORK] = work_of(work.examples, work.training, options.feature_norm)
@@ -103,7 +101,7 @@ class CarryVectors(Preparation):
         )
         return trained
 
-    def check(self, options: PreparationOptions, sent: Arrays, returned: Arrays) -> None:
+    def check(self, options: CarriedVectorOptions, sent: Arrays, returned: Arrays) -> None:
         """As many vectors as were sent, of the same type, all finite and of a length that training can give them.
 
         Raises:
@@ -125,14 +123,13 @@ class CarryVectors(Preparation):
                     f"{LARGEST_GROWTH:g} times is no derivative of local training."
                 )
 
-    def keep(self, options: PreparationOptions, done: FederatedRound, store: Store) -> None:
+    def keep(self, options: CarriedVectorOptions, done: FederatedRound, store: Store) -> None:
         """Each vector after the round.
 
         Raises:
             ConfigurationError: the key file cannot be used.
             StoreFull: a client more has come than there is room for.
         """
-        assert isinstance(options, CarriedVectorOptions)
         key = options.key()
         earlier = _records(store, key, before=done.number)
         had_trained = has_trained(earlier, done.number)
@@ -174,12 +171,11 @@ class CarryVectors(Preparation):
                 continue
             keep_newest(store, unit, done.number, seal(vector, unit, key))
 
-    def problems(self, options: PreparationOptions, settings: TaskSettings) -> list[str]:
+    def problems(self, options: CarriedVectorOptions, settings: TaskSettings) -> list[str]:
         """The vectors must have room, and the model a derivative."""
-        assert isinstance(options, CarriedVectorOptions)
         return list(_unfit(len(options.clients) or settings.num_clients, options.max_gib, settings))
 
-    def training_problems(self, options: PreparationOptions, training: TrainingSettings) -> list[str]:
+    def training_problems(self, options: CarriedVectorOptions, training: TrainingSettings) -> list[str]:
         """Vectors are carried through SGD only, with or without momentum."""
         if training.optimizer == "sgd":
             return []
@@ -190,7 +186,7 @@ class CarryVectors(Preparation):
 
     def erase(
         self,
-        options: PreparationOptions,
+        options: CarriedVectorOptions,
         store: Store,
         forgotten: Exclusions,
         *,
@@ -208,16 +204,15 @@ class CarryVectors(Preparation):
                 _mark_lost(store, client, store.rounds(client)[-1])
         return not forgotten.classes
 
-    def survives(self, method: str) -> bool:
+    def survives(self, *, is_own: bool, moves_model: bool) -> bool:
         """Vectors follow the model through their own deletions and through training, and nothing else.
 
         What another method does to the model has a derivative that is not carried; retraining starts anew.
         """
-        return method in {"hf-online", "natural"}
+        return is_own or not moves_model
 
-    def refusal(self, options: PreparationOptions, target: Target) -> str:
+    def refusal(self, options: CarriedVectorOptions, target: Target) -> str:
         """Only clients that were named before training can be forgotten."""
-        assert isinstance(options, CarriedVectorOptions)
         if target.client_id is None or options.has(target.client_id):
             return ""
         named = ",".join(sorted({*options.clients, target.client_id}))

@@ -18,14 +18,15 @@ round. Within a client there are no slices: its samples are forgotten by going b
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from unlearning.errors import DataError, MethodFailed
+from unlearning.methods.costs import Cost, CostSymbols, WorkDone
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
+    Method,
     MethodInfo,
     MethodParameters,
     Need,
@@ -50,13 +51,13 @@ from unlearning.tasks.ensemble import part
 from unlearning.training import local_seed, train
 
 
-class Sisa:
+class Sisa(Method[MethodParameters, ShardingOptions]):
     """Train the touched shards again.
 
     values: `pending`, by shard the rounds still to be done again; `done`, by shard the last round that was.
     """
 
-    Parameters: type[MethodParameters] = MethodParameters
+    Parameters = MethodParameters
     info = MethodInfo(
         name="sisa",
         title="SISA",
@@ -78,7 +79,8 @@ class Sisa:
         Raises:
             MethodFailed: the federation was not prepared, or no shard has learnt anything of the target.
         """
-        kept, options = _kept(problem)
+        kept = self.kept(problem)
+        options = kept.options
         vector, pending, done = parameters.copy(), {}, {}
         for shard in range(options.shards):
             log = read_log(kept.store, shard)
@@ -105,22 +107,24 @@ class Sisa:
                 retryable=False,
             )
         state = UnlearningState(parameters=vector, values={"pending": pending, "done": done})
+        repeated = max(len(rounds) for rounds in pending.values())
         return replace(
             state,
             finished=not any(pending.values()),
             findings={
                 "shards trained again": ", ".join(pending),
                 "shards in all": options.shards,
-                "rounds done again": max(len(rounds) for rounds in pending.values()),
+                "rounds done again": repeated,
                 "size of the kept shard models in bytes": kept.store.num_bytes(),
             },
+            work=WorkDone(rounds=repeated),
         )
 
     def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """In each shard those that took part in its next round and stay, with the seeds that they had in it."""
-        kept, options = _kept(problem)
-        partial = {client for client, forget in problem.targets.items() if not forget.everything}
-        present = sorted({*problem.retained, *partial})
+        kept = self.kept(problem)
+        options = kept.options
+        present = sorted({*problem.retained, *problem.partial})
         instructions: dict[str, Instruction] = {}
         for name, rounds in state.values["pending"].items():
             if not rounds:
@@ -165,7 +169,8 @@ class Sisa:
             MethodFailed: nobody of a shard answered.
             UpdateRefused: a model has another length than a shard's.
         """
-        kept, options = _kept(problem)
+        kept = self.kept(problem)
+        options = kept.options
         vector, pending, done = state.parameters.copy(), {}, dict(state.values["done"])
         for name, rounds in state.values["pending"].items():
             pending[name] = rounds[1:]
@@ -194,6 +199,24 @@ class Sisa:
         state = state.advance(vector, finished=not any(pending.values()))
         return replace(state, values={"pending": pending, "done": done})
 
+    def cost(self, given: CostSymbols, parameters: MethodParameters, options: ShardingOptions | None) -> Cost:
+        """2 P B C_s R_ret bytes, F N E C_s R_ret / S FLOPs, L P B stored, for C_s who stay in the touched shards.
+
+        P is of all S shards' models, which every message carries, and F too; a client trains its own shard's. Of a
+        deletion that is over all that took part are C_s. One that is planned touches one shard, of which the clients
+        are dealt out evenly, but that of a class touches all.
+        """
+        options = options or ShardingOptions(shards=1)
+        staying = given.num_staying
+        if given.work is None and options.shards > 1 and given.num_retained:
+            of_the_shard = round(given.num_clients / options.shards)
+            staying = max(1, of_the_shard - given.num_targets + given.num_partial)
+        return given.trips(
+            staying * given.repeated_rounds,
+            epochs=given.epochs / options.shards,
+            storage_bytes=options.slices * given.model_bytes,
+        )
+
 
 def _keep(kept: PreparedStore, shard: int, numbers: list[int], model: Vector) -> None:
     for number in numbers:
@@ -218,15 +241,3 @@ def _forgets(problem: Problem, client: str) -> bool:
     """Whether something of this client is forgotten; of a class everybody may have had examples, online or not."""
     has_class = any(forget.classes for forget in problem.targets.values())
     return has_class or bool(problem.targets.get(client, NOTHING))
-
-
-def _kept(problem: Problem) -> tuple[PreparedStore, ShardingOptions]:
-    if problem.kept is None:
-        raise MethodFailed(
-            "SISA needs a federation that was trained in shards: set prepare = "
-            '"sisa shards=4" before the first round. Choose another method.',
-            retryable=False,
-        )
-    options: Any = problem.kept.options
-    assert isinstance(options, ShardingOptions)
-    return problem.kept, options

@@ -43,7 +43,7 @@ class ShardingOptions(PreparationOptions):
         return min((number - 1) // self.slice_rounds, self.slices - 1)
 
 
-class Sharding(Preparation):
+class Sharding(Preparation[ShardingOptions]):
     """Each shard is a federation of its own; the server keeps its model from before each slice."""
 
     Options = ShardingOptions
@@ -52,15 +52,12 @@ class Sharding(Preparation):
     stands_alone = True
     keeps = "the server each shard's model as it was before each slice"
 
-    def train(
-        self, options: PreparationOptions, work: LocalRound, ordinary: Callable[[], Trained]
-    ) -> Trained:
+    def train(self, options: ShardingOptions, work: LocalRound, ordinary: Callable[[], Trained]) -> Trained:
         """Train the client's own shard; the others go back as they came.
 
         Raises:
             DataError: the model is no ensemble.
         """
-        assert isinstance(options, ShardingOptions)
         where = part(work.model, options.place(work.client_id)[0], options.shards)
         if work.task.shard is None:
             raise DataError("SISA trains an ensemble of shards, and the model here is a single one.")
@@ -70,10 +67,9 @@ class Sharding(Preparation):
         return replace(trained, parameters=vector)
 
     def combine(
-        self, options: PreparationOptions, before: Vector, models: Mapping[str, tuple[int, Vector]]
+        self, options: ShardingOptions, before: Vector, models: Mapping[str, tuple[int, Vector]]
     ) -> Vector:
         """FedAvg within each shard; a shard in which nobody trained stays. Who has trained, votes."""
-        assert isinstance(options, ShardingOptions)
         after = before.copy()
         for shard in range(options.shards):
             where = part(before, shard, options.shards)
@@ -87,9 +83,8 @@ class Sharding(Preparation):
                 after[shard] = 1
         return after
 
-    def keep(self, options: PreparationOptions, done: FederatedRound, store: Store) -> None:
+    def keep(self, options: ShardingOptions, done: FederatedRound, store: Store) -> None:
         """Keep the shard models at the first round of a slice, and who trained in which round."""
-        assert isinstance(options, ShardingOptions)
         for shard in range(options.shards):
             kept = [number for number in store.rounds(model_key(shard)) if number < done.number]
             if not kept or options.slice_of(kept[-1]) < options.slice_of(done.number):
@@ -100,19 +95,16 @@ class Sharding(Preparation):
                 log = read_log(store, shard, before=done.number)
                 write_log(store, shard, done.number, log.after(done.number, trained))
 
-    def takes_part(self, options: PreparationOptions, client_id: str, number: int) -> bool:
+    def takes_part(self, options: ShardingOptions, client_id: str, number: int) -> bool:
         """From the first round of its slice on."""
-        assert isinstance(options, ShardingOptions)
         return options.place(client_id)[1] <= options.slice_of(number)
 
-    def task_settings(self, options: PreparationOptions, settings: TaskSettings) -> TaskSettings:
+    def task_settings(self, options: ShardingOptions, settings: TaskSettings) -> TaskSettings:
         """An ensemble of the same model."""
-        assert isinstance(options, ShardingOptions)
         return replace(settings, shards=options.shards, vote=options.vote)
 
-    def problems(self, options: PreparationOptions, settings: TaskSettings) -> list[str]:
+    def problems(self, options: ShardingOptions, settings: TaskSettings) -> list[str]:
         """There must be a client for every shard."""
-        assert isinstance(options, ShardingOptions)
         if options.shards <= settings.num_clients:
             return []
         return [
@@ -121,7 +113,7 @@ class Sharding(Preparation):
 
     def erase(
         self,
-        options: PreparationOptions,
+        options: ShardingOptions,
         store: Store,
         forgotten: Exclusions,
         *,
@@ -131,7 +123,6 @@ class Sharding(Preparation):
         """Nothing is left to erase: only SISA itself can forget in a federation of shards, and writes anew."""
         return True
 
-    def bytes_a_round(self, options: PreparationOptions, num_parameters: int, num_clients: int) -> int:
+    def bytes_a_round(self, options: ShardingOptions, num_parameters: int, num_clients: int) -> int:
         """All shards' models once in `slice_rounds` rounds, until there are as many as slices."""
-        assert isinstance(options, ShardingOptions)
         return math.ceil(4 * num_parameters / options.slice_rounds)

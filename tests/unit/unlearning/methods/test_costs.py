@@ -7,20 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from server.deletion.formula_costs import explain
 from unlearning.errors import DataError
-from unlearning.methods.costs import (
-    FORMULAS,
-    Cost,
-    CostSymbols,
-    compare,
-    formula_cost,
-    puf_regular_cost,
-    puf_special_cost,
-    recovery_cost,
-    training_flops,
-    with_parameters,
-)
-from unlearning.methods.registry import METHODS, method_named, validated_parameters
+from unlearning.methods.costs import Cost, CostSymbols, WorkDone, recovery_cost, training_flops
+from unlearning.methods.preparation import PreparationOptions
+from unlearning.methods.registry import METHODS, validated_parameters
+from unlearning.methods.sisa.sharding import ShardingOptions
 from unlearning.tasks.task import Examples, Task
 
 # P = 100, B = 4, C_u = 2, C_r = 3, F = 7, N = 11, E = 5: 2PB = 800 bytes and FNE = 385 FLOPs a client
@@ -35,14 +27,15 @@ SYMBOLS = CostSymbols(
 )
 
 
-def test_puf_special_costs_one_round_of_the_targets():
-    """800 · 2 bytes, 385 · 2 FLOPs."""
-    assert puf_special_cost(SYMBOLS) == Cost(1600, 770.0, 400)
-
-
-def test_puf_regular_costs_one_round_of_everybody():
-    """800 · 5 bytes, 385 · 5 FLOPs."""
-    assert puf_regular_cost(SYMBOLS) == Cost(4000, 1925.0, 400)
+def cost_of(
+    name: str,
+    given: CostSymbols,
+    parameters: dict[str, object] | None = None,
+    options: PreparationOptions | None = None,
+) -> Cost | None:
+    """The formula's value for parameters as a request would give them."""
+    method = METHODS[name]
+    return method.cost(given, validated_parameters(method, parameters or {}), options)
 
 
 def test_recovery_costs_its_rounds_of_the_retained():
@@ -50,98 +43,116 @@ def test_recovery_costs_its_rounds_of_the_retained():
     assert recovery_cost(SYMBOLS, rounds=4) == Cost(9600, 4620.0)
 
 
-# P_c = 10, R_ret = 6, E_cal = 2, E_asc = 3, R_d = 2, R_m = 4, k = 8, c = 2; FN = 77 FLOPs an epoch
+def test_targets_that_keep_a_part_recover_with_the_retained():
+    """One of the two: 800 · 4 · 4 bytes, 385 · 4 · 4 FLOPs."""
+    assert recovery_cost(replace(SYMBOLS, num_partial=1), rounds=4) == Cost(12800, 6160.0)
+
+
+# P_c = 10, R_ret = 6, k = 8, V = 4; FN = 77 FLOPs an epoch
 MORE = replace(
-    SYMBOLS,
-    num_head_parameters=10,
-    repeated_rounds=6,
-    calibration_epochs=2,
-    ascent_epochs=3,
-    degradation_rounds=2,
-    guidance_rounds=4,
-    num_products=8,
-    num_shards=2,
-    num_slices=3,
-    num_vectors=4,
+    SYMBOLS, num_head_parameters=10, training_rounds=9, work=WorkDone(rounds=6, products=8, vectors=4)
 )
-
-
-@pytest.mark.parametrize(
-    ("method", "expected"),
-    [
-        ("puf-special", Cost(1600, 770.0, 400)),
-        ("puf-regular", Cost(4000, 1925.0, 400)),
-        ("not", Cost(0, 0.0, 400)),
-        ("fedau", Cost(80, 0.0, 400)),  # 2 · 10 · 4
-        ("fedau-learning", Cost(80, 0.0, 200)),  # five clients' heads
-        ("sisa", Cost(14400, 3465.0, 1200)),  # as retrain, but of one of two models; three slices
-        ("hf-online", Cost(0, 0.0, 1600)),  # four vectors
-        ("pga", Cost(800, 462.0, 2000)),  # 77 · 3 · 2; five clients' models
-        ("federaser", Cost(14400, 2772.0, 12000)),  # 800 · 3 · 6; 77 · 2 · 3 · 6; 5 · 6 · 400
-        ("mode", Cost(20800, 10010.0, 800)),  # 26 trips (3 · 2 + 5 · 4) of 800 and 385
-        ("gradient-ascent", Cost(1600, 462.0, 400)),
-        ("hf-kcu", Cost(1600, 2618.0, 400)),  # 77 · 17 · 2
-        ("hf-kcu-influence", Cost(1600, 2618.0, 400)),
-        ("newton-cg", Cost(21600, 3927.0, 400)),  # 800 · 3 · 9; 77 · 17 · 3
-        ("retrain", Cost(14400, 6930.0, 400)),  # 800 · 3 · 6; 385 · 3 · 6
-        ("natural", Cost(0, 0.0, 400)),
-    ],
-)
-def test_each_formula_by_hand(method, expected):
-    """The table's row with the numbers put in."""
-    assert formula_cost(method, MORE) == expected
-
-
-def test_every_formula_is_of_a_registered_method():
-    """A method that changes its name does not lose its formula unseen."""
-    assert set(FORMULAS) <= set(METHODS)
-
-
-def test_a_method_without_a_formula_is_refused():
-    """No figure is made up; the message lists what there is."""
-    with pytest.raises(DataError, match="puf-special"):
-        formula_cost("guessing", SYMBOLS)
 
 
 @pytest.mark.parametrize(
     ("method", "parameters", "expected"),
     [
-        ("hf-kcu", {"iterations": 12}, {"num_products": 12}),
-        ("newton-cg", {"iterations": 7}, {"num_products": 7}),
-        ("gradient-ascent", {"epochs": 4}, {"ascent_epochs": 4}),
-        ("retrain", {"rounds": 9}, {"repeated_rounds": 9}),
-        ("retrain", {"rounds": 0}, {}),
-        ("mode", {"guidance_rounds": 3, "epochs": 2}, {"guidance_rounds": 3, "epochs": 2}),
-        ("federaser", {"calibration_ratio": 0.5}, {"calibration_epochs": 2.5}),
-        ("puf-special", {"unlearning_rate": 2.0}, {}),
+        ("puf-special", {}, Cost(1600, 770.0, 400)),
+        ("puf-regular", {}, Cost(4000, 1925.0, 400)),
+        ("not", {}, Cost(0, 0.0, 400)),
+        ("fedau", {}, Cost(80, 0.0, 400)),  # 2 · 10 · 4
+        ("fedau-learning", {}, Cost(80, 0.0, 200)),  # five clients' heads
+        ("hf-online", {}, Cost(0, 0.0, 1600)),  # four vectors
+        ("pga", {"epochs": 3}, Cost(800, 462.0, 2000)),  # 77 · 3 · 2; five clients' models
+        ("federaser", {"calibration_ratio": 0.4}, Cost(14400, 2772.0, 12000)),  # 77 · 2 · 3 · 6; 5 · 6 · 400
+        (  # 26 trips (3 · 2 + 5 · 4) of 800 and 385
+            "mode",
+            {"degradation_rounds": 2, "guidance_rounds": 4, "epochs": 5},
+            Cost(20800, 10010.0, 800),
+        ),
+        ("gradient-ascent", {"epochs": 3}, Cost(1600, 462.0, 400)),
+        ("hf-kcu", {"iterations": 8}, Cost(1600, 2618.0, 400)),  # 77 · 17 · 2
+        ("hf-kcu-influence", {"iterations": 8}, Cost(1600, 2618.0, 400)),
+        ("newton-cg", {}, Cost(21600, 3927.0, 400)),  # 800 · 3 · 9; 77 · 17 · 3
+        ("newton-cg", {"iterations": 3}, Cost(21600, 3927.0, 400)),  # the products that it took, not the most
+        ("retrain", {"rounds": 6}, Cost(14400, 6930.0, 400)),  # 800 · 3 · 6; 385 · 3 · 6
+        ("retrain", {}, Cost(21600, 10395.0, 400)),  # as many rounds as there have been
+        ("natural", {}, Cost(0, 0.0, 400)),
     ],
 )
-def test_a_methods_own_parameters_set_the_symbols(method, parameters, expected):
-    """The names are those that the method validates, so a renamed parameter is noticed."""
-    method_parameters = validated_parameters(method_named(method), parameters).model_dump()
-    defaults = with_parameters(method, method_parameters, SYMBOLS)
-    for name, value in expected.items():
-        assert getattr(defaults, name) == value
-    assert with_parameters(method, parameters, SYMBOLS) == replace(SYMBOLS, **expected)
+def test_each_formula_by_hand(method, parameters, expected):
+    """The formula with the numbers put in."""
+    cost = cost_of(method, MORE, parameters)
+    assert cost is not None
+    assert cost.computation_flops == pytest.approx(expected.computation_flops)
+    assert replace(cost, computation_flops=expected.computation_flops) == expected
+
+
+def test_every_method_has_a_formula():
+    """A new one may have none; of those here each is counted."""
+    assert [name for name in METHODS if cost_of(name, MORE) is None] == []
+
+
+SHARDED = ShardingOptions(shards=2, slices=3)
 
 
 @pytest.mark.parametrize(
-    ("formula", "measured", "ratio", "words"),
+    ("given", "expected"),
     [
-        (1000, 1009, 1.009, ""),
-        (1000, 1400, 1.4, "100 bytes for each message"),
-        (1000, 600, 0.6, "400 bytes fewer"),
-        (0, 40, None, "10 bytes for each message"),
-        (0, 0, None, ""),
-        (1000, None, None, "not measured"),
+        (MORE, Cost(14400, 3465.0, 1200)),  # as retrain, but of one of two models; three slices
+        # planned: of five clients two or three are of the shard, none stays beside the two targets; one is counted
+        (replace(MORE, work=None), Cost(7200, 1732.5, 1200)),
+        # planned, and the targets keep a part: 2 + 2 − 2 clients, nine rounds
+        (replace(MORE, work=None, num_partial=2), Cost(14400, 3465.0, 1200)),
+        # planned, a class: every client is a target that keeps a part, and every shard is touched
+        (
+            replace(MORE, work=None, num_targets=5, num_partial=5, num_retained=0),
+            Cost(36000, 8662.5, 1200),
+        ),
     ],
 )
-def test_a_difference_over_one_percent_is_explained(formula, measured, ratio, words):
+def test_sisa_trains_the_touched_shards_again(given, expected):
+    """All of the shards' models travel, and each client trains one of them."""
+    assert cost_of("sisa", given, options=SHARDED) == expected
+
+
+def test_partial_targets_of_puf_regular_send_a_second_vector():
+    """2 · 5 vectors of 400 bytes and one more of each of the two targets that keep a part; no further work."""
+    assert cost_of("puf-regular", replace(SYMBOLS, num_partial=2)) == Cost(4800, 1925.0, 400)
+    assert cost_of("puf-special", replace(SYMBOLS, num_partial=2)) == Cost(1600, 770.0, 400)
+
+
+@pytest.mark.parametrize("method", ["newton-cg", "retrain"])
+def test_targets_that_keep_a_part_work_as_retained_clients(method):
+    """One of the two targets keeps a part: four clients work in place of three."""
+    alone, beside = cost_of(method, MORE), cost_of(method, replace(MORE, num_partial=1))
+    assert alone is not None
+    assert beside is not None
+    assert beside.communication_bytes * 3 == alone.communication_bytes * 4
+
+
+def test_a_plan_takes_the_most_products_of_a_solver():
+    """Nothing is known yet of how many it will take: 800 · 3 · 8 bytes with 7 steps."""
+    cost = cost_of("newton-cg", SYMBOLS, {"iterations": 7})
+    assert cost is not None
+    assert cost.communication_bytes == 19200
+
+
+@pytest.mark.parametrize(
+    ("formula", "measured", "words"),
+    [
+        (1000, 1009, ""),
+        (1000, 1400, "100 bytes for each message"),
+        (1000, 600, "400 bytes fewer"),
+        (0, 40, "10 bytes for each message"),
+        (0, 0, ""),
+    ],
+)
+def test_a_difference_over_one_percent_is_explained(formula, measured, words):
     """With the bytes a message that the formula leaves out; four messages here."""
-    result = compare(formula, measured, num_messages=4)
-    assert result.ratio == (None if ratio is None else pytest.approx(ratio))
-    assert result.explanation.startswith(words)
-    assert bool(result.explanation) == bool(words)
+    explanation = explain(formula, measured, num_messages=4)
+    assert explanation.startswith(words)
+    assert bool(explanation) == bool(words)
 
 
 def linear_task() -> Task:

@@ -294,8 +294,11 @@ def test_what_was_prepared_is_served(prepared, target):
 
 
 def test_an_unprepared_federation_is_refused():
-    """With the setting, and the method that needs none."""
-    with pytest.raises(MethodFailed, match=r'prepare = "fedau-learning".*fedau, which'):
+    """With the setting, and until when it has to be given."""
+    with pytest.raises(
+        MethodFailed,
+        match=r'FedAU, during learning .* prepare = "fedau-learning" before training\. Choose another',
+    ):
         METHOD.begin(problem({"u": EVERYTHING}, None), initial_parameters(TASK, 0))
 
 

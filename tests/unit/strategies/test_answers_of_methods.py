@@ -45,9 +45,7 @@ def strategy(values: dict[str, Any]) -> tuple[UnlearningStrategy, list[Message]]
         {"dataset": "digits", "model": "logistic", "num-clients": len(values), "wait-timeout-s": 0.1}
     )
     grid = InProcessGrid(answer, [{"client-id": name} for name in values], {})
-    one = UnlearningStrategy(
-        Reading(with_retained=True), [Target(Granularity.CLIENT, "0")], FedAvg(settings, Roster())
-    )
+    one = UnlearningStrategy(Reading(), [Target(Granularity.CLIENT, "0")], FedAvg(settings, Roster()))
     asked = list(one.configure_train(1, model_record(START), ConfigRecord(), grid))
     return one, list(grid.send_and_receive(asked))
 

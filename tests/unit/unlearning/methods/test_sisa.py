@@ -292,7 +292,7 @@ def test_a_round_is_done_again_with_its_own_settings_and_seed():
 
 def test_without_preparation_it_is_refused():
     """With the setting."""
-    with pytest.raises(MethodFailed, match='SISA .* prepare = "sisa" before the first round'):
+    with pytest.raises(MethodFailed, match=r'SISA .* prepare = "sisa" before the first round'):
         METHOD.begin(problem(None, {"2": EVERYTHING}), np.zeros(1302))
 
 

@@ -88,7 +88,7 @@ def initial_parameters(task: Task, seed: int) -> Vector:
 def build(task: Task, seed: int) -> nn.Module:
     """Return a fresh model of the task's dtype; torch's global random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        _seed_torch(seed)
         return task.build_model().to(task.dtype)
 
 
@@ -118,7 +118,7 @@ def train(
     model.to(device).train()
     # A model of the user's own may have dropout, which draws from torch's global random state.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(settings.seed)
+        _seed_torch(settings.seed)
         loss = _epochs(task, model, examples, settings, device, after_step)
     return Trained(flatten(model), len(examples), loss)
 
@@ -209,6 +209,13 @@ def _per_example(batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tenso
     """Return loss, score and confidence of all batches, one after another."""
     columns = [[values.double().cpu() for values in column] for column in zip(*batches, strict=True)]
     return PerExample(*(torch.cat(column).numpy() for column in columns or [[torch.zeros(0)]] * 3))
+
+
+def _seed_torch(seed: int) -> None:
+    if torch.cuda.is_available():
+        torch.manual_seed(seed)
+    else:  # torch.manual_seed notes the call stack three times, for devices that are not there
+        torch.default_generator.manual_seed(seed)
 
 
 def _device() -> torch.device:

@@ -5,9 +5,10 @@ Every text goes through the template's escaping; the only markup let through is 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from server.report import words
@@ -65,21 +66,8 @@ class Row:
 
 def render_page(data: ReportData) -> str:
     """The whole page as HTML text; equal reports give equal pages."""
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.globals.update(
-        size=words.size,
-        memory=words.memory,
-        duration=words.duration,
-        moment=words.moment,
-        share=words.share,
-        count=words.count,
-        flops=words.flops,
-        number=words.number,
-    )
     plots = {"scores": score_plot(data), "attacks": attack_plot(data), "costs": cost_plot(data)}
-    return environment.from_string(TEMPLATE).render(
+    return _template().render(
         data=data,
         asked=words.asked(data),
         done=list(words.done(data)),
@@ -97,6 +85,24 @@ def render_page(data: ReportData) -> str:
         glossary=GLOSSARY,
         missing=words.MISSING,
     )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals.update(
+        size=words.size,
+        memory=words.memory,
+        duration=words.duration,
+        moment=words.moment,
+        share=words.share,
+        count=words.count,
+        flops=words.flops,
+        number=words.number,
+    )
+    return environment.from_string(TEMPLATE)
 
 
 def _tiles(data: ReportData) -> list[dict[str, str]]:

@@ -9,6 +9,8 @@ from hypothesis import settings
 
 from tests.federation import InProcessFederation
 
+pytest_plugins = ["tests.ledgers"]
+
 # CI draws the same cases each time; `--hypothesis-profile default` draws new ones.
 settings.register_profile("same cases", derandomize=True)
 settings.load_profile("same cases")
@@ -17,7 +19,7 @@ settings.load_profile("same cases")
 @pytest.fixture(autouse=True)
 def same_draws_in_every_order() -> None:
     """What a test draws without a generator does not depend on which tests ran before it in this process."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
 from server.operations.backup import back_up, restore
 from server.operations.backup_manifest import FILE, read_verified
-from tests.contract.test_ledger_contract import NOW, postgresql_server, url  # noqa: F401 - fixtures
 from tests.federation import client
+from tests.ledgers import NOW
 from unlearning.errors import BackupError, Fenced
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Status, Target
@@ -340,7 +340,7 @@ def test_the_commands_say_what_they_did(federation, tmp_path):
     assert "no ledger here to compare with" in new.output
 
 
-def test_a_ledger_comes_back_on_either_database(url, tmp_path):  # noqa: F811 - the fixture
+def test_a_ledger_comes_back_on_either_database(url, tmp_path):
     """What was filed before the backup is there, what came after is gone; deletions since are refused."""
     if sa.make_url(url).get_backend_name() == "postgresql" and shutil.which("pg_dump") is None:
         pytest.skip("pg_dump is not installed")

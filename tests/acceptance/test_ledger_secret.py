@@ -10,7 +10,7 @@ from server.ledger import Ledger
 from server.operations.backup import back_up
 from server.operations.metrics import LedgerCollector
 from server.state_directory.ledger_address import VARIABLE
-from tests.contract.test_ledger_contract import NOW, postgresql_server  # noqa: F401 - a fixture
+from tests.ledgers import NOW
 from tests.residue import files_with
 from unlearning.requests import Status
 
@@ -18,7 +18,7 @@ CANARY = "canary-hunter2-4711"
 
 
 @pytest.fixture(scope="module")
-def url_with_password(postgresql_server: str) -> str:  # noqa: F811 - the fixture
+def url_with_password(postgresql_server: str) -> str:
     """A ledger whose server takes any password."""
     name = "ledger_with_a_password"
     admin = sa.create_engine(postgresql_server, isolation_level="AUTOCOMMIT")

@@ -279,7 +279,9 @@ def sample_ids(federation, client_id: str, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
-@pytest.mark.parametrize("granularity", [Granularity.CLIENT, Granularity.SAMPLE])
+@pytest.mark.parametrize(
+    "granularity", [pytest.param(Granularity.CLIENT, marks=pytest.mark.pictures), Granularity.SAMPLE]
+)
 def test_every_method_serves_a_live_request(federation, method, granularity):
     """Filed, carried out, recovered, reported; the report shows what the method says of its work."""
     if granularity not in METHODS[method].info.granularities:

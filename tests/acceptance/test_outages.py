@@ -19,7 +19,6 @@ from server.federation.outages import is_outage, run_through_outages
 from server.federation.state import FederationState
 from server.ledger import LedgerUnavailable
 from server.ledger.database import Database
-from tests.contract.test_ledger_contract import postgresql_server  # noqa: F401 - a fixture
 from unlearning import durable_files
 from unlearning.errors import Fenced
 from unlearning.parameters import content_hash
@@ -157,7 +156,7 @@ def test_a_real_postgresql_that_goes_away_is_waited_for(
     monkeypatch,
     expected,
     caplog,
-    postgresql_server,  # noqa: F811 - the fixture
+    postgresql_server,
 ):
     """In the middle of a round its connections are cut and new ones refused; after three tries it is back."""
     server = sa.make_url(postgresql_server)

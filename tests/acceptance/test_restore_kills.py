@@ -9,8 +9,8 @@ from server.ledger import Ledger
 from server.operations.backup import back_up, restore
 from server.operations.restore_steps import JOURNAL, STAGED, refuse_half_restored
 from server.state_directory.ledger_address import ledger_url
-from tests.contract.test_ledger_contract import NOW
 from tests.kills import Killed, Killer
+from tests.ledgers import NOW
 from unlearning.errors import BackupError
 
 STEPS = (

@@ -9,22 +9,9 @@ import sqlalchemy as sa
 from server.ledger import Ledger, Refusal
 from server.ledger.chain import GENESIS_HASH
 from server.ledger.database import Database
-from tests.contract.test_ledger_contract import (  # noqa: F401  pytest finds fixtures by their names here
-    LATER,
-    NOW,
-    advance,
-    ledger,
-    postgresql_server,
-    sql,
-    start,
-    submit,
-    token,
-    url,
-)
+from tests.ledgers import LATER, NOW, advance, start, submit
 from unlearning.errors import Fenced
 from unlearning.requests import Granularity, Status, Target
-
-# ruff: noqa: F811  fixtures are arguments
 
 FILE_MANY = """
 import sys
@@ -177,9 +164,9 @@ FIRST_SCHEMA_ROWS = [
 
 
 @pytest.fixture
-def of_first_schema(url: str) -> str:
+def of_first_schema(empty_url: str) -> str:
     """The URL of a ledger of the first schema with a request and two events, a number missing between them."""
-    database = Database(url)
+    database = Database(empty_url)
     database.migrate("0001")
     with database.writing() as connection:
         if connection.dialect.name == "postgresql":
@@ -187,7 +174,7 @@ def of_first_schema(url: str) -> str:
         for statement in FIRST_SCHEMA_ROWS:
             connection.exec_driver_sql(statement)
     database.close()
-    return url
+    return empty_url
 
 
 def test_events_of_the_first_schema_are_kept_and_chained(of_first_schema: str) -> None:

@@ -9,20 +9,8 @@ import sqlalchemy as sa
 
 from server.ledger import ClientRecord, Ledger, RoundRecord, schema, seals
 from tests.contract.test_ledger_chain import refusal
-from tests.contract.test_ledger_contract import (  # noqa: F401  pytest finds fixtures by their names here
-    LATER,
-    NOW,
-    advance,
-    ledger,
-    postgresql_server,
-    sql,
-    submit,
-    token,
-    url,
-)
+from tests.ledgers import LATER, NOW, advance, submit
 from unlearning.requests import Granularity, Status, Target
-
-# ruff: noqa: F811  fixtures are arguments
 
 NOT_COVERED = {
     "clients": "the live loop writes it over from Flower's register of nodes at each round; no deletion rests on it",

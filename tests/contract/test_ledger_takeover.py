@@ -11,16 +11,10 @@ import sqlalchemy as sa
 
 from server.ledger import Ledger
 from server.ledger.database import Database
-from tests.contract.test_ledger_contract import (  # noqa: F401  pytest finds fixtures by their names here
-    LATER,
-    postgresql_server,
-    url,
-)
+from tests.ledgers import LATER
 from unlearning.errors import ConfigurationError, IllegalMove
 from unlearning.pseudonyms import SubjectKeys, is_keyed, keyed_id
 from unlearning.requests import Granularity, Status, Target
-
-# ruff: noqa: F811  fixtures are arguments
 
 WRITTEN_BY_SCHEMA_2 = Path(__file__).parent / "ledgers" / "schema-2.sql"
 KEYS = SubjectKeys(b"k" * 32)
@@ -28,15 +22,15 @@ TABLES = ("clients", "federation_facts", "requests", "events", "exclusions", "ro
 
 
 @pytest.fixture
-def of_second_schema(url: str, tmp_path: Path) -> str:
+def of_second_schema(empty_url: str, tmp_path: Path) -> str:
     """The URL of a ledger with seven requests, as the program of that time wrote it."""
     file = tmp_path / "written.db"
     with closing(sqlite3.connect(file)) as connection:
         connection.executescript(WRITTEN_BY_SCHEMA_2.read_text(encoding="utf-8"))
-    if url.startswith("sqlite"):
-        file.rename(sa.make_url(url).database or "")
-        return url
-    database = Database(url)
+    if empty_url.startswith("sqlite"):
+        file.rename(sa.make_url(empty_url).database or "")
+        return empty_url
+    database = Database(empty_url)
     database.migrate("0002")
     old = sa.MetaData()
     with closing(sqlite3.connect(file)) as connection, database.writing() as into:
@@ -62,7 +56,7 @@ def of_second_schema(url: str, tmp_path: Path) -> str:
                 )
             )
     database.close()
-    return url
+    return empty_url
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from server.operations.superlink_residue import ResidueEraser
 from server.processes.deployment import LocalDeployment
 from server.processes.process_group import living_processes
 from tests.acceptance.test_ledger_secret import CANARY, url_with_password  # noqa: F401 - a fixture
-from tests.contract.test_ledger_contract import postgresql_server  # noqa: F401 - a fixture
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import SETTINGS, WAIT_S

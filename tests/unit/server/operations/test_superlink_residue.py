@@ -21,7 +21,7 @@ from server.operations.superlink_residue import (
     last_erased_event,
 )
 from server.operations.supervisor import Supervisor
-from tests.contract.test_ledger_contract import WAY
+from tests.ledgers import WAY
 from tests.residue import files_with
 from unlearning.errors import DeploymentError
 from unlearning.requests import Granularity, Status, Target

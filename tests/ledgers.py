@@ -1,0 +1,184 @@
+"""Ledgers on SQLite and PostgreSQL for tests: servers, databases, and the way of a request.
+
+A new ledger starts as a copy of one that the migrations made, and goes through them again.
+"""
+
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from server.ledger import Ledger
+from server.ledger.database import Database
+from unlearning.requests import DeletionRequest, Granularity, Status, Target
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=5)
+CLIENT_3 = Target(Granularity.CLIENT, "3")
+CLIENT_4 = Target(Granularity.CLIENT, "4")
+WAY = [Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED]
+ROUTES = {
+    Status.RECEIVED: [],
+    Status.SCHEDULED: WAY[:1],
+    Status.UNLEARNING: WAY[:2],
+    Status.RECOVERING: WAY[:3],
+    Status.VERIFYING: WAY[:4],
+    Status.COMPLETED: WAY,
+    Status.FAILED: [Status.FAILED],
+    Status.CANCELLED: [Status.CANCELLED],
+}
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[str]:
+    """The URL of a PostgreSQL server where databases may be made: a given one, or a private one."""
+    given = os.environ.get("FLOWER_UNLEARNING_POSTGRESQL_URL")
+    if given:
+        yield given
+        return
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not programs:
+        pytest.skip("no PostgreSQL server here, and FLOWER_UNLEARNING_POSTGRESQL_URL is not set")
+    # Not below tmp_path: that is closed to the user `postgres`, and a socket's path must be short.
+    directory = Path(tempfile.mkdtemp(prefix="pg-"))
+    owner: dict[str, int] = {}
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+        account = pwd.getpwnam("postgres")
+        os.chown(directory, account.pw_uid, account.pw_gid)
+        owner = {"user": account.pw_uid, "group": account.pw_gid}
+    pg_ctl, data = str(programs[-1].with_name("pg_ctl")), str(directory / "data")
+
+    def run(*command: str) -> None:
+        subprocess.run(command, check=True, cwd=directory, stdout=subprocess.DEVNULL, timeout=120, **owner)
+
+    run(str(programs[-1]), "-D", data, "-A", "trust", "-U", "ledger", "--no-sync")
+    options = f"-c listen_addresses='' -k {directory}"
+    run(pg_ctl, "-D", data, "-w", "-l", str(directory / "log"), "-o", options, "start")
+    try:
+        yield f"postgresql+psycopg://ledger@/postgres?host={directory}"
+    finally:
+        run(pg_ctl, "-D", data, "-m", "immediate", "-w", "stop")
+        shutil.rmtree(directory)
+
+
+@contextlib.contextmanager
+def new_database(server: str, template: str = "template1") -> Iterator[sa.URL]:
+    """A PostgreSQL database, gone at the end."""
+    name = f"ledger_{os.urandom(6).hex()}"
+    admin = sa.create_engine(server, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE {template}")
+    yield sa.make_url(server).set(database=name)
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+    admin.dispose()
+
+
+@pytest.fixture(scope="session")
+def postgresql_template(postgresql_server: str) -> Iterator[str]:
+    """The name of a database that the migrations made."""
+    with new_database(postgresql_server) as url:
+        Ledger.open(url.render_as_string(hide_password=False)).close()
+        yield str(url.database)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def new_sqlite_ledgers_are_copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Wherever the code under test opens one for the first time."""
+    migrate = Database.migrate
+    template = tmp_path_factory.mktemp("template") / "ledger.db"
+    made = Database(f"sqlite:///{template}")
+    made.migrate()
+    made.close()
+
+    def migrate_a_copy(self: Database, revision: str = "head") -> None:
+        url = sa.make_url(self.name)
+        if url.get_backend_name() == "sqlite" and revision == "head":
+            copy_if_new(template, Path(url.database or ""))
+        migrate(self, revision)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Database, "migrate", migrate_a_copy)
+        yield
+
+
+def copy_if_new(template: Path, path: Path) -> None:
+    """Copy whole or not at all, also where two threads open the same new ledger at once."""
+    if path.parent.is_dir() and not path.exists():
+        beside = path.with_name(f"{path.name}.{os.urandom(6).hex()}")
+        shutil.copy(template, beside)
+        with contextlib.suppress(FileExistsError):
+            os.link(beside, path)
+        os.unlink(beside)  # noqa: PTH108 - a test of kills counts what Path does
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database for a ledger that nobody has opened yet."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'ledger.db'}"
+        return
+    server, template = map(request.getfixturevalue, ("postgresql_server", "postgresql_template"))
+    with new_database(server, template) as made:
+        yield made.render_as_string(hide_password=False)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty database."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'ledger.db'}"
+        return
+    with new_database(request.getfixturevalue("postgresql_server")) as made:
+        yield made.render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def ledger(url: str) -> Iterator[Ledger]:
+    opened = Ledger.open(url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def token(ledger: Ledger) -> int:
+    return ledger.acquire_fence("loop", now=NOW)
+
+
+@pytest.fixture
+def sql(url: str, ledger: Ledger) -> Iterator[sa.Engine]:
+    """A way to the database that does not pass through the ledger's code."""
+    engine = sa.create_engine(url)
+    yield engine
+    engine.dispose()
+
+
+def submit(ledger: Ledger, target: Target = CLIENT_3, *, key: str = "key", **changes: Any) -> DeletionRequest:
+    values: dict[str, Any] = {"method": "puf", "parameters": {"rate": 2.0}, "submitted_by": "ada", "now": NOW}
+    return ledger.submit(target, idempotency_key=key, **values | changes)
+
+
+def advance(ledger: Ledger, request_id: str, to: Status, token: int, **changes: Any) -> DeletionRequest:
+    for step in ROUTES[to]:
+        ledger.move(request_id, step, token=token, now=LATER, **changes)
+    return ledger.get(request_id)
+
+
+def start(code: str, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )

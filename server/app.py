@@ -26,6 +26,8 @@ from server.federation.outages import run_through_outages
 from server.federation.preparations import Preparations
 from server.federation.roster_records import RoundRecords
 from server.federation.scripted_requests import parse_requests
+from server.federation.shadow_federations import ShadowFederations
+from server.federation.shadow_store import ShadowStore
 from server.federation.state import FederationState
 from server.ledger import Ledger, LedgerWriter
 from server.live_loop import LiveLoop
@@ -162,6 +164,9 @@ def open_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterat
             test_set=test_set,
             checkpoints=CheckpointStore(state_dir / CHECKPOINTS, keep=settings.checkpoints_kept),
             preparations=preparations,
+            shadows=ShadowFederations(
+                settings=settings, task=task, clients=clients, test_set=test_set, store=ShadowStore(state_dir)
+            ),
             records=RoundRecords(clients=clients, test_set=test_set, evaluate_every=settings.evaluate_every),
         )
     finally:

@@ -10,7 +10,6 @@ from logging import getLogger
 
 from server.deletion import queue, steps
 from server.deletion.privacy_account import announce_account
-from server.federation import shadow_federations as shadows
 from server.federation.context import FederationContext
 from server.federation.roster_records import register_clients
 from server.federation.scripted_requests import ScriptedRequest
@@ -51,7 +50,7 @@ class LiveLoop:
         clients.fedavg.follow(replace(clients.fedavg.plan, exclusions=state.exclusions))
         clients.fedavg.await_clients(clients.grid)
         register_clients(context.writer, clients.online())
-        shadows.resume(context, state)
+        context.shadows.resume(state)
         state = context.save(queue.reconcile(context, context.preparations.begun(state)))
         while True:
             self._announce(state)
@@ -62,7 +61,7 @@ class LiveLoop:
 
     def step(self, state: FederationState) -> FederationState | None:
         """Return the state after one step, or None when all is done."""
-        with MemoryWatch() as self._context.memory:
+        with MemoryWatch() as self._context.clients.memory:
             return self._next_state(state)
 
     def _next_state(self, state: FederationState) -> FederationState | None:
@@ -86,9 +85,9 @@ class LiveLoop:
         deletion = None if state.is_resting else queue.claim(context, state, self._notes)
         if deletion is not None:
             return steps.begin(context, state, deletion)
-        if shadows.is_due(context, state, self._shadow_turns):
+        if context.shadows.is_due(state, self._shadow_turns):
             self._shadow_turns += 1
-            shadows.train_round(context, state)
+            context.shadows.train_round(state)
             return state
         if context.settings.rounds and state.training_rounds >= context.settings.rounds:
             waiting = context.ledger.list_requests(statuses=(Status.RECEIVED, Status.SCHEDULED))

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from server.federation import shadow_federations as shadows
 from server.federation.context import FederationContext
 from server.federation.gate import retained_scores
 from server.federation.observing import ModelObservations, observe_all
@@ -47,7 +46,7 @@ def measure_model(context: FederationContext, state: FederationState, stage: Sta
     deletion = replace(
         deletion,
         measurements=measurements,
-        measuring_cost=deletion.measuring_cost.plus(done, context.peak_memory(done)),
+        measuring_cost=deletion.measuring_cost.plus(done, context.clients.peak_memory(done)),
         scores=retained_scores(context.test_set, state, deletion, observed),
     )
     if stage == "before":
@@ -82,7 +81,7 @@ def _ask_shadows(
     deletion: ActiveDeletion,
 ) -> ActiveDeletion:
     """Return `deletion` with what the shadow models say of its examples, where there are shadow models."""
-    found = shadows.ask(context, state, forgets)
+    found = context.shadows.ask(state, forgets)
     deletion = replace(deletion, shadow_fits=found.fits, shadow_notes=found.notes)
     if found.training is None:
         return deletion
@@ -90,7 +89,7 @@ def _ask_shadows(
     return replace(
         deletion,
         shadow_cost=found.training.cost,
-        measuring_cost=deletion.measuring_cost.plus(done, context.peak_memory(done)),
+        measuring_cost=deletion.measuring_cost.plus(done, context.clients.peak_memory(done)),
     )
 
 

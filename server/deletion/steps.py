@@ -24,7 +24,6 @@ from server.deletion.failed_attempt import give_up
 from server.deletion.measuring import first_measurements, forget_sets, measure_model
 from server.deletion.privacy_account import accounted, result_of
 from server.deletion.report_facts import report_of
-from server.federation import shadow_federations as shadows
 from server.federation.context import FederationContext
 from server.federation.gate import check_unlearned, judge, refusal
 from server.federation.roster_records import RoundResult
@@ -124,7 +123,7 @@ def _decide(context: FederationContext, state: FederationState, reason: str) -> 
         deletion=replace(deletion, stop_reason=reason, before=None),
     )
     state = context.save(state)
-    shadows.erase(context)
+    context.shadows.erase()
     context.writer.move_all(deletion.request_ids, Status.VERIFYING, reason=f"{reason}; {verdict.text}")
     return state
 
@@ -189,7 +188,7 @@ def _exchange(context: FederationContext, state: FederationState, session: Sessi
     assert method_state is not None
     clients.refused |= strategy.outcome.refused  # of this exchange: only the last one has a record
     check_unlearned(method_state.parameters, state.parameters)
-    memory = context.peak_memory(done)
+    memory = clients.peak_memory(done)
     deletion = replace(
         deletion,
         method_state=method_state,

@@ -14,6 +14,7 @@ from strategies.exchange import Exchange, exchange
 from strategies.fedavg import FedAvg
 from strategies.roster import Member
 from strategies.sessions.endpoint import Endpoint
+from unlearning.peak_memory import MemoryWatch, PeakMemory
 from unlearning.requests import Exclusions, Status, Target
 
 _log = getLogger(__name__)
@@ -25,6 +26,7 @@ class Clients:
 
     endpoint: where sessions with clients are held; None where there are none.
     refused: answers refused since the last round was recorded, and why, by client or `node N`.
+    memory: watches this process during the live loop's step.
     """
 
     grid: Grid
@@ -32,6 +34,7 @@ class Clients:
     writer: LedgerWriter
     endpoint: Endpoint | None = None
     refused: dict[str, str] = field(default_factory=dict)
+    memory: MemoryWatch = field(default_factory=MemoryWatch)
     _site_requests: SiteRequests = field(default_factory=SiteRequests)
     _waiting: dict[str, Target] = field(default_factory=dict)
 
@@ -75,6 +78,10 @@ class Clients:
     def take_site_requests(self, done: Exchange) -> None:
         """Take in what clients filed at their own sites and sent with their replies."""
         self.refused |= self._site_requests.take_all(self.writer.ledger, done.values, now=self.writer.now())
+
+    def peak_memory(self, done: Exchange) -> PeakMemory:
+        """Return the most memory of any client in an exchange, and of this process in the step so far."""
+        return PeakMemory.of(done.client_memory.values(), self.memory.peak())
 
     def notify(self, state: FederationState, clients: Iterable[str]) -> None:
         """Tell these clients, as far as they are online, what is forgotten for good: a forgotten one hears no more.

@@ -4,7 +4,7 @@ What happens in which order is in `server.live_loop` (training) and `server.dele
 claim of a request to its report).
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from server.federation.checkpoints import CheckpointStore
@@ -13,24 +13,22 @@ from server.federation.gate import round_problem
 from server.federation.observing import ServerTestSet
 from server.federation.preparations import Preparations
 from server.federation.roster_records import RoundRecords, RoundResult
+from server.federation.shadow_federations import ShadowFederations
 from server.federation.state import FederationState
 from server.ledger import Ledger, LedgerWriter
-from strategies.exchange import Exchange
 from strategies.messages import model_record
 from strategies.round_plan import RoundOutcome
 from strategies.run_config import RunSettings
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.methods.preparation import FederatedRound
-from unlearning.peak_memory import MemoryWatch, PeakMemory
 from unlearning.tasks.task import Task
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FederationContext:
     """The parts that the live federation is made of.
 
     federation: what it is, as methods and the deletion service need to know it.
-    memory: watches this process during the live loop's step.
     """
 
     settings: RunSettings
@@ -43,7 +41,7 @@ class FederationContext:
     checkpoints: CheckpointStore
     preparations: Preparations
     records: RoundRecords
-    memory: MemoryWatch = field(default_factory=MemoryWatch)
+    shadows: ShadowFederations
 
     @property
     def ledger(self) -> Ledger:
@@ -60,10 +58,6 @@ class FederationContext:
         state = replace(state, event_sequence=self.ledger.last_event_sequence())
         self.checkpoints.save(state, token=self.writer.token)
         return state
-
-    def peak_memory(self, done: Exchange) -> PeakMemory:
-        """Return the most memory of any client in an exchange, and of this process in the step so far."""
-        return PeakMemory.of(done.client_memory.values(), self.memory.peak())
 
     def train_round(self, state: FederationState) -> RoundResult:
         """Carry out one ordinary round among the eligible clients; without a usable update the model stays."""
@@ -86,7 +80,7 @@ class FederationContext:
             state=following,
             exchange=done,
             outcome=replace(outcome, models={}, arrays={}),  # they take much memory, and are kept now
-            memory=self.peak_memory(done),
+            memory=clients.peak_memory(done),
             problem=problem,
         )
 

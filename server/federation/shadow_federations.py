@@ -14,20 +14,22 @@ judges the confidences that any measurement brings. So they are erased as soon a
 and begin anew without what was forgotten.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from logging import getLogger
 
 import numpy as np
 
-from server.federation.context import FederationContext
+from server.federation.clients import Clients
+from server.federation.observing import ServerTestSet
 from server.federation.shadow_store import ShadowState, ShadowStore
 from server.federation.state import FederationState
 from strategies.exchange import Exchange
+from strategies.run_config import RunSettings
 from strategies.shadows import averaged, fit_messages, joined, train_messages
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
-from unlearning.tasks.task import forgotten_mask
+from unlearning.tasks.task import Task, forgotten_mask
 from unlearning.training import initial_parameters
 from unlearning.verification.shadow_models import ShadowFits, fit_models, shadow_seed, train_models
 
@@ -55,183 +57,194 @@ class ShadowFindings:
     exchange: Exchange = field(default_factory=Exchange)
 
 
-def resume(context: FederationContext, state: FederationState) -> None:
-    """At a start: erase shadow models that are of other settings, or trained on what was forgotten since."""
-    store = ShadowStore(context.state_dir)
-    if store.rounds() and _current(context, state) is None:
-        store.erase()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowFederations:
+    """The shadow federations of a run, on disk between their rounds; none where the settings want none."""
 
+    settings: RunSettings
+    task: Task
+    clients: Clients
+    test_set: ServerTestSet
+    store: ShadowStore
 
-def is_due(context: FederationContext, state: FederationState, turns: int) -> bool:
-    """Tell whether the shadow federations are behind and it is their turn, after `turns` since the last round.
+    def resume(self, state: FederationState) -> None:
+        """Erase, at a start, shadow models that are of other settings, or trained on what was forgotten since."""
+        if self.store.rounds() and self._current(state) is None:
+            self.store.erase()
 
-    A run that has done its rounds does the last one with them, and does not stay to catch up after a deletion.
-    """
-    settings = context.settings
-    if not settings.shadow_federations or turns >= MOST_TURNS:
-        return False
-    behind = state.training_rounds - ShadowStore(context.state_dir).rounds()
-    is_over = 0 < settings.rounds <= state.training_rounds
-    return behind == 1 or (behind > 1 and not is_over)
+    def is_due(self, state: FederationState, turns: int) -> bool:
+        """Tell whether the shadow federations are behind and it is their turn, after `turns` since the last round.
 
+        A run that has done its rounds does the last one with them, and does not stay to catch up after a deletion.
+        """
+        settings = self.settings
+        if not settings.shadow_federations or turns >= MOST_TURNS:
+            return False
+        behind = state.training_rounds - self.store.rounds()
+        is_over = 0 < settings.rounds <= state.training_rounds
+        return behind == 1 or (behind > 1 and not is_over)
 
-def train_round(context: FederationContext, state: FederationState) -> None:
-    """One round of all shadow federations, durable when this returns.
+    def train_round(self, state: FederationState) -> None:
+        """Carry out one round of all shadow federations, durable when this returns.
 
-    Raises:
-        Fenced: a newer server process has taken over.
-    """
-    before = _current(context, state) or _fresh(context, state)
-    number = before.rounds + 1
-    messages = train_messages(
-        context.clients.fedavg,
-        context.clients.grid,
-        number,
-        before.models,
-        uses_held_out=context.test_set.examples is None,
-    )
-    if not messages:
-        _log.warning("No client can train the shadow federations now.")
-        return
-    done = context.clients.exchange(messages)
-    own = _trained_here(context, before.models, number)
-    models, participants, refused = averaged(before.models, done.replies, own, context.clients.fedavg)
-    context.clients.refused |= refused
-    if not participants:
-        return
-    following = replace(
-        before,
-        models=tuple(models),
-        rounds=number,
-        took_part={
-            client: before.took_part.get(client, 0) + (client in participants)
-            for client in sorted({*before.took_part, *participants})
-        },
-        cost=before.cost.plus(done, context.peak_memory(done)),
-    )
-    context.writer.check_fence()
-    ShadowStore(context.state_dir).save(following)
-    _log.info(
-        "Round %d of %d of the %d shadow federations: %d client(s), %d byte(s), %.1f s",
-        number,
-        state.training_rounds,
-        len(models),
-        len(participants),
-        done.bytes_sent + done.bytes_received,
-        done.seconds,
-    )
-
-
-def ask(context: FederationContext, state: FederationState, forgets: Mapping[str, Forget]) -> ShadowFindings:
-    """What the shadow models say of the forgotten examples, by client in `forgets`, and of test examples.
-
-    Nothing where the settings want none; never an error, for a deletion does not wait for an attack.
-    """
-    if not context.settings.shadow_federations:
-        return ShadowFindings()
-    shadows = _current(context, state)
-    rounds = 0 if shadows is None else shadows.rounds
-    if shadows is None or rounds < state.training_rounds - 1:
-        return ShadowFindings(
-            notes={
-                "": f"the shadow federations have had {rounds} of {state.training_rounds} rounds; they begin anew "
-                "after each deletion"
-            }
+        Raises:
+            Fenced: a newer server process has taken over.
+        """
+        before = self._current(state) or self._fresh(state)
+        number = before.rounds + 1
+        messages = train_messages(
+            self.clients.fedavg,
+            self.clients.grid,
+            number,
+            before.models,
+            uses_held_out=self.test_set.examples is None,
         )
-    uses_held_out = context.test_set.examples is None
-    online = context.clients.online()
-    notes = {client: "it is not online" for client in forgets if client not in online}
-    usual = context.settings.fraction * rounds
-    for client in set(forgets) & set(online):
-        if shadows.took_part.get(client, 0) < usual / 2:
-            notes[client] = (
-                f"it took part in {shadows.took_part.get(client, 0)} of {rounds} rounds of the shadow federations"
+        if not messages:
+            _log.warning("No client can train the shadow federations now.")
+            return
+        done = self.clients.exchange(messages)
+        own = self._train_here(before.models, number)
+        models, participants, refused = averaged(before.models, done.replies, own, self.clients.fedavg)
+        self.clients.refused |= refused
+        if not participants:
+            return
+        following = replace(
+            before,
+            models=tuple(models),
+            rounds=number,
+            took_part={
+                client: before.took_part.get(client, 0) + (client in participants)
+                for client in sorted({*before.took_part, *participants})
+            },
+            cost=before.cost.plus(done, self.clients.peak_memory(done)),
+        )
+        self.clients.writer.check_fence()
+        self.store.save(following)
+        _log.info(
+            "Round %d of %d of the %d shadow federations: %d client(s), %d byte(s), %.1f s",
+            number,
+            state.training_rounds,
+            len(models),
+            len(participants),
+            done.bytes_sent + done.bytes_received,
+            done.seconds,
+        )
+
+    def ask(self, state: FederationState, forgets: Mapping[str, Forget]) -> ShadowFindings:
+        """Return what the shadow models say of the forgotten examples, by client in `forgets`, and of test examples.
+
+        Nothing where the settings want none; never an error, for a deletion does not wait for an attack.
+        """
+        if not self.settings.shadow_federations:
+            return ShadowFindings()
+        shadows = self._current(state)
+        rounds = 0 if shadows is None else shadows.rounds
+        if shadows is None or rounds < state.training_rounds - 1:
+            return ShadowFindings(
+                notes={
+                    "": f"the shadow federations have had {rounds} of {state.training_rounds} rounds; they begin anew "
+                    "after each deletion"
+                }
             )
-    asked = set(forgets) - set(notes)
-    if uses_held_out:
-        asked |= set(context.clients.sample(state, without=forgets)) & set(online)
-    done = context.clients.exchange(
-        fit_messages(
-            context.clients.fedavg,
-            state.round,
-            shadows.models,
-            {client: online[client] for client in sorted(asked)},
-            forgets,
-            uses_held_out=uses_held_out,
+        uses_held_out = self.test_set.examples is None
+        online = self.clients.online()
+        notes = self._who_cannot_say(shadows, forgets, online)
+        asked = set(forgets) - set(notes)
+        if uses_held_out:
+            asked |= set(self.clients.sample(state, without=forgets)) & set(online)
+        done = self.clients.exchange(
+            fit_messages(
+                self.clients.fedavg,
+                state.round,
+                shadows.models,
+                {client: online[client] for client in sorted(asked)},
+                forgets,
+                uses_held_out=uses_held_out,
+            )
         )
-    )
-    notes |= {client: str(failure) for client, failure in done.failures.items()}
-    fits: dict[str, ShadowFits] = {} if uses_held_out else {"test": _fitted_here(context, shadows.models)}
-    for name, clients in {"forgotten": set(forgets), **({"test": asked} if uses_held_out else {})}.items():
-        found, refused = joined(done.replies, name, clients)
-        fits |= {name: found} if found is not None else {}
-        context.clients.refused |= refused
-        notes |= {client: f"its answer is refused: {why}" for client, why in refused.items()}
-    return ShadowFindings(fits=fits, notes=notes, training=shadows, exchange=done)
+        notes |= {client: str(failure) for client, failure in done.failures.items()}
+        fits: dict[str, ShadowFits] = {} if uses_held_out else {"test": self._fit_here(shadows.models)}
+        for name, clients in {
+            "forgotten": set(forgets),
+            **({"test": asked} if uses_held_out else {}),
+        }.items():
+            found, refused = joined(done.replies, name, clients)
+            fits |= {name: found} if found is not None else {}
+            self.clients.refused |= refused
+            notes |= {client: f"its answer is refused: {why}" for client, why in refused.items()}
+        return ShadowFindings(fits=fits, notes=notes, training=shadows, exchange=done)
 
+    def _who_cannot_say(
+        self, shadows: ShadowState, clients: Iterable[str], online: Container[str]
+    ) -> dict[str, str]:
+        """Return which clients need not be asked, and why: the shadow models hardly know their examples."""
+        found = {client: "it is not online" for client in clients if client not in online}
+        usual = self.settings.fraction * shadows.rounds
+        for client in clients:
+            times = shadows.took_part.get(client, 0)
+            if client in online and times < usual / 2:
+                found[client] = (
+                    f"it took part in {times} of {shadows.rounds} rounds of the shadow federations"
+                )
+        return found
 
-def erase(context: FederationContext) -> None:
-    """Erase all shadow models: a deletion reaches them too."""
-    if ShadowStore(context.state_dir).erase():
-        _log.info("The shadow models are erased: they were trained on what was forgotten.")
+    def erase(self) -> None:
+        """Erase all shadow models: a deletion reaches them too."""
+        if self.store.erase():
+            _log.info("The shadow models are erased: they were trained on what was forgotten.")
 
+    def _current(self, state: FederationState) -> ShadowState | None:
+        """Return the shadow federations, if they belong to these settings and know nothing that was forgotten since."""
+        found = self.store.load()
+        settings = self.settings
+        if found is None or len(found.models) != settings.shadow_federations or found.seed != settings.seed:
+            return None
+        belongs = found.models[0].shape == state.parameters.shape and found.rounds <= state.training_rounds
+        return found if belongs and found.exclusions == state.exclusions else None
 
-def _current(context: FederationContext, state: FederationState) -> ShadowState | None:
-    """The shadow federations, if they belong to these settings and know nothing that was forgotten since."""
-    found = ShadowStore(context.state_dir).load()
-    settings = context.settings
-    if found is None or len(found.models) != settings.shadow_federations or found.seed != settings.seed:
-        return None
-    belongs = found.models[0].shape == state.parameters.shape and found.rounds <= state.training_rounds
-    return found if belongs and found.exclusions == state.exclusions else None
+    def _fresh(self, state: FederationState) -> ShadowState:
+        seed = self.settings.seed
+        models = tuple(
+            initial_parameters(self.task, shadow_seed(seed, number))
+            for number in range(self.settings.shadow_federations)
+        )
+        return ShadowState(models=models, seed=seed, exclusions=state.exclusions)
 
+    def _train_here(self, models: tuple[Vector, ...], number: int) -> list[dict[int, tuple[int, Vector]]]:
+        """Return what the server trains on its half of the test examples for each shadow model.
 
-def _fresh(context: FederationContext, state: FederationState) -> ShadowState:
-    seed = context.settings.seed
-    models = tuple(
-        initial_parameters(context.task, shadow_seed(seed, number))
-        for number in range(context.settings.shadow_federations)
-    )
-    return ShadowState(models=models, seed=seed, exclusions=state.exclusions)
+        Forgotten classes stay out. It stands for as many clients as its test examples would make of the usual size:
+        what is known of an example by heart depends on how many share a client with it, and test examples shall be
+        known as clients' ones are.
+        """
+        if self.test_set.examples is None:
+            return []
+        plan = self.clients.fedavg.plan
+        forgotten = plan.left_out(SERVER)
+        examples = self.test_set.examples.select(~forgotten_mask(self.test_set.examples, forgotten))
+        sizes = list(plan.num_examples.values())
+        count = max(1, round(len(examples) * len(sizes) / sum(sizes))) if sum(sizes) else 1
+        return [
+            train_models(
+                self.task,
+                models,
+                examples.select(np.arange(part, len(examples), count)),
+                self.settings.training(number),
+                seed=self.settings.seed,
+                holder=f"{SERVER} {part}",
+                number=number,
+            )
+            for part in range(count)
+        ]
 
-
-def _trained_here(
-    context: FederationContext, models: tuple[Vector, ...], number: int
-) -> list[dict[int, tuple[int, Vector]]]:
-    """What the server trains on its half of the test examples for each shadow model, without forgotten classes.
-
-    It stands for as many clients as its test examples would make of the usual size: what is known of an example
-    by heart depends on how many share a client with it, and test examples shall be known as clients' ones are.
-    """
-    if context.test_set.examples is None:
-        return []
-    plan = context.clients.fedavg.plan
-    forgotten = plan.left_out(SERVER)
-    examples = context.test_set.examples.select(~forgotten_mask(context.test_set.examples, forgotten))
-    sizes = list(plan.num_examples.values())
-    count = max(1, round(len(examples) * len(sizes) / sum(sizes))) if sum(sizes) else 1
-    return [
-        train_models(
-            context.task,
+    def _fit_here(self, models: tuple[Vector, ...]) -> ShadowFits:
+        """Return what the shadow models say of the test examples that `ServerTestSet.observe` samples."""
+        assert self.test_set.examples is not None, "only a server that has test examples is asked"
+        return fit_models(
+            self.task,
             models,
-            examples.select(np.arange(part, len(examples), count)),
-            context.settings.training(number),
-            seed=context.settings.seed,
-            holder=f"{SERVER} {part}",
-            number=number,
+            self.test_set.examples,
+            seed=self.settings.seed,
+            max_samples=self.settings.attack_samples,
+            generator=np.random.default_rng(self.settings.seed),
         )
-        for part in range(count)
-    ]
-
-
-def _fitted_here(context: FederationContext, models: tuple[Vector, ...]) -> ShadowFits:
-    """What the shadow models say of the test examples that `ServerTestSet.observe` samples."""
-    assert context.test_set.examples is not None, "only a server that has test examples is asked"
-    return fit_models(
-        context.task,
-        models,
-        context.test_set.examples,
-        seed=context.settings.seed,
-        max_samples=context.settings.attack_samples,
-        generator=np.random.default_rng(context.settings.seed),
-    )

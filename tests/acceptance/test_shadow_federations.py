@@ -14,9 +14,9 @@ import pytest
 from client.app import app as client_app
 from server.app import open_federation
 from server.deletion.measuring import forget_sets
-from server.federation import shadow_federations as shadows
 from server.federation.observing import observe_all
 from server.federation.roster_records import register_clients
+from server.federation.shadow_federations import ShadowFederations
 from server.federation.shadow_store import ShadowStore
 from server.operations.backup import back_up
 from strategies.in_process_grid import InProcessGrid
@@ -206,13 +206,12 @@ def test_two_shadow_rounds_at_most_follow_a_training_round(
     history, settings, turns, rounds, is_due, tmp_path
 ):
     """Shadow federations of 2 rounds beside one of `rounds`: it is held up by two rounds, its end by one."""
-    ShadowStore(tmp_path).save(replace(history.shadows_before, rounds=2))
-    context = SimpleNamespace(
-        settings=SimpleNamespace(shadow_federations=settings[0], rounds=settings[1]),
-        state_dir=tmp_path,
-    )
+    store = ShadowStore(tmp_path)
+    store.save(replace(history.shadows_before, rounds=2))
+    chosen = SimpleNamespace(shadow_federations=settings[0], rounds=settings[1])
+    shadows = ShadowFederations(settings=chosen, task=None, clients=None, test_set=None, store=store)
     state = replace(history.original, training_rounds=rounds)
-    assert shadows.is_due(context, state, turns) == is_due
+    assert shadows.is_due(state, turns) == is_due
 
 
 def test_shadow_federations_leave_the_federation_alone(history, tmp_path):
@@ -283,7 +282,7 @@ def test_a_kill_right_before_the_erasure_brings_no_shadow_model_back(tmp_path, m
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("server.federation.shadow_federations.erase", killed)
+        patched.setattr("server.federation.shadow_federations.ShadowFederations.erase", killed)
         with pytest.raises(Killed):
             one.run()
     assert "1" in ShadowStore(one.directory).load().took_part

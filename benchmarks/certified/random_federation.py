@@ -71,6 +71,19 @@ class Released:
     forgotten: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """What a release adds (d,), drawn with σ, and what becomes of it.
+
+    is_declared: an operator declares Δ in place of what is proven. is_given_up: the attempt fails after the release.
+    """
+
+    sigma: float
+    vector: Vector
+    is_declared: bool = False
+    is_given_up: bool = False
+
+
 @dataclass
 class RandomFederation:
     """One federation, drawn from a seed; `run` gives what was stated of its deletions."""
@@ -101,6 +114,7 @@ class RandomFederation:
         for _ in range(rounds):
             if self.generator.random() < 0.15:
                 self.settings = self._change_one()
+            self.number += 1
             self._round()
             if self.generator.random() < 0.3:
                 stated += self._deletion()
@@ -132,15 +146,17 @@ class RandomFederation:
         return replace(self.settings, **changes)  # type: ignore[arg-type]  # each is of its field's type
 
     def _round(self) -> None:
-        self.number += 1
         there = [
             client for at, client in enumerate(self.data) if at < 2 or self.number > at
         ]  # the third joins in round 3, and so on
         asked = tuple(
             client for client in there if client not in self.forgotten and self.generator.random() < 0.7
         )
-        if not asked:
-            return
+        if asked:
+            self.train(asked)
+
+    def train(self, asked: tuple[str, ...]) -> None:
+        """Do an ordinary round among these clients, as set now."""
         one = Round(number=self.number, clients=asked, settings=self.settings)
         self.history.append(one)
         if not self.settings.is_prepared:
@@ -168,12 +184,25 @@ class RandomFederation:
         self.model = after
 
     def _deletion(self) -> list[Stated]:
-        """Forget one client or two: what is stated of it, and what is true; nothing where it is refused."""
+        """Forget one client or two."""
         candidates = [client for client in self.data if client not in self.forgotten]
         count = min(len(candidates) - 1, int(self.generator.integers(1, 3)))
         if count < 1:
             return []
         targets = frozenset(self.generator.choice(candidates, size=count, replace=False).tolist())
+        return self.delete(targets, self._noise)
+
+    def _noise(self) -> Noise:
+        sigma = float(self.generator.choice([0.0, 0.01, 0.1, 1.0], p=[0.05, 0.35, 0.3, 0.3]))
+        return Noise(
+            sigma=sigma,
+            is_declared=self.generator.random() < 0.05,
+            vector=sigma * self.generator.standard_normal(self.model.size),
+            is_given_up=self.generator.random() < 0.15,
+        )
+
+    def delete(self, targets: frozenset[str], draw: Callable[[], Noise]) -> list[Stated]:
+        """Forget these clients: what is stated of it, and what is true; nothing where it is refused."""
         vectors = {client: kept_vector(self.settings.options, self.store, client) for client in targets}
         had_trained = {client for one in self.history if isinstance(one, Round) for client in one.clients}
         if any(vector is None and client in had_trained for client, vector in vectors.items()):
@@ -186,7 +215,7 @@ class RandomFederation:
         found, unmet = self._state(targets)
         forgotten = self.forgotten | targets
         distance = float(np.linalg.norm(clean - self.retrain_without(forgotten)))
-        self._release(targets, clean, found, unmet)
+        self._release(targets, clean, draw(), found, unmet)
         return [
             Stated(
                 delta=None if found is None else found.value,
@@ -211,17 +240,21 @@ class RandomFederation:
         return deletion_sensitivity(kept, deletion, self.releases)
 
     def _release(
-        self, targets: frozenset[str], clean: Vector, found: Sensitivity | None, unmet: tuple[str, ...]
+        self,
+        targets: frozenset[str],
+        clean: Vector,
+        noise: Noise,
+        found: Sensitivity | None,
+        unmet: tuple[str, ...],
     ) -> None:
-        sigma = float(self.generator.choice([0.0, 0.01, 0.1, 1.0], p=[0.05, 0.35, 0.3, 0.3]))
-        if self.generator.random() < 0.05:  # an operator declares in place of what is proven
+        if noise.is_declared:
             found, unmet = measured_sensitivity(1e-9, "made up"), ("Declared.",)
-        model = clean + sigma * self.generator.standard_normal(clean.size)
+        model = clean + noise.vector
         self.releases.append(
             AccountedRelease(
                 name=f"r-{len(self.releases)}",
                 number=self.number,
-                sigma=sigma,
+                sigma=noise.sigma,
                 sensitivity=found,
                 unmet=unmet,
                 clients=tuple(sorted(targets)),
@@ -229,7 +262,7 @@ class RandomFederation:
                 after=content_hash(model),
             )
         )
-        if self.generator.random() < 0.15:  # the attempt fails after that: the model goes on as it was
+        if noise.is_given_up:  # the model goes on as it was
             return
         self.model, self.forgotten = model, self.forgotten | targets
         self.history.append(Released(model=model, forgotten=self.forgotten))

@@ -48,6 +48,7 @@ from unlearning.certified.online import (
     retrained_on_batches,
     train_online,
 )
+from unlearning.certified.online_bound import StepCounts, online_bound
 from unlearning.certified.privacy_accountant import Account, AccountedRelease, Basis
 from unlearning.certified.round_lengths import (
     EarlierRelease,
@@ -63,7 +64,6 @@ from unlearning.certified.sensitivity import (
     Constants,
     Inexactness,
     Sensitivity,
-    StepCounts,
     Weighting,
     feature_norm,
     jackknife_bound,
@@ -71,7 +71,6 @@ from unlearning.certified.sensitivity import (
     measured_sensitivity,
     minimiser_norm,
     newton_step_bound,
-    online_bound,
     trajectory_norm,
 )
 from unlearning.certified.tangents import BlockProducts, check_memory, train_with_tangents, vector_bytes

@@ -60,6 +60,23 @@ def largest_norm(norm: float, *, learning_rate: float, l2: float, feature_norm: 
     return float(_TWICE * decay * (norm + count * learning_rate * math.sqrt(2) * feature_norm))
 
 
+def step_rounding(
+    constants: Constants, of: Arithmetic, *, weight_norm: float, learning_rate: float
+) -> LocalRounding:
+    """Return what rounding does to one step of SGD from weights no longer than `weight_norm`, and to what it carries.
+
+    Raises:
+        NumericalError: the numbers are too large for float64 to say anything.
+    """
+    gradient, product = _gradient_and_product(of, weight_norm)
+    eta = learning_rate
+    longest = weight_norm + eta * (math.sqrt(2) * of.feature_norm + constants.strong_convexity * weight_norm)
+    return LocalRounding(
+        model=_TWICE * (eta * gradient + 4 * UNIT * longest),
+        tangent=_TWICE * (eta * product + 4 * UNIT * (1 + eta * constants.smoothness)),
+    )
+
+
 def local_rounding(
     constants: Constants, of: Arithmetic, *, weight_norm: float, learning_rate: float, count: int
 ) -> LocalRounding:
@@ -70,15 +87,12 @@ def local_rounding(
     Raises:
         NumericalError: the numbers are too large for float64 to say anything.
     """
-    gradient, product = _gradient_and_product(of, weight_norm)
+    step = step_rounding(constants, of, weight_norm=weight_norm, learning_rate=learning_rate)
     mu, eta = constants.strong_convexity, learning_rate
     rho = max(abs(1 - eta * mu), abs(1 - eta * constants.smoothness))
-    longest = weight_norm + eta * (math.sqrt(2) * of.feature_norm + mu * weight_norm)
-    step = _TWICE * (eta * gradient + 4 * UNIT * longest)
     try:
-        model = step * sum(rho**power for power in range(count))
-        carried = _TWICE * (eta * product + 4 * UNIT * (1 + eta * constants.smoothness))
-        carried += eta * constants.hessian_lipschitz * model
+        model = step.model * sum(rho**power for power in range(count))
+        carried = step.tangent + eta * constants.hessian_lipschitz * model
         return LocalRounding(model, count * carried * max(1.0, rho) ** count * (1 + carried) ** count)
     except OverflowError:  # the steps are too large for these constants
         return LocalRounding(math.inf, math.inf)

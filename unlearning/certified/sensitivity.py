@@ -5,7 +5,6 @@ For every example's loss ℓ (its L2 term included), everywhere that training go
     L   bound on ‖∇ℓ‖                       S   bound on ‖∇²ℓ‖
     λ   ∇²ℓ ⪰ λI                            M   Lipschitz constant of ∇²ℓ
     n   examples, m of them deleted         Δ   the bound on ‖θ_u − θ_r‖
-    η   learning rate, b batch size, m_t how many of the batch are deleted
 
 A bound holds for every data set that fits the constants; a measured distance does not, and noise calibrated
 to one certifies nothing (`Sensitivity.is_bound`).
@@ -15,7 +14,6 @@ assumption m ≤ n/2; the others are derived where they stand.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -174,64 +172,6 @@ def jackknife_bound(
     value = _newton(constants, n, m, inexactness) + stale
     return Sensitivity(
         value=value, is_bound=True, source="bound of the infinitesimal jackknife", constants=constants
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCounts:
-    """One training step as a bound sees it: η, b and m_t."""
-
-    learning_rate: float
-    batch_size: int
-    num_deleted: int
-
-
-def online_bound(
-    constants: Constants, steps: Iterable[StepCounts], weighting: Weighting, *, one_unit: bool = False
-) -> Sensitivity:
-    """Compute Δ of deletion by vector addition, carried along the steps of training.
-
-    With ρ = max(|1 − ηλ|, |1 − ηS|), x bounding ‖w_t^R − w_t‖ and e its distance from the vectors' sum,
-    fixed weighting gives  x ← ρx + η(m_t/b)L  and  e ← ρe + η(m_t/b)S x + η M x²/2.
-    Renormalised: x ← ρx + 2Lη m_t/(b−m_t) and e ← ρe + η M x²/2, plus, where the deleted were not carried as
-    `one_unit`, what the units' own weights miss of the joint one: 2Lη m_t²/(b(b−m_t)) and
-    2η(S−λ) m_t/(b−m_t) Σ‖a_u‖, with Σ‖a_u‖ bounded as x is. The batches and the start are those of training.
-    Each line follows from one step's difference, expanded at w_t.
-
-    Raises:
-        NumericalError: a batch's counts do not fit, or renormalised weighting leaves nothing of a batch.
-    """
-    L, S, M = constants.gradient_bound, constants.smoothness, constants.hessian_lipschitz  # noqa: N806 (legend)
-    convexity = constants.strong_convexity
-    moved = error = lengths = 0.0
-    for step in steps:
-        eta, b, m = step.learning_rate, step.batch_size, step.num_deleted
-        renormalised = weighting is Weighting.RENORMALISED
-        if not 0 <= m <= b or b < 1 or (renormalised and m == b):
-            raise NumericalError(
-                f"{m} of a batch of {b} are deleted: there is no {weighting} bound for that. Use larger "
-                "batches, or delete fewer."
-            )
-        rho = max(abs(1 - eta * convexity), abs(1 - eta * S))
-        second_order = eta * M * moved**2 / 2
-        if renormalised:
-            drift = 2 * L * eta * m / (b - m)
-            missed = 0.0
-            if not one_unit:
-                missed = (
-                    2 * L * eta * m**2 / (b * (b - m)) + 2 * eta * (S - convexity) * m / (b - m) * lengths
-                )
-            error = rho * error + second_order + missed
-            lengths = rho * lengths + drift
-        else:
-            drift = eta * m / b * L
-            error = rho * error + second_order + eta * m / b * S * moved
-        moved = rho * moved + drift
-    return Sensitivity(
-        value=error,
-        is_bound=True,
-        source=f"bound of deletion by vector addition along the training steps, {weighting} batches, exact arithmetic",
-        constants=constants,
     )
 
 

@@ -9,6 +9,7 @@ import typer
 from client.commands import run_command
 from client.memory import DirectoryMemory
 from client.worker.places import WorkerPlaces, default_directory
+from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import Granularity, Target, parse_sample_ids
 
 app = typer.Typer(
@@ -23,7 +24,7 @@ StateDir = Annotated[
 @app.command()
 def request(
     state_dir: StateDir,
-    method: Annotated[str, typer.Option(help="The unlearning method.")] = "puf-special",
+    method: Annotated[str, typer.Option(help="The unlearning method.")] = DEFAULT_METHOD,
     samples: Annotated[
         Path | None, typer.Option(help="Only these samples: a file with one example id a line.")
     ] = None,

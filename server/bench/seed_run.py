@@ -39,7 +39,7 @@ from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings
 from unlearning.durable_files import write_atomically
 from unlearning.errors import ConfigurationError
-from unlearning.methods.registry import preparations
+from unlearning.methods.registry import method_named, preparations
 from unlearning.requests import DeletionRequest, Exclusions, Status, Target
 from unlearning.tasks import load_server_test, load_site, make_task
 from unlearning.tasks.task import Examples, forgotten_mask, join
@@ -155,8 +155,8 @@ class SeedRun:
         filed = self._file_requests(grid, settings, case, contender)
         run_federation(grid, settings, run_id=2)
         # Recovery may stop before its first round; PUF's Natural is training on, so it takes one at least.
-        is_natural = contender.method == "natural"
-        if is_natural and not _report(directory, filed[0].id)["recovery"]["rounds"]:
+        only_recovers = not method_named(contender.method).info.moves_model
+        if only_recovers and not _report(directory, filed[0].id)["recovery"]["rounds"]:
             settings = replace(settings, rounds=settings.rounds + 1)
             run_federation(grid, settings, run_id=2)
         state = _newest(directory)
@@ -169,7 +169,7 @@ class SeedRun:
             reports = [_report(directory, request.id) for request in done]
             row = {
                 **self._measured_last(context, state, reports, self._targets(case)),
-                **self._of_deletion(context, reports, original, is_natural=is_natural),
+                **self._of_deletion(context, reports, original, only_recovers=only_recovers),
                 **_storage(_newest(original), measures.stored_bytes(original, contender.method)),
                 **self._beside_retrain(case, _newest(original), state),
             }
@@ -183,7 +183,7 @@ class SeedRun:
         reports: Sequence[Mapping[str, Any]],
         original: Path,
         *,
-        is_natural: bool,
+        only_recovers: bool,
     ) -> Row:
         """Return what unlearning and recovery cost, and how they went."""
         trained = _facts(original)["rounds_in_ledger"]
@@ -193,7 +193,7 @@ class SeedRun:
         followed = [unlearned, *(item for item in stages if item.stage == "recovery")]
         costs = (
             measures.costs_of_rounds(context, after=trained)
-            if is_natural
+            if only_recovers
             else measures.costs_of_reports(reports)
         )
         return {

@@ -15,9 +15,8 @@ from server.api.errors import ServiceUnavailable
 from server.cli.connection import AsJson, RequestId, connection_of, user_name
 from server.cli.watch import follow
 from unlearning.errors import InvalidRequest, RequestError
+from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import DeletionRequest, Granularity, Status, Target, parse_sample_ids
-
-DEFAULT_METHOD = "puf-special"
 
 
 def request(

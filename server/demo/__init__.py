@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-DEFAULT_METHOD = "puf-special"
+from unlearning.methods import DEFAULT_METHOD
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

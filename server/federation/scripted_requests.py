@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from unlearning.errors import ConfigurationError, InvalidRequest
+from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import Granularity, Target
 
 _KNOWN = frozenset({"at", "client", "samples", "class", "method"})
@@ -67,6 +68,6 @@ def _parse(entry: str, key: str) -> ScriptedRequest:
         key=key,
         at=at,
         target=target,
-        method=words.get("method", "puf-special"),
+        method=words.get("method", DEFAULT_METHOD),
         parameters={name: value for name, value in words.items() if name not in _KNOWN},
     )

@@ -1,0 +1,50 @@
+"""What the registry promises to the rest of the program: nobody else calls a method by its name."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+from unlearning.methods import DEFAULT_METHOD
+from unlearning.methods.registry import METHODS
+
+ROOT = Path(__file__).parents[4]
+METHODS_FOLDER = ROOT / "unlearning" / "methods"
+
+OTHER_MEANINGS = {
+    ("unlearning/methods/__init__.py", DEFAULT_METHOD),  # the one place where the default is said
+    ("server/bench/columns.py", "retrain"),  # the row of the retrained model, whatever methods a table has
+    ("unlearning/tasks/partitions.py", "natural"),  # the data set's own division among clients
+    ("unlearning/tasks/settings.py", "natural"),
+    ("unlearning/tasks/loading.py", "natural"),
+}
+"""Where a word that is also a method's name means something else."""
+
+
+def own_files(name: str) -> set[Path]:
+    """The method's own file, or all of its own folder."""
+    file = Path(inspect.getfile(type(METHODS[name])))
+    return {file} if file.parent == METHODS_FOLDER else set(file.parent.glob("*.py"))
+
+
+@pytest.mark.parametrize("package", ["unlearning", "strategies", "client", "server"])
+def test_nothing_names_a_method_but_the_method_itself(package):
+    """What the program must know of a method it asks the method; a table by name would forget the next one."""
+    own = {name: own_files(name) for name in METHODS}
+    found = {
+        (str(file.relative_to(ROOT)), node.value)
+        for file in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value in METHODS
+        and file not in own[node.value]
+    }
+    assert found - OTHER_MEANINGS == set()
+    assert {one for one in OTHER_MEANINGS if one[0].startswith(f"{package}/")} <= found
+
+
+def test_the_default_method_is_one():
+    """The command lines offer it."""
+    assert DEFAULT_METHOD in METHODS

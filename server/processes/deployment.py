@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import socket
 import ssl
 import tempfile
@@ -168,15 +167,6 @@ class LocalDeployment:
         self._expected.discard(name)
         self._group(name).kill()
 
-    def restart(self, name: str) -> None:
-        """Kill one program, as a crash would, and start it again.
-
-        Raises:
-            DeploymentError: there is none of this name.
-        """
-        self.kill(name)
-        self.start(name)
-
     def pid(self, name: str) -> int:
         """Return the process id of one program, which is also its process group's.
 
@@ -193,28 +183,12 @@ class LocalDeployment:
         """
         return self._group(name).log_text()
 
-    def living_pids(self) -> list[int]:
-        """List every living process that this deployment started or that those started."""
-        return [process.pid for group in self._groups.values() for process in group.members()]
-
     def server_app_pid(self) -> int | None:
         """Return the process id of the ServerApp that runs now, if one does."""
         for process in self._group(SUPEREXEC).members():
             if "flwr-serverapp" in process.command:
                 return process.pid
         return None
-
-    def kill_server_app(self) -> None:
-        """End the ServerApp that runs now with SIGKILL; return when it is dead.
-
-        Raises:
-            DeploymentError: none runs, or it outlived SIGKILL.
-        """
-        pid = self.server_app_pid()
-        if pid is None:
-            raise DeploymentError("No ServerApp runs; submit a run and wait for its server_app_pid().")
-        os.kill(pid, signal.SIGKILL)
-        self.wait_until(lambda: self.server_app_pid() != pid, _STOP_GRACE_S, "the ServerApp is dead")
 
     # --- runs
 
@@ -233,14 +207,6 @@ class LocalDeployment:
             DeploymentError: the SuperLink cannot be reached or has no such run.
         """
         return self.control.run(run_id).status
-
-    def stop_run(self, run_id: int) -> None:
-        """Stop a run.
-
-        Raises:
-            DeploymentError: the SuperLink cannot be reached, or the run is not running.
-        """
-        self.control.stop_run(run_id)
 
     def wait_until_finished(self, run_id: int, timeout_s: float) -> str:
         """Wait until the run has ended, in whatever way; return its status.
@@ -275,15 +241,6 @@ class LocalDeployment:
     def deletion_service_answers(self) -> bool:
         """Return whether the deletion service takes connections."""
         return _is_listening(self.layout.deletion_address)
-
-    def connected_clients(self) -> list[int]:
-        """List the clients whose SuperNode was given its node id since its last start."""
-        mark = "SuperNode ID:"
-        return [
-            client
-            for client in range(self.layout.num_clients)
-            if mark in self.log_text(supernode(client)).rpartition("Starting Flower SuperNode")[2]
-        ]
 
     def wait_until(
         self, predicate: Callable[[], bool], timeout_s: float, what: str, *, poll_s: float = 0.2

@@ -12,6 +12,7 @@ import pytest
 
 from server.processes.deployment import DELETION_SERVICE, SUPERLINK, supernode
 from tests.federation import client
+from tests.integration.deployments import kill_server_app, restart
 from tests.integration.live_federation import (
     TRAIN,
     UNLEARN,
@@ -74,7 +75,7 @@ def test_a_request_survives_a_kill_of_the_superlink(live: LiveFederation) -> Non
     request = live.file(live.samples(1, 10))
     live.wait_for_message(1, UNLEARN)
     server_app = live.deployment.server_app_pid()
-    live.deployment.restart(SUPERLINK)
+    restart(live.deployment, SUPERLINK)
     live.wait_until_reached(request, Status.COMPLETED)
     assert live.deployment.server_app_pid() == server_app
     check_done_once(live, request)
@@ -86,7 +87,7 @@ def test_a_pending_request_survives_a_kill_of_the_server_app(live: LiveFederatio
     num_runs = len(live.deployment.control.runs())
     live.wait_for_message(0, TRAIN)
     request = live.file(live.samples(0, 10))
-    live.deployment.kill_server_app()
+    kill_server_app(live.deployment)
     assert live.ledger.get(request.id).status is Status.RECEIVED
     live.wait_until_reached(request, Status.COMPLETED)
     statuses = [run.status for run in live.deployment.control.runs()]
@@ -101,7 +102,7 @@ def test_a_deletion_under_way_survives_a_kill_of_the_server_app(live: LiveFedera
     live.wait_for_message(1, TRAIN)
     request = live.file(client("1"))
     live.wait_for_message(1, UNLEARN)
-    live.deployment.kill_server_app()
+    kill_server_app(live.deployment)
     assert live.ledger.get(request.id).status is Status.UNLEARNING
     live.wait_until_reached(request, Status.COMPLETED)
     check_done_once(live, request)

@@ -9,6 +9,7 @@ import pytest
 
 from server.processes.deployment import SUPEREXEC, SUPERLINK, LocalDeployment, supernode
 from tests.integration.conftest import REPOSITORY, TRIVIAL_APP
+from tests.integration.deployments import connected_clients, living_pids
 from unlearning.errors import DeploymentError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -25,8 +26,8 @@ def test_a_run_reaches_every_client(deploy_trivial, answers):
 def test_nothing_lives_on_afterwards(deploy_trivial):
     """Stopping ends the helpers too that SuperNodes start and that outlive them."""
     deployment = deploy_trivial(num_clients=1)
-    deployment.wait_until(lambda: deployment.connected_clients() == [0], 60, "the SuperNode is connected")
-    pids = deployment.living_pids()
+    deployment.wait_until(lambda: connected_clients(deployment) == [0], 60, "the SuperNode is connected")
+    pids = living_pids(deployment)
     assert len(pids) > len(deployment.names), "a SuperNode starts a SuperExec of its own"
     deployment.stop()
     assert [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()] == []
@@ -38,7 +39,7 @@ def test_an_interruption_ends_everything(tmp_path):
 
     def run_and_interrupt() -> None:
         with LocalDeployment(tmp_path, num_clients=1, app_dir=TRIVIAL_APP) as deployment:
-            pids.extend(deployment.living_pids())
+            pids.extend(living_pids(deployment))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -50,10 +51,10 @@ def test_an_interruption_ends_everything(tmp_path):
 def test_killing_a_supernode_ends_its_superexec(deploy_trivial):
     """A kill takes the whole process group, and nobody else's."""
     deployment = deploy_trivial(num_clients=2)
-    deployment.wait_until(lambda: deployment.connected_clients() == [0, 1], 60, "both are connected")
-    others = deployment.living_pids()
+    deployment.wait_until(lambda: connected_clients(deployment) == [0, 1], 60, "both are connected")
+    others = living_pids(deployment)
     deployment.kill(supernode(0))
-    left = deployment.living_pids()
+    left = living_pids(deployment)
     assert deployment.pid(supernode(0)) not in left
     assert len(others) - len(left) == 2
     assert deployment.pid(supernode(1)) in left
@@ -83,9 +84,7 @@ def test_a_secure_federation_runs(deploy_trivial, answers):
 def test_a_supernode_without_a_registered_key_is_refused(deploy_trivial):
     """A key that nobody registered opens nothing, although its holder trusts the right authority."""
     deployment = deploy_trivial(num_clients=1, secure=True)
-    deployment.wait_until(
-        lambda: deployment.connected_clients() == [0], 60, "the registered one is connected"
-    )
+    deployment.wait_until(lambda: connected_clients(deployment) == [0], 60, "the registered one is connected")
     deployment.kill(supernode(0))
     site = deployment.layout.client_dir(0)
     (site / "key").unlink()
@@ -95,7 +94,7 @@ def test_a_supernode_without_a_registered_key_is_refused(deploy_trivial):
     deployment.start(supernode(0))
     with pytest.raises(DeploymentError, match="Ended unasked"):
         deployment.wait_until(lambda: False, 60, "the stranger is refused")
-    assert deployment.connected_clients() == []
+    assert connected_clients(deployment) == []
 
 
 def test_a_stopped_run_says_so(deploy_trivial, answers):
@@ -103,7 +102,7 @@ def test_a_stopped_run_says_so(deploy_trivial, answers):
     deployment = deploy_trivial(num_clients=1)
     run_id = deployment.submit_run({"rounds": 1000})
     deployment.wait_until(lambda: len(answers()) >= 1, 60, "the first round is answered")
-    deployment.stop_run(run_id)
+    deployment.control.stop_run(run_id)
     deployment.wait_until(lambda: deployment.server_app_pid() is None, 60, "the ServerApp has ended")
     assert deployment.run_status(run_id) == "finished:stopped"
 
@@ -111,7 +110,7 @@ def test_a_stopped_run_says_so(deploy_trivial, answers):
 def test_only_this_machine_reaches_control_and_runtime(deploy_trivial):
     """Ports that could start runs are bound to 127.0.0.1 alone, not to every address of the machine."""
     deployment = deploy_trivial(num_clients=1)
-    deployment.wait_until(lambda: deployment.connected_clients() == [0], 60, "the SuperNode is connected")
+    deployment.wait_until(lambda: connected_clients(deployment) == [0], 60, "the SuperNode is connected")
     port = int(deployment.layout.control_address.rpartition(":")[2])
     for private in (port, *deployment.layout.runtime_ports):
         with socket.create_connection(("127.0.0.1", private), timeout=5):

@@ -12,6 +12,7 @@ from server.ledger import Ledger
 from server.processes.deployment import LocalDeployment, supernode
 from tests.federation import InProcessFederation, client
 from tests.integration.conftest import REPOSITORY
+from tests.integration.deployments import restart
 from tests.integration.live_federation import SETTINGS, UNLEARN, WAIT_S, LiveFederation, live_federation
 from unlearning.requests import DeletionRequest, Status
 
@@ -124,7 +125,7 @@ def test_hf_kcu_is_asked_again_when_its_requester_is_killed_at_it(live: LiveFede
     live.deployment.wait_until(
         lambda: live.num_messages(1, UNLEARN) > asked[1], WAIT_S, "client 1 begins to solve"
     )
-    live.deployment.restart(supernode(1))
+    restart(live.deployment, supernode(1))
     live.wait_until_reached(request, Status.COMPLETED)
     unlearning = unlearning_of(live.deployment.layout.state_dir, request)
     assert unlearning["attempts"] >= 2

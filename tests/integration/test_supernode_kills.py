@@ -10,6 +10,7 @@ import pytest
 
 from server.processes.deployment import supernode
 from tests.federation import client
+from tests.integration.deployments import restart
 from tests.integration.live_federation import (
     TRAIN,
     UNLEARN,
@@ -37,7 +38,7 @@ def test_a_deletion_goes_on_without_another_client_that_is_killed(live: LiveFede
     request = live.file(live.samples(1, 0))
     live.wait_for_message(1, UNLEARN)
     live.wait_for_message(0, TRAIN)
-    live.deployment.restart(supernode(0))
+    restart(live.deployment, supernode(0))
     live.wait_until_reached(request, Status.COMPLETED)
     (recovery,) = live.rounds_of(request, "recovery")
     assert recovery.metrics["participants"] == ["1", "2"]
@@ -55,7 +56,7 @@ def test_a_client_killed_while_it_unlearns_is_asked_again(live: LiveFederation) 
     request = live.file(client("2"))
     live.wait_for_message(2, UNLEARN)
     num_trained = live.num_messages(2, TRAIN)
-    live.deployment.restart(supernode(2))
+    restart(live.deployment, supernode(2))
     live.wait_until_reached(request, Status.COMPLETED)
     done = live.ledger.get(request.id)
     moves = [event.to_status for event in live.ledger.events(request.id) if event.to_status is not None]
@@ -65,7 +66,7 @@ def test_a_client_killed_while_it_unlearns_is_asked_again(live: LiveFederation) 
     assert unlearning.metrics["participants"] == ["2"]
     between = next(record for record in live.rounds() if record.round == unlearning.round - 1)
     assert (between.kind, between.metrics["participants"]) == ("training", ["0", "1"])
-    live.deployment.restart(supernode(2))
+    restart(live.deployment, supernode(2))
     live.wait_for_message(2, WHOAMI)
     live.wait_for_rounds(1)
     assert live.num_messages(2, TRAIN) == num_trained

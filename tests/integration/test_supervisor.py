@@ -8,6 +8,7 @@ import pytest
 
 from server.operations.supervisor import Backoff, Supervisor
 from server.processes.deployment import SUPERLINK, LocalDeployment
+from tests.integration.deployments import kill_server_app, restart
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -52,7 +53,7 @@ def test_a_killed_server_app_comes_back(deploy_trivial, answers):
     deployment.submit_run({"rounds": 1000})
     deployment.wait_until(lambda: len(answers()) >= 1, 60, "the first round is answered")
     with supervised(deployment, rounds=1):
-        deployment.kill_server_app()
+        kill_server_app(deployment)
         done = ["finished:completed", "finished:failed"]
         deployment.wait_until(
             lambda: statuses(deployment) == done, 150, "the second run completes", poll_s=2.0
@@ -65,7 +66,7 @@ def test_an_outage_of_the_superlink_submits_nothing(deploy_trivial, answers):
     run_id = deployment.submit_run({"rounds": 3})
     deployment.wait_until(lambda: len(answers()) >= 1, 60, "the first round is answered")
     with supervised(deployment, rounds=3):
-        deployment.restart(SUPERLINK)
+        restart(deployment, SUPERLINK)
         deployment.wait_until(deployment.superlink_answers, 60, "the SuperLink is back")
         assert deployment.wait_until_finished(run_id, 120) == "finished:completed"
     assert statuses(deployment) == ["finished:completed"]

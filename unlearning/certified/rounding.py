@@ -29,7 +29,6 @@ from unlearning.certified.sensitivity import Constants
 from unlearning.errors import NumericalError
 
 UNIT = 2.0**-53
-DTYPE = "float64"
 _TWICE = 2.0
 _LARGEST = 0.01
 

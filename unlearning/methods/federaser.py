@@ -102,10 +102,6 @@ class KeepUpdates(Preparation[HistoryOptions]):
         for client, (count, model) in sorted(done.models.items()):
             store.save(client, done.number, _entry(model - done.before, count, done.number))
 
-    def bytes_a_round(self, options: HistoryOptions, num_parameters: int, num_clients: int) -> int:
-        """4 · d · clients, of one round in `every`; rounded up."""
-        return math.ceil(4 * num_parameters * num_clients / options.every)
-
 
 class FedEraser(Method[FedEraserParameters, HistoryOptions]):
     """Calibrated replay. State: `rounds`, the stored rounds to replay; `missing`, by client in how many."""

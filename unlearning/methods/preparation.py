@@ -231,10 +231,6 @@ class Preparation(Generic[OptionsT]):
         """Why a target cannot be forgotten with what these options prepare for; empty if it can."""
         return ""
 
-    def bytes_a_round(self, options: OptionsT, num_parameters: int, num_clients: int) -> int:
-        """How much the server's store grows a round, for models of 4 bytes a parameter; 0 if it does not."""
-        return 0
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:

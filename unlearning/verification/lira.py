@@ -114,7 +114,11 @@ def fit(shadows: Shadows) -> tuple[Gaussians, Gaussians]:
 def online_scores(
     target: Values, inside: Gaussians, outside: Gaussians, *, global_variance: bool = False
 ) -> Values:
-    """Return the log likelihood ratio Λ of "trained on" for the attacked model's margins φ (n,).
+    """Return the log likelihood ratio Λ of "trained on" for the attacked model's margins φ (n,): higher, more so.
+
+    global_variance: one variance a side for all examples, better where shadows are few. It is that of the
+        values about their own example's mean; the authors' code takes it about the mean of all examples,
+        which adds the examples' differences to it.
 
     Raises:
         DataError: the shapes do not fit, or an example lacks two shadows on a side.
@@ -128,32 +132,7 @@ def online_scores(
 
 
 def offline_scores(target: Values, outside: Gaussians, *, global_variance: bool = False) -> Values:
-    """log P[a model without the example is less confident], of margins φ (n,).
-
-    Raises:
-        DataError: the shapes do not fit, or an example lacks two shadows that were not trained on it.
-    """
-    observed = _observe(target, outside, "without")
-    result: Values = norm.logcdf(observed, outside.means, outside.deviations(global_variance=global_variance))
-    return result
-
-
-def lira_online(target: Values, shadows: Shadows, *, global_variance: bool = False) -> Values:
-    """Return the log likelihood ratio of "trained on" for the attacked model's margins φ (n,): higher, more
-    so.
-
-    global_variance: one variance a side for all examples, better where shadows are few. It is that of the
-        values about their own example's mean; the authors' code takes it about the mean of all examples,
-        which adds the examples' differences to it.
-
-    Raises:
-        DataError: the shapes do not fit, or an example lacks two shadows on a side.
-    """
-    return online_scores(target, *fit(shadows), global_variance=global_variance)
-
-
-def lira_offline(target: Values, shadows: Shadows, *, global_variance: bool = False) -> Values:
-    """log P[a model without the example is less confident], of margins φ (n,): near 0, rather a member.
+    """Return log P[a model without the example is less confident], of margins φ (n,): near 0, rather a member.
 
     Only the shadows that were not trained on an example count for it. The score is Equation 4's one-sided
     test, in logarithms so that very sure answers stay apart.
@@ -161,7 +140,9 @@ def lira_offline(target: Values, shadows: Shadows, *, global_variance: bool = Fa
     Raises:
         DataError: the shapes do not fit, or an example lacks two shadows that were not trained on it.
     """
-    return offline_scores(target, fit(shadows)[1], global_variance=global_variance)
+    observed = _observe(target, outside, "without")
+    result: Values = norm.logcdf(observed, outside.means, outside.deviations(global_variance=global_variance))
+    return result
 
 
 def _side(values: Values, mask: Mask) -> Gaussians:

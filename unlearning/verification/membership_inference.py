@@ -31,21 +31,6 @@ class AttackResult:
     balanced_accuracy: float
 
 
-def yeom(forget_losses: Values, mean_training_loss: float) -> float:
-    """Return the share, in [0, 1], of the forgotten examples (n,) whose loss is at most the mean training
-    loss.
-
-    Source: Yeom et al., Privacy Risk in Machine Learning (CSF 2018), Adversary 1; as used in PUF, §V.
-
-    Raises:
-        DataError: there is no example, or a number is not a number.
-    """
-    _check("forgotten losses", forget_losses, at_least=1, infinite_allowed=True)
-    if not np.isfinite(mean_training_loss):
-        raise DataError(f"Yeom's attack needs a finite mean training loss, got {mean_training_loss}.")
-    return float(np.mean(forget_losses <= mean_training_loss))
-
-
 def confidence_attack(retained: Values, test: Values, forget: Values, *, seed: int) -> AttackResult:
     """Learn member or not from the true class's confidence, then ask about the forgotten examples.
 
@@ -87,11 +72,11 @@ def _is_member(classifier: SVC, confidences: Values) -> NDArray[np.bool_]:
     return answer
 
 
-def _check(what: str, values: Values, *, at_least: int, infinite_allowed: bool = False) -> None:
+def _check(what: str, values: Values, *, at_least: int) -> None:
     if values.ndim != 1 or len(values) < at_least:
         raise DataError(
             f"A membership attack needs at least {at_least} {what} in one array, got shape {values.shape}."
         )
-    bad = np.isnan(values) if infinite_allowed else ~np.isfinite(values)
+    bad = ~np.isfinite(values)
     if bad.any():
         raise DataError(f"{int(bad.sum()):,} of {len(values):,} {what} are not finite numbers.")

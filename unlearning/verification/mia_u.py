@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 
 from unlearning.errors import DataError
-from unlearning.verification.discrimination import Discrimination, discriminate
 
 Values = NDArray[np.float64]
 
@@ -115,25 +114,6 @@ def judge(
         for part, positions in zip(features, asked, strict=True)
     )
     return mine, theirs
-
-
-def mia_u(
-    deleted: tuple[Values, Values],
-    never: tuple[Values, Values],
-    construction: Construction,
-    *,
-    seed: int,
-) -> Discrimination:
-    """Return how well the change of posteriors tells deleted examples from those that were never trained on.
-
-    deleted, never: posteriors before and after, (n, classes) each; one half of both, drawn by `seed`, is learnt
-    from (`judged`), the other half is judged.
-
-    Raises:
-        DataError: as for `judged`.
-    """
-    mine, theirs = judge(deleted, never, construction, seed=seed)
-    return discriminate(mine.scores, theirs.scores, seed=seed)
 
 
 def distances(before: Values, after: Values) -> Values:

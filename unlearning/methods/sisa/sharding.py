@@ -4,7 +4,6 @@ Source: Bourtoule et al., "Machine Unlearning", IEEE S&P 2021; the method itself
 """
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal
@@ -122,7 +121,3 @@ class Sharding(Preparation[ShardingOptions]):
     ) -> bool:
         """Nothing is left to erase: only SISA itself can forget in a federation of shards, and writes anew."""
         return True
-
-    def bytes_a_round(self, options: ShardingOptions, num_parameters: int, num_clients: int) -> int:
-        """All shards' models once in `slice_rounds` rounds, until there are as many as slices."""
-        return math.ceil(4 * num_parameters / options.slice_rounds)

@@ -253,11 +253,6 @@ def test_a_round_over_the_bound_is_not_kept_at_all():
     assert store.rounds("r") == [1]
 
 
-def test_the_stated_growth_is_that_of_the_vectors():
-    """4 bytes · 10 parameters · 6 clients, of one round in three."""
-    assert KeepUpdates().bytes_a_round(HistoryOptions(every=3), 10, 6) == 80
-
-
 def blobs(seed: int, count: int = 12) -> Examples:
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(count, 1, generator=generator, dtype=torch.float64)

@@ -68,6 +68,16 @@ def test_two_classes_are_weighted_by_hand():
     assert figures["yeom"].auc.value == pytest.approx(6 / 9)
 
 
+def test_yeom_calls_members_up_to_the_mean_training_loss():
+    """0.25 is the retained data's; 0.1 and the equal 0.25 count, 0.6 and infinity do not. No number is no loss."""
+    retained = observed([0.125, 0.375], [0, 0])
+    figures, _ = figures_of(retained=retained, forgotten=observed([0.1, 0.25, 0.6, np.inf], [0] * 4))
+    assert figures["yeom"].called.value == 0.5
+    figures, notes = figures_of(retained=retained, forgotten=observed([0.1, np.nan], [0, 0]))
+    assert "yeom" not in figures
+    assert "1 of 2 forgotten losses are no numbers" in " ".join(notes)
+
+
 def test_a_class_that_no_test_example_has_leaves_no_auc():
     """The share stands, the rank does not."""
     figures, _ = figures_of(

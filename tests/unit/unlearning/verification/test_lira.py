@@ -11,8 +11,9 @@ from unlearning.errors import DataError
 from unlearning.verification.discrimination import auc
 from unlearning.verification.lira import (
     Shadows,
-    lira_offline,
-    lira_online,
+    fit,
+    offline_scores,
+    online_scores,
     train_shadows,
 )
 from unlearning.verification.margins import logit_confidence, margins
@@ -21,6 +22,14 @@ from unlearning.verification.margins import logit_confidence, margins
 LOGITS = np.array([[1.0, 2.0], [3.0, 4.0], [-1.0, 2.0], [0.0, 5.0]])
 SHADOWS = Shadows(LOGITS, np.array([[True, True], [True, True], [False, False], [False, False]]))
 TARGET = np.array([2.5, 3.0])
+
+
+def lira_online(target, shadows, **options):
+    return online_scores(target, *fit(shadows), **options)
+
+
+def lira_offline(target, shadows, **options):
+    return offline_scores(target, fit(shadows)[1], **options)
 
 
 def test_the_logit_of_a_confidence():

@@ -4,27 +4,11 @@ import numpy as np
 import pytest
 
 from unlearning.errors import DataError
-from unlearning.verification.membership_inference import confidence_attack, yeom
+from unlearning.verification.membership_inference import confidence_attack
 
 
 def values(*numbers: float):
     return np.array(numbers, dtype=np.float64)
-
-
-def test_yeom_counts_losses_up_to_the_threshold():
-    """0.1 and the equal 0.5 count, 0.6 and infinity do not: one half."""
-    assert yeom(values(0.1, 0.5, 0.6, np.inf), 0.5) == 0.5
-
-
-@pytest.mark.parametrize(
-    ("losses", "threshold"),
-    [(values(), 0.5), (values(np.nan), 0.5), (values(0.1), np.nan), (values(0.1), np.inf)],
-    ids=["none", "nan-loss", "nan-threshold", "infinite-threshold"],
-)
-def test_yeom_refuses_what_it_cannot_judge(losses, threshold):
-    """No example or no number is an error, not a share of zero."""
-    with pytest.raises(DataError):
-        yeom(losses, threshold)
 
 
 def separable(seed: int = 0):

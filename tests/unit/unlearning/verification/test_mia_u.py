@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from unlearning.errors import DataError
-from unlearning.verification.mia_u import Construction, construct, distances, mia_u
+from unlearning.verification.discrimination import discriminate
+from unlearning.verification.mia_u import Construction, construct, distances, judge
 
 BEFORE = np.array([[0.2, 0.7, 0.1]])
 AFTER = np.array([[0.5, 0.4, 0.1]])
@@ -41,8 +42,8 @@ def test_deleted_examples_that_changed_are_found(construction):
     sure = 0.05 + 0.8 * np.eye(4)[generator.integers(0, 4, 120)]
     flat = np.full((120, 4), 0.25)
     stay = posteriors(generator, 120)
-    result = mia_u((sure, flat), (stay, stay), construction, seed=0)
-    assert result.auc.low > 0.9
+    mine, theirs = judge((sure, flat), (stay, stay), construction, seed=0)
+    assert discriminate(mine.scores, theirs.scores, seed=0).auc.low > 0.9
 
 
 @pytest.mark.parametrize("construction", list(Construction))
@@ -50,8 +51,8 @@ def test_what_changed_alike_is_not_found(construction):
     """Same distribution before and after, 150 of each judged: 0.5 within four standard errors."""
     generator = np.random.default_rng(1)
     pairs = [(posteriors(generator, 300), posteriors(generator, 300)) for _ in range(2)]
-    result = mia_u(*pairs, construction, seed=0)
-    assert abs(result.auc.value - 0.5) < 0.14
+    mine, theirs = judge(*pairs, construction, seed=0)
+    assert abs(discriminate(mine.scores, theirs.scores, seed=0).auc.value - 0.5) < 0.14
 
 
 def test_the_distance_is_the_fifth_construction():
@@ -75,4 +76,4 @@ def test_too_few_examples_to_learn_from_are_refused():
     generator = np.random.default_rng(0)
     three, many = posteriors(generator, 3), posteriors(generator, 30)
     with pytest.raises(DataError):
-        mia_u((three, three), (many, many), Construction.EUCLIDEAN, seed=0)
+        judge((three, three), (many, many), Construction.EUCLIDEAN, seed=0)

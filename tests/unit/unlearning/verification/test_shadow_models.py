@@ -9,7 +9,7 @@ from unlearning.errors import DataError
 from unlearning.tasks.losses import classification_measures, cross_entropy
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import initial_parameters, predict
-from unlearning.verification.lira import Shadows, lira_offline, lira_online, offline_scores, online_scores
+from unlearning.verification.lira import Shadows, fit, offline_scores, online_scores
 from unlearning.verification.margins import margins
 from unlearning.verification.observations import observe_model
 from unlearning.verification.shadow_models import ShadowFits, fit_models, join_fits, shadow_membership
@@ -52,9 +52,9 @@ def test_scores_from_fits_are_those_from_the_shadow_models():
     for is_global in (True, False):
         online = online_scores(observed.margins, fits.inside, fits.outside, global_variance=is_global)
         offline = offline_scores(observed.margins, fits.outside, global_variance=is_global)
-        expected = lira_online(observed.margins, shadows, global_variance=is_global)
+        expected = online_scores(observed.margins, *fit(shadows), global_variance=is_global)
         np.testing.assert_allclose(online, expected)
-        expected = lira_offline(observed.margins, shadows, global_variance=is_global)
+        expected = offline_scores(observed.margins, fit(shadows)[1], global_variance=is_global)
         np.testing.assert_allclose(offline, expected)
 
 

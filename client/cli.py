@@ -10,6 +10,7 @@ from client.commands import run_command
 from client.memory import DirectoryMemory
 from client.worker.places import WorkerPlaces, default_directory
 from unlearning.methods import DEFAULT_METHOD
+from unlearning.plain import to_plain
 from unlearning.requests import Granularity, Target, parse_sample_ids
 
 app = typer.Typer(
@@ -51,7 +52,7 @@ def status(state_dir: StateDir) -> None:
         typer.echo(f"{filed['key']}  waiting to travel")
     for filed in memory.answered_requests():
         typer.echo(f"{filed['key']}  {filed['answer']}")
-    typer.echo(f"tombstones: {json.dumps(memory.tombstones().to_json())[:200]}")
+    typer.echo(f"tombstones: {json.dumps(to_plain(memory.tombstones()))[:200]}")
 
 
 _WORKER_DIR = default_directory()

@@ -34,6 +34,7 @@ from unlearning.methods.preparation import LocalRound
 from unlearning.methods.registry import method_named
 from unlearning.parameters import Vector
 from unlearning.peak_memory import MemoryWatch
+from unlearning.plain import from_plain, to_plain
 from unlearning.pseudonyms import is_keyed, names_of, reveal
 from unlearning.requests import Forget
 from unlearning.tasks import load_site, make_task
@@ -68,7 +69,7 @@ class ClientWork:
 
     def forget_named(self, name: str) -> Forget:
         """Return what the message says under `name`, by the ids of this client's samples."""
-        return self.reveal(Forget.from_json(self.values.get(name, {})))
+        return self.reveal(from_plain(Forget, self.values.get(name, {})))
 
     @property
     def tombstones(self) -> Forget:
@@ -103,7 +104,7 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
                 content = handler(message, _open_site(message, context, memory))
             except FlowerUnlearningError as exc:
                 content = arrays_content({}, failure_values(exc))
-        content = with_values(content, {PEAK_MEMORY: watch.peak().to_json()})
+        content = with_values(content, {PEAK_MEMORY: to_plain(watch.peak())})
         return add_site_requests(content, memory)
 
     return handle
@@ -136,7 +137,7 @@ def record_past(message: Message, memory: ClientMemory) -> dict[str, Any]:
     values = told_values(message.content)
     memory.confirm(values.get("answers", {}))
     memory.add_tombstones(
-        Forget.from_json(values.get("excluded", {})), bytes.fromhex(values.get(SUBJECT_KEY, ""))
+        from_plain(Forget, values.get("excluded", {})), bytes.fromhex(values.get(SUBJECT_KEY, ""))
     )
     return values
 
@@ -231,7 +232,7 @@ def handle_session(message: Message, local: ClientWork) -> RecordDict:  # noqa: 
 
     invitation = Invitation.from_json(local.values.get(INVITATION, {}))
     account = run_client_session(invitation, answer, tls=Tls.from_settings(local.node_config))
-    return arrays_content({}, {ACCOUNT: account.to_json()})
+    return arrays_content({}, {ACCOUNT: to_plain(account)})
 
 
 def _site(local: ClientWork, method: str, forget: Forget) -> ClientSite:

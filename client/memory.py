@@ -28,6 +28,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from strategies.messages import SITE_REQUEST_BYTES, SITE_REQUESTS
 from unlearning.durable_files import close_state, write_atomically
 from unlearning.errors import CheckpointError, InvalidRequest
+from unlearning.plain import from_plain, to_plain
 from unlearning.pseudonyms import key_forget
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.stores import Arrays, DirectoryStore, Store
@@ -77,7 +78,7 @@ class DirectoryMemory:
         if not path.exists():
             return NOTHING
         try:
-            return Forget.from_json(json.loads(path.read_text(encoding="utf-8")))
+            return from_plain(Forget, json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, AttributeError, TypeError) as exc:
             raise CheckpointError(
                 f"{path} is damaged ({exc}). Restore it from a backup; this client does not train until then."
@@ -113,7 +114,7 @@ class DirectoryMemory:
             # Erased first: after a crash in between the tombstone is still to be written, so both come again.
             shutil.rmtree(self._directory / "kept", ignore_errors=True)
         if hashed != known:
-            _write(self._directory / "tombstones.json", hashed.to_json())
+            _write(self._directory / "tombstones.json", to_plain(hashed))
 
     def store(self, method: str) -> Store:
         """Return what this client keeps for a method, in files."""
@@ -132,7 +133,7 @@ class DirectoryMemory:
         request = {
             "key": key,
             "number": count,
-            "target": target.to_json(),
+            "target": to_plain(target),
             "method": method,
             "parameters": dict(parameters),
         }
@@ -155,7 +156,7 @@ class DirectoryMemory:
             path = self._directory / "outbox" / f"{Path(key).name}.json"
             if path.exists():
                 request = json.loads(path.read_text(encoding="utf-8"))
-                target = Target.from_json(request["target"]).without_ids().to_json()
+                target = to_plain(from_plain(Target, request["target"]).without_ids())
                 _write(self._directory / "sent" / path.name, {**request, "target": target, "answer": answer})
                 path.unlink()
 
@@ -174,7 +175,7 @@ class ContextMemory:
     def tombstones(self) -> Forget:
         """Return what may not be trained on again in this run."""
         record = self._state.config_records.get(_RECORD)
-        return Forget.from_json(json.loads(str(record["tombstones"]))) if record is not None else NOTHING
+        return from_plain(Forget, json.loads(str(record["tombstones"]))) if record is not None else NOTHING
 
     def keys(self) -> tuple[bytes, ...]:
         """Return the keys under which ids are hashed in this run."""
@@ -192,7 +193,7 @@ class ContextMemory:
         if hashed != known or keys != self.keys():
             self._state[_RECORD] = ConfigRecord(
                 {
-                    "tombstones": json.dumps(hashed.to_json()),
+                    "tombstones": json.dumps(to_plain(hashed)),
                     "keys": json.dumps([item.hex() for item in keys]),
                 }
             )

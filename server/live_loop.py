@@ -18,6 +18,7 @@ from server.requests.admission import FEDERATION, admit
 from unlearning.errors import RequestError
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.peak_memory import MemoryWatch
+from unlearning.plain import to_plain
 from unlearning.requests import Status
 
 _log = getLogger(__name__)
@@ -118,7 +119,7 @@ class LiveLoop:
             context.federation, prepare=context.settings.prepare, prepared_since=dict(state.prepared_since)
         )
         if federation != self._announced:
-            context.writer.set_facts({FEDERATION: federation.to_json()})
+            context.writer.set_facts({FEDERATION: to_plain(federation)})
             self._announced = federation
         announce_account(context, state)
 

@@ -39,6 +39,7 @@ from strategies.run_config import RunSettings
 from strategies.update_checks import over_the_median
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector
+from unlearning.plain import to_plain
 from unlearning.requests import NOTHING, Forget
 
 _log = getLogger(__name__)
@@ -261,7 +262,7 @@ class FedAvg(Strategy):
                 {
                     **(also or {}),
                     **self.plan.site_values(client),
-                    "forget": forgets.get(client, NOTHING).to_json(),
+                    "forget": to_plain(forgets.get(client, NOTHING)),
                     "samples": self.settings.attack_samples,
                 },
                 arrays,

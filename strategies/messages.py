@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from unlearning.errors import DataError, FlowerUnlearningError, UpdateRefused
 from unlearning.methods.method import Instruction, Reply
 from unlearning.parameters import Vector
+from unlearning.plain import from_plain, to_plain
 from unlearning.requests import NOTHING, Forget
 from unlearning.stores import Arrays
 from unlearning.training import TrainingSettings
@@ -127,9 +128,9 @@ def exclusion_values(excluded: Forget, withheld: Forget = NOTHING) -> Json:
     """What a client must leave out: `excluded` for good, `withheld` in this round only."""
     values: Json = {}
     if excluded:
-        values["excluded"] = excluded.to_json()
+        values["excluded"] = to_plain(excluded)
     if withheld:
-        values["withheld"] = withheld.to_json()
+        values["withheld"] = to_plain(withheld)
     return values
 
 
@@ -144,7 +145,7 @@ def instruction_values(method: str, instruction: Instruction) -> Json:
         "method": method,
         "operation": instruction.operation,
         "training": asdict(instruction.training),
-        "forget": instruction.forget.to_json(),
+        "forget": to_plain(instruction.forget),
         "values": dict(instruction.values),
     }
 
@@ -169,7 +170,7 @@ def instruction_from(
         operation=values["operation"],
         model=model,
         training=TrainingSettings(**values["training"]),
-        forget=Forget.from_json(values["forget"]),
+        forget=from_plain(Forget, values["forget"]),
         arrays=arrays,
         values=values["values"],
     )

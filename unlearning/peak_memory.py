@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -41,13 +41,9 @@ class Memory:
             device_bytes=_larger(self.device_bytes, other.device_bytes),
         )
 
-    def to_json(self) -> dict[str, int | None]:
-        """As an answer carries it."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, value: Any) -> "Memory":
-        """The inverse of `to_json`; whatever is no number of bytes is unknown, for a client may send anything."""
+        """Return what an answer carries; whatever is no number of bytes is unknown, for a client may send anything."""
         given = value if isinstance(value, Mapping) else {}
         return cls(**{item.name: _checked(given.get(item.name)) for item in fields(cls)})
 

@@ -18,9 +18,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from unlearning.errors import InvalidRequest
+from unlearning.plain import Sorted
 
 MAX_SAMPLE_IDS = 1_000_000
 MAX_ID_LENGTH = 200
@@ -68,8 +69,8 @@ class Forget:
     """Which of one client's examples must be forgotten: all, some by id, or whole classes."""
 
     everything: bool = False
-    sample_ids: frozenset[str] = frozenset()
-    classes: frozenset[int] = frozenset()
+    sample_ids: Annotated[frozenset[str], Sorted] = frozenset()
+    classes: Annotated[frozenset[int], Sorted] = frozenset()
 
     def __bool__(self) -> bool:
         return self.everything or bool(self.sample_ids) or bool(self.classes)
@@ -79,23 +80,6 @@ class Forget:
             everything=self.everything or other.everything,
             sample_ids=self.sample_ids | other.sample_ids,
             classes=self.classes | other.classes,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object with sorted lists, so that equal values have equal text."""
-        return {
-            "everything": self.everything,
-            "sample_ids": sorted(self.sample_ids),
-            "classes": sorted(self.classes),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Forget":
-        """The inverse of `to_json`."""
-        return cls(
-            everything=bool(value.get("everything", False)),
-            sample_ids=frozenset(value.get("sample_ids", ())),
-            classes=frozenset(value.get("classes", ())),
         )
 
 
@@ -115,9 +99,9 @@ class Target:
 
     granularity: Granularity
     client_id: str | None = None
-    sample_ids: frozenset[str] = frozenset()
-    class_label: int | None = None
+    sample_ids: Annotated[frozenset[str], Sorted] = frozenset()
     num_samples: int = 0
+    class_label: int | None = None
 
     def __post_init__(self) -> None:
         if type(self.num_samples) is not int:
@@ -191,27 +175,6 @@ class Target:
         """The same target with the number of its samples only."""
         return replace(self, sample_ids=frozenset(), num_samples=self.num_samples)
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object; `from_json` is the inverse."""
-        return {
-            "granularity": str(self.granularity),
-            "client_id": self.client_id,
-            "sample_ids": sorted(self.sample_ids),
-            "num_samples": self.num_samples,
-            "class_label": self.class_label,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Target":
-        """The inverse of `to_json`."""
-        return cls(
-            granularity=Granularity(value["granularity"]),
-            client_id=value.get("client_id"),
-            sample_ids=frozenset(value.get("sample_ids", ())),
-            class_label=value.get("class_label"),
-            num_samples=value.get("num_samples", 0),
-        )
-
 
 def list_ids(sample_ids: Iterable[str]) -> str:
     """The one text that stands for a set of ids: a JSON list, sorted, without blanks, letters as they are."""
@@ -269,7 +232,7 @@ class Exclusions:
     """Everything a federation has forgotten for good; it only ever grows."""
 
     clients: Mapping[str, Forget] = field(default_factory=dict)
-    classes: frozenset[int] = frozenset()
+    classes: Annotated[frozenset[int], Sorted] = frozenset()
 
     def of(self, client_id: str) -> Forget:
         """What `client_id` may never train on again."""
@@ -288,19 +251,6 @@ class Exclusions:
             else:
                 clients[target.client_id] = clients.get(target.client_id, NOTHING) | target.forget
         return Exclusions(clients, classes)
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object; `from_json` is the inverse."""
-        return {
-            "clients": {key: value.to_json() for key, value in sorted(self.clients.items())},
-            "classes": sorted(self.classes),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Exclusions":
-        """The inverse of `to_json`."""
-        clients = {key: Forget.from_json(item) for key, item in value.get("clients", {}).items()}
-        return cls(clients, frozenset(value.get("classes", ())))
 
 
 def parse_sample_ids(text: str) -> frozenset[str]:

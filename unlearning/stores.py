@@ -8,17 +8,16 @@ one round, so a round that is done again after a crash writes the same entry aga
 """
 
 import hashlib
-import io
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unlearning.archive import pack_arrays, unpack_arrays
 from unlearning.durable_files import overwrite, sync_directory, write_atomically
 from unlearning.errors import CheckpointError
 
@@ -75,9 +74,7 @@ class DirectoryStore:
         folder = self._folder(key)
         if not (folder / "key.txt").exists():
             write_atomically(folder / "key.txt", key.encode())
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **dict(arrays))
-        write_atomically(folder / f"{number:010d}.npz", buffer.getvalue())
+        write_atomically(folder / f"{number:010d}.npz", pack_arrays(arrays))
 
     def load(self, key: str, number: int) -> Arrays:
         """The entry of a round that `rounds` lists.
@@ -87,9 +84,8 @@ class DirectoryStore:
         """
         path = self._folder(key) / f"{number:010d}.npz"
         try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-                return {name: file[name] for name in file.files}
-        except (OSError, ValueError, EOFError, KeyError, BadZipFile) as exc:
+            return unpack_arrays(path.read_bytes())
+        except (OSError, CheckpointError) as exc:
             raise CheckpointError(f"{path}, kept for {key!r}, cannot be read: {exc}.") from exc
 
     def erase(self, key: str) -> None:

@@ -41,6 +41,7 @@ from server.api.deletion_pb2_grpc import DeletionServiceStub
 from server.api.tls import TlsFiles
 from server.ledger import ClientRecord, Ledger, schema, statements
 from server.ledger.database import Database
+from unlearning.plain import to_plain
 from unlearning.requests import Granularity, Status, Target
 
 console = Console()
@@ -167,7 +168,7 @@ def _fill(url: str, load: Load) -> None:
             values = {
                 "idempotency_key": name,
                 "target_key": target.key,
-                "target": target.to_json(),
+                "target": to_plain(target),
                 "client_id": name,
                 "method": "puf-special",
                 "parameters": {"unlearning_rate": 2.0},

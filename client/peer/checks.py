@@ -12,6 +12,7 @@ from client.peer.items import RELEASE, Item, Kind, Offer
 from unlearning.certified.privacy_accountant import AccountedRelease
 from unlearning.errors import FlowerUnlearningError, SessionError
 from unlearning.parameters import Vector, check_finite, check_length
+from unlearning.plain import from_plain
 from unlearning.requests import MAX_ID_LENGTH, Granularity
 
 _MAX_SUBJECT_LENGTH = 2 * MAX_ID_LENGTH
@@ -148,7 +149,7 @@ def _is_correction(values: Mapping[str, Any]) -> bool:
 
 
 def _is_release(values: Any) -> bool:
-    release = AccountedRelease.from_values(values)
+    release = from_plain(AccountedRelease, values, exactly=True)
     delta = 0.0 if release.sensitivity is None else release.sensitivity.value
     return math.isfinite(release.sigma) and release.sigma >= 0 and math.isfinite(delta) and delta >= 0
 

@@ -13,14 +13,16 @@ correction   what every peer adds to its model, and the end of the origin's part
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
 import numpy as np
+from pydantic import ConfigDict, with_config
 
 from unlearning.errors import SessionError
 from unlearning.parameters import Vector
+from unlearning.plain import from_plain, to_plain
 
 RELEASE = "release"
 """Under this key a correction's account has `AccountedRelease.values()`."""
@@ -35,6 +37,7 @@ class Kind(StrEnum):
     CORRECTION = "correction"
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True)
 class Seal:
     """A proof that an item's origin said this: see `seals`.
@@ -103,15 +106,8 @@ def length(vector: Vector) -> float:
 
 def item_values(item: Item) -> dict[str, Any]:
     """Return the item without its vector, for JSON; `item_from` is the inverse."""
-    values = {"kind": item.kind, "origin": item.origin, "subject": item.subject, "values": dict(item.values)}
-    if item.seal is None:
-        return values
-    seal = {
-        "certificate": item.seal.certificate,
-        "signature": item.seal.signature,
-        "content": item.seal.content,
-    }
-    return {**values, "seal": seal}
+    plain = to_plain(replace(item, vector=None))
+    return {name: value for name, value in plain.items() if value is not None}
 
 
 def item_from(values: Mapping[str, Any], vector: Vector | None) -> Item:
@@ -121,16 +117,8 @@ def item_from(values: Mapping[str, Any], vector: Vector | None) -> Item:
         SessionError: the values are not those of an item.
     """
     try:
-        seal = values.get("seal")
-        return Item(
-            kind=Kind(values["kind"]),
-            origin=str(values["origin"]),
-            subject=str(values["subject"]),
-            values=dict(values["values"]),
-            vector=vector,
-            seal=None if seal is None else Seal(**{name: str(value) for name, value in seal.items()}),
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        return replace(from_plain(Item, {**values, "vector": None}), vector=vector)
+    except (TypeError, ValueError) as exc:
         raise SessionError(f"Malformed item: {exc!s:.200}.") from exc
 
 

@@ -9,22 +9,19 @@
 Every change is durable when the call returns.
 """
 
-import io
 import itertools
 import json
-import zipfile
 from dataclasses import dataclass, field
 from logging import getLogger
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from client.peer.items import Item, item_from, item_values
+from client.peer.items import Item
+from unlearning.archive import Arrays, pack, unpack
 from unlearning.durable_files import sync_directory, write_atomically
 from unlearning.errors import CheckpointError
 from unlearning.parameters import Vector
+from unlearning.plain import Sorted, from_plain, to_plain
 from unlearning.requests import Forget
 
 _log = getLogger(__name__)
@@ -39,7 +36,7 @@ class PeerModel:
 
     round: int
     vector: Vector
-    applied: frozenset[str] = frozenset()
+    applied: Annotated[frozenset[str], Sorted] = frozenset()
     has_trained: bool = False
 
 
@@ -118,8 +115,7 @@ class DirectoryJournal:
         found = []
         for path in sorted((self._directory / "items").glob("*.npz")):
             try:
-                values, arrays = _read(path)
-                item, number = item_from(values, arrays.get("vector")), int(path.stem)
+                item, number = unpack(Item, path.read_bytes(), _before_archives), int(path.stem)
             except Exception as exc:  # noqa: BLE001 - anything may be wrong with a file
                 _log.error("%s was moved to %s: %s", path, self._aside(path), exc)
                 continue
@@ -147,8 +143,7 @@ class DirectoryJournal:
     def put(self, item: Item) -> None:
         """Keep an item."""
         number = self._numbers.get(item.id, max(self._numbers.values(), default=-1) + 1)
-        arrays = {} if item.vector is None else {"vector": item.vector}
-        _write(self._directory / "items" / f"{number:06}.npz", item_values(item), arrays)
+        write_atomically(self._directory / "items" / f"{number:06}.npz", pack(item))
         self._numbers[item.id] = number
 
     def targets(self) -> dict[str, Forget]:
@@ -162,7 +157,7 @@ class DirectoryJournal:
             return {}
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            return {request_id: Forget.from_json(value) for request_id, value in values.items()}
+            return {request_id: from_plain(Forget, value) for request_id, value in values.items()}
         except (ValueError, AttributeError, TypeError) as exc:
             raise CheckpointError(
                 f"{path} is damaged ({exc}). Restore it; this peer must not train."
@@ -170,8 +165,8 @@ class DirectoryJournal:
 
     def put_target(self, request_id: str, forget: Forget) -> None:
         """Keep what a request forgets."""
-        values = {known: value.to_json() for known, value in self.targets().items()}
-        content = json.dumps({**values, request_id: forget.to_json()}).encode()
+        values = {known: to_plain(value) for known, value in self.targets().items()}
+        content = json.dumps({**values, request_id: to_plain(forget)}).encode()
         write_atomically(self._directory / "targets.json", content)
 
     def model(self) -> PeerModel | None:
@@ -183,41 +178,15 @@ class DirectoryJournal:
         path = self._directory / "model.npz"
         if not path.exists():
             return None
-        values, arrays = _read(path)
         try:
-            return PeerModel(
-                round=int(values["round"]),
-                vector=arrays["vector"],
-                applied=frozenset(values["applied"]),
-                has_trained=bool(values["has_trained"]),
-            )
-        except (KeyError, TypeError, ValueError) as exc:
-            raise CheckpointError(f"{path} is damaged ({exc}). Restore the state directory.") from exc
+            return unpack(PeerModel, path.read_bytes(), _before_archives)
+        except (OSError, CheckpointError) as exc:
+            raise CheckpointError(f"{path} cannot be read ({exc}). Restore the state directory.") from exc
 
     def put_model(self, model: PeerModel) -> None:
         """Keep the model."""
-        values = {
-            "round": model.round,
-            "applied": sorted(model.applied),
-            "has_trained": model.has_trained,
-        }
-        _write(self._directory / "model.npz", values, {"vector": model.vector})
+        write_atomically(self._directory / "model.npz", pack(model))
 
 
-def _write(path: Path, values: dict[str, Any], arrays: dict[str, Vector]) -> None:
-    file = io.BytesIO()
-    text: NDArray[np.uint8] = np.frombuffer(json.dumps(values).encode(), dtype=np.uint8)
-    np.savez(file, json=text, **arrays)  # type: ignore[arg-type]  # numpy types only its own keywords
-    write_atomically(path, file.getvalue())
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Vector]]:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        values = json.loads(arrays.pop("json").tobytes())
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as exc:
-        raise CheckpointError(f"{path} cannot be read ({exc}). Restore the state directory.") from exc
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path} does not hold what it should. Restore the state directory.")
-    return values, arrays
+def _before_archives(arrays: Arrays) -> dict[str, Any]:
+    return {**json.loads(arrays["json"].tobytes()), "vector": arrays.get("vector")}

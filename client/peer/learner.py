@@ -32,6 +32,7 @@ from unlearning.decentralised import (
 )
 from unlearning.errors import InvalidRequest
 from unlearning.parameters import Vector
+from unlearning.plain import to_plain
 from unlearning.requests import Forget
 from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
 from unlearning.training import TrainingSettings, local_seed
@@ -184,7 +185,7 @@ class SiteLearner:
             account |= {
                 "certificate": certificate.statement,
                 "sigma": certificate.sigma,
-                RELEASE: release.values(),
+                RELEASE: to_plain(release),
             }
         return CorrectionAnswer(vector=made.vector, weight=made.weight, account=account)
 

@@ -9,6 +9,7 @@ from typing import Any
 from client.peer.items import RELEASE, Kind
 from client.peer.record import Record
 from unlearning.certified.privacy_accountant import Account, AccountedRelease
+from unlearning.plain import from_plain
 
 _SHOWN = ("num_releases", "spent_epsilon", "spent_delta", "delta", "budget_epsilon", "basis", "unmet")
 
@@ -16,7 +17,7 @@ _SHOWN = ("num_releases", "spent_epsilon", "spent_delta", "delta", "budget_epsil
 def spent_budget(record: Record, *, delta: float, epsilon: float) -> dict[str, Any] | None:
     """Return how much of (`epsilon`, `delta`) the known corrections with noise have used up; None without noise."""
     releases = [
-        AccountedRelease.from_values(account[RELEASE])
+        from_plain(AccountedRelease, account[RELEASE], exactly=True)
         for request in record.of(Kind.REQUEST)
         for correction in record.of(Kind.CORRECTION, request.subject)
         if RELEASE in (account := correction.values.get("account", {}))

@@ -26,6 +26,7 @@ from unlearning.certified import feature_norm
 from unlearning.decentralised.deletion import MAX_SHARED_DIMENSION
 from unlearning.errors import DataError, FlowerUnlearningError, RequestError, SessionError
 from unlearning.growing_pause import GrowingPause
+from unlearning.plain import from_plain
 from unlearning.requests import Target
 from unlearning.tasks import load_site, make_task
 from unlearning.training import initial_parameters
@@ -147,7 +148,7 @@ class PeerProcess:
         for filed in self._memory.outbox():
             try:
                 with self._changed:
-                    answer = self._peer.file(Target.from_json(filed["target"]), filed["key"])
+                    answer = self._peer.file(from_plain(Target, filed["target"]), filed["key"])
                     self._changed.notify_all()
                 _log.info("Request %s: forget %s.", answer, filed["target"]["granularity"])
             except RequestError as exc:

@@ -17,6 +17,7 @@ from server.api.tls import TlsFiles, is_loopback
 from server.ledger import Event, Refusal, RoundRecord
 from server.ledger.records import request_number
 from server.requests.plan import Plan
+from unlearning.plain import from_plain
 from unlearning.requests import DeletionRequest, Status, Target
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -202,7 +203,7 @@ class DeletionClient:
     def plan(self, target: Target) -> Plan:
         """What serving a target would take, by every method."""
         message = pb.PlanDeletionRequest(target=convert.target_message(target))
-        return Plan.from_json(json.loads(self._call("PlanDeletion", message).plan_json))
+        return from_plain(Plan, json.loads(self._call("PlanDeletion", message).plan_json))
 
     def refusals(self, *, after: int = 0, limit: int = 0, caller: str = "") -> list[Refusal]:
         """The newest refusals, at most `limit` (0: 1,000) and in order, of this caller where given."""

@@ -22,6 +22,7 @@ from server.requests.planning import measured, plan
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, UnknownClient
 from unlearning.methods.method import Method
 from unlearning.methods.registry import METHODS
+from unlearning.plain import to_plain
 from unlearning.requests import DeletionRequest, Status, Target
 
 _PAGE = 1000
@@ -174,7 +175,7 @@ class DeletionService:
         """What serving a target would take, by every method."""
         target = convert.target_of(request.target)
         access.check_may_file(caller, target)
-        return pb.PlanDeletionResponse(plan_json=json.dumps(plan(self._ledger, target).to_json()))
+        return pb.PlanDeletionResponse(plan_json=json.dumps(to_plain(plan(self._ledger, target))))
 
     def ListRefusals(  # noqa: N802
         self, request: pb.ListRefusalsRequest, caller: Caller

@@ -11,6 +11,7 @@ from server.bench.experiment import Backdoor
 from server.federation.context import FederationContext
 from unlearning.errors import DataError
 from unlearning.parameters import Vector
+from unlearning.plain import to_plain
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import evaluate, predict
 from unlearning.verification.backdoor import Trigger, attack_success_rate, triggered_test
@@ -44,7 +45,7 @@ def scores(measurement: Measurement) -> Row:
 
 def figures_of(measurement: Measurement) -> Row:
     """Return every attack by name, with intervals."""
-    return {name: figure.to_json() for name, figure in measurement.figures.items()}
+    return {name: to_plain(figure) for name, figure in measurement.figures.items()}
 
 
 def costs_of_rounds(context: FederationContext, *, after: int = 0) -> Row:

@@ -40,6 +40,7 @@ from strategies.run_config import RunSettings
 from unlearning.durable_files import write_atomically
 from unlearning.errors import ConfigurationError
 from unlearning.methods.registry import method_named, preparations
+from unlearning.plain import from_plain
 from unlearning.requests import DeletionRequest, Exclusions, Status, Target
 from unlearning.tasks import load_server_test, load_site, make_task
 from unlearning.tasks.task import Examples, forgotten_mask, join
@@ -188,7 +189,7 @@ class SeedRun:
         """Return what unlearning and recovery cost, and how they went."""
         trained = _facts(original)["rounds_in_ledger"]
         rounds = list(context.ledger.all_rounds(after=trained))
-        stages = [Measurement.from_json(item) for item in reports[-1]["measurements"]]
+        stages = [from_plain(Measurement, item) for item in reports[-1]["measurements"]]
         unlearned = next(item for item in stages if item.stage == "unlearned")
         followed = [unlearned, *(item for item in stages if item.stage == "recovery")]
         costs = (
@@ -363,7 +364,7 @@ class SeedRun:
         """Return the final model's figures: the report's, unless it tells of one of several requests or an
         earlier model.
         """
-        told = Measurement.from_json(reports[-1]["measurements"][-1])
+        told = from_plain(Measurement, reports[-1]["measurements"][-1])
         if len(reports) > 1 or told.round != state.round:
             return self._measure(context, state, targets)
         return self._scores(context, state, told)

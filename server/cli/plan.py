@@ -14,6 +14,7 @@ from server.cli.connection import AsJson, connection_of
 from server.cli.requests import measured_text, size_text, targets_of
 from server.requests.plan import Plan, PlannedMethod
 from unlearning.errors import InvalidRequest
+from unlearning.plain import to_plain
 
 
 def plan_command(
@@ -32,7 +33,7 @@ def plan_command(
     with connection_of(ctx).client() as service:
         found = service.plan(targets[0])
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2))
+        typer.echo(json.dumps(to_plain(found), indent=2))
         return
     _show(found)
 

@@ -16,6 +16,7 @@ from server.cli.connection import AsJson, RequestId, connection_of, user_name
 from server.cli.watch import follow
 from unlearning.errors import InvalidRequest, RequestError
 from unlearning.methods import DEFAULT_METHOD
+from unlearning.plain import to_plain
 from unlearning.requests import DeletionRequest, Granularity, Status, Target, parse_sample_ids
 
 
@@ -267,7 +268,7 @@ def _request_json(request: DeletionRequest) -> dict[str, Any]:
     return {
         "id": request.id,
         "status": str(request.status),
-        "target": request.target.to_json(),
+        "target": to_plain(request.target),
         "method": request.method,
         "parameters": dict(request.parameters),
         "submitted_by": request.submitted_by,

@@ -27,6 +27,7 @@ from server.deletion.privacy_account import FINDING
 from server.ledger import Event, Ledger
 from server.report import ReportData
 from unlearning.durable_files import write_atomically
+from unlearning.plain import to_plain
 from unlearning.pseudonyms import commitment
 from unlearning.requests import hash_of_ids
 from unlearning.verification.measurement import Measurement
@@ -137,7 +138,7 @@ def _privacy(report: ReportData) -> CertifiedPrivacy | None:
 def _scores(measurement: Measurement | None) -> dict[str, object]:
     if measurement is None:
         return {}
-    plain = measurement.to_json()
+    plain = to_plain(measurement)
     return {name: plain[name] for name in ("stage", "round", "test", "retained", "forgotten")}
 
 

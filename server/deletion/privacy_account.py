@@ -33,6 +33,7 @@ from unlearning.certified import Account, AccountedRelease
 from unlearning.methods.method import SensitivityBound, UnlearningState
 from unlearning.methods.registry import method_named
 from unlearning.parameters import content_hash
+from unlearning.plain import to_plain
 from unlearning.requests import Granularity, Target
 from unlearning.stores import DirectoryStore
 from unlearning.training import initial_parameters
@@ -80,13 +81,13 @@ def accounted(
     )
     if budgeted is not None:
         refuse_if_spent(budgeted[1], earlier, release)
-    context.writer.note(release.name, RELEASED, release.values())
+    context.writer.note(release.name, RELEASED, to_plain(release))
     account = Account(
         releases=(*earlier, release),
         delta=noise.delta or _USUAL_DELTA,
         epsilon=None if budgeted is None else budgeted[1].epsilon,
     )
-    return {**findings, FINDING: account.values(), RELEASE: release.values()}
+    return {**findings, FINDING: account.values(), RELEASE: to_plain(release)}
 
 
 def result_of(deletion: ActiveDeletion) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def announce_account(context: FederationContext, state: FederationState) -> None
         "epsilon": budget.epsilon,
         "delta": budget.delta,
         "sigma": budget.sigma,
-        "releases": [release.values() for release in earlier],
+        "releases": [to_plain(release) for release in earlier],
         "sensitivities": sensitivities,
     }
     context.writer.set_facts({FACT: fact})

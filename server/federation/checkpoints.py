@@ -6,31 +6,22 @@ content is not what its name says is passed over with a warning.
 """
 
 import hashlib
-import io
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from server.federation.state import ActiveDeletion, Before, FederationState, Phase, PhaseCost
+from server.federation.state import FederationState
+from unlearning.archive import Arrays, check_version, pack, unpack
 from unlearning.durable_files import make_private, sync_directory, write_atomically
 from unlearning.errors import CheckpointError, DataError
-from unlearning.methods.costs import WorkDone
-from unlearning.methods.method import UnlearningState
-from unlearning.requests import Exclusions, Target
-from unlearning.verification.measurement import Measurement
 from unlearning.verification.observations import Outputs
 from unlearning.verification.shadow_models import ShadowFits
 
 _log = getLogger(__name__)
 _NAME = re.compile(r"(\d{10})-(\d{6})-([0-9a-f]{16})\.npz")
-VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -72,7 +63,7 @@ class CheckpointStore:
             try:
                 return self._read(entry)
             except CheckpointError as exc:
-                _log.error("%s", exc)
+                _log.error("%s: %s", entry.path, exc)
         if entries:
             raise CheckpointError(
                 f"None of the {len(entries)} checkpoints in {self._directory} can be read. "
@@ -95,7 +86,7 @@ class CheckpointStore:
     def _read(self, entry: _Entry) -> FederationState:
         content = entry.path.read_bytes()
         if hashlib.sha256(content).hexdigest()[:16] != entry.digest:
-            raise CheckpointError(f"{entry.path} is damaged: its content is not what its name says.")
+            raise CheckpointError("It is damaged: its content is not what its name says.")
         return decode(content)
 
     def _entries(self) -> list[_Entry]:
@@ -108,158 +99,50 @@ class CheckpointStore:
 
 
 def encode(state: FederationState) -> bytes:
-    """A state as the bytes of an .npz file: arrays as such, everything else as JSON. No pickle."""
-    arrays: dict[str, NDArray[Any]] = {"parameters": state.parameters}
-    meta: dict[str, Any] = {
-        "version": VERSION,
-        "round": state.round,
-        "training_rounds": state.training_rounds,
-        "phase": str(state.phase),
-        "exclusions": state.exclusions.to_json(),
-        "is_resting": state.is_resting,
-        "num_examples": dict(state.num_examples),
-        "prepared_since": dict(state.prepared_since),
-        "generations": dict(state.generations),
-        "event_sequence": state.event_sequence,
-        "batch": _batch_to_json(state.deletion, arrays) if state.deletion is not None else None,
-    }
-    text = json.dumps(meta, sort_keys=True).encode()
-    arrays["meta"] = np.frombuffer(text, dtype=np.uint8)
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
-    return buffer.getvalue()
+    """Return a state as the bytes of a file."""
+    return pack(state)
 
 
 def decode(content: bytes) -> FederationState:
-    """The inverse of `encode`.
+    """Return the inverse of `encode`.
 
     Raises:
         CheckpointError: the bytes are no checkpoint of a version that is known here.
     """
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        meta = json.loads(arrays.pop("meta").tobytes())
-        if meta["version"] != VERSION:
-            raise CheckpointError(
-                f"The checkpoint is of version {meta['version']}, this program reads version {VERSION}."
-            )
-        return FederationState(
-            parameters=arrays["parameters"],
-            round=meta["round"],
-            training_rounds=meta["training_rounds"],
-            phase=Phase(meta["phase"]),
-            exclusions=Exclusions.from_json(meta["exclusions"]),
-            is_resting=meta["is_resting"],
-            num_examples=meta["num_examples"],
-            prepared_since=meta.get("prepared_since", {}),
-            generations=meta.get("generations", {}),
-            event_sequence=meta["event_sequence"],
-            deletion=_batch_from_json(meta["batch"], arrays) if meta["batch"] is not None else None,
-        )
-    except (KeyError, ValueError, OSError, EOFError, DataError) as exc:
-        raise CheckpointError(f"Not a checkpoint: {type(exc).__name__}: {exc}") from exc
+    return unpack(FederationState, content, _version_1)
 
 
-_COSTS = ("unlearning_cost", "recovery_cost", "measuring_cost", "shadow_cost")
-
-
-def _batch_to_json(batch: ActiveDeletion, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    method = batch.method_state
-    state = None
-    if method is not None:
-        arrays["method.parameters"] = method.parameters
-        arrays |= {f"method.arrays.{name}": value for name, value in method.arrays.items()}
-        state = {
-            "exchanges": method.exchanges,
-            "finished": method.finished,
-            "values": dict(method.values),
-            "findings": dict(method.findings),
-            "work": asdict(method.work),
-        }
-    if batch.before is not None:
-        arrays["model_before"] = batch.before.parameters
-    for name, outputs in batch.outputs_before.items():
-        arrays[f"before.handles.{name}"] = outputs.handles
-        arrays[f"before.posteriors.{name}"] = outputs.posteriors
-    for name, fits in (batch.shadow_fits or {}).items():
-        arrays |= {f"shadow.{name}.{key}": array for key, array in fits.to_arrays().items()}
-    plain = asdict(
-        replace(
-            batch,
-            method_state=None,
-            measurements={},
-            targets=(),
-            outputs_before={},
-            shadow_fits=None,
-            before=None,
-        )
-    )
-    return {
-        **plain,
-        "method_state": state,
-        "before": None if batch.before is None else _before_to_json(batch.before),
-        "shadow_fits": None if batch.shadow_fits is None else sorted(batch.shadow_fits),
-        "targets": [target.to_json() for target in batch.targets],
-        "measurements": {
-            request_id: [measurement.to_json() for measurement in measurements]
-            for request_id, measurements in batch.measurements.items()
-        },
+def _version_1(arrays: Arrays) -> dict[str, Any]:
+    """Return what a checkpoint of before archives holds: all but arrays in `meta`, these by names of their own."""
+    meta: dict[str, Any] = json.loads(arrays["meta"].tobytes())
+    check_version(meta.pop("version"), 1)
+    meta["parameters"] = arrays["parameters"]
+    batch = meta["deletion"] = meta.pop("batch")
+    if batch is None:
+        return meta
+    if batch["method_state"] is not None:
+        own = {"parameters": arrays["method.parameters"], "arrays": _below("method.arrays.", arrays)}
+        batch["method_state"] |= own
+    if batch.get("before") is not None:  # a still earlier version knows of no model to go back to
+        batch["before"]["parameters"] = arrays["model_before"]
+    posteriors = _below("before.posteriors.", arrays)
+    batch["outputs_before"] = {
+        name: Outputs(handles, posteriors[name])
+        for name, handles in _below("before.handles.", arrays).items()
     }
+    if batch.get("shadow_fits") is not None:
+        try:
+            fits = {
+                name: ShadowFits.from_arrays(_below(f"shadow.{name}.", arrays))
+                for name in batch["shadow_fits"]
+            }
+            batch["shadow_fits"] = fits
+        except (
+            DataError
+        ) as exc:  # fits of an earlier version: the deletion goes on without LiRA, its report says why
+            batch |= {"shadow_fits": None, "shadow_notes": {**batch.get("shadow_notes", {}), "": str(exc)}}
+    return meta
 
 
-def _batch_from_json(value: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> ActiveDeletion:
-    fields = dict(value)
-    state = fields.pop("method_state")
-    if state is not None:
-        prefix = "method.arrays."
-        state = UnlearningState(
-            parameters=arrays["method.parameters"],
-            arrays={
-                name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)
-            },
-            **{**state, "work": WorkDone(**state.get("work", {}))},
-        )
-    # a checkpoint of an earlier version knows of no shadow models, and of no model to go back to
-    if fields.get("before") is not None:
-        fields["before"] = Before(parameters=arrays["model_before"], **fields["before"])
-    fields["work"] = WorkDone(**fields.get("work", {}))
-    fields |= {name: PhaseCost.from_json(fields.get(name, {})) for name in _COSTS}
-    shadowed = fields.get("shadow_fits")
-    try:
-        fields["shadow_fits"] = (
-            None if shadowed is None else {name: _fits_from_arrays(name, arrays) for name in shadowed}
-        )
-    except (
-        DataError
-    ) as exc:  # of an earlier version; the deletion goes on without LiRA, and its report says why
-        fields |= {"shadow_fits": None, "shadow_notes": {**fields.get("shadow_notes", {}), "": str(exc)}}
-    fields["request_ids"] = tuple(fields["request_ids"])
-    fields["participants"] = tuple(fields["participants"])
-    fields["targets"] = tuple(Target.from_json(item) for item in fields["targets"])
-    fields["measurements"] = {
-        request_id: tuple(Measurement.from_json(item) for item in items)
-        for request_id, items in fields["measurements"].items()
-    }
-    prefix = "before.handles."
-    fields["outputs_before"] = {
-        (name := key.removeprefix(prefix)): Outputs(array, arrays[f"before.posteriors.{name}"])
-        for key, array in arrays.items()
-        if key.startswith(prefix)
-    }
-    return ActiveDeletion(method_state=state, **fields)
-
-
-def _before_to_json(before: Before) -> dict[str, Any]:
-    return {
-        "num_examples": dict(before.num_examples),
-        "prepared_since": dict(before.prepared_since),
-        "generations": dict(before.generations),
-    }
-
-
-def _fits_from_arrays(name: str, arrays: Mapping[str, NDArray[Any]]) -> ShadowFits:
-    prefix = f"shadow.{name}."
-    return ShadowFits.from_arrays(
-        {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
-    )
+def _below(prefix: str, arrays: Arrays) -> Arrays:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -15,6 +15,7 @@ from strategies.roster import Member
 from strategies.round_plan import RoundOutcome
 from strategies.sessions.payloads import ACCOUNT, SessionStatistics
 from unlearning.peak_memory import PeakMemory
+from unlearning.plain import to_plain
 
 _log = getLogger(__name__)
 
@@ -101,7 +102,7 @@ class RoundRecords:
             client: SessionStatistics.from_json(values.get(ACCOUNT))
             for client, values in exchange.values.items()
         }
-        said = {client: one.to_json() for client, one in accounts.items() if one is not None}
+        said = {client: to_plain(one) for client, one in accounts.items() if one is not None}
         return {**metrics, "session": said} if said else metrics
 
     def _commitment(self, done: RoundResult) -> dict[str, Any]:

@@ -6,18 +6,17 @@ They were trained on data that may be asked to be forgotten, so they count only 
 forgotten since they began; `server.federation.shadow_federations` erases them with a deletion and they begin anew.
 """
 
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import getLogger
 from pathlib import Path
-from zipfile import BadZipFile
-
-import numpy as np
+from typing import Any
 
 from server.federation.state import PhaseCost
+from unlearning.archive import Arrays, pack, unpack
 from unlearning.durable_files import sync_directory, write_atomically
+from unlearning.errors import CheckpointError
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions
 
@@ -60,18 +59,8 @@ class ShadowStore:
         Raises:
             OSError: the directory cannot be written to.
         """
-        meta = {
-            "seed": state.seed,
-            "rounds": state.rounds,
-            "exclusions": state.exclusions.to_json(),
-            "took_part": dict(state.took_part),
-            "cost": state.cost.to_json(),
-        }
-        text = np.frombuffer(json.dumps(meta, sort_keys=True).encode(), dtype=np.uint8)
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, meta=text, models=np.stack(state.models))
         path = self._directory / f"{state.rounds:010d}.npz"
-        write_atomically(path, buffer.getvalue())
+        write_atomically(path, pack(state))
         for older in self._files():
             if older != path:
                 older.unlink(missing_ok=True)
@@ -80,17 +69,8 @@ class ShadowStore:
         """The stored state; None where there is none, or it is damaged, for it can be trained anew."""
         for path in sorted(self._files(), reverse=True):
             try:
-                with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
-                    models, meta = archive["models"], json.loads(archive["meta"].tobytes())
-                return ShadowState(
-                    models=tuple(models),
-                    seed=meta["seed"],
-                    rounds=meta["rounds"],
-                    exclusions=Exclusions.from_json(meta["exclusions"]),
-                    took_part=meta["took_part"],
-                    cost=PhaseCost.from_json(meta["cost"]),
-                )
-            except (ValueError, KeyError, TypeError, EOFError, BadZipFile) as exc:
+                return unpack(ShadowState, path.read_bytes(), _before_archives)
+            except CheckpointError as exc:
                 _log.warning("The shadow models in %s cannot be read and are trained anew: %s", path, exc)
         return None
 
@@ -105,3 +85,7 @@ class ShadowStore:
 
     def _files(self) -> list[Path]:
         return list(self._directory.glob("[0-9]*.npz"))
+
+
+def _before_archives(arrays: Arrays) -> dict[str, Any]:
+    return {"models": tuple(arrays["models"]), **json.loads(arrays["meta"].tobytes())}

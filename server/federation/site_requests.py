@@ -14,6 +14,7 @@ from server.ledger import Ledger, LedgerUnavailable, Quota, Refusal
 from server.requests.admission import SITE, admit
 from strategies.messages import SITE_REQUESTS, Json
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
+from unlearning.plain import from_plain
 from unlearning.requests import Granularity, Target
 from unlearning.untrusted import as_line, reason_of
 
@@ -109,7 +110,7 @@ def _answer(ledger: Ledger, client: str, key: str, filed: Mapping[str, Any], now
 
 
 def _own_target(client: str, filed: Mapping[str, Any]) -> Target:
-    asked = Target.from_json(filed["target"])
+    asked = from_plain(Target, filed["target"])
     if asked.granularity is Granularity.CLASS:
         raise InvalidRequest("A client may ask to forget itself or its own samples, not a class.")
     return replace(asked, client_id=client)

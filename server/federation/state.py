@@ -6,7 +6,7 @@ training ──► unlearning ──► recovering ──► verifying ──►
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -49,15 +49,6 @@ class PhaseCost:
             bytes_received=self.bytes_received + done.bytes_received,
             peak_memory=self.peak_memory.joined(peak_memory),
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """As a file keeps it."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "PhaseCost":
-        """The inverse of `to_json`; files of earlier versions know nothing of memory."""
-        return cls(**{**value, "peak_memory": PeakMemory(**value.get("peak_memory", {}))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from unlearning.errors import RequestError, RequestNotFound
+from unlearning.plain import from_plain
 from unlearning.requests import DeletionRequest, Status, Target
 
 SUBMITTED, MOVED = "submitted", "moved"
@@ -130,7 +131,7 @@ def request_of(row: sa.Row[Any]) -> DeletionRequest:
     return DeletionRequest(
         id=request_id(row.number),
         idempotency_key=row.idempotency_key,
-        target=Target.from_json({**row.target, "num_samples": row.num_samples}),
+        target=from_plain(Target, {**row.target, "num_samples": row.num_samples}),
         method=row.method,
         parameters=row.parameters,
         submitted_by=row.submitted_by,

@@ -12,6 +12,7 @@ from server.state_directory.files import REPLACED, RESTORING
 from server.state_directory.ledger_address import LEDGER_FILE
 from unlearning.durable_files import write_atomically
 from unlearning.errors import BackupError
+from unlearning.plain import from_plain
 
 FILE = "manifest.json"
 FORMAT = 1
@@ -54,7 +55,7 @@ def read_verified(directory: Path) -> Manifest:
             raise BackupError(
                 f"The backup {directory} has a format that this program does not know. Upgrade it."
             )
-        manifest = Manifest(**values)
+        manifest = from_plain(Manifest, values, exactly=True)
     except FileNotFoundError:
         raise BackupError(
             f"{directory} is no backup: it has no {FILE}. A backup that broke off has none."
@@ -89,9 +90,7 @@ def _check_values(manifest: Manifest, directory: Path) -> None:
     wrong = ""
     if manifest.ledger not in DUMPS:
         wrong = f"the ledger is {manifest.ledger!r}"
-    elif not isinstance(manifest.event_sequence, int) or not isinstance(manifest.last_event, Mapping):
-        wrong = "where the ledger stood is no number and event"
-    elif not isinstance(manifest.sha256, Mapping) or DUMPS[manifest.ledger] not in manifest.sha256:
+    elif DUMPS[manifest.ledger] not in manifest.sha256:
         wrong = "it does not name the ledger, without which there is no federation"
     elif strange := [name for name in manifest.sha256 if not _is_ours(name, DUMPS[manifest.ledger])]:
         wrong = (

@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -24,6 +23,7 @@ from server.operations.backup_manifest import DUMPS, STATE, Manifest, check_file
 from server.state_directory.files import REPLACED, RESTORING
 from unlearning.durable_files import copy_private, make_private, sync_directory, write_atomically
 from unlearning.errors import BackupError
+from unlearning.plain import from_plain
 
 STAGED, JOURNAL = RESTORING, f"{RESTORING}.json"
 
@@ -75,9 +75,8 @@ def interrupted_restore(state_dir: Path) -> Swap | None:
     if not path.exists():
         return None
     try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return Swap(**{**values, "undone": tuple(values["undone"])})
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        return from_plain(Swap, json.loads(path.read_text(encoding="utf-8")), exactly=True)
+    except ValueError as exc:
         raise BackupError(
             f"{path}, the journal of a restore that was broken off, is damaged: {exc}. What was there before is in "
             f"{state_dir}/{REPLACED}*, what was to come in {state_dir / STAGED}. Move one of the two in, and erase it."

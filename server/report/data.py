@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from unlearning.peak_memory import PeakMemory
+from unlearning.plain import to_plain
 from unlearning.verification.measurement import Measurement, Stage
 from unlearning.verification.verdict import Verdict, verdict
 
@@ -150,8 +151,8 @@ class ReportData:
         attacks = {
             "verdict": str(reached.finding),
             "reasons": list(reached.reasons),
-            "before": before.to_json()["figures"] if before is not None else {},
-            "after": after.to_json()["figures"] if after is not None else {},
+            "before": to_plain(before)["figures"] if before is not None else {},
+            "after": to_plain(after)["figures"] if after is not None else {},
         }
         return {"schema_version": SCHEMA_VERSION, "attacks": _plain(attacks), **value}
 
@@ -175,7 +176,7 @@ class ReportData:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Measurement):
-        return _plain(value.to_json())
+        return _plain(to_plain(value))
     if is_dataclass(value):
         return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Mapping):

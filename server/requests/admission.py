@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from server.ledger import Ledger, Quota
 from unlearning.errors import AlreadyForgotten, InvalidRequest, UnknownClient
+from unlearning.plain import from_plain
 from unlearning.pseudonyms import PREFIX, is_keyed, names_of
 from unlearning.requests import MAX_ID_LENGTH, DeletionRequest, Exclusions, Granularity, Target
 
@@ -172,7 +173,7 @@ def federation_of(ledger: Ledger) -> "FederationProfile | None":
     from unlearning.methods.eligibility import FederationProfile
 
     known = ledger.facts().get(FEDERATION)
-    return None if known is None else FederationProfile.from_json(known)
+    return None if known is None else from_plain(FederationProfile, known)
 
 
 def _refuse_if_forgotten(forgotten: Exclusions, target: Target) -> None:

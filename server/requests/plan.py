@@ -1,8 +1,6 @@
 """What a plan says: the answer of `flower-unlearn plan`. How it is worked out is in `server.requests.planning`."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +46,3 @@ class Plan:
     recovery_flops: float | None
     round_seconds: float | None
     methods: tuple[PlannedMethod, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object; `from_json` is the inverse."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Plan":
-        """The inverse of `to_json`."""
-        methods = tuple(
-            PlannedMethod(**{**item, "measured": Measured(**item["measured"]) if item["measured"] else None})
-            for item in value["methods"]
-        )
-        known = {item.name: value[item.name] for item in fields(cls)}
-        return cls(**{**known, "methods": methods})

@@ -14,6 +14,7 @@ from unlearning.errors import MethodFailed, UnsupportedRequest
 from unlearning.methods.method import Method
 from unlearning.methods.preparation import NoiseBudget
 from unlearning.methods.registry import METHODS, method_named
+from unlearning.plain import from_plain
 from unlearning.requests import Target
 
 FACT = "privacy"
@@ -54,11 +55,11 @@ def earlier_releases(ledger: Ledger) -> tuple[AccountedRelease, ...]:
         if request.method not in METHODS or not METHODS[request.method].info.draws_noise:
             continue
         if RELEASE in request.result and not request.result[RELEASE].get("after"):
-            release = AccountedRelease.from_values(request.result[RELEASE])
+            release = from_plain(AccountedRelease, request.result[RELEASE], exactly=True)
             releases[release.name, ""] = replace(release, unmet=(*release.unmet, _OLDER))
         for event in ledger.all_events(request.id):
             if event.kind == RELEASED:
-                release = AccountedRelease.from_values(event.detail)
+                release = from_plain(AccountedRelease, event.detail, exactly=True)
                 releases[release.name, release.after] = release
     return tuple(sorted(releases.values(), key=lambda one: one.number))
 
@@ -84,7 +85,9 @@ def check_budget(ledger: Ledger, target: Target, method: str, parameters: Mappin
     )
     budget = NoiseBudget(epsilon=fact["epsilon"], delta=fact["delta"], sigma=fact["sigma"])
     try:
-        refuse_if_spent(budget, [AccountedRelease.from_values(one) for one in fact["releases"]], release)
+        refuse_if_spent(
+            budget, [from_plain(AccountedRelease, one, exactly=True) for one in fact["releases"]], release
+        )
     except MethodFailed as exc:
         raise UnsupportedRequest(str(exc)) from exc
 

@@ -1,7 +1,7 @@
 """What travels in a session: invitations, instructions and replies, as payloads and back."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from strategies.exchange import Failure, each_read, reported_failure
@@ -17,6 +17,7 @@ from strategies.messages import (
 from strategies.sessions.framing import Payload
 from unlearning.errors import SessionError, UpdateRefused
 from unlearning.methods.method import Instruction, Reply
+from unlearning.plain import from_plain
 from unlearning.untrusted import as_line
 
 INVITATION, ACCOUNT = "session", "account"
@@ -32,20 +33,16 @@ class Invitation:
     token: str
     timeout_s: float
 
-    def to_json(self) -> Json:
-        """Return as the message carries it."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Invitation":
-        """Return the inverse of `to_json`.
+        """Return what `to_plain` made of an invitation.
 
         Raises:
             SessionError: the message carries no invitation.
         """
         try:
-            return cls(**value)
-        except TypeError as exc:
+            return from_plain(cls, value, exactly=True)
+        except ValueError as exc:
             raise SessionError(f"The message carries no invitation to a session: {exc}.") from exc
 
 
@@ -60,14 +57,11 @@ class SessionStatistics:
     bytes_received: int = 0
     connections: int = 0
 
-    def to_json(self) -> Json:
-        """Return as the client's Flower reply carries it."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, value: Any) -> "SessionStatistics | None":
-        """Return the inverse of `to_json`; None where it is anything else, for a client may send that. More
-        is passed over.
+        """Return what `to_plain` made of statistics; None where it is anything else, for a client may send that.
+
+        More is passed over.
         """
         if not isinstance(value, Mapping):
             return None

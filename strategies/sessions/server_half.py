@@ -28,6 +28,7 @@ from strategies.sessions.payloads import (
 from strategies.sessions.session_pb2_grpc import add_SessionServiceServicer_to_server
 from unlearning.methods.method import Instruction, Reply
 from unlearning.parameters import Vector, content_hash
+from unlearning.plain import to_plain
 
 _log = getLogger(__name__)
 
@@ -151,12 +152,14 @@ class Session:
         _log.info("Session at %s: invited %s", self._endpoint.address, ", ".join(clients))
 
     def _invitation(self, line: ClientConnection) -> Json:
-        return Invitation(
+        own = Invitation(
             address=self._endpoint.address,
             session_id=self._lines.session_id,
             token=line.token,
             timeout_s=self._endpoint.timeout_s,
-        ).to_json()
+        )
+        plain: Json = to_plain(own)
+        return plain
 
     def _is_awaited(self, line: ClientConnection, started: float) -> bool:
         """Return whether the line's answer may still come; where not, its answer says why."""

@@ -13,6 +13,7 @@ from server.requests.plan import Plan
 from server.requests.planning import plan
 from tests.federation import InProcessFederation, client
 from unlearning.methods.registry import METHODS
+from unlearning.plain import from_plain
 
 Command = Callable[..., str]
 
@@ -91,4 +92,4 @@ def test_plan_prices_those_that_can_serve_and_gives_the_others_reasons(
 def test_plan_is_the_same_as_json(command: Command, federation: InProcessFederation) -> None:
     """For programs."""
     said = json.loads(command("plan", "--client", "3", "--json"))
-    assert Plan.from_json(said) == plan(federation.ledger, client("3"))
+    assert from_plain(Plan, said) == plan(federation.ledger, client("3"))

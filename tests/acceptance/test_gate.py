@@ -3,7 +3,6 @@
 Until then the model before is in every checkpoint, nothing is forgotten for good, and all can go back.
 """
 
-import io
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from server.ledger import Ledger
 from strategies.messages import NOTICE, model_record, vector_of
 from tests.federation import InProcessFederation, client
 from tests.kills import Killed, Killer
+from unlearning.archive import pack_arrays, unpack_arrays
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Status, Target
 
@@ -311,13 +311,11 @@ def dying(*_arguments: object) -> None:
 
 
 def without_the_gate(content: bytes) -> bytes:
-    """A checkpoint as the version before wrote it: its deletion has none of the gate's fields."""
-    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    meta = json.loads(arrays["meta"].tobytes())
+    """A checkpoint whose deletion has none of the gate's fields, as from before there was a gate."""
+    arrays = unpack_arrays(content)
+    archive = json.loads(arrays["archive.json"].tobytes())
     for name in ("before", "scores", "scores_before", "accepted_loss", "accepted_by"):
-        del meta["batch"][name]
-    arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
-    return buffer.getvalue()
+        del archive["value"]["deletion"][name]
+    return pack_arrays(
+        {**arrays, "archive.json": np.frombuffer(json.dumps(archive).encode(), dtype=np.uint8)}
+    )

@@ -7,6 +7,7 @@ from server.requests.planning import measured, plan
 from tests.federation import InProcessFederation, client
 from unlearning.errors import UnknownClient
 from unlearning.methods.registry import METHODS
+from unlearning.plain import from_plain, to_plain
 from unlearning.requests import Granularity, Status, Target
 
 PARAMETERS = 650  # digits, logistic regression, 4 bytes each
@@ -68,7 +69,7 @@ def test_a_recovery_round_is_priced_by_the_rounds_that_were(trained):
 def test_a_plan_survives_json(trained):
     """It travels as JSON."""
     found = plan(trained.ledger, client("1"))
-    assert Plan.from_json(found.to_json()) == found
+    assert from_plain(Plan, to_plain(found)) == found
 
 
 def test_an_unknown_client_has_no_plan(trained):

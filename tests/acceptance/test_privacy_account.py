@@ -24,6 +24,7 @@ from unlearning.errors import MethodFailed, UnsupportedRequest
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.vectors import kept_vector
 from unlearning.parameters import content_hash
+from unlearning.plain import to_plain
 from unlearning.requests import DeletionRequest, Status
 from unlearning.stores import DirectoryStore
 
@@ -371,7 +372,7 @@ def test_a_release_of_an_earlier_version_counts_and_proves_nothing(federation):
     one.run(rounds=2)
     deleted(one, "1", rounds=2)
     (release,) = earlier_releases(one.ledger)
-    old = {name: release.values()[name] for name in ("name", "number", "sigma", "sensitivity", "unmet")}
+    old = {name: to_plain(release)[name] for name in ("name", "number", "sigma", "sensitivity", "unmet")}
     request = one.ledger.get("r-000001")
     found = earlier_releases(
         OneRequest(replace(request, result={"privacy_release": old}))  # type: ignore[arg-type]

@@ -1,11 +1,10 @@
 """What every unlearning method must keep to, run against each one in the registry."""
 
 import copy
-import io
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -14,8 +13,8 @@ import torch
 from torch import nn
 
 from tests.preparing import task_for, trained_with
+from unlearning.archive import pack, unpack
 from unlearning.errors import InvalidRequest, UnknownMethod, UnsupportedRequest
-from unlearning.methods.costs import WorkDone
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
@@ -28,6 +27,7 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.registry import METHODS, check_supports, method_named, validated_parameters
+from unlearning.plain import to_plain
 from unlearning.requests import Forget, Granularity, Target
 from unlearning.stores import MemoryStore
 from unlearning.tasks.task import Examples, Task, forgotten_mask
@@ -159,28 +159,9 @@ def run(method: Method, problem: Problem, between=lambda state: state, data=None
 
 
 def through_a_checkpoint(state: UnlearningState) -> UnlearningState:
-    """The state as it comes back from JSON text and an .npz archive."""
-    archive = io.BytesIO()
-    arrays = {f"array/{name}": array for name, array in state.arrays.items()}
-    np.savez(archive, parameters=state.parameters, **arrays)
-    text = json.dumps(
-        {
-            "exchanges": state.exchanges,
-            "finished": state.finished,
-            "values": dict(state.values),
-            "findings": dict(state.findings),
-            "work": asdict(state.work),
-        },
-        allow_nan=False,
-    )
-    archive.seek(0)
-    loaded, plain = np.load(archive, allow_pickle=False), json.loads(text)
-    return UnlearningState(
-        parameters=loaded["parameters"],
-        arrays={name.removeprefix("array/"): loaded[name] for name in arrays},
-        **{**plain, "work": WorkDone(**plain["work"])},
-        noise=state.noise,
-    )
+    """The state as it comes back from a file; all of its numbers are finite."""
+    json.dumps(to_plain(state), allow_nan=False)
+    return unpack(UnlearningState, pack(state), older=dict)
 
 
 def equal(one, other) -> bool:

@@ -21,13 +21,12 @@ Feldman & Zrnic (2021, Rényi) and Whitehouse et al. (2023, approximate) are for
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from unlearning.certified.noise import gaussian_delta, gaussian_epsilon, largest_ratio
-from unlearning.certified.sensitivity import Constants, Sensitivity
+from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import ConfigurationError, MethodFailed
 
 _ROUNDING = 1e-12  # a release that is planned to use up all of the budget must not fail by its last digit
@@ -77,28 +76,6 @@ class AccountedRelease:
         if self.sensitivity is None or math.isinf(self.ratio):
             return Basis.NONE
         return Basis.PROVEN if self.sensitivity.is_bound and not self.unmet else Basis.EMPIRICAL
-
-    def values(self) -> dict[str, Any]:
-        """Return everything as plain values for the ledger; `from_values` is the inverse."""
-        return asdict(self)
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> "AccountedRelease":
-        """Return the release that `values` came from."""
-        found = values["sensitivity"]
-        if found is not None:
-            constants = found["constants"]
-            found = Sensitivity(
-                **{**found, "constants": None if constants is None else Constants(**constants)}
-            )
-        return cls(
-            **{
-                **values,
-                "sensitivity": found,
-                "unmet": tuple(values["unmet"]),
-                "clients": tuple(values.get("clients", ())),
-            }
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

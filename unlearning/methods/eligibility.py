@@ -1,7 +1,7 @@
 """Whether a federation, as it is, can serve a request by a method: asked at the door and again before it begins."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from unlearning.errors import InvalidRequest, MethodFailed, UnsupportedRequest
@@ -53,15 +53,6 @@ class FederationProfile:
             num_head_parameters=_head_size(task),
             **known,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object; `from_json` is the inverse."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "FederationProfile":
-        """The inverse of `to_json`; what a newer version has added is passed over."""
-        return cls(**{name: value[name] for name in cls.__dataclass_fields__ if name in value})
 
 
 def check_eligible(

@@ -2,7 +2,7 @@
 
 Whoever has the products drives it: a loop in one process, or a server that sends `cg_direction` to its
 clients and sums their answers. Between two exchanges the whole solve is one immutable `CgState`, which goes
-into a checkpoint by `arrays()` and `values()` and comes back by `CgState.restored` bit for bit.
+into a checkpoint by `arrays()` and `values()` and comes back by `CgState.from_arrays` bit for bit.
 
     state = cg_begin(b, settings)
     while state.awaits is not Awaits.NOTHING:
@@ -17,7 +17,7 @@ Conjugate Gradient Method and Trust Regions in Large Scale Optimization, for the
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -25,6 +25,7 @@ import numpy as np
 
 from unlearning.errors import CheckpointError, NumericalError
 from unlearning.parameters import Vector
+from unlearning.plain import restore, to_plain
 from unlearning.solvers.solution import Outcome, Solution, dot, norm
 
 
@@ -101,17 +102,8 @@ class CgState:
 
     def values(self) -> dict[str, Any]:
         """Return everything else, as JSON can hold it."""
-        return {
-            "settings": asdict(self.settings),
-            "awaits": self.awaits.value,
-            "outcome": self.outcome.value if self.outcome else None,
-            "r_z": self.r_z,
-            "num_products": self.num_products,
-            "residuals": list(self.residuals),
-            "curvatures": list(self.curvatures),
-            "negative_curvature_at": list(self.negative_curvature_at),
-            "restarted_at": list(self.restarted_at),
-        }
+        vectors = self.arrays()
+        return {name: value for name, value in to_plain(self).items() if name not in vectors}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Vector], values: Mapping[str, Any]) -> "CgState":
@@ -121,24 +113,10 @@ class CgState:
             CheckpointError: something is missing or of another kind.
         """
         try:
-            return cls(
-                settings=CgSettings(**values["settings"]),
-                awaits=Awaits(values["awaits"]),
-                outcome=Outcome(values["outcome"]) if values["outcome"] else None,
-                r_z=float(values["r_z"]),
-                num_products=int(values["num_products"]),
-                residuals=tuple(values["residuals"]),
-                curvatures=tuple(values["curvatures"]),
-                negative_curvature_at=tuple(values["negative_curvature_at"]),
-                restarted_at=tuple(values["restarted_at"]),
-                right_hand_side=arrays["right_hand_side"],
-                x=arrays["x"],
-                r=arrays["r"],
-                p=arrays["p"],
-            )
-        except (KeyError, TypeError, ValueError) as exc:
+            return restore(cls, {**values, **arrays})
+        except ValueError as exc:
             raise CheckpointError(
-                f"The state of a linear solve cannot be read ({exc!r}). Start the solve again."
+                f"The state of a linear solve cannot be read ({exc}). Start the solve again."
             ) from exc
 
 

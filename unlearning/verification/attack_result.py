@@ -6,10 +6,11 @@ client with rare classes would stand out without having been trained on.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from unlearning.errors import DataError
 from unlearning.verification.discrimination import Estimate, discriminate
@@ -36,35 +37,10 @@ class AttackFigure:
     called: Estimate | None = None
     balanced_accuracy: float | None = None
     auc: Estimate | None = None
-    tpr: Estimate | None = None
+    tpr: Annotated[Estimate | None, Field(alias="tpr_at_1_percent_fpr")] = None
     tpr_reason: str = ""
     num_forgotten: int = 0
     num_test: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; `from_json` is the inverse."""
-        return {
-            "called": _to_json(self.called),
-            "balanced_accuracy": self.balanced_accuracy,
-            "auc": _to_json(self.auc),
-            "tpr_at_1_percent_fpr": _to_json(self.tpr),
-            "tpr_reason": self.tpr_reason,
-            "num_forgotten": self.num_forgotten,
-            "num_test": self.num_test,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "AttackFigure":
-        """Return the inverse of `to_json`."""
-        return cls(
-            called=_from_json(value["called"]),
-            balanced_accuracy=value["balanced_accuracy"],
-            auc=_from_json(value["auc"]),
-            tpr=_from_json(value["tpr_at_1_percent_fpr"]),
-            tpr_reason=value["tpr_reason"],
-            num_forgotten=value["num_forgotten"],
-            num_test=value["num_test"],
-        )
 
 
 def rank_against(
@@ -130,11 +106,3 @@ def need(present: Mapping[str, Observations], *names: str) -> None:
     lacking = [name for name in names if name not in present]
     if lacking:
         raise DataError(f"it needs the {' and the '.join(lacking)} data")
-
-
-def _to_json(estimate: Estimate | None) -> dict[str, float] | None:
-    return None if estimate is None else estimate.to_json()
-
-
-def _from_json(value: Mapping[str, Any] | None) -> Estimate | None:
-    return None if value is None else Estimate.from_json(value)

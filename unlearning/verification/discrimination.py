@@ -8,10 +8,8 @@ rate at a low false-positive rate; Efron and Tibshirani, An Introduction to the 
 of the AUC is in `auc_interval`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,15 +33,6 @@ class Estimate:
     value: float
     low: float
     high: float
-
-    def to_json(self) -> dict[str, float]:
-        """Return a JSON object; `from_json` is the inverse."""
-        return {"value": self.value, "low": self.low, "high": self.high}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Estimate":
-        """Return the inverse of `to_json`."""
-        return cls(value["value"], value["low"], value["high"])
 
 
 @dataclass(frozen=True, slots=True)

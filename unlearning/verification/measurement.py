@@ -5,7 +5,7 @@ Whatever cannot be measured is left empty and named with its reason; a missing n
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from unlearning.verification.observations import Observations, Outputs
 from unlearning.verification.shadow_models import ShadowFits
@@ -58,36 +58,6 @@ class Measurement:
     attacks: Mapping[str, float] = field(default_factory=dict)
     figures: Mapping[str, AttackFigure] = field(default_factory=dict)
     not_measured: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object; `from_json` is the inverse."""
-        return {
-            "stage": self.stage,
-            "round": self.round,
-            "test": _set_to_json(self.test),
-            "retained": _set_to_json(self.retained),
-            "forgotten": _set_to_json(self.forgotten),
-            "attacks": dict(sorted(self.attacks.items())),
-            "figures": {name: figure.to_json() for name, figure in sorted(self.figures.items())},
-            "not_measured": list(self.not_measured),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Measurement":
-        """Return the inverse of `to_json`."""
-        return cls(
-            stage=value["stage"],
-            round=value["round"],
-            test=_set_from_json(value["test"]),
-            retained=_set_from_json(value["retained"]),
-            forgotten=_set_from_json(value["forgotten"]),
-            attacks=dict(value["attacks"]),
-            # a checkpoint of an earlier version has none
-            figures={
-                name: AttackFigure.from_json(figure) for name, figure in value.get("figures", {}).items()
-            },
-            not_measured=tuple(value["not_measured"]),
-        )
 
 
 def measure(
@@ -180,15 +150,3 @@ def _shares(figures: Mapping[str, AttackFigure]) -> dict[str, float]:
     }
     power = figures[CONFIDENCE].balanced_accuracy if CONFIDENCE in figures else None
     return shares if power is None else {**shares, CONFIDENCE_POWER: power}
-
-
-def _set_to_json(measure: SetMeasure | None) -> dict[str, Any] | None:
-    if measure is None:
-        return None
-    return {"num_examples": measure.num_examples, "loss": measure.loss, "score": measure.score}
-
-
-def _set_from_json(value: Mapping[str, Any] | None) -> SetMeasure | None:
-    if value is None:
-        return None
-    return SetMeasure(value["num_examples"], value["loss"], value["score"])

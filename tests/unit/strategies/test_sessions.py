@@ -28,6 +28,7 @@ from tests.hostile import JSON
 from tests.sessions import CuttingProxy, ThreadedGrid, Vanished
 from unlearning.errors import ConfigurationError, DataError, FlowerUnlearningError, SessionError
 from unlearning.methods.method import Instruction, Reply
+from unlearning.plain import to_plain
 from unlearning.training import TrainingSettings
 
 MODEL = np.arange(3 * CHUNK_BYTES // 4, dtype=np.float32)
@@ -89,7 +90,7 @@ class Federation:
                 tls=self.tls.get(client),
                 reconnect_s=self.reconnect_s,
             )
-            content = arrays_content({}, {ACCOUNT: account.to_json()})
+            content = arrays_content({}, {ACCOUNT: to_plain(account)})
         except FlowerUnlearningError as exc:
             content = arrays_content({}, failure_values(exc))
         return Message(content, reply_to=message)

@@ -10,10 +10,8 @@ from server.federation.state import ActiveDeletion, FederationState, Phase, Phas
 from unlearning.errors import CheckpointError
 from unlearning.methods.method import UnlearningState
 from unlearning.requests import Exclusions, Granularity, Target
-from unlearning.verification.lira import Gaussians
 from unlearning.verification.measurement import Measurement, SetMeasure
 from unlearning.verification.observations import Outputs
-from unlearning.verification.shadow_models import ShadowFits
 
 TARGET = Target(Granularity.SAMPLE, "3", frozenset({"a", "b"}))
 STATE = FederationState(
@@ -59,24 +57,6 @@ def test_everything_survives_a_round_trip():
     without = {"method_state": None, "outputs_before": {}}
     plain = replace(back, parameters=STATE.parameters, deletion=replace(back.deletion, **without))
     assert plain == replace(STATE, deletion=replace(STATE.deletion, **without))
-
-
-def test_shadow_fits_of_an_earlier_version_are_left_out_with_a_note(monkeypatch):
-    """They were fitted to rounded confidences; the deletion goes on without LiRA, and its report says why."""
-    one = Gaussians(np.zeros(1), np.ones(1), np.full(1, 4.0))
-    fitted = replace(STATE.deletion, shadow_fits={"test": ShadowFits(np.array([0.5]), one, one)})
-    older = {
-        f"{side}-{name}": getattr(one, name)
-        for side in ("inside", "outside")
-        for name in ("means", "variances", "counts")
-    }
-    with monkeypatch.context() as patch:
-        patch.setattr(ShadowFits, "to_arrays", lambda self: {"handles": self.handles, **older})
-        content = encode(replace(STATE, deletion=fitted))
-    back = decode(content).deletion
-    assert back is not None
-    assert back.shadow_fits is None
-    assert "of an earlier version" in back.shadow_notes[""]
 
 
 def test_the_newest_is_read_and_only_some_are_kept(tmp_path):

@@ -10,10 +10,11 @@ from server.federation.site_requests import MAX_A_DAY, SiteRequests
 from server.ledger import ClientRecord, Ledger
 from strategies.messages import SITE_REQUEST_BYTES, SITE_REQUESTS
 from unlearning.errors import InvalidRequest
+from unlearning.plain import to_plain
 from unlearning.requests import Granularity, Target
 
 NOW = datetime(2026, 1, 1, 8, tzinfo=UTC)
-MYSELF = Target(Granularity.CLIENT, "2").to_json()
+MYSELF = to_plain(Target(Granularity.CLIENT, "2"))
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from server.report import (
 )
 from server.report.page import render_page
 from server.report.words import FIGURE_NAMES, duration, gaps, measured, moment, share, size
+from unlearning.plain import from_plain
 from unlearning.verification.discrimination import Estimate
 from unlearning.verification.measurement import Measurement, SetMeasure
 from unlearning.verification.optional_attacks import ATTACKS_ON_DEMAND
@@ -172,7 +173,7 @@ def test_the_json_is_canonical(tmp_path):
 def test_the_json_holds_every_measurement():
     """A reader gets back exactly what was measured."""
     value = json.loads(canonical_json(FULL))
-    assert tuple(Measurement.from_json(item) for item in value["measurements"]) == FULL.measurements
+    assert tuple(from_plain(Measurement, item) for item in value["measurements"]) == FULL.measurements
     assert value["schema_version"] == 1
 
 

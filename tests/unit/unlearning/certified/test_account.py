@@ -14,6 +14,7 @@ from unlearning.certified import (
     analytic_sigma,
     measured_sensitivity,
 )
+from unlearning.plain import from_plain, to_plain
 
 CONSTANTS = Constants(
     gradient_bound=1, smoothness=2, strong_convexity=1, hessian_lipschitz=1, source="somewhere"
@@ -95,4 +96,4 @@ def test_without_a_budget_no_delta_is_spent() -> None:
 def test_a_release_comes_back_from_json(sensitivity) -> None:
     """As the ledger keeps it."""
     one = AccountedRelease(name="r", number=4, sigma=0.5, sensitivity=sensitivity, unmet=("a", "b"))
-    assert AccountedRelease.from_values(json.loads(json.dumps(one.values()))) == one
+    assert from_plain(AccountedRelease, json.loads(json.dumps(to_plain(one))), exactly=True) == one

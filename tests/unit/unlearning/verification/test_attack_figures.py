@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from unlearning.parameters import flatten
+from unlearning.plain import from_plain, to_plain
 from unlearning.tasks.losses import classification_measures, cross_entropy
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, build, train
@@ -127,7 +128,7 @@ def test_a_figure_survives_json():
     """There and back, with and without intervals."""
     figures, _ = figures_of(retained=RETAINED, test=RETAINED, forgotten=RETAINED)
     for figure in [*figures.values(), AttackFigure()]:
-        assert AttackFigure.from_json(figure.to_json()) == figure
+        assert from_plain(AttackFigure, to_plain(figure)) == figure
 
 
 @pytest.fixture(scope="module")

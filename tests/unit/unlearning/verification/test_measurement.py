@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from unlearning.plain import from_plain, to_plain
 from unlearning.verification.measurement import Measurement, SetMeasure, measure
 from unlearning.verification.observations import Details, Observations
 
@@ -120,4 +121,4 @@ def test_a_sample_is_said_to_be_one():
 def test_a_measurement_survives_json(changes):
     """There and back through text changes nothing."""
     result = measured(**changes)
-    assert Measurement.from_json(json.loads(json.dumps(result.to_json(), allow_nan=False))) == result
+    assert from_plain(Measurement, json.loads(json.dumps(to_plain(result), allow_nan=False))) == result

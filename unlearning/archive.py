@@ -1,0 +1,112 @@
+"""Arrays and JSON in one file, the one form in which this project keeps them: an .npz without pickles.
+
+    archive.json    {"version": 2, "value": ..., "arrays": {NAME: WAY}}: a dataclass as `to_plain` says it, with null in
+                    the places of arrays, and the way to each from the whole
+    NAME            that array; the name is the way with dots: `batch.method_state.parameters`
+
+A file of named arrays alone has no `archive.json`.
+"""
+
+import io
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import getitem
+from typing import Any, TypeVar
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unlearning.errors import CheckpointError
+from unlearning.plain import restore, with_arrays
+
+VERSION = 2
+_JSON = "archive.json"
+_UNREADABLE = (OSError, RuntimeError, TypeError, ValueError, LookupError, EOFError, BadZipFile, zlib.error)
+
+Arrays = dict[str, NDArray[Any]]
+_Kind = TypeVar("_Kind")
+_Way = tuple[str | int, ...]
+
+
+def pack(value: Any) -> bytes:
+    """Return the bytes of a file that holds a dataclass, arrays in it included."""
+    found: list[tuple[_Way, NDArray[Any]]] = []
+    plain = _lift(with_arrays(value), (), found)
+    arrays: Arrays = {}
+    ways: dict[str, _Way] = {}
+    for way, array in found:
+        name = ".".join(map(str, way))
+        while name in arrays:  # the keys of a mapping may hold dots
+            name += "'"
+        arrays[name], ways[name] = array, way
+    text = json.dumps({"version": VERSION, "value": plain, "arrays": ways}).encode()
+    return pack_arrays({_JSON: np.frombuffer(text, dtype=np.uint8), **arrays})
+
+
+def unpack(kind: type[_Kind], content: bytes, older: Callable[[Arrays], Any]) -> _Kind:
+    """Return the `kind` in a file's content.
+
+    older: the plain value in a file from before this form, from all that is in it.
+
+    Raises:
+        CheckpointError: it is damaged, or of a version that is not known here.
+    """
+    arrays = unpack_arrays(content)
+    try:
+        if _JSON not in arrays:
+            return restore(kind, older(arrays))
+        found = json.loads(arrays[_JSON].tobytes())
+        check_version(found["version"])
+        for name, way in found["arrays"].items():
+            reduce(getitem, way[:-1], found["value"])[way[-1]] = arrays[name]
+        return restore(kind, found["value"])
+    except _UNREADABLE as exc:
+        raise CheckpointError(f"It is damaged, or no {kind.__name__}: {exc}.") from exc
+
+
+def check_version(version: object, known: int = VERSION) -> None:
+    """Refuse a file of another version than the `known` one.
+
+    Raises:
+        CheckpointError: says which, and what to do.
+    """
+    if version != known:
+        raise CheckpointError(
+            f"It is of version {version}, this program reads version {known}. Use the flower-unlearning that wrote it, "
+            "or a newer one."
+        )
+
+
+def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return the bytes of a file of named arrays."""
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **dict(arrays))
+    return buffer.getvalue()
+
+
+def unpack_arrays(content: bytes) -> Arrays:
+    """Return the named arrays in a file's content.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except _UNREADABLE as exc:
+        raise CheckpointError(f"It is damaged, or no file of arrays: {type(exc).__name__}: {exc}.") from exc
+
+
+def _lift(value: Any, way: _Way, found: list[tuple[_Way, NDArray[Any]]]) -> Any:
+    """Return `value` without its arrays, which are added to `found`; `way` leads to it."""
+    if isinstance(value, np.ndarray):
+        found.append((way, value))
+        return None
+    if isinstance(value, Mapping):
+        return {key: _lift(item, (*way, key), found) for key, item in value.items()}
+    if isinstance(value, list | tuple) and not (value and isinstance(value[0], str)):  # ids may be a million
+        return [_lift(item, (*way, place), found) for place, item in enumerate(value)]
+    return value

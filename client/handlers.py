@@ -20,7 +20,7 @@ from strategies.messages import (
     by_preparation,
     failure_values,
     instruction_of,
-    named_for_preparations,
+    name_for_preparations,
     reply_content,
     round_of,
     told_values,
@@ -191,7 +191,7 @@ def _train_locally(
         )
         step = partial(prepared.preparation.train, prepared.options, work, step)
     trained = step()
-    return trained, named_for_preparations(returns)
+    return trained, name_for_preparations(returns)
 
 
 @message_handler

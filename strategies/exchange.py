@@ -1,6 +1,6 @@
 """One exchange with clients: send, wait with a deadline, and say who answered, who failed and why.
 
-What clients send is read in one place, `each_read`: whatever goes wrong there is a refusal of that client, by name.
+What clients send is read in one place, `read_each`: whatever goes wrong there is a refusal of that client, by name.
 """
 
 import math
@@ -68,7 +68,7 @@ class Exchange:
     seconds: float = 0.0
 
     def plus(self, other: "Exchange") -> "Exchange":
-        """Both together."""
+        """Return both together."""
         return Exchange(
             messages={**self.messages, **other.messages},
             values={**self.values, **other.values},
@@ -90,10 +90,10 @@ class Exchange:
         return {client: Memory.from_json(values.get(PEAK_MEMORY)) for client, values in self.values.items()}
 
 
-def each_read(
+def read_each(
     answers: Mapping[str, _Sent], read: Callable[[str, _Sent], _Read]
 ) -> tuple[dict[str, _Read], dict[str, str]]:
-    """What `read` makes of each client's answer, and why answers are refused, both by client, sorted.
+    """Return what `read` makes of each client's answer, and why answers are refused, both by client, sorted.
 
     Whatever `read` raises is a refusal of that one answer, so let it do nothing else than read.
     """
@@ -133,7 +133,7 @@ class _Collected:
         if client is None:
             self.refused[f"node {reply.metadata.src_node_id}"] = "It answers no open message."
             return
-        found, problems = each_read({client: reply}, lambda who, one: _taken(one, self.messages[who]))
+        found, problems = read_each({client: reply}, lambda who, one: _unpack(one, self.messages[who]))
         taken = found.get(client) or Failure(problems[client], is_refusal=True)
         if isinstance(taken, Failure):
             self._fail(client, taken)
@@ -170,7 +170,7 @@ def exchange(
         if client not in handed:
             found.failures[client] = Failure("the message could not be handed to the SuperLink")
     while found.waiting:
-        for asked, reply in pulled(grid, list(found.waiting)):
+        for asked, reply in pull(grid, list(found.waiting)):
             found.take(asked, reply)
         if not found.waiting or time.monotonic() - started >= timeout_s:
             break
@@ -194,14 +194,14 @@ def exchange(
 
 
 def reported_failure(values: Mapping[str, Any]) -> Failure | None:
-    """Why a client says that it could not do its work, if that is what it answers."""
+    """Say why a client says that it could not do its work, if that is what it answers."""
     if "error" not in values:
         return None
     return Failure(as_line(values["error"]), is_final=values.get("is-final") is True)
 
 
-def pulled(grid: Grid, message_ids: list[str]) -> Iterator[tuple[str, Message | str]]:
-    """The answers that have come to these messages; or why there is none to be read, with the message's id."""
+def pull(grid: Grid, message_ids: list[str]) -> Iterator[tuple[str, Message | str]]:
+    """Pull the answers that have come to these messages; or why there is none to be read, with the message's id."""
     step = math.ceil(len(message_ids) / MAX_PULLS)
     for start in range(0, len(message_ids), step):
         group = message_ids[start : start + step]
@@ -219,8 +219,8 @@ def pulled(grid: Grid, message_ids: list[str]) -> Iterator[tuple[str, Message | 
             yield from ((group[0], reply) for reply in replies)
 
 
-def _taken(reply: Message, asked: Message) -> tuple[Json, int] | Failure:
-    """An answer's JSON and its size in bytes; or why it is no answer.
+def _unpack(reply: Message, asked: Message) -> tuple[Json, int] | Failure:
+    """Read an answer's JSON and its size in bytes; or why it is no answer.
 
     Raises:
         UpdateRefused: it cannot be the answer to `asked`, or its JSON is malformed.
@@ -234,7 +234,7 @@ def _taken(reply: Message, asked: Message) -> tuple[Json, int] | Failure:
 
 
 def _mismatch(reply: Message, asked: Message) -> str:
-    """Why `reply` cannot be the answer to `asked`; empty if it can."""
+    """Say why `reply` cannot be the answer to `asked`; empty if it can."""
     if reply.metadata.src_node_id != asked.metadata.dst_node_id:
         return f"Node {reply.metadata.src_node_id} answers in its place."
     if reply.metadata.group_id != asked.metadata.group_id:

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from strategies.asked_round import AskedRound
-from strategies.exchange import each_read
+from strategies.exchange import read_each
 from strategies.messages import (
     CLIENT_ID,
     MEASURE,
@@ -32,7 +32,7 @@ from strategies.messages import (
     training_values,
     vector_of,
 )
-from strategies.observations import merged
+from strategies.observations import read_observations
 from strategies.roster import Member, Roster
 from strategies.round_plan import RoundOutcome, RoundPlan
 from strategies.run_config import RunSettings
@@ -197,7 +197,7 @@ class FedAvg(Strategy):
         too_large = over_the_median(changes, self.settings.max_norm_factor)
         refused |= too_many | too_large
         for who, reason in refused.items():
-            _log.warning("The update of %s is refused: %s", _named(who), reason)
+            _log.warning("The update of %s is refused: %s", _describe(who), reason)
         entering = {client: accepted[client] for client in changes if client not in too_large}
         outcome = self._average(self._asked.model, entering)
         self.follow(self.plan.including(counts=outcome.participants))
@@ -206,7 +206,7 @@ class FedAvg(Strategy):
     def _too_many(self, accepted: Mapping[str, Reply]) -> dict[str, str]:
         """Return which clients count too many examples, and why."""
         declared = {client: reply.num_examples for client, reply in accepted.items()}
-        _, refused = each_read(declared, lambda client, count: self.check_count(client, count, declared))
+        _, refused = read_each(declared, lambda client, count: self.check_count(client, count, declared))
         return refused
 
     def check_count(self, client: str, num_examples: int, declared: Mapping[str, int] | None = None) -> None:
@@ -287,8 +287,8 @@ class FedAvg(Strategy):
         }
         found: dict[str, int | float | list[int] | list[float]] = {}
         for name, observations in (
-            ("train", merged(contents, "retained", self.check_count)),
-            ("test", merged(contents, "test", self.check_count)),
+            ("train", read_observations(contents, "retained", self.check_count).merged),
+            ("test", read_observations(contents, "test", self.check_count).merged),
         ):
             if observations is not None and observations.num_examples:
                 found[f"{name}-examples"] = observations.num_examples
@@ -297,5 +297,5 @@ class FedAvg(Strategy):
         return MetricRecord(found) if found else None
 
 
-def _named(who: str) -> str:
+def _describe(who: str) -> str:
     return who if who.startswith("node ") else f"client {who}"

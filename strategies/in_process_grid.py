@@ -72,15 +72,15 @@ class InProcessGrid(Grid):
         group_id: str,
         ttl: float | None = None,
     ) -> Message:
-        """A new message (deprecated in Flower)."""
+        """Return a new message (deprecated in Flower)."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """The nodes online."""
+        """Return the nodes online."""
         return [node_id for node_id in self.contexts if node_id not in self.offline]
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """The nodes online; those in `names` are registered with a key."""
+        """Return the nodes online; those in `names` are registered with a key."""
         return [
             NodeInfo(
                 node_id=node_id,
@@ -104,7 +104,7 @@ class InProcessGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The answers to these messages, each once."""
+        """Return the answers to these messages, each once."""
         return [self._replies.pop(key) for key in message_ids if key in self._replies]
 
     def send_and_receive(

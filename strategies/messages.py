@@ -58,7 +58,7 @@ Json = dict[str, Any]
 
 
 def model_record(vector: Vector, beside: Mapping[str, NDArray[Any]] | None = None) -> ArrayRecord:
-    """The model as an ArrayRecord with one array, and others `beside` it under their names.
+    """Return the model as an ArrayRecord with one array, and others `beside` it under their names.
 
     Share the record between messages: it is hashed once.
     """
@@ -67,7 +67,7 @@ def model_record(vector: Vector, beside: Mapping[str, NDArray[Any]] | None = Non
 
 
 def beside_the_model(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
-    """The other arrays of a record.
+    """Return the other arrays of a record.
 
     Raises:
         UpdateRefused: one cannot be read, or they are too many.
@@ -76,8 +76,8 @@ def beside_the_model(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
     return {name: _numpy(name, array) for name, array in arrays.items() if name != VECTOR}
 
 
-def named_for_preparations(by_method: Mapping[str, Arrays]) -> dict[str, NDArray[Any]]:
-    """What preparations send or return, under the names that it travels by: `prepared.METHOD.NAME`."""
+def name_for_preparations(by_method: Mapping[str, Arrays]) -> dict[str, NDArray[Any]]:
+    """Name what preparations send or return as it travels: `prepared.METHOD.NAME`."""
     return {
         f"{PREPARED}.{method}.{name}": np.asarray(array)
         for method, arrays in by_method.items()
@@ -86,7 +86,7 @@ def named_for_preparations(by_method: Mapping[str, Arrays]) -> dict[str, NDArray
 
 
 def by_preparation(arrays: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, NDArray[Any]]]:
-    """The inverse of `named_for_preparations`; other names are passed over."""
+    """Sort arrays by method, the inverse of `name_for_preparations`; other names are passed over."""
     found: dict[str, dict[str, NDArray[Any]]] = {}
     for name, array in arrays.items():
         kind, _, rest = name.partition(".")
@@ -97,7 +97,7 @@ def by_preparation(arrays: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, ND
 
 
 def vector_of(arrays: ArrayRecord, *, max_size: int | None = None) -> Vector:
-    """The one flat array of a record.
+    """Return the one flat array of a record.
 
     max_size: how many numbers it may hold, where that is known.
 
@@ -117,7 +117,7 @@ def compose(
     values: Mapping[str, Any],
     arrays: ArrayRecord | None = None,
 ) -> Message:
-    """A message of type `kind` to a node."""
+    """Compose a message of type `kind` to a node."""
     content = RecordDict({CONFIG: ConfigRecord({ROUND: server_round, "json": json.dumps(dict(values))})})
     if arrays is not None:
         content[ARRAYS] = arrays
@@ -125,7 +125,7 @@ def compose(
 
 
 def exclusion_values(excluded: Forget, withheld: Forget = NOTHING) -> Json:
-    """What a client must leave out: `excluded` for good, `withheld` in this round only."""
+    """Return what a client must leave out: `excluded` for good, `withheld` in this round only."""
     values: Json = {}
     if excluded:
         values["excluded"] = to_plain(excluded)
@@ -135,12 +135,12 @@ def exclusion_values(excluded: Forget, withheld: Forget = NOTHING) -> Json:
 
 
 def training_values(training: TrainingSettings) -> Json:
-    """The JSON that carries training settings."""
+    """Return the JSON that carries training settings."""
     return {"training": asdict(training)}
 
 
 def instruction_values(method: str, instruction: Instruction) -> Json:
-    """The JSON of a method's instruction; its arrays travel beside the model."""
+    """Return the JSON of a method's instruction; its arrays travel beside the model."""
     return {
         "method": method,
         "operation": instruction.operation,
@@ -151,13 +151,13 @@ def instruction_values(method: str, instruction: Instruction) -> Json:
 
 
 def instruction_record(instruction: Instruction) -> ArrayRecord:
-    """The model and the method's own arrays in one record."""
+    """Return the model and the method's own arrays in one record."""
     own = {name: Array(np.asarray(value)) for name, value in instruction.arrays.items()}
     return ArrayRecord({VECTOR: Array(instruction.model), **own})
 
 
 def instruction_of(message: Message) -> tuple[str, Instruction]:
-    """The method's name and the instruction in a message of type `train.unlearn`."""
+    """Return the method's name and the instruction in a message of type `train.unlearn`."""
     model, own = _arrays_of(message.content)
     return instruction_from(told_values(message.content), model, own)
 
@@ -165,7 +165,7 @@ def instruction_of(message: Message) -> tuple[str, Instruction]:
 def instruction_from(
     values: Mapping[str, Any], model: Vector, arrays: Mapping[str, NDArray[Any]]
 ) -> tuple[str, Instruction]:
-    """The method's name and the instruction whose JSON and arrays have come."""
+    """Return the method's name and the instruction whose JSON and arrays have come."""
     return values["method"], Instruction(
         operation=values["operation"],
         model=model,
@@ -177,7 +177,7 @@ def instruction_from(
 
 
 def reply_content(reply: Reply, values: Mapping[str, Any]) -> RecordDict:
-    """A client's answer as records."""
+    """Return a client's answer as records."""
     own = {name: Array(np.asarray(value)) for name, value in reply.arrays.items()}
     return RecordDict(
         {
@@ -189,7 +189,7 @@ def reply_content(reply: Reply, values: Mapping[str, Any]) -> RecordDict:
 
 
 def reply_of(content: RecordDict, *, max_size: int | None = None) -> Reply:
-    """The method's reply in a client's answer.
+    """Read the method's reply in a client's answer.
 
     max_size: how many numbers its vector may hold, where that is known.
 
@@ -197,16 +197,16 @@ def reply_of(content: RecordDict, *, max_size: int | None = None) -> Reply:
         UpdateRefused: a record or a value is missing or of the wrong type.
     """
     vector, own = _arrays_of(content, max_size)
-    return checked_reply(vector, _metrics_of(content), own, values_of(content).get("values", {}))
+    return make_reply(vector, _metrics_of(content), own, values_of(content).get("values", {}))
 
 
-def checked_reply(
+def make_reply(
     vector: Vector,
     metrics: Mapping[str, float],
     arrays: Mapping[str, NDArray[Any]],
     values: Mapping[str, Any],
 ) -> Reply:
-    """A method's reply from its parts; the number of examples comes as one of the `metrics`.
+    """Make a method's reply of its parts; the number of examples comes as one of the `metrics`.
 
     Raises:
         UpdateRefused: the number of examples makes no sense, or the values are not by name.
@@ -221,12 +221,12 @@ def checked_reply(
 
 
 def failure_values(error: FlowerUnlearningError) -> Json:
-    """The JSON of an answer that the client cannot do what it was asked; asking again may help or not."""
+    """Return the JSON of an answer that the client cannot do what it was asked; asking again may help or not."""
     return {"error": f"{type(error).__name__}: {error}", "is-final": isinstance(error, DataError)}
 
 
 def arrays_content(arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]) -> RecordDict:
-    """An answer of named arrays and JSON (measurements, who-am-I)."""
+    """Return an answer of named arrays and JSON (measurements, who-am-I)."""
     content = RecordDict({CONFIG: ConfigRecord({"json": json.dumps(dict(values))})})
     if arrays:
         content[ARRAYS] = ArrayRecord({name: Array(value) for name, value in arrays.items()})
@@ -234,13 +234,13 @@ def arrays_content(arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]
 
 
 def with_values(content: RecordDict, values: Mapping[str, Any]) -> RecordDict:
-    """The same answer with `values` among its JSON."""
+    """Return the same answer with `values` among its JSON."""
     config = ConfigRecord({"json": json.dumps({**told_values(content), **values})})
     return RecordDict({**content, CONFIG: config})
 
 
 def named_arrays(content: RecordDict) -> dict[str, NDArray[Any]]:
-    """All arrays of a message by name.
+    """Return all arrays of a message by name.
 
     Raises:
         UpdateRefused: one cannot be read.
@@ -253,7 +253,7 @@ def named_arrays(content: RecordDict) -> dict[str, NDArray[Any]]:
 
 
 def values_of(content: RecordDict) -> Json:
-    """The JSON of a client's answer; empty where there is none.
+    """Return the JSON of a client's answer; empty where there is none.
 
     Raises:
         UpdateRefused: it is not what `unlearning.untrusted.json_object` reads.
@@ -263,7 +263,7 @@ def values_of(content: RecordDict) -> Json:
 
 
 def told_values(content: RecordDict) -> Json:
-    """The JSON of what the server tells, of any length; empty where there is none (a stock strategy sends none)."""
+    """Return the JSON that the server tells, of any length; empty where there is none (a stock strategy sends none)."""
     text = _text_of(content)
     values: Json = json.loads(text) if text else {}
     return values
@@ -276,14 +276,14 @@ def _text_of(content: RecordDict) -> str:
 
 
 def round_of(message: Message) -> int:
-    """The server's round that a message belongs to; 0 where it says none."""
+    """Return the server's round that a message belongs to; 0 where it says none."""
     record = message.content.config_records.get(CONFIG)
     value = record.get(ROUND, 0) if record is not None else 0
     return int(value) if isinstance(value, int | float) else 0
 
 
 def count_bytes(content: RecordDict) -> int:
-    """The payload of a message in bytes: its records as Flower counts them."""
+    """Count the payload of a message in bytes: its records as Flower counts them."""
     records = (content.array_records, content.config_records, content.metric_records)
     return sum(record.count_bytes() for group in records for record in group.values())
 
@@ -301,7 +301,7 @@ def _check_number(record: ArrayRecord) -> None:
 
 
 def _numpy(name: str, array: Array, max_size: int | None = None) -> NDArray[Any]:
-    """The numbers of an array whose bytes are the sender's, so they may be anything."""
+    """Read the numbers of an array whose bytes are the sender's, so they may be anything."""
     if array.stype != SType.NUMPY:
         raise UpdateRefused(
             f"The array {as_line(name, 60)!r} is not one of numpy's but {as_line(array.stype, 60)!r}."

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 from flwr.app import RecordDict
 
-from strategies.exchange import each_read
+from strategies.exchange import read_each
 from strategies.messages import MAX_EXAMPLES, named_arrays
 from unlearning.errors import UpdateRefused
 from unlearning.verification.observations import Observations, merge
@@ -24,7 +24,7 @@ _LARGEST_SUM = 1e100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class ClientObservations:
     """What clients observed on one set: by client, merged (None if nobody did), and whose answer was refused."""
 
     by_client: Mapping[str, Observations] = field(default_factory=dict)
@@ -40,31 +40,24 @@ def _any_count(_client: str, _count: int) -> None:
     pass
 
 
-def measured(contents: Mapping[str, RecordDict], name: str, check_count: CheckCount = _any_count) -> Measured:
-    """What every client observed on the set `name`, and who is refused.
+def read_observations(
+    contents: Mapping[str, RecordDict], name: str, check_count: CheckCount = _any_count
+) -> ClientObservations:
+    """Read what every client observed on the set `name`, and refuse what makes no sense.
 
     A client whose figures are no numbers is refused too, unless all are like that: then the model is.
     """
-    read, refused = each_read(contents, partial(_observations, name, check_count))
+    read, refused = read_each(contents, partial(_read_one, name, check_count))
     present = {client: one for client, one in read.items() if one is not None}
     sound = {client: one for client, one in present.items() if _is_finite(one)}
     if sound:
         refused |= dict.fromkeys(set(present) - set(sound), "Its figures are not numbers.")
         present = sound
-    return Measured(by_client=present, refused=dict(sorted(refused.items())))
+    return ClientObservations(by_client=present, refused=dict(sorted(refused.items())))
 
 
-def merged(
-    contents: Mapping[str, RecordDict], name: str, check_count: CheckCount = _any_count
-) -> Observations | None:
-    """What all clients observed on the set `name`, without those that are refused; None if nobody did."""
-    return measured(contents, name, check_count).merged
-
-
-def _observations(
-    name: str, check_count: CheckCount, client: str, content: RecordDict
-) -> Observations | None:
-    """A client's observations on the set `name`; None where it has none.
+def _read_one(name: str, check_count: CheckCount, client: str, content: RecordDict) -> Observations | None:
+    """Read a client's observations on the set `name`; None where it has none.
 
     Raises:
         UpdateRefused: sums or counts are beyond what anybody has.

@@ -14,7 +14,7 @@ from logging import getLogger
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from strategies.exchange import each_read, exchange
+from strategies.exchange import exchange, read_each
 from strategies.messages import WHOAMI, Json, compose
 from unlearning.errors import UpdateRefused
 from unlearning.requests import MAX_ID_LENGTH
@@ -55,7 +55,7 @@ class Roster:
         return dict(self._impostors)
 
     def online(self, grid: Grid) -> Mapping[str, Member]:
-        """The clients online now, by client id, sorted."""
+        """Return the clients online now, by client id, sorted."""
         nodes = {node.node_id: node for node in grid.get_nodes()}
         self._identify(grid, {key: node for key, node in nodes.items() if key not in self._members})
         found: dict[str, Member] = {}
@@ -85,7 +85,7 @@ class Roster:
         return dict(sorted(found.items()))
 
     def client_of(self, node_id: int) -> str | None:
-        """The client that a node speaks for, if it is known."""
+        """Return the client that a node speaks for, if it is known."""
         member = self._members.get(node_id)
         return member.client_id if member else None
 
@@ -100,7 +100,7 @@ class Roster:
             return
         asked = {key: compose(node_id, WHOAMI, 0, {}) for key, node_id in unnamed.items()}
         answers = exchange(grid, asked, timeout_s=self._timeout_s)
-        ids, refused = each_read(answers.values, _declared_id)
+        ids, refused = read_each(answers.values, _declared_id)
         for key, client_id in ids.items():
             self._members[unnamed[key]] = Member(client_id, unnamed[key])
             self._unreadable.pop(unnamed[key], None)
@@ -112,7 +112,7 @@ class Roster:
 
 
 def _declared_id(_node: str, values: Json) -> str:
-    """The client's id in an answer.
+    """Read the client's id in an answer.
 
     Raises:
         UpdateRefused: there is none, or none that could be logged and filed under.

@@ -89,7 +89,7 @@ class RunSettings(
         return [*wrong, *self.bound_problems()]
 
     def bound_problems(self) -> list[str]:
-        """One sentence a bound on what clients answer that makes no sense."""
+        """Say in one sentence each which bound on what clients answer makes no sense."""
         factors = {"max-norm-factor": self.max_norm_factor, "max-count-factor": self.max_count_factor}
         wrong = [
             f"{name}: {factor:g} would refuse half of all updates; give 0 for no bound, or at least 1 (a few, such "
@@ -107,7 +107,7 @@ class RunSettings(
         return wrong
 
     def count_limits(self) -> CountLimits:
-        """How many examples clients may count.
+        """Return how many examples clients may count.
 
         Raises:
             ValueError: `client-example-limits` is malformed.
@@ -119,7 +119,7 @@ class RunSettings(
         return CountLimits(most=self.max_client_examples, factor=self.max_count_factor, own=own)
 
     def session_problems(self) -> list[str]:
-        """One sentence a wrong or missing setting of sessions; files are looked at where they are needed."""
+        """Say in one sentence each which setting of sessions is wrong; files are looked at where they are needed."""
         wrong = []
         for name, address in (("session-address", self.session_address), ("session-bind", self.session_bind)):
             host, _, port = address.rpartition(":")
@@ -139,7 +139,7 @@ class RunSettings(
         return wrong
 
     def shadow_problems(self) -> list[str]:
-        """One sentence a reason why there can be no such shadow federations."""
+        """Say in one sentence each why there can be no such shadow federations."""
         count = self.shadow_federations
         if not count:
             return []

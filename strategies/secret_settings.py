@@ -34,7 +34,7 @@ def describe_secrets(values: Mapping[str, Any], places: Mapping[str, SecretPlace
 
 
 def _secret_in(value: Any) -> str:
-    """What kind of secret a text is or has in it; empty for none."""
+    """Return what kind of secret a text is or has in it; empty for none."""
     if not isinstance(value, str):
         return ""
     return next((what for what, pattern in _SECRETS if pattern.search(value)), "")

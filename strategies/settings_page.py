@@ -18,7 +18,7 @@ def write_tables(page: str) -> str:
     defaults = RunSettings().to_run_config()
     for group in reversed(RunSettings.__bases__):
         heading = re.escape((group.__doc__ or "").splitlines()[0].split(";")[0].rstrip("."))
-        rows = [f"| `{name}` | {_shown(defaults[name])} | {text} |\n" for name, text in _described(group)]
+        rows = [f"| `{name}` | {_show(defaults[name])} | {text} |\n" for name, text in _describe(group)]
         table = "".join(["| setting | default | meaning |\n", "|---|---|---|\n", *rows])
         found = re.search(rf"(?m)^## {heading}\n\n(?:[^|#\n].*\n+)*((?:\|.*\n)+)", page)
         assert found is not None, f"docs/configuration.md needs the heading {heading} with a table"
@@ -42,7 +42,7 @@ FILES: Mapping[Path, Callable[[str], str]] = {
 }
 
 
-def _described(group: type) -> Iterator[tuple[str, str]]:
+def _describe(group: type) -> Iterator[tuple[str, str]]:
     """Give the name and the sentence of each setting of a group, with those that it has from another one first."""
     for part in reversed(group.__mro__[:-1]):
         [definition] = ast.parse(inspect.getsource(part)).body
@@ -53,7 +53,7 @@ def _described(group: type) -> Iterator[tuple[str, str]]:
                     yield FIELDS[name].alias or name, " ".join(said.split())
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     return "empty" if value == "" else f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 

@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from strategies.exchange import each_read
+from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
 from strategies.messages import MAX_EXAMPLES, named_arrays
 from strategies.roster import Member
@@ -38,18 +38,18 @@ Local = Mapping[int, tuple[int, Vector]]
 
 
 def shadow_record(models: Sequence[Vector]) -> ArrayRecord:
-    """Shadow models (each (d,), by their number) for messages; share it between them."""
+    """Return shadow models (each (d,), by their number) for messages; share it between them."""
     return ArrayRecord({f"{_PREFIX}{number}": Array(model) for number, model in enumerate(models)})
 
 
 def shadow_arrays(trained: Local, num_models: int) -> dict[str, NDArray[Any]]:
-    """A client's answer to `TRAIN_SHADOWS`."""
+    """Return a client's answer to `TRAIN_SHADOWS`."""
     counts = np.array([trained[number][0] if number in trained else 0 for number in range(num_models)])
     return {f"{_PREFIX}{number}": model for number, (_, model) in trained.items()} | {COUNTS: counts}
 
 
 def shadow_models(content: RecordDict) -> list[Vector]:
-    """The shadow models in a message, by their number.
+    """Return the shadow models in a message, by their number.
 
     Raises:
         UpdateRefused: there is none, one is missing between others, or one cannot be read.
@@ -64,7 +64,7 @@ def shadow_models(content: RecordDict) -> list[Vector]:
 def train_messages(
     fedavg: FedAvg, grid: Grid, number: int, models: Sequence[Vector], *, uses_held_out: bool
 ) -> dict[str, Message]:
-    """The messages of the shadow round `number` (from 1) by client: the same sample as in that training round."""
+    """Return the messages of the shadow round `number` (from 1) by client: that training round's sample."""
     eligible = fedavg.eligible(grid)
     if len(eligible) < fedavg.settings.min_clients:
         return {}
@@ -94,18 +94,20 @@ def fit_messages(
     )
 
 
-def averaged(
+def average_shadows(
     before: Sequence[Vector],
     replies: Mapping[str, RecordDict],
     own: Sequence[Local],
     fedavg: FedAvg,
 ) -> tuple[list[Vector], list[str], dict[str, str]]:
-    """The shadow models after a round; the clients that took part in it, sorted; and who was refused and why.
+    """Average the shadow models of a round; the clients that took part in it, sorted; and who was refused and why.
 
     own: what the server trained on its test examples, each of which counts as one more client. An answer that may not
     enter is left out whole; a shadow model that nobody trained stays as it is.
     """
-    accepted, refused = each_read(replies, lambda client, content: _checked(client, content, before, fedavg))
+    accepted, refused = read_each(
+        replies, lambda client, content: _read_models(client, content, before, fedavg)
+    )
     models: list[Vector] = []
     for number, start in enumerate(before):
         mine = {client: local[number] for client, local in accepted.items() if number in local}
@@ -119,19 +121,19 @@ def averaged(
     return models, sorted(accepted), refused
 
 
-def joined(
+def collect_fits(
     replies: Mapping[str, RecordDict], name: str, clients: Iterable[str]
 ) -> tuple[ShadowFits | None, dict[str, str]]:
-    """What the clients' shadow models say of their sets `name`, one after another, and who was refused and why."""
+    """Read what the clients' shadow models say of their sets `name`, one after another, and who is refused and why."""
     among = set(clients)
     asked = {client: content for client, content in replies.items() if client in among}
-    found, refused = each_read(asked, partial(_fits, name))
+    found, refused = read_each(asked, partial(_fits, name))
     fits = [one for one in found.values() if one is not None]
     return join_fits(fits) if fits else None, refused
 
 
 def _fits(name: str, _client: str, content: RecordDict) -> ShadowFits | None:
-    """What a client's shadow models say of its set `name`; None where it has none.
+    """Return what a client's shadow models say of its set `name`; None where it has none.
 
     Raises:
         DataError, UpdateRefused: it is malformed.
@@ -141,8 +143,8 @@ def _fits(name: str, _client: str, content: RecordDict) -> ShadowFits | None:
     return ShadowFits.from_arrays(own) if own else None
 
 
-def _checked(client: str, content: RecordDict, before: Sequence[Vector], fedavg: FedAvg) -> Local:
-    """An answer's shadow models with their numbers of examples.
+def _read_models(client: str, content: RecordDict, before: Sequence[Vector], fedavg: FedAvg) -> Local:
+    """Read an answer's shadow models with their numbers of examples.
 
     Raises:
         UpdateRefused: what is wrong.

@@ -11,7 +11,7 @@ from unlearning.errors import ConfigurationError
 
 
 def read_pem(files: Mapping[str, Path | None]) -> list[bytes | None]:
-    """The contents of `files`, given by the name of the option that names each; None where there is none.
+    """Read the contents of `files`, given by the name of the option that names each; None where there is none.
 
     Raises:
         ConfigurationError: lists every file that cannot be read.
@@ -29,7 +29,7 @@ def read_pem(files: Mapping[str, Path | None]) -> list[bytes | None]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach a server that listens at `address` (host:port)."""
+    """Tell whether only this machine can reach a server that listens at `address` (host:port)."""
     if address.startswith("unix:"):
         return True
     host = address.rpartition(":")[0].strip("[]")

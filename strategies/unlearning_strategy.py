@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from strategies.exchange import each_read
+from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
 from strategies.messages import (
     SESSION,
@@ -118,25 +118,25 @@ class UnlearningStrategy(Strategy):
         """Whether the unlearned model is there; what follows is recovery."""
         return self.state is not None and self.state.finished
 
-    def concerned(self, online: Iterable[str]) -> dict[str, Forget]:
-        """What each concerned client must forget: those named, and for a class every client online."""
+    def forget_sets(self, online: Iterable[str]) -> dict[str, Forget]:
+        """Return what each concerned client must forget: those named, and for a class every client online."""
         forgets: dict[str, Forget] = {}
         for target in self.targets:
             clients = [target.client_id] if target.client_id is not None else sorted(online)
             for client in clients:
                 forgets[client] = forgets.get(client, NOTHING) | target.forget
         return {
-            client: self._named(client, forget)
+            client: self._reveal_named(client, forget)
             for client, forget in sorted(forgets.items())
             if not self.fedavg.plan.exclusions.is_forgotten(client)
         }
 
     def concerns(self, client: str) -> bool:
-        """Whether the client has something to forget."""
+        """Tell whether the client has something to forget."""
         return any(target.client_id in (None, client) for target in self.targets)
 
-    def _named(self, client: str, forget: Forget) -> Forget:
-        """`forget` with those ids in clear that the method's own preparation names: it compares them."""
+    def _reveal_named(self, client: str, forget: Forget) -> Forget:
+        """Return `forget` with those ids in clear that the method's own preparation names: it compares them."""
         keys = self.fedavg.plan.subject_keys
         if keys is None or self._kept is None or not forget.sample_ids:
             return forget
@@ -145,14 +145,14 @@ class UnlearningStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The method's next exchange, or a recovery round when the method has finished."""
+        """Return the method's next exchange, or a recovery round when the method has finished."""
         self.fedavg.await_clients(grid)
         if self.is_finished:
             return self.fedavg.configure_train(server_round, arrays, config, grid)
         return list(self.unlearn_messages(server_round, arrays, grid).values())
 
     def unlearn_messages(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> dict[str, Message]:
-        """The messages of the method's next exchange, by client id; empty where it asks nobody.
+        """Return the messages of the method's next exchange, by client id; empty where it asks nobody.
 
         Raises:
             MethodFailed: no client that the method needs is online.
@@ -169,18 +169,18 @@ class UnlearningStrategy(Strategy):
         return messages
 
     def invitations(self, server_round: int, values: Mapping[str, Json]) -> dict[str, Message]:
-        """The messages that open a session, to clients that the method has just instructions for."""
+        """Return the messages that open a session, to clients that the method has just instructions for."""
         return {client: self._message(client, SESSION, server_round, own) for client, own in values.items()}
 
     def instructions(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> Mapping[str, Instruction]:
-        """The method's next exchange, by client id, however it travels; empty where it asks nobody.
+        """Return the method's next exchange, by client id, however it travels; empty where it asks nobody.
 
         Raises:
             MethodFailed: no client that the method needs is online. One that lacks some of them decides
                 for itself when it sees the replies.
         """
         online = self.fedavg.roster.online(grid)
-        targets = self.concerned(online)
+        targets = self.forget_sets(online)
         eligible = {client for client in self.fedavg.eligible(grid) if client not in targets}
         settings = self.fedavg.settings
         everyone = self.method.info.asks_everyone
@@ -215,7 +215,7 @@ class UnlearningStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The method's next model, or the recovery round's.
+        """Return the method's next model, or the recovery round's.
 
         Raises:
             MethodFailed: the replies do not suffice.
@@ -232,14 +232,14 @@ class UnlearningStrategy(Strategy):
             if self.method.info.replies_have_any_length or self.state is None
             else self.state.parameters.size
         )
-        accepted, refused = each_read(answers, lambda _, message: reply_of(message.content, max_size=most))
+        accepted, refused = read_each(answers, lambda _, message: reply_of(message.content, max_size=most))
         state = self.aggregate(accepted, refused)
         return model_record(state.parameters), None
 
     def aggregate(
         self, replies: Mapping[str, Reply], refused: Mapping[str, str] | None = None
     ) -> UnlearningState:
-        """The method's state after an exchange, from those replies that may enter it.
+        """Compute the method's state after an exchange, from those replies that may enter it.
 
         refused: clients whose answer could not even be read, with the reason.
 
@@ -249,26 +249,26 @@ class UnlearningStrategy(Strategy):
         assert self.state is not None, "instructions come first"
         if self.state.finished:  # a method that asks nobody is finished once it has begun
             self.outcome = RoundOutcome()
-            return self._committed(self.state, {})
+            return self._commit(self.state, {})
         assert self._problem is not None, "instructions come first"
         state = self.state
-        accepted, reasons = each_read(replies, lambda client, reply: self._checked(client, reply, state))
+        accepted, reasons = read_each(replies, lambda client, reply: self._check(client, reply, state))
         too_large = self._over_the_median(self._problem, accepted)
         accepted = {client: reply for client, reply in accepted.items() if client not in too_large}
         reasons |= {**too_large, **(refused or {})}
-        following = self._aggregated(self._problem, state, accepted, reasons)
+        following = self._aggregate(self._problem, state, accepted, reasons)
         if reasons := {**state.findings.get(REFUSED, {}), **reasons}:
             following = replace(following, findings={**following.findings, REFUSED: reasons})
         self.state = following
         if not self.state.finished:
             return self.state
         kept = {name: num_retained(item) for name, item in accepted.items() if NUM_RETAINED in item.values}
-        return self._committed(self.state, kept)
+        return self._commit(self.state, kept)
 
-    def _aggregated(
+    def _aggregate(
         self, problem: Problem, state: UnlearningState, accepted: dict[str, Reply], reasons: dict[str, str]
     ) -> UnlearningState:
-        """The method's next state, if need be without the one client whose answer it cannot make use of.
+        """Compute the method's next state, if need be without the one client whose answer it cannot make use of.
 
         Answers that passed every check may still carry what only the method looks at.
 
@@ -286,16 +286,16 @@ class UnlearningStrategy(Strategy):
             if isinstance(exc, FlowerUnlearningError | OSError):
                 raise
             _log.exception("%s cannot make use of the answers.", self.method.info.title)
-            following, culprit = self._without_one(problem, state, accepted, exc)
+            following, culprit = self._aggregate_without_one(problem, state, accepted, exc)
             reasons[culprit] = f"The method cannot make use of it: {reason_of(exc)}"
             del accepted[culprit]
         self._record(accepted, reasons)
         return following
 
-    def _without_one(
+    def _aggregate_without_one(
         self, problem: Problem, state: UnlearningState, accepted: Mapping[str, Reply], error: Exception
     ) -> tuple[UnlearningState, str]:
-        """The next state without the answer of one client, the first without which there is one; and who it is.
+        """Compute the next state without the answer of one client, the first without which there is one; and who it is.
 
         Raises:
             MethodFailed: there is none.
@@ -319,11 +319,11 @@ class UnlearningStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As FedAvg does."""
+        """Do as FedAvg does."""
         return self.fedavg.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """As FedAvg does."""
+        """Do as FedAvg does."""
         return self.fedavg.aggregate_evaluate(server_round, replies)
 
     def _message(
@@ -334,11 +334,11 @@ class UnlearningStrategy(Strategy):
         values: Mapping[str, Any],
         arrays: ArrayRecord | None = None,
     ) -> Message:
-        """A message to a client that was just found online, with what every message tells it."""
+        """Return a message to a client that was just found online, with what every message tells it."""
         content = {**values, **self.fedavg.plan.site_values(client)}
         return compose(self._asked[client].node_id, kind, server_round, content, arrays)
 
-    def _checked(self, client: str, reply: Reply, state: UnlearningState) -> Reply:
+    def _check(self, client: str, reply: Reply, state: UnlearningState) -> Reply:
         if client not in self._asked:
             raise UpdateRefused("It was not asked.")
         info = self.method.info
@@ -356,13 +356,13 @@ class UnlearningStrategy(Strategy):
         return reply
 
     def _change(self, client: str, reply: Reply) -> Vector | None:
-        """By what the answer's training has changed the model (d,); None where it is no such thing."""
+        """Compute by what the answer's training has changed the model (d,); None where it is no such thing."""
         if self.method.info.replies_are_models:
             return reply.vector - self._starts[client]
         return reply.vector if self.method.info.replies_are_updates else None
 
     def _over_the_median(self, problem: Problem, accepted: Mapping[str, Reply]) -> dict[str, str]:
-        """Which answers of ordinary training change the model too much beside the others', and by how much.
+        """Return which answers of ordinary training change the model too much beside the others', and by how much.
 
         What a target does for the method may be legitimately larger, and is not compared. A method that can do without
         the target asks it, if at all, for what it keeps. Of fewer than three answers none is refused: the median of two
@@ -378,7 +378,7 @@ class UnlearningStrategy(Strategy):
         }
         return over_the_median(changes, self.fedavg.settings.max_norm_factor)
 
-    def _committed(self, state: UnlearningState, counts: Mapping[str, int]) -> UnlearningState:
+    def _commit(self, state: UnlearningState, counts: Mapping[str, int]) -> UnlearningState:
         self.fedavg.follow(self.fedavg.plan.including(self.targets, counts))
         self._problem = None
         return state

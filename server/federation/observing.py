@@ -9,7 +9,7 @@ from server.federation.clients import Clients
 from server.federation.state import FederationState
 from strategies.exchange import Exchange
 from strategies.messages import model_record
-from strategies.observations import measured
+from strategies.observations import read_observations
 from strategies.run_config import RunSettings
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
@@ -95,7 +95,8 @@ def observe_all(
     missing = {client: str(failure) for client, failure in done.failures.items()}
     missing |= {client: "it is not online" for client in forgets if client not in asked}
     sets = {
-        name: measured(done.replies, name, fedavg.check_count) for name in ("retained", "forgotten", "test")
+        name: read_observations(done.replies, name, fedavg.check_count)
+        for name in ("retained", "forgotten", "test")
     }
     for name, one in sets.items():
         for client, reason in one.refused.items():

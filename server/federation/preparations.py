@@ -19,7 +19,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from server.federation.state import ActiveDeletion, FederationState
-from strategies.messages import by_preparation, named_for_preparations
+from strategies.messages import by_preparation, name_for_preparations
 from strategies.round_plan import RoundRules
 from unlearning.errors import CheckpointError, ConfigurationError, StoreFull
 from unlearning.methods.method import PreparedStore
@@ -112,7 +112,7 @@ class Preparations(RoundRules):
         Raises:
             ConfigurationError: what a preparation's options name cannot be used on this machine.
         """
-        return named_for_preparations(
+        return name_for_preparations(
             {
                 name: prepared.preparation.send(
                     prepared.options, number, self._current(name, state), state.left_out

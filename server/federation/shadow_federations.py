@@ -26,7 +26,7 @@ from server.federation.shadow_store import ShadowState, ShadowStore
 from server.federation.state import FederationState
 from strategies.exchange import Exchange
 from strategies.run_config import RunSettings
-from strategies.shadows import averaged, fit_messages, joined, train_messages
+from strategies.shadows import average_shadows, collect_fits, fit_messages, train_messages
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
 from unlearning.tasks.task import Task, forgotten_mask
@@ -104,7 +104,7 @@ class ShadowFederations:
             return
         done = self.clients.exchange(messages)
         own = self._train_here(before.models, number)
-        models, participants, refused = averaged(before.models, done.replies, own, self.clients.fedavg)
+        models, participants, refused = average_shadows(before.models, done.replies, own, self.clients.fedavg)
         self.clients.refused |= refused
         if not participants:
             return
@@ -168,7 +168,7 @@ class ShadowFederations:
             "forgotten": set(forgets),
             **({"test": asked} if uses_held_out else {}),
         }.items():
-            found, refused = joined(done.replies, name, clients)
+            found, refused = collect_fits(done.replies, name, clients)
             fits |= {name: found} if found is not None else {}
             self.clients.refused |= refused
             notes |= {client: f"its answer is refused: {why}" for client, why in refused.items()}

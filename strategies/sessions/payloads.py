@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from strategies.exchange import Failure, each_read, reported_failure
+from strategies.exchange import Failure, read_each, reported_failure
 from strategies.messages import (
     NUM_EXAMPLES,
     ROUND,
     VECTOR,
     Json,
-    checked_reply,
     instruction_from,
     instruction_values,
+    make_reply,
 )
 from strategies.sessions.framing import Payload
 from unlearning.errors import SessionError, UpdateRefused
@@ -118,7 +118,7 @@ def failure_payload(exchange: int, values: Json) -> Payload:
 
 def reply_of(client: str, payload: Payload) -> Reply | Failure:
     """Return the reply, or why there is none; whatever is in the payload."""
-    read, refused = each_read({client: payload}, _reply)
+    read, refused = read_each({client: payload}, _reply)
     return read[client] if client in read else Failure(refused[client], is_refusal=True)
 
 
@@ -136,4 +136,4 @@ def _reply(_client: str, payload: Payload) -> Reply | Failure:
         raise UpdateRefused(f"The reply has no array {VECTOR!r}, it has {as_line(sorted(arrays)[:5], 100)}.")
     metrics = {str(name): float(value) for name, value in payload.values["metrics"].items()}
     metrics[NUM_EXAMPLES] = float(payload.values[NUM_EXAMPLES])
-    return checked_reply(arrays.pop(VECTOR), metrics, arrays, dict(payload.values["values"]))
+    return make_reply(arrays.pop(VECTOR), metrics, arrays, dict(payload.values["values"]))

@@ -14,7 +14,7 @@ import grpc
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from strategies.exchange import Exchange, Failure, each_read, pulled, reported_failure
+from strategies.exchange import Exchange, Failure, pull, read_each, reported_failure
 from strategies.messages import Json, count_bytes, values_of
 from strategies.sessions.connections import ClientConnection, ClientConnections
 from strategies.sessions.endpoint import Endpoint
@@ -206,7 +206,7 @@ class Session:
         if not waiting or time.monotonic() - self._polled_at < _POLL_S:
             return
         self._polled_at = time.monotonic()
-        for asked, reply in pulled(self._grid, list(waiting)):
+        for asked, reply in pull(self._grid, list(waiting)):
             line = waiting.get(asked if isinstance(reply, str) else reply.metadata.reply_to_message_id)
             if line is not None:
                 with self._lines.changed:
@@ -220,7 +220,7 @@ class Session:
         if reply.has_error():
             line.lost = Failure(reply.error.reason or f"error code {reply.error.code}").reason
             return
-        read, refused = each_read({line.client: reply}, lambda _, one: values_of(one.content))
+        read, refused = read_each({line.client: reply}, lambda _, one: values_of(one.content))
         if line.client in refused:
             line.lost, line.is_refused = refused[line.client], True
             return

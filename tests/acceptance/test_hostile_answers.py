@@ -5,7 +5,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message
 
 from strategies.messages import arrays_content
-from strategies.observations import merged
+from strategies.observations import read_observations
 from tests.federation import client
 from unlearning.requests import Status
 
@@ -28,7 +28,7 @@ GOOD = {
 def test_a_malformed_measurement_is_left_out_and_the_others_count(name, value):
     """One client's nonsense does not end the others' measurement."""
     contents = {"0": arrays_content(GOOD, {}), "1": arrays_content({**GOOD, name: value}, {})}
-    found = merged(contents, "retained")
+    found = read_observations(contents, "retained").merged
     assert found is not None
     assert found.num_examples == 2
 
@@ -37,7 +37,7 @@ def test_an_array_of_garbage_bytes_is_left_out():
     """Bytes that are no array at all."""
     content = arrays_content(GOOD, {})
     content["arrays"] = ArrayRecord({"retained.sums": Array("float64", (3,), "numpy.ndarray", b"nonsense")})
-    assert merged({"0": content}, "retained") is None
+    assert read_observations({"0": content}, "retained").merged is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from flwr.app import RecordDict
 from strategies.fedavg import FedAvg
 from strategies.messages import arrays_content
 from strategies.run_config import RunSettings
-from strategies.shadows import averaged, joined, shadow_arrays, shadow_models, shadow_record
+from strategies.shadows import average_shadows, collect_fits, shadow_arrays, shadow_models, shadow_record
 from unlearning.errors import ConfigurationError, UpdateRefused
 
 BEFORE = [np.zeros(3), np.ones(3)]
@@ -29,7 +29,7 @@ GOOD = reply((0, 1, np.full(3, 4.0)), (1, 2, np.full(3, 3.0)))
 def test_each_shadow_model_is_the_mean_by_numbers_of_examples():
     """Model 0: (1·4 + 3·8)/4 = 7; model 1: (2·3 + 1·6 of the server)/3 = 4. Client b had nobody for 1."""
     replies = {"a": GOOD, "b": reply((0, 3, np.full(3, 8.0)))}
-    models, participants, _ = averaged(BEFORE, replies, [{1: (1, np.full(3, 6.0))}], fedavg())
+    models, participants, _ = average_shadows(BEFORE, replies, [{1: (1, np.full(3, 6.0))}], fedavg())
     np.testing.assert_allclose(models[0], 7.0)
     np.testing.assert_allclose(models[1], 4.0)
     assert participants == ["a", "b"]
@@ -37,7 +37,7 @@ def test_each_shadow_model_is_the_mean_by_numbers_of_examples():
 
 def test_a_shadow_model_that_nobody_trained_stays_as_it_is():
     """Where everybody's half was empty."""
-    models, _, _ = averaged(BEFORE, {"b": reply((0, 3, np.full(3, 8.0)))}, [], fedavg())
+    models, _, _ = average_shadows(BEFORE, {"b": reply((0, 3, np.full(3, 8.0)))}, [], fedavg())
     np.testing.assert_array_equal(models[1], BEFORE[1])
 
 
@@ -57,7 +57,7 @@ def test_a_shadow_model_that_nobody_trained_stays_as_it_is():
 )
 def test_a_bad_answer_is_left_out_whole(bad):
     """The others' mean is what it would be without it."""
-    models, participants, refused = averaged(BEFORE, {"a": GOOD, "b": bad}, [], fedavg())
+    models, participants, refused = average_shadows(BEFORE, {"a": GOOD, "b": bad}, [], fedavg())
     assert participants == ["a"]
     assert list(refused) == ["b"]
     np.testing.assert_allclose(models[0], 4.0)
@@ -68,11 +68,11 @@ def test_the_bounds_on_updates_hold_for_shadow_models_too():
     """A norm over max-update-norm or too many examples refuse the answer; far over the median, it is left out."""
     far = reply((0, 1, np.full(3, 400.0)))
     near = {"a": GOOD, "b": reply((0, 1, np.full(3, 4.0)))}
-    _, participants, _ = averaged(BEFORE, {**near, "c": far}, [], fedavg(**{"max-update-norm": 50.0}))
+    _, participants, _ = average_shadows(BEFORE, {**near, "c": far}, [], fedavg(**{"max-update-norm": 50.0}))
     assert participants == ["a", "b"]
-    _, participants, _ = averaged(BEFORE, near, [], fedavg(**{"max-client-examples": 1}))
+    _, participants, _ = average_shadows(BEFORE, near, [], fedavg(**{"max-client-examples": 1}))
     assert participants == ["b"]
-    models, _, _ = averaged(BEFORE, {**near, "c": far}, [], fedavg(**{"max-norm-factor": 3.0}))
+    models, _, _ = average_shadows(BEFORE, {**near, "c": far}, [], fedavg(**{"max-norm-factor": 3.0}))
     np.testing.assert_allclose(models[0], 4.0)
 
 
@@ -91,7 +91,7 @@ def test_shadow_models_travel_by_number():
 def test_a_malformed_answer_about_examples_is_left_out():
     """An array is missing: there is nothing to use, and no error."""
     bad = {"a": arrays_content({"forgotten.handles": np.zeros(3)}, {})}
-    fits, refused = joined(bad, "forgotten", {"a"})
+    fits, refused = collect_fits(bad, "forgotten", {"a"})
     assert fits is None
     assert "lacks the array" in refused["a"]
 

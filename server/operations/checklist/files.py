@@ -12,7 +12,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
 from server.state_directory.files import SETTINGS_FILE
-from strategies.run_config import secrets_in
 from unlearning.durable_files import open_to_others
 
 RENEW_BEFORE = timedelta(days=30)
@@ -106,6 +105,9 @@ def _check_modes(directory: Path) -> Iterator[Finding]:
 
 def _check_settings(path: Path) -> Iterator[Finding]:
     """Check that the settings that the last run wrote down hold no secret, as those of an earlier version could."""
+    # Imported here because it needs PyTorch, which takes seconds; the other checks do not.
+    from strategies.run_config import secrets_in
+
     try:
         found = secrets_in(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else []
     except (OSError, ValueError, AttributeError):

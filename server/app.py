@@ -89,7 +89,7 @@ def run_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Federat
     with open_federation(grid, settings, run_id=run_id) as context:
         state = context.checkpoints.newest()
         if state is not None:
-            state = keyed(state, context.ledger)
+            state = key_samples(state, context.ledger)
         if state is None:
             _log.info("A new federation in %s", context.state_dir)
             state = FederationState(parameters=initial_parameters(context.task, settings.seed))
@@ -106,8 +106,8 @@ def run_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Federat
         return state
 
 
-def keyed(state: FederationState, ledger: Ledger) -> FederationState:
-    """`state` with its sample ids as the ledger names them; a checkpoint of an earlier version has them in clear."""
+def key_samples(state: FederationState, ledger: Ledger) -> FederationState:
+    """Return `state` with sample ids as the ledger names them; a checkpoint of an earlier version has them in clear."""
     if ledger.keys is None:
         return state
     deletion = state.deletion
@@ -174,7 +174,7 @@ def open_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterat
 
 
 def state_directory(settings: RunSettings, run_id: int) -> Path:
-    """Where the federation's memory is; without `state-dir` a fresh directory for this run only."""
+    """Return where the federation's files are; without `state-dir` a fresh directory for this run only."""
     if settings.state_dir:
         return Path(settings.state_dir).expanduser().absolute()
     home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
@@ -182,7 +182,7 @@ def state_directory(settings: RunSettings, run_id: int) -> Path:
 
 
 def _flops(task: Task, examples: Examples | None) -> float:
-    """Floating-point operations of training on one example; 0 where the server has none to count on."""
+    """Return the floating-point operations of training on one example; 0 where the server has none to count on."""
     if not examples:
         return 0.0
     return training_flops(task, examples.select(np.arange(min(2, len(examples)))))

@@ -52,7 +52,7 @@ class LiveLoop:
         clients.fedavg.await_clients(clients.grid)
         register_clients(context.writer, clients.online())
         context.shadows.resume(state)
-        state = context.save(queue.reconcile(context, context.preparations.begun(state)))
+        state = context.save(queue.reconcile(context, context.preparations.resume(state)))
         while True:
             self._announce(state)
             following = self.step(state)

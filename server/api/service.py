@@ -18,7 +18,7 @@ from server.api.limits import Limits
 from server.ledger import Ledger
 from server.requests.admission import admit, check_admissible
 from server.requests.plan import Measured
-from server.requests.planning import measured, plan
+from server.requests.planning import past_deletions, plan
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, UnknownClient
 from unlearning.methods.method import Method
 from unlearning.methods.registry import METHODS
@@ -163,7 +163,7 @@ class DeletionService:
         self, request: pb.ListMethodsRequest, caller: Caller
     ) -> pb.ListMethodsResponse:
         """Every method and what it states about itself."""
-        past = measured(self._ledger)
+        past = past_deletions(self._ledger)
         messages = [
             convert.method_message(_describe(method, past.get(name))) for name, method in METHODS.items()
         ]

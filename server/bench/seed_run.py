@@ -2,7 +2,7 @@
 
 The server and client code is the deployment's; the Grid runs the clients one after the other in this process.
 Original is trained once a seed and shared by all methods that do not train in a way of their own; each
-method starts from a copy of all that the original federation keeps, files its requests through the door and
+method starts from a copy of all that the original federation keeps, files its requests as anybody's are admitted and
 recovers until the retrained model's test score is reached (PUF's rule) or `recovery-max-rounds` have passed.
 """
 

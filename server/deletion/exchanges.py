@@ -17,7 +17,7 @@ _SHOWN = 5
 
 
 def session_for(clients: Clients, method: Method) -> AbstractContextManager[Session | None]:
-    """A session for the rest of the method's exchanges; None where each goes by Flower messages.
+    """Return a session for the rest of the method's exchanges; None where each goes by Flower messages.
 
     Raises (on entering):
         SessionError: the session's address cannot be used.
@@ -42,7 +42,7 @@ def carry_out(
     if session is None:
         done = clients.exchange(strategy.unlearn_messages(number, model_record(model), clients.grid))
         _check_final(done, strategy)
-        with _explained(done, strategy):
+        with _explain_failure(done, strategy):
             strategy.aggregate_train(number, done.messages.values())
         return done
     instructions = strategy.instructions(number, model_record(model), clients.grid)
@@ -53,7 +53,7 @@ def carry_out(
         lambda values: strategy.invitations(number, values),
     )
     _check_final(answers.exchange, strategy)
-    with _explained(answers.exchange, strategy):
+    with _explain_failure(answers.exchange, strategy):
         strategy.aggregate(answers.replies)
     if not strategy.is_finished:
         return answers.exchange
@@ -70,11 +70,11 @@ def _check_final(done: Exchange, strategy: UnlearningStrategy) -> None:
         if failure.is_final and strategy.concerns(client)
     }
     if final:
-        raise MethodFailed(f"A client cannot do its part: {_listed(final)}.", retryable=False)
+        raise MethodFailed(f"A client cannot do its part: {_list_reasons(final)}.", retryable=False)
 
 
 @contextmanager
-def _explained(done: Exchange, strategy: UnlearningStrategy) -> Iterator[None]:
+def _explain_failure(done: Exchange, strategy: UnlearningStrategy) -> Iterator[None]:
     """Let a failure of the method say why clients that were asked gave no usable answer, if any."""
     try:
         yield
@@ -83,10 +83,10 @@ def _explained(done: Exchange, strategy: UnlearningStrategy) -> Iterator[None]:
         reasons |= strategy.outcome.refused
         if not reasons:
             raise
-        raise MethodFailed(f"{exc} Not usable: {_listed(reasons)}.", retryable=exc.retryable) from exc
+        raise MethodFailed(f"{exc} Not usable: {_list_reasons(reasons)}.", retryable=exc.retryable) from exc
 
 
-def _listed(reasons: Mapping[str, str]) -> str:
+def _list_reasons(reasons: Mapping[str, str]) -> str:
     shown = [f"client {client}: {reasons[client].rstrip('.')}" for client in sorted(reasons)[:_SHOWN]]
     more = len(reasons) - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more else "")

@@ -38,13 +38,13 @@ def give_up(
         status, retryable = Status.FAILED, True
     for request_id in deletion.request_ids:
         context.writer.move(request_id, status, reason=reason, retryable=retryable)
-    state = context.save(_resting(state))
+    state = context.save(_go_back(state))
     context.preparations.discard(deletion)
     return state
 
 
 def finish_giving_up(context: FederationContext, state: FederationState) -> FederationState:
-    """After a start: if the ledger says that an attempt was being given up, give up all of it.
+    """Give up all of an attempt, after a start, if the ledger says that it was being given up.
 
     A request may have been retried or cancelled since; one that failed tells the verdict for the others.
     """
@@ -68,12 +68,12 @@ def finish_giving_up(context: FederationContext, state: FederationState) -> Fede
                 retryable=(failed.retryable if failed is not None else not goes_back),
             )
     deletion = state.deletion
-    state = _resting(state)
+    state = _go_back(state)
     context.preparations.discard(deletion)
     return state
 
 
-def _resting(state: FederationState) -> FederationState:
+def _go_back(state: FederationState) -> FederationState:
     before = state.deletion.before if state.deletion is not None else None
     if before is not None:
         state = replace(

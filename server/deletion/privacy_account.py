@@ -5,7 +5,7 @@ on, whatever becomes of the attempt: the model may have been seen. The same dele
 model and noise) is the same release. So the account is the same after a crash, a restart and from a backup. It is
 computed in three places:
 
-    accounted           when the method has finished, before anything is committed: refuses what exceeds the budget
+    account_for         when the method has finished, before anything is committed: refuses what exceeds the budget
     announce_account    after every round: what each next deletion would cost, for admission
     check_budget        on admission, in the deletion service, which has the ledger alone
                         (`server.requests.privacy_budget`)
@@ -45,10 +45,10 @@ _USUAL_DELTA = 1e-5  # at which a deletion without noise or budget is spoken of
 _UNDONE = f"A restore has undone deletions ({UNDONE_FILE}); releases that went with them are not known here any more."
 
 
-def accounted(
+def account_for(
     context: FederationContext, state: FederationState, deletion: ActiveDeletion, found: UnlearningState
 ) -> dict[str, Any]:
-    """The findings of a method that has finished, with the account where it draws noise.
+    """Return the findings of a method that has finished, with the account where it draws noise.
 
     The release is in the ledger when this returns, before anything of it is committed or sent.
 
@@ -91,12 +91,12 @@ def accounted(
 
 
 def result_of(deletion: ActiveDeletion) -> dict[str, Any]:
-    """What the ledger keeps of the account with the request's result."""
+    """Return what the ledger keeps of the account with the request's result."""
     return {name: deletion.findings[name] for name in (FINDING, RELEASE) if name in deletion.findings}
 
 
-def shown(findings: Mapping[str, Any]) -> dict[str, Any]:
-    """The findings for the report, without what only the ledger needs."""
+def drop_release(findings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the findings for the report, without what only the ledger needs."""
     return {name: value for name, value in findings.items() if name != RELEASE}
 
 

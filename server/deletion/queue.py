@@ -1,13 +1,15 @@
 """The queue of deletion requests: what was received is checked and scheduled, what can be served now is claimed."""
 
+from collections.abc import Sequence
 from logging import getLogger
 
 from server.deletion.failed_attempt import finish_giving_up
 from server.federation.context import FederationContext
 from server.federation.state import ActiveDeletion, FederationState, Phase
-from server.ledger import LedgerWriter
+from server.ledger import Ledger, LedgerWriter
 from server.requests.admission import check_admissible
 from server.requests.privacy_budget import may_serve_together
+from strategies.run_config import RunSettings
 from unlearning.errors import IllegalMove, RequestError
 from unlearning.methods.method import Need
 from unlearning.methods.registry import method_named
@@ -58,26 +60,16 @@ def claim(context: FederationContext, state: FederationState, notes: dict[str, s
     online = set(context.clients.online())
     ready: list[DeletionRequest] = []
     for request in context.ledger.list_requests(statuses=(Status.SCHEDULED,)):
-        absent = _absent(request, online)
+        absent = _find_absent(request, online)
         if absent:
             _note_once(context.writer, notes, request.id, f"waiting for {absent} to come online")
         else:
             ready.append(request)
     if not ready:
         return None
-    first = ready[0]
-    method = method_named(first.method)
-    accepted = context.ledger.accepted_loss(first.id)
-    together = [
-        request
-        for request in ready
-        if request.method == first.method
-        and dict(request.parameters) == dict(first.parameters)
-        and (request is first or context.ledger.accepted_loss(request.id) == accepted)
-    ]
+    first, accepted = ready[0], context.ledger.accepted_loss(ready[0].id)
     taken: list[DeletionRequest] = []
-    is_shared = method.info.several_at_once and may_serve_together(context.settings, method)
-    for request in together if is_shared else [first]:
+    for request in _served_together(context.ledger, context.settings, ready):
         try:
             taken.append(context.writer.move(request.id, Status.UNLEARNING))
         except IllegalMove as exc:  # it was cancelled at this very moment
@@ -97,7 +89,26 @@ def claim(context: FederationContext, state: FederationState, notes: dict[str, s
     )
 
 
-def _absent(request: DeletionRequest, online: set[str]) -> str:
+def _served_together(
+    ledger: Ledger, settings: RunSettings, ready: Sequence[DeletionRequest]
+) -> list[DeletionRequest]:
+    """Return the first of these requests, and those that are the same deletion where the method can do several."""
+    first, method = ready[0], method_named(ready[0].method)
+    if not method.info.several_at_once or not may_serve_together(settings, method):
+        return [first]
+    accepted = ledger.accepted_loss(first.id)
+    others = (
+        request
+        for request in ready[1:]
+        if request.method == first.method
+        and dict(request.parameters) == dict(first.parameters)
+        and ledger.accepted_loss(request.id) == accepted
+    )
+    return [first, *others]
+
+
+def _find_absent(request: DeletionRequest, online: set[str]) -> str:
+    """Return whom the request waits for; empty if it can be served."""
     needs = method_named(request.method).info.needs
     client = request.target.client_id
     if (

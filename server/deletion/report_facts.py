@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
 from server.deletion.formula_costs import formula_costs
-from server.deletion.privacy_account import shown
+from server.deletion.privacy_account import drop_release
 from server.federation.context import FederationContext
 from server.federation.state import ActiveDeletion, FederationState
 from server.ledger import Event
@@ -73,7 +73,7 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
             bytes_sent=deletion.unlearning_cost.bytes_sent,
             bytes_received=deletion.unlearning_cost.bytes_received,
             peak_memory=deletion.unlearning_cost.peak_memory,
-            findings=shown(deletion.findings),
+            findings=drop_release(deletion.findings),
         ),
         recovery=RecoveryPhase(
             rounds=deletion.recovery_rounds,

@@ -22,7 +22,7 @@ from server.deletion.certifying import write_certificate
 from server.deletion.exchanges import carry_out, session_for
 from server.deletion.failed_attempt import give_up
 from server.deletion.measuring import first_measurements, forget_sets, measure_model
-from server.deletion.privacy_account import accounted, result_of
+from server.deletion.privacy_account import account_for, result_of
 from server.deletion.report_facts import report_of
 from server.federation.context import FederationContext
 from server.federation.gate import check_unlearned, judge, refusal
@@ -34,6 +34,7 @@ from server.state_directory.noise_secret import noise_key
 from strategies.sessions.server_half import Session
 from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.errors import MethodFailed, ModelRefused, RequestError, SessionError
+from unlearning.methods.method import UnlearningState
 from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
@@ -167,69 +168,81 @@ def verify(context: FederationContext, state: FederationState) -> FederationStat
 
 
 def _exchange(context: FederationContext, state: FederationState, session: Session | None) -> FederationState:
-    deletion = state.active_deletion()
-    clients = context.clients
-    method = method_named(deletion.method)
+    """Carry out the method's next exchange; after the last one the unlearned model is on trial."""
+    deletion, clients = state.active_deletion(), context.clients
     if deletion.method_state is None:
         context.preparations.discard(deletion)
-    strategy = UnlearningStrategy(
-        method,
-        deletion.targets,
-        clients.fedavg,
-        parameters=validated_parameters(method, deletion.parameters),
-        state=deletion.method_state,
-        rounds_trained=state.training_rounds,
-        kept=context.preparations.kept(state, deletion),
-        noise_key=noise_key(context.state_dir, deletion.request_ids) if method.info.draws_noise else None,
-    )
+    strategy = _strategy_of(context, state, deletion)
     number = state.round + 1
     done = carry_out(clients, session, strategy, number, state.parameters)
-    method_state = strategy.state
-    assert method_state is not None
-    clients.refused |= strategy.outcome.refused  # of this exchange: only the last one has a record
-    check_unlearned(method_state.parameters, state.parameters)
+    found, outcome = strategy.state, strategy.outcome
+    assert found is not None
+    clients.refused |= outcome.refused  # of this exchange: only the last one has a record
+    check_unlearned(found.parameters, state.parameters)
     memory = clients.peak_memory(done)
     deletion = replace(
         deletion,
-        method_state=method_state,
-        participants=tuple(sorted({*deletion.participants, *strategy.outcome.participants})),
+        method_state=found,
+        participants=tuple(sorted({*deletion.participants, *outcome.participants})),
         unlearning_cost=deletion.unlearning_cost.plus(done, memory),
     )
-    if not method_state.finished:
+    if not found.finished:
         return context.save(replace(state, round=number, deletion=deletion))
-    state = replace(
+    findings = account_for(context, state, deletion, found)
+    following = _put_on_trial(state, replace(deletion, findings=findings), found)
+    following = replace(following, num_examples=dict(clients.fedavg.plan.num_examples))
+    following = context.preparations.branch(following, deletion)
+    result = RoundResult(state=following, exchange=done, outcome=outcome, memory=memory)
+    context.records.record(result, "unlearning", deletion.request_ids)
+    following = context.save(following)
+    context.writer.move_all(deletion.request_ids, Status.RECOVERING)
+    return following
+
+
+def _strategy_of(
+    context: FederationContext, state: FederationState, deletion: ActiveDeletion
+) -> UnlearningStrategy:
+    """Return the deletion's method as a strategy that goes on where the method stands."""
+    method = method_named(deletion.method)
+    return UnlearningStrategy(
+        method,
+        deletion.targets,
+        context.clients.fedavg,
+        parameters=validated_parameters(method, deletion.parameters),
+        state=deletion.method_state,
+        rounds_trained=state.training_rounds,
+        kept=context.preparations.store_for(state, deletion),
+        noise_key=noise_key(context.state_dir, deletion.request_ids) if method.info.draws_noise else None,
+    )
+
+
+def _put_on_trial(
+    state: FederationState, deletion: ActiveDeletion, found: UnlearningState
+) -> FederationState:
+    """Return `state` with the unlearned model, the one before beside it."""
+    before = Before(
+        parameters=state.parameters,
+        num_examples=state.num_examples,
+        prepared_since=state.prepared_since,
+        generations=state.generations,
+    )
+    return replace(
         state,
-        round=number,
-        parameters=method_state.parameters,
-        num_examples=dict(clients.fedavg.plan.num_examples),
+        round=state.round + 1,
+        parameters=found.parameters,
         phase=Phase.RECOVERING,
         deletion=replace(
             deletion,
             method_state=None,
-            before=Before(
-                parameters=state.parameters,
-                num_examples=state.num_examples,
-                prepared_since=state.prepared_since,
-                generations=state.generations,
-            ),
-            findings=accounted(context, state, deletion, method_state),
-            work=method_state.work,
-            hash_unlearned=content_hash(method_state.parameters),
+            before=before,
+            work=found.work,
+            hash_unlearned=content_hash(found.parameters),
         ),
     )
-    state = context.preparations.branched(state, deletion)
-    context.records.record(
-        RoundResult(state=state, exchange=done, outcome=strategy.outcome, memory=memory),
-        "unlearning",
-        deletion.request_ids,
-    )
-    state = context.save(state)
-    context.writer.move_all(deletion.request_ids, Status.RECOVERING)
-    return state
 
 
 def _stop_reason(context: FederationContext, state: FederationState, deletion: ActiveDeletion) -> str:
-    """Why recovery ends now; empty while it goes on."""
+    """Return why recovery ends now; empty while it goes on."""
     known = {record.client_id for record in context.ledger.clients()}
     if known and all(state.left_out.is_forgotten(client) for client in known):
         return "no client is left to recover with"
@@ -250,7 +263,7 @@ def _stop_reason(context: FederationContext, state: FederationState, deletion: A
 
 
 def _cost_of(deletion: ActiveDeletion) -> dict[str, float]:
-    """What unlearning and recovery took together, for those who plan the next deletion."""
+    """Return what unlearning and recovery took together, for those who plan the next deletion."""
     phases = (deletion.unlearning_cost, deletion.recovery_cost)
     return {
         "seconds": sum(cost.seconds for cost in phases),

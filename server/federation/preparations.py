@@ -51,8 +51,8 @@ class Preparations(RoundRules):
         """Whether a method may want every client's model of a round."""
         return bool(self.prepared)
 
-    def begun(self, state: FederationState) -> FederationState:
-        """`state` at the start of a run: what is newly switched on counts from now, what is off is erased.
+    def resume(self, state: FederationState) -> FederationState:
+        """Return `state` as a run begins with it: what is newly switched on counts from now, what is off is erased.
 
         Entries of rounds that no checkpoint knows are erased, those rounds will be done again; so is what an
         attempt has left that is not under way any more.
@@ -77,8 +77,8 @@ class Preparations(RoundRules):
                 store.erase_rounds(client, beyond=state.round)
         return state
 
-    def kept(self, state: FederationState, deletion: ActiveDeletion) -> PreparedStore | None:
-        """What the deletion's method can use; None where it is not prepared for."""
+    def store_for(self, state: FederationState, deletion: ActiveDeletion) -> PreparedStore | None:
+        """Return what the deletion's method can use; None where it is not prepared for."""
         if deletion.method not in self.prepared or deletion.method not in state.prepared_since:
             return None
         return PreparedStore(
@@ -93,21 +93,21 @@ class Preparations(RoundRules):
             shutil.rmtree(path, ignore_errors=True)
 
     def combine(self, before: Vector, models: Mapping[str, tuple[int, Vector]]) -> Vector:
-        """One model of a round's local ones: FedAvg's mean, unless a method trains in a way of its own."""
+        """Make one model of a round's local ones: FedAvg's mean, unless a method trains in a way of its own."""
         for prepared in self.prepared.values():
             if prepared.preparation.replaces_training:
                 return prepared.preparation.combine(prepared.options, before, models)
         return weighted_mean(models)
 
     def takes_part(self, client_id: str, number: int) -> bool:
-        """Whether a client is asked in the training round `number`."""
+        """Tell whether a client is asked in the training round `number`."""
         return all(
             prepared.preparation.takes_part(prepared.options, client_id, number)
             for prepared in self.prepared.values()
         )
 
     def to_send(self, state: FederationState, number: int) -> dict[str, NDArray[Any]]:
-        """What travels with the model in the training round `number`, under the names it travels by.
+        """Return what travels with the model in the training round `number`, under the names it travels by.
 
         Raises:
             ConfigurationError: what a preparation's options name cannot be used on this machine.
@@ -151,8 +151,8 @@ class Preparations(RoundRules):
                 state = replace(state, prepared_since=since)
         return state
 
-    def branched(self, state: FederationState, deletion: ActiveDeletion) -> FederationState:
-        """`state` with the unlearned model: its method's store is the one it wrote, if any, all others are copies."""
+    def branch(self, state: FederationState, deletion: ActiveDeletion) -> FederationState:
+        """Return `state`, with the unlearned model with new stores: what its method wrote, if anything; else copies."""
         generations = dict(state.generations)
         for name in self.prepared:
             if name == deletion.method and DirectoryStore(self._next(deletion)).list_keys():
@@ -161,7 +161,7 @@ class Preparations(RoundRules):
             copy, current = self._copy(deletion, name), self._current(name, state).directory
             shutil.rmtree(copy, ignore_errors=True)
             if current.exists():
-                shutil.copytree(current, copy, copy_function=_linked)
+                shutil.copytree(current, copy, copy_function=_link)
             generations[name] = copy.name
         return replace(state, generations=generations)
 
@@ -199,7 +199,7 @@ class Preparations(RoundRules):
         return replace(state, prepared_since=since)
 
     def num_bytes(self, name: str = "") -> int:
-        """How much room the stores take on disk, all together or one method's."""
+        """Return how much room the stores take on disk, all together or one method's."""
         return sum(path.stat().st_size for path in (self.directory / name).glob("**/*.npz"))
 
     def _current(self, name: str, state: FederationState) -> DirectoryStore:
@@ -212,8 +212,8 @@ class Preparations(RoundRules):
         return self.directory / name / f"{deletion.started_round}-{deletion.attempt}-copy"
 
 
-def _linked(source: str, destination: str) -> None:
-    """A second name for a file: entries are replaced and never changed, until a deletion that counts erases all."""
+def _link(source: str, destination: str) -> None:
+    """Give a file a second name: entries are replaced and never changed, until a deletion that counts erases all."""
     try:
         os.link(source, destination)
     except OSError:  # a file system without links

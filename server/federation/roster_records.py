@@ -106,7 +106,7 @@ class RoundRecords:
         return {**metrics, "session": said} if said else metrics
 
     def _commitment(self, done: RoundResult) -> dict[str, Any]:
-        """What the record says where an ordinary round was not committed."""
+        """Return what the record says where an ordinary round was not committed."""
         if not done.problem:
             if done.outcome.participants:
                 self.in_a_row = 0

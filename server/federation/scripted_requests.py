@@ -2,8 +2,8 @@
 
     requests = "at=3 client=2; at=3 client=4 method=puf-regular; at=5 client=1 samples=17,21; at=6 class=7"
 
-`at` is the number of training rounds after which the request is filed. It goes through the same door as
-any other; doing it again after a restart is harmless, because its place in the list is its key.
+`at` is the number of training rounds after which the request is filed. It is admitted as any
+other; doing it again after a restart is harmless, because its place in the list is its key.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class ScriptedRequest:
 
 
 def parse_requests(text: str) -> tuple[ScriptedRequest, ...]:
-    """The requests in `text`; words that are not listed above are the method's parameters.
+    """Return the requests in `text`; words that are not listed above are the method's parameters.
 
     Raises:
         ConfigurationError: lists every entry that is wrong.

@@ -87,7 +87,7 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A call that was refused at the door; never changed, never removed.
+    """A call that was refused; never changed, never removed.
 
     sequence: given by the ledger; 0 before.
     caller, role: who it was by certificate; "" where unknown.

@@ -1,4 +1,4 @@
-"""The one door for new deletion requests: what is refused here never enters the ledger.
+"""Admission of new deletion requests, the only one: what is refused here never enters the ledger.
 
 The deletion service uses it for requests that people file, and the ServerApp for those that a
 client files at its own site; the live loop checks again before it begins (`check_admissible`),
@@ -124,7 +124,7 @@ def _complete_parameters(
 
 
 def _check_ids(target: Target) -> None:
-    """The ids of samples are there, and plain: a hash of one would name nothing but itself."""
+    """Refuse sample ids that are missing or not plain: a hash of one would name nothing but itself."""
     if target.num_samples and not target.sample_ids:
         raise InvalidRequest("The request counts samples and names none; name each by its id.")
     if any(map(is_keyed, target.sample_ids)):
@@ -155,12 +155,14 @@ def _check_eligible(ledger: Ledger, target: Target, method: str, parameters: Map
     from unlearning.methods.registry import method_named, preparations
 
     prepared = preparations(federation.prepare)
-    check_eligible(method_named(method), _named(ledger, target, prepared.values()), federation, prepared)
+    check_eligible(
+        method_named(method), _name_samples(ledger, target, prepared.values()), federation, prepared
+    )
     check_budget(ledger, target, method, parameters)
 
 
-def _named(ledger: Ledger, target: Target, prepared: Iterable["Prepared"]) -> Target:
-    """`target` with those ids in clear that preparations name: they compare them."""
+def _name_samples(ledger: Ledger, target: Target, prepared: Iterable["Prepared"]) -> Target:
+    """Return `target` with those ids in clear that preparations name: they compare them."""
     if ledger.keys is None or target.client_id is None or not target.sample_ids:
         return target
     known = {name for one in prepared for name in one.options.named_samples}
@@ -169,7 +171,7 @@ def _named(ledger: Ledger, target: Target, prepared: Iterable["Prepared"]) -> Ta
 
 
 def federation_of(ledger: Ledger) -> "FederationProfile | None":
-    """What the ServerApp has written down of its federation; None before its first start."""
+    """Return what the ServerApp has written down of its federation; None before its first start."""
     from unlearning.methods.eligibility import FederationProfile
 
     known = ledger.facts().get(FEDERATION)

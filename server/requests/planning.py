@@ -24,7 +24,7 @@ _RECENT = 20
 
 
 def plan(ledger: Ledger, target: Target) -> Plan:
-    """What serving `target` would take, by every method.
+    """Return what serving `target` would take, by every method.
 
     Raises:
         UnknownClient: the federation has not started, or has no such client.
@@ -39,9 +39,9 @@ def plan(ledger: Ledger, target: Target) -> Plan:
     recovery = recovery_cost(symbols, 1)
     seconds = [record.metrics["seconds"] for record in rounds[-_RECENT:] if "seconds" in record.metrics]
     online = {record.client_id for record in ledger.clients() if record.online}
-    past, prepared = measured(ledger), preparations(federation.prepare)
+    past, prepared = past_deletions(ledger), preparations(federation.prepare)
     planned = [
-        _planned(ledger, target, method, symbols, online, past.get(name), prepared.get(name))
+        _plan_method(ledger, target, method, symbols, online, past.get(name), prepared.get(name))
         for name, method in METHODS.items()
     ]
     return Plan(
@@ -56,8 +56,8 @@ def plan(ledger: Ledger, target: Target) -> Plan:
     )
 
 
-def measured(ledger: Ledger) -> dict[str, Measured]:
-    """What the completed deletions took, by method: unlearning and recovery together."""
+def past_deletions(ledger: Ledger) -> dict[str, Measured]:
+    """Return what the completed deletions took, by method: unlearning and recovery together."""
     results: dict[str, list[Mapping[str, Any]]] = {}
     for request in ledger.list_requests(statuses=(Status.COMPLETED,)):
         if "cost" in request.result:  # deletions of earlier versions have none
@@ -73,7 +73,7 @@ def measured(ledger: Ledger) -> dict[str, Measured]:
     }
 
 
-def _planned(
+def _plan_method(
     ledger: Ledger,
     target: Target,
     method: Method,
@@ -140,6 +140,6 @@ def _eligible(ledger: Ledger) -> set[str]:
 
 
 def _training_rounds(ledger: Ledger) -> list[RoundRecord]:
-    """The training rounds by number; of one that was done again the last record counts."""
+    """Return the training rounds by number; of one that was done again the last record counts."""
     last = {record.round: record for record in ledger.all_rounds() if record.kind == "training"}
     return [last[number] for number in sorted(last)]

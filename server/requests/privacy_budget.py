@@ -18,7 +18,7 @@ from unlearning.plain import from_plain
 from unlearning.requests import Target
 
 FACT = "privacy"
-"""The fact under which the door finds the budget and what is left of it."""
+"""The fact under which admission finds the budget and what is left of it."""
 RELEASED = "noise-released"
 """The kind of the event of a release: its detail is the release, in plain values."""
 
@@ -41,7 +41,7 @@ def budget_of(settings: RunSettings) -> tuple[str, NoiseBudget] | None:
 
 
 def may_serve_together(settings: RunSettings, method: Method) -> bool:
-    """Whether several requests may be one deletion; with a budget each is counted, and refused, by itself."""
+    """Tell whether several requests may be one deletion; with a budget each is counted, and refused, by itself."""
     return not method.info.draws_noise or budget_of(settings) is None
 
 
@@ -65,7 +65,7 @@ def earlier_releases(ledger: Ledger) -> tuple[AccountedRelease, ...]:
 
 
 def check_budget(ledger: Ledger, target: Target, method: str, parameters: Mapping[str, Any]) -> None:
-    """Refuse a request by a method that draws noise for which the budget, as far as the door knows, does not suffice.
+    """Refuse a request by a method that draws noise for which the budget, as far as the ledger says, does not suffice.
 
     Raises:
         UnsupportedRequest: it would exceed the budget, or brings noise of its own to a federation that has one.

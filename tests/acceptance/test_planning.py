@@ -3,7 +3,7 @@
 import pytest
 
 from server.requests.plan import Plan
-from server.requests.planning import measured, plan
+from server.requests.planning import past_deletions, plan
 from tests.federation import InProcessFederation, client
 from unlearning.errors import UnknownClient
 from unlearning.methods.registry import METHODS
@@ -93,7 +93,7 @@ def test_what_a_deletion_took_is_in_the_next_plan(tmp_path):
     federation = InProcessFederation(tmp_path, {"rounds": 1, "recovery-max-rounds": 1})
     try:
         federation.run()
-        assert measured(federation.ledger) == {}
+        assert past_deletions(federation.ledger) == {}
         request = federation.file(client("1"))
         federation.run(rounds=2)
         assert federation.ledger.get(request.id).status is Status.COMPLETED

@@ -351,7 +351,7 @@ def test_a_release_counts_though_its_attempt_failed_afterwards(federation, monke
     one.run(rounds=2)
     request = one.file(client("1"), "hf-online")
     broken = partial(_fails_once, MethodFailed("The model was given up.", retryable=False))
-    monkeypatch.setattr(Preparations, "branched", broken)
+    monkeypatch.setattr(Preparations, "branch", broken)
     one.run(rounds=3)
     monkeypatch.undo()
     assert one.ledger.get(request.id).status is Status.FAILED

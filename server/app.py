@@ -112,7 +112,7 @@ def key_samples(state: FederationState, ledger: Ledger) -> FederationState:
         return state
     deletion = state.deletion
     if deletion is not None:
-        deletion = replace(deletion, targets=tuple(ledger.keyed(target) for target in deletion.targets))
+        deletion = replace(deletion, targets=tuple(ledger.key_target(target) for target in deletion.targets))
     return replace(state, exclusions=ledger.keys.exclusions(state.exclusions), deletion=deletion)
 
 

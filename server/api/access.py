@@ -32,7 +32,7 @@ LOCAL = "local"
 
 
 class Role(StrEnum):
-    """What a certificate's organisational unit may be."""
+    """The roles that a certificate's organisational unit may name."""
 
     OPERATOR = "operator"
     OFFICER = "officer"
@@ -63,7 +63,7 @@ ALLOWED: Mapping[str, frozenset[Role]] = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls: a name, a role (None where the certificate carries none), and whether a certificate says so."""
+    """The caller: a name, a role (None where the certificate carries none), and whether a certificate says so."""
 
     name: str
     role: Role | None
@@ -80,8 +80,8 @@ class Caller:
         """Whether the caller runs the federation."""
         return self.role is Role.OPERATOR
 
-    def sign(self, declared: str) -> str:
-        """The name under which the caller files: the certificate's, or without one what it calls itself.
+    def submitter_name(self, declared: str) -> str:
+        """Return the name under which the caller files: the certificate's, or without one what it calls itself.
 
         Raises:
             InvalidRequest: the name is malformed.
@@ -93,18 +93,18 @@ class Caller:
 
 
 def caller_of(context: "grpc.aio.ServicerContext[bytes, bytes]", *, certificates_required: bool) -> Caller:
-    """Who calls; never raises: what is wrong with a certificate is the caller's `problem`."""
+    """Return who calls; never raises: what is wrong with a certificate is the caller's `problem`."""
     certificates = list(context.auth_context().get("x509_pem_cert", ()))
     if certificates:
-        return certified(certificates[0])
+        return caller_of_certificate(certificates[0])
     if certificates_required:
         return Caller("", None, problem="The call came without a certificate.")
     return Caller(LOCAL, Role.OPERATOR, certified=False)
 
 
 @lru_cache(maxsize=1024)
-def certified(pem: bytes) -> Caller:
-    """Who a certificate (PEM) says that it is; a certificate that says it badly gives the `problem`."""
+def caller_of_certificate(pem: bytes) -> Caller:
+    """Return who a certificate (PEM) says that it is; a certificate that says it badly gives the `problem`."""
     try:
         subject = x509.load_pem_x509_certificate(pem).subject
         names = [str(item.value) for item in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
@@ -152,7 +152,7 @@ def authorise(caller: Caller, call: str) -> None:
 
 
 def check_may_file(caller: Caller, target: Target) -> None:
-    """A client files requests about itself only.
+    """Refuse a client's request about anybody but itself.
 
     Raises:
         AccessDenied: the target is a class, or another client.
@@ -165,7 +165,7 @@ def check_may_file(caller: Caller, target: Target) -> None:
 
 
 def check_may_see(caller: Caller, ledger: Ledger, request_id: str) -> None:
-    """A client sees requests about itself only; others do not exist for it.
+    """Refuse to show a client a request about anybody but itself: others do not exist for it.
 
     Nothing is read of a request but whom it is about, so that the answer takes as long as to an unknown id.
 
@@ -178,7 +178,7 @@ def check_may_see(caller: Caller, ledger: Ledger, request_id: str) -> None:
 
 
 def check_may_cancel(caller: Caller, request: DeletionRequest) -> None:
-    """A client withdraws what it filed itself, here or at its own site, and nobody else's requests.
+    """Refuse that a client withdraws what it did not file itself, here or at its own site.
 
     Of a request that was filed before roles were written down nobody can say whether this client or an operator of
     the same name filed it, so it counts as somebody else's.

@@ -131,13 +131,13 @@ class DeletionClient:
         return convert.request_of(answer, target)
 
     def get(self, request_id: str) -> DeletionRequest:
-        """One request as it stands."""
+        """Return one request as it stands."""
         return convert.request_of(self._call("GetRequest", pb.GetRequestRequest(id=request_id)))
 
     def list_requests(
         self, *, statuses: Iterable[Status | str] = (), client_id: str = ""
     ) -> list[DeletionRequest]:
-        """The requests in order of arrival, of these statuses and this client where given."""
+        """Return the requests in order of arrival, of these statuses and this client where given."""
         names = [str(status) for status in statuses]
         message = pb.ListRequestsRequest(statuses=names, client_id=client_id)
         found: list[DeletionRequest] = []
@@ -149,7 +149,7 @@ class DeletionClient:
             message.after = request_number(page[-1].id)
 
     def watch(self, request_id: str) -> Iterator[DeletionRequest | Event | RoundRecord]:
-        """The request, its events and the federation's rounds as they happen; last, the request again.
+        """Yield the request, its events and the federation's rounds as they happen; last, the request again.
 
         Goes on where it was when the service is away for less than a minute.
         """
@@ -186,27 +186,27 @@ class DeletionClient:
         return convert.request_of(self._call("RetryRequest", asked))
 
     def report(self, request_id: str) -> Report:
-        """The report of a completed request."""
+        """Return the report of a completed request."""
         answer = self._call("GetReport", pb.GetReportRequest(id=request_id))
         return Report(answer.json, answer.html, answer.certificate)
 
     def clients(self) -> list[ClientStatus]:
-        """Every client that ever took part."""
+        """Return every client that ever took part."""
         answer = self._call("ListClients", pb.ListClientsRequest())
         return [convert.client_of(item) for item in answer.clients]
 
     def methods(self) -> list[MethodDescription]:
-        """Every method of the service."""
+        """Return every method of the service."""
         answer = self._call("ListMethods", pb.ListMethodsRequest())
         return [convert.method_of(item) for item in answer.methods]
 
     def plan(self, target: Target) -> Plan:
-        """What serving a target would take, by every method."""
+        """Return what serving a target would take, by every method."""
         message = pb.PlanDeletionRequest(target=convert.target_message(target))
         return from_plain(Plan, json.loads(self._call("PlanDeletion", message).plan_json))
 
     def refusals(self, *, after: int = 0, limit: int = 0, caller: str = "") -> list[Refusal]:
-        """The newest refusals, at most `limit` (0: 1,000) and in order, of this caller where given."""
+        """Return the newest refusals, at most `limit` (0: 1,000) and in order, of this caller where given."""
         message = pb.ListRefusalsRequest(after=after, limit=limit, caller=caller)
         return [convert.refusal_of(item) for item in self._call("ListRefusals", message).refusals]
 

@@ -25,7 +25,7 @@ class ClientStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodDescription:
-    """What a method states about itself.
+    """The description of a method by itself.
 
     parameters: name -> JSON schema. keeps: what is kept where in training rounds, if the method needs that.
     measured: medians over the deletions that this federation has completed by it; empty before the first.
@@ -44,7 +44,7 @@ class MethodDescription:
 
 
 def target_message(target: Target, *, without_ids: bool = False) -> pb.Target:
-    """To the wire."""
+    """Return the message."""
     return pb.Target(
         granularity=str(target.granularity),
         client_id=target.client_id or "",
@@ -55,7 +55,7 @@ def target_message(target: Target, *, without_ids: bool = False) -> pb.Target:
 
 
 def target_of(message: pb.Target, sample_ids: Sequence[str] | None = None) -> Target:
-    """From the wire, checked. sample_ids: instead of the message's, where the list came in parts.
+    """Return the target of a message, checked. sample_ids: instead of the message's, where the list came in parts.
 
     Raises:
         InvalidRequest: it is not a target, or names a sample twice.
@@ -83,7 +83,7 @@ def target_of(message: pb.Target, sample_ids: Sequence[str] | None = None) -> Ta
 
 
 def parameters_of(text: str) -> Mapping[str, Any]:
-    """A method's parameters from the wire.
+    """Return a method's parameters from the wire.
 
     Raises:
         InvalidRequest: it is not a JSON object.
@@ -98,7 +98,7 @@ def parameters_of(text: str) -> Mapping[str, Any]:
 
 
 def request_message(request: DeletionRequest, *, without_ids: bool = False) -> pb.DeletionRequest:
-    """To the wire. without_ids: for who has just sent a long list of samples and knows it."""
+    """Return the message. without_ids: for who has just sent a long list of samples and knows it."""
     return pb.DeletionRequest(
         id=request.id,
         idempotency_key=request.idempotency_key,
@@ -118,7 +118,7 @@ def request_message(request: DeletionRequest, *, without_ids: bool = False) -> p
 
 
 def request_of(message: pb.DeletionRequest, target: Target | None = None) -> DeletionRequest:
-    """From the wire. target: what was asked for, where the message leaves it out."""
+    """Return the request of a message. target: what was asked for, where the message leaves it out."""
     return DeletionRequest(
         id=message.id,
         idempotency_key=message.idempotency_key,
@@ -138,7 +138,7 @@ def request_of(message: pb.DeletionRequest, target: Target | None = None) -> Del
 
 
 def event_message(event: Event) -> pb.Event:
-    """To the wire."""
+    """Return the message."""
     return pb.Event(
         sequence=event.sequence,
         request_id=event.request_id,
@@ -152,7 +152,7 @@ def event_message(event: Event) -> pb.Event:
 
 
 def event_of(message: pb.Event) -> Event:
-    """From the wire."""
+    """Return what the message says."""
     return Event(
         sequence=message.sequence,
         request_id=message.request_id,
@@ -166,7 +166,7 @@ def event_of(message: pb.Event) -> Event:
 
 
 def round_message(record: RoundRecord) -> pb.Round:
-    """To the wire."""
+    """Return the message."""
     return pb.Round(
         sequence=record.sequence,
         round=record.round,
@@ -178,7 +178,7 @@ def round_message(record: RoundRecord) -> pb.Round:
 
 
 def round_of(message: pb.Round) -> RoundRecord:
-    """From the wire."""
+    """Return what the message says."""
     return RoundRecord(
         sequence=message.sequence,
         round=message.round,
@@ -190,7 +190,7 @@ def round_of(message: pb.Round) -> RoundRecord:
 
 
 def refusal_message(refusal: Refusal) -> pb.Refusal:
-    """To the wire."""
+    """Return the message."""
     return pb.Refusal(
         sequence=refusal.sequence,
         at=_timestamp(refusal.at),
@@ -203,7 +203,7 @@ def refusal_message(refusal: Refusal) -> pb.Refusal:
 
 
 def refusal_of(message: pb.Refusal) -> Refusal:
-    """From the wire."""
+    """Return what the message says."""
     return Refusal(
         sequence=message.sequence,
         at=_time(message.at),
@@ -216,7 +216,7 @@ def refusal_of(message: pb.Refusal) -> Refusal:
 
 
 def client_message(status: ClientStatus) -> pb.Client:
-    """To the wire."""
+    """Return the message."""
     client = status.client
     return pb.Client(
         client_id=client.client_id,
@@ -230,7 +230,7 @@ def client_message(status: ClientStatus) -> pb.Client:
 
 
 def client_of(message: pb.Client) -> ClientStatus:
-    """From the wire."""
+    """Return what the message says."""
     client = ClientRecord(
         client_id=message.client_id,
         node_name=message.node_name,
@@ -242,7 +242,7 @@ def client_of(message: pb.Client) -> ClientStatus:
 
 
 def method_message(method: MethodDescription) -> pb.Method:
-    """To the wire."""
+    """Return the message."""
     return pb.Method(
         name=method.name,
         title=method.title,
@@ -258,7 +258,7 @@ def method_message(method: MethodDescription) -> pb.Method:
 
 
 def method_of(message: pb.Method) -> MethodDescription:
-    """From the wire."""
+    """Return what the message says."""
     return MethodDescription(
         name=message.name,
         title=message.title,

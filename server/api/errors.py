@@ -32,11 +32,11 @@ MAX_MESSAGE_BYTES = 2000
 
 
 class NotAuthenticated(RequestError):
-    """The caller's certificate does not say who it is and in which role."""
+    """A call whose certificate does not say who calls and in which role."""
 
 
 class AccessDenied(RequestError):
-    """The caller's role does not allow this."""
+    """A call that the caller's role does not allow."""
 
 
 STATUS_OF: Mapping[type[FlowerUnlearningError], grpc.StatusCode] = {
@@ -58,18 +58,18 @@ _ERROR_NAMED = {error.__name__: error for error in STATUS_OF}
 
 
 class ServiceUnavailable(FlowerUnlearningError):
-    """The deletion service does not answer, or could not; whether a change took place is not known."""
+    """A call without an answer, so that it is not known whether a change took place."""
 
 
 def status_of(error: FlowerUnlearningError) -> grpc.StatusCode:
-    """The status by which a refusal travels; errors that the table does not name count as their parents."""
+    """Return the status by which a refusal travels; errors that the table does not name count as their parents."""
     return next(STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF)
 
 
 async def refuse(context: "grpc.aio.ServicerContext[bytes, bytes]", error: FlowerUnlearningError) -> None:
     """End a call with the status of one of our errors, its name and its message; does not return."""
     context.set_trailing_metadata(((ERROR_NAME, _name_on_the_wire(error)),))
-    await context.abort(status_of(error), _shortened(str(error)))
+    await context.abort(status_of(error), _shorten(str(error)))
 
 
 async def fail(context: "grpc.aio.ServicerContext[bytes, bytes]", error: Exception) -> None:
@@ -88,7 +88,7 @@ async def fail(context: "grpc.aio.ServicerContext[bytes, bytes]", error: Excepti
 
 
 def error_of(call: grpc.RpcError, address: str) -> FlowerUnlearningError:
-    """The error that the service raised, or `ServiceUnavailable` where it did not get that far."""
+    """Return the error that the service raised, or `ServiceUnavailable` where it did not get that far."""
     assert isinstance(call, grpc.Call)
     details = call.details() or "no details"
     for key, value in call.trailing_metadata() or ():
@@ -112,7 +112,7 @@ def _name_on_the_wire(error: FlowerUnlearningError) -> str:
     return next(kind.__name__ for kind in type(error).__mro__ if kind in STATUS_OF)
 
 
-def _shortened(message: str) -> str:
+def _shorten(message: str) -> str:
     encoded = message.encode(errors="replace")  # JSON may hold half of a surrogate pair
     message = encoded.decode()
     if len(encoded) <= MAX_MESSAGE_BYTES:

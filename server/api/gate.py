@@ -48,7 +48,7 @@ class Exchange:
         self._workers = workers
 
     async def read(self, parse: Callable[[bytes], _Parsed]) -> _Parsed:
-        """The caller's one message.
+        """Read the caller's one message.
 
         Raises:
             LimitExceeded: it is too large, or does not come in time.
@@ -60,7 +60,7 @@ class Exchange:
         return message
 
     async def read_next(self, parse: Callable[[bytes], _Parsed]) -> _Parsed | None:
-        """The caller's next message, None after the last one; raises as `read`."""
+        """Read the caller's next message, None after the last one; raises as `read`."""
         timeout_s = self._limits.body_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -81,11 +81,11 @@ class Exchange:
             ) from exc
 
     async def run(self, step: Callable[[], _Parsed]) -> _Parsed:
-        """What a step that blocks gives, from one of the caller's threads."""
+        """Run a step that blocks in one of the caller's threads; return what it gives."""
         return await self._workers.run(self.caller, step)
 
     async def write(self, message: Message) -> None:
-        """Answer; returns when the caller has taken it, so a caller that does not read keeps its own place."""
+        """Send an answer; return when the caller has taken it, so a caller that does not read keeps its own place."""
         await self._context.write(message.SerializeToString())
 
 
@@ -93,7 +93,7 @@ Serve = Callable[[Exchange], Awaitable[None]]
 
 
 class Gate:
-    """Stands before every call of one server."""
+    """The checks that stand before every call of one server."""
 
     def __init__(
         self,
@@ -114,12 +114,12 @@ class Gate:
     def handler(
         self, call: str, serve: Serve, places: Places, *, for_all: bool = False
     ) -> "grpc.RpcMethodHandler[Any, Any]":
-        """What gRPC runs for a call: `serve`, behind the gate, in one of these places.
+        """Return what gRPC runs for a call: `serve`, behind the gate, in one of these places.
 
         for_all: it needs no role (health).
         """
 
-        async def passed(_: object, context: Context) -> None:
+        async def serve_call(_: object, context: Context) -> None:
             caller = caller_of(context, certificates_required=self._certificates_required)
             try:
                 await self._take(caller)
@@ -133,7 +133,7 @@ class Gate:
             except Exception as exc:  # noqa: BLE001  whatever it is, it is logged and the caller gets the reference
                 await fail(context, exc)
 
-        return grpc.stream_stream_rpc_method_handler(passed)
+        return grpc.stream_stream_rpc_method_handler(serve_call)
 
     async def _take(self, caller: Caller) -> None:
         try:

@@ -11,14 +11,14 @@ SERVICE_NAME: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 
 class Health:
-    """Says of these services ("" for all together) whether they take calls."""
+    """The health protocol's answers for these services ("" for all together)."""
 
     def __init__(self, services: Collection[str]) -> None:
         self._services = services
         self.is_serving = True
 
     async def serve(self, exchange: Exchange) -> None:
-        """Answer Check."""
+        """Answer the call Check."""
         asked = await exchange.read(health_pb2.HealthCheckRequest.FromString)
         if asked.service not in self._services:
             raise RequestNotFound(f"No service {asked.service[:80]!r} is here.")

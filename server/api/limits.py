@@ -98,7 +98,7 @@ class TokenBucket:
         self._tokens = self.capacity
 
     def take(self, now: float, count: int = 1) -> float:
-        """Take tokens: 0 where there were as many, else the seconds until there are."""
+        """Take tokens; return 0 where there were as many, else the seconds until there are."""
         if self._at is not None:
             self._tokens = min(self.capacity, self._tokens + max(0.0, now - self._at) * self.rate_per_s)
         self._at = now
@@ -157,7 +157,7 @@ class SampleQuota:
 
 
 class Places:
-    """What may be open at once: `total` for clients and officers, `each` for one, and `total` for operators.
+    """Bounds on what may be open at once: `total` for clients and officers, `each` for one, and `total` for operators.
 
     Nobody else takes an operator's place.
     """
@@ -171,7 +171,7 @@ class Places:
 
     @contextmanager
     def place(self, caller: Caller) -> Iterator[None]:
-        """A place for as long as the block runs.
+        """Hold a place for as long as the block runs.
 
         Raises:
             LimitExceeded: all places are taken, or all of this caller.

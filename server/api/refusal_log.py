@@ -33,7 +33,7 @@ class RefusalLog:
         self._lock = threading.Lock()
 
     def take(self, caller: Caller, call: str, error: RequestError) -> list[Refusal]:
-        """Count a refusal, and give what is to be written of it now: often nothing."""
+        """Count a refusal, and return what is to be written of it now: often nothing."""
         # What a caller may not know is the cause of what it is told (access.check_may_see).
         reason = error.__cause__ if isinstance(error.__cause__, AccessDenied) else error
         refusal = Refusal(

@@ -129,7 +129,7 @@ def serve(
 def _handlers(
     gate: Gate, service: DeletionService, ledger: Ledger, limits: Limits, health: Health
 ) -> list["grpc.GenericRpcHandler[Any, Any]"]:
-    """What gRPC runs for each call of the protocol, and for the health check."""
+    """Return what gRPC runs for each call of the protocol, and for the health check."""
     calls = Places(limits.max_calls, limits.max_calls_per_caller, "calling", "wait for the answers")
     streams: dict[str, tuple[Callable[[Exchange], Coroutine[Any, Any, None]], Places]] = {
         "WatchRequest": (
@@ -155,7 +155,7 @@ def _handlers(
 
 
 def _one_answer(service: DeletionService, call: str) -> Callable[[Exchange], Coroutine[Any, Any, None]]:
-    """A call with one message and one answer, which a thread makes."""
+    """Return what serves a call with one message and one answer, which a thread makes."""
     parse = getattr(pb, _SERVICE.methods_by_name[call].input_type.name).FromString
     step = getattr(service, call)
 
@@ -171,7 +171,7 @@ def _on_the_loop(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
 
 
 def _max_connections() -> int:
-    """As many connections as leave files for the rest of the process; further ones are closed at once."""
+    """Return how many connections leave files for the rest of the process; further ones are closed at once."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS

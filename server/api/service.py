@@ -29,7 +29,7 @@ _PAGE = 1000
 
 
 def utc_now() -> datetime:
-    """The current time."""
+    """Return the current time."""
     return datetime.now(UTC)
 
 
@@ -64,7 +64,7 @@ class DeletionService:
                 target,
                 method=request.method,
                 parameters=convert.parameters_of(request.parameters_json),
-                submitted_by=caller.sign(request.submitted_by),
+                submitted_by=caller.submitter_name(request.submitted_by),
                 submitted_role=caller.role and str(caller.role),
                 idempotency_key=request.idempotency_key,
                 now=self._clock(),
@@ -79,13 +79,13 @@ class DeletionService:
     def GetRequest(  # noqa: N802
         self, request: pb.GetRequestRequest, caller: Caller
     ) -> pb.DeletionRequest:
-        """One request as it stands."""
-        return convert.request_message(self.seen(caller, request.id))
+        """Return one request as it stands."""
+        return convert.request_message(self.get_visible(caller, request.id))
 
     def ListRequests(  # noqa: N802
         self, request: pb.ListRequestsRequest, caller: Caller
     ) -> pb.ListRequestsResponse:
-        """The requests of some statuses and of one client, or all; a client gets those about itself."""
+        """Return the requests of some statuses and of one client, or all; a client gets those about itself."""
         client_id = request.client_id or (caller.name if caller.is_client else "")
         if not client_id.isprintable():
             raise InvalidRequest(f"Malformed client id {client_id[:40]!r}: it has control characters.")
@@ -108,9 +108,9 @@ class DeletionService:
         self, request: pb.CancelRequestRequest, caller: Caller
     ) -> pb.DeletionRequest:
         """Withdraw a request that has not begun."""
-        known = self.seen(caller, request.id)
+        known = self.get_visible(caller, request.id)
         access.check_may_cancel(caller, known)
-        by = caller.sign(request.by)
+        by = caller.submitter_name(request.by)
         return convert.request_message(self._ledger.cancel(request.id, by=by, now=self._clock()))
 
     def RetryRequest(  # noqa: N802
@@ -124,15 +124,15 @@ class DeletionService:
         points = request.accept_score_loss
         if not 0 <= points <= 100:
             raise InvalidRequest(f"accept_score_loss: between 0 and 100 points can be lost, got {points:g}.")
-        by = caller.sign(request.by)
+        by = caller.submitter_name(request.by)
         done = self._ledger.retry(known.id, by=by, now=self._clock(), accept_score_loss=points)
         return convert.request_message(done)
 
     def GetReport(  # noqa: N802
         self, request: pb.GetReportRequest, caller: Caller
     ) -> pb.GetReportResponse:
-        """The report of a request, as JSON and as a page, and its certificate."""
-        known = self.seen(caller, request.id)
+        """Return the report of a request, as JSON and as a page, and its certificate."""
+        known = self.get_visible(caller, request.id)
         folder = self._reports_dir / known.id
         try:
             report = (folder / "report.json").read_bytes()
@@ -147,7 +147,7 @@ class DeletionService:
     def ListClients(  # noqa: N802
         self, request: pb.ListClientsRequest, caller: Caller
     ) -> pb.ListClientsResponse:
-        """Every client that ever took part, and how much of it was forgotten."""
+        """Return every client that ever took part, and how much of it was forgotten."""
         forgotten, samples = self._ledger.forgotten_clients(), self._ledger.num_forgotten_samples()
         statuses = [
             convert.ClientStatus(
@@ -162,7 +162,7 @@ class DeletionService:
     def ListMethods(  # noqa: N802
         self, request: pb.ListMethodsRequest, caller: Caller
     ) -> pb.ListMethodsResponse:
-        """Every method and what it states about itself."""
+        """Return every method and what it states about itself."""
         past = past_deletions(self._ledger)
         messages = [
             convert.method_message(_describe(method, past.get(name))) for name, method in METHODS.items()
@@ -172,7 +172,7 @@ class DeletionService:
     def PlanDeletion(  # noqa: N802
         self, request: pb.PlanDeletionRequest, caller: Caller
     ) -> pb.PlanDeletionResponse:
-        """What serving a target would take, by every method."""
+        """Return what serving a target would take, by every method."""
         target = convert.target_of(request.target)
         access.check_may_file(caller, target)
         return pb.PlanDeletionResponse(plan_json=json.dumps(to_plain(plan(self._ledger, target))))
@@ -180,7 +180,7 @@ class DeletionService:
     def ListRefusals(  # noqa: N802
         self, request: pb.ListRefusalsRequest, caller: Caller
     ) -> pb.ListRefusalsResponse:
-        """The newest refusals after a sequence number, in order."""
+        """Return the newest refusals after a sequence number, in order."""
         if not request.caller.isprintable() or request.limit < 0:
             raise InvalidRequest("Malformed question: the caller is a name, the limit is 0 or more.")
         limit = min(request.limit or _PAGE, _PAGE)
@@ -190,7 +190,7 @@ class DeletionService:
     def VerifyLedger(  # noqa: N802
         self, request: pb.VerifyLedgerRequest, caller: Caller
     ) -> pb.VerifyLedgerResponse:
-        """Check the events' chain and all rows that it commits to, and give the hash of one event."""
+        """Check the events' chain and all rows that it commits to, and return the hash of one event."""
         sequence, digest = self._ledger.event_head()
         problem = self._ledger.verify()
         first_broken = self._ledger.verify_chain() if problem else None
@@ -202,8 +202,8 @@ class DeletionService:
             hash=self._ledger.event_hash(request.sequence),
         )
 
-    def seen(self, caller: Caller, request_id: str) -> DeletionRequest:
-        """The request with this id, where the caller may see it."""
+    def get_visible(self, caller: Caller, request_id: str) -> DeletionRequest:
+        """Return the request with this id, where the caller may see it."""
         access.check_may_see(caller, self._ledger, request_id)
         return self._ledger.get(request_id)
 

@@ -24,7 +24,7 @@ class TlsFiles:
     key: Path | None = None
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """What a server listens with.
+        """Return the credentials that a server listens with.
 
         Raises:
             ConfigurationError: the certificate or key is missing, or a file cannot be read.
@@ -37,7 +37,7 @@ class TlsFiles:
         return grpc.ssl_server_credentials([(key, certificate)], ca, require_client_auth=ca is not None)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """What a client connects with.
+        """Return the credentials that a client connects with.
 
         Raises:
             ConfigurationError: only one of certificate and key is given, or a file cannot be read.

@@ -33,7 +33,7 @@ class Uploads:
         """Take the parts, admit the request and answer once it is durable."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                asked, sample_ids = await self._received(exchange)
+                asked, sample_ids = await self._receive(exchange)
         except TimeoutError:
             raise LimitExceeded(
                 f"The list of samples did not come within {TIMEOUT_S:g} s. Split it into several requests."
@@ -46,7 +46,7 @@ class Uploads:
         filed = await exchange.run(submit)
         await exchange.write(convert.request_message(filed, without_ids=True))
 
-    async def _received(self, exchange: Exchange) -> tuple[pb.SubmitRequestRequest, list[str]]:
+    async def _receive(self, exchange: Exchange) -> tuple[pb.SubmitRequestRequest, list[str]]:
         first = await exchange.read(pb.SubmitSamplesRequest.FromString)
         if first.WhichOneof("part") != "request":
             raise InvalidRequest("The first part of a list of samples must be its request.")

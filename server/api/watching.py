@@ -18,15 +18,15 @@ from unlearning.requests import DeletionRequest
 POLL_INTERVAL_S = 0.2
 
 
-class News:
-    """What is the newest of the ledger, asked once in each interval however many want to know."""
+class NewestNumbers:
+    """The newest numbers of the ledger, asked for once in each interval however many want to know."""
 
     def __init__(self) -> None:
         self._asked_at = float("-inf")
         self._answer: asyncio.Future[tuple[int, int]] | None = None
 
     async def newest(self, ask: Callable[[], Awaitable[tuple[int, int]]]) -> tuple[int, int]:
-        """The numbers of the newest event and round, not older than the interval."""
+        """Return the numbers of the newest event and round, not older than the interval."""
         now = asyncio.get_running_loop().time()
         if self._answer is None or (self._answer.done() and now - self._asked_at >= POLL_INTERVAL_S):
             self._asked_at = now
@@ -35,8 +35,8 @@ class News:
 
 
 @dataclass(slots=True)
-class _Story:
-    """How far one watcher has been told; what comes next is read from the ledger."""
+class _WatchPosition:
+    """The place up to which one watcher has been told; what comes next is read from the ledger."""
 
     ledger: Ledger
     current: DeletionRequest
@@ -50,7 +50,7 @@ class _Story:
             self.after_round = int(first[0].detail.get("last_round_sequence", 0)) if first else 0
 
     def read(self) -> list[Event | RoundRecord]:
-        """What has happened since the last time, in the order of its times."""
+        """Return what has happened since the last time, in the order of its times."""
         events = list(self.ledger.all_events(self.current.id, after=self.after_event))
         if events and self.current.is_open:
             # The state is read before the last of what led to it: when it is final, all of that is there to be read.
@@ -74,47 +74,47 @@ class Watching:
         self._ledger = ledger
         self._service = service
         # An operator does not wait for a question that stands in the queue of the others' threads.
-        self._news = {True: News(), False: News()}
+        self._newest_numbers = {True: NewestNumbers(), False: NewestNumbers()}
 
     async def serve(self, exchange: Exchange) -> None:
-        """The request, its events and the federation's rounds as they happen, and the request again.
+        """Send the request, its events and the federation's rounds as they happen, and the request again.
 
         Ends when the request is over or the caller hangs up.
         """
         asked = await exchange.read(pb.WatchRequestRequest.FromString)
-        started = await exchange.run(lambda: self._service.seen(exchange.caller, asked.id))
+        started = await exchange.run(lambda: self._service.get_visible(exchange.caller, asked.id))
         await exchange.write(pb.WatchRequestResponse(request=convert.request_message(started)))
         async for item in self._follow(
-            exchange, _Story(self._ledger, started, asked.after_event, asked.after_round)
+            exchange, _WatchPosition(self._ledger, started, asked.after_event, asked.after_round)
         ):
             if isinstance(item, RoundRecord) and exchange.caller.is_client:
                 item = _about_itself(item, started.id)
             await exchange.write(_message(item))
 
     async def _follow(
-        self, exchange: Exchange, story: _Story
+        self, exchange: Exchange, position: _WatchPosition
     ) -> AsyncIterator[DeletionRequest | Event | RoundRecord]:
-        await exchange.run(story.begin)
+        await exchange.run(position.begin)
         told: tuple[int, int] | None = None
         while True:
-            # Asked before the story is read, so that what comes in between is read once more and not missed.
+            # Asked before anything is read, so that what comes in between is read once more and not missed.
             newest = await self._newest(exchange)
             if newest != told:
-                for item in await exchange.run(story.read):
+                for item in await exchange.run(position.read):
                     yield item
-                if not story.current.is_open:
-                    yield story.current
+                if not position.current.is_open:
+                    yield position.current
                     return
                 told = newest
             await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _newest(self, exchange: Exchange) -> tuple[int, int]:
-        news = self._news[exchange.caller.is_operator]
-        return await news.newest(lambda: exchange.run(self._ledger.newest))
+        numbers = self._newest_numbers[exchange.caller.is_operator]
+        return await numbers.newest(lambda: exchange.run(self._ledger.newest))
 
 
 def _about_itself(record: RoundRecord, request_id: str) -> RoundRecord:
-    """A round as a client may see it: figures of the whole federation, no names of others."""
+    """Return a round as a client may see it: figures of the whole federation, no names of others."""
     figures = {name: value for name, value in record.metrics.items() if isinstance(value, int | float)}
     served = tuple(item for item in record.request_ids if item == request_id)
     return replace(record, request_ids=served, metrics=figures)

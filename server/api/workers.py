@@ -20,7 +20,7 @@ _Answer = TypeVar("_Answer")
 
 @cache
 def event_loop() -> asyncio.AbstractEventLoop:
-    """The loop of all services of this process, in a thread of its own; gRPC's event loops disturb each other."""
+    """Return the one event loop of this process's services, in a thread of its own; gRPC's loops disturb each other."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="deletion-service", daemon=True).start()
     return loop
@@ -34,7 +34,7 @@ class Workers:
         self._others = ThreadPoolExecutor(num_threads, thread_name_prefix="callers")
 
     async def run(self, caller: Caller, step: Callable[[], _Answer]) -> _Answer:
-        """What `step` gives, from one of the caller's threads.
+        """Run `step` in one of the caller's threads; return what it gives.
 
         A step that a hung-up caller waits for is not begun; one that runs is waited for, so that nobody can have
         more steps than places.

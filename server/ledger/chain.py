@@ -26,7 +26,7 @@ _events = schema.events
 
 
 def event_hash(values: Mapping[str, Any], previous_hash: str) -> str:
-    """The hash of an event with these columns after `previous_hash`: 64 hexadecimal digits."""
+    """Compute the hash of an event with these columns after `previous_hash`: 64 hexadecimal digits."""
     at: datetime = values["at"]
     content = {
         "sequence": values["sequence"],
@@ -44,7 +44,7 @@ def event_hash(values: Mapping[str, Any], previous_hash: str) -> str:
 
 
 def head(connection: sa.Connection) -> tuple[int, str]:
-    """Sequence number and hash of the newest event; 0 and `GENESIS_HASH` where there is none."""
+    """Return sequence number and hash of the newest event; 0 and `GENESIS_HASH` where there is none."""
     newest = sa.select(_events.c.sequence, _events.c.hash).order_by(_events.c.sequence.desc()).limit(1)
     row = connection.execute(newest).one_or_none()
     return (0, GENESIS_HASH) if row is None else (row.sequence, row.hash)
@@ -66,7 +66,7 @@ def append(connection: sa.Connection, values: Mapping[str, Any]) -> None:
 
 
 def first_broken(connection: sa.Connection) -> int | None:
-    """The sequence number of the first event that does not follow from those before it, if any."""
+    """Return the sequence number of the first event that does not follow from those before it, if any."""
     last, expected, page = 0, GENESIS_HASH, _PAGE
     while True:
         after = sa.select(_events).where(_events.c.sequence > last).order_by(_events.c.sequence)

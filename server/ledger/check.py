@@ -21,7 +21,7 @@ _WHOLE = (schema.fence, schema.federation_facts)
 
 @dataclass(slots=True)
 class _Sealed:
-    """What the events say: by request the hash of its row; by table what was sealed."""
+    """The hashes in the events: by request that of its row; by table what was sealed."""
 
     requests: dict[int, str] = field(default_factory=dict)
     ranges: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class _Sealed:
 
 
 def first_problem(connection: sa.Connection) -> str:
-    """The first thing that does not fit, in one sentence; empty where all fits."""
+    """Return the first thing that does not fit, in one sentence; empty where all fits."""
     broken = chain.first_broken(connection)
     if broken is not None:
         return (
@@ -99,14 +99,14 @@ def _of_samples(connection: sa.Connection) -> Iterator[str]:
 
 
 def _of_exclusions(connection: sa.Connection, sealed: _Sealed) -> Iterator[str]:
-    """Those of requests are in the hashes of these; there are no others."""
+    """Check that there are exclusions of requests only; their hashes are in those of these."""
     numbers = set(connection.scalars(sa.select(schema.exclusions.c.request_number)))
     for number in sorted(numbers - set(sealed.requests)):
         yield f"There is an exclusion of the request {request_id(number)}, which there is not."
 
 
 def _of_rows(connection: sa.Connection, table: sa.Table, ranges: list[Mapping[str, Any]]) -> Iterator[str]:
-    """Each row belongs to one range, and each range has its rows."""
+    """Check that each row belongs to one range, and each range has its rows."""
     rows = _pages(connection, table, "sequence")
     row = next(rows, None)
     for part in ranges:

@@ -32,7 +32,7 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 class LedgerUnavailable(FlowerUnlearningError):
-    """The ledger's database cannot be reached, is locked for too long, or refused a statement."""
+    """An error of the ledger's database: out of reach, locked for too long, or a statement refused."""
 
 
 class Database:
@@ -55,12 +55,12 @@ class Database:
 
     @contextmanager
     def reading(self, *, at_one_moment: bool = False) -> Iterator[sa.Connection]:
-        """A transaction that only reads; where asked for, all of it sees the database as of one moment.
+        """Open a transaction that only reads; where asked for, all of it sees the database as of one moment.
 
         Raises:
             LedgerUnavailable: the database cannot be read.
         """
-        with self._translated(), self._engine.connect() as connection:
+        with self._translate_errors(), self._engine.connect() as connection:
             if at_one_moment and connection.dialect.name == "postgresql":  # SQLite reads so anyway
                 connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
@@ -73,19 +73,19 @@ class Database:
             LedgerUnavailable: somebody else uses the database.
         """
         if self._engine.dialect.name == "sqlite":
-            with self._translated(), closing(self._engine.raw_connection()) as connection:
+            with self._translate_errors(), closing(self._engine.raw_connection()) as connection:
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """A transaction that holds the write lock; durable once the block has ended without error.
+        """Open a transaction that holds the write lock; durable once the block has ended without error.
 
         Raises:
             LedgerUnavailable: the database cannot be written, or is locked for too long.
             IllegalMove: a rule of the database forbids the change.
         """
-        with self._turn, self._translated(), self._engine.connect() as plain:
+        with self._turn, self._translate_errors(), self._engine.connect() as plain:
             connection = plain.execution_options(ledger_writes=True)
             with connection.begin():
                 if connection.dialect.name == "postgresql":
@@ -107,7 +107,7 @@ class Database:
             command.upgrade(config, revision)
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except IntegrityError as exc:
@@ -156,7 +156,7 @@ def _create_engine(url: sa.URL) -> sa.Engine:
 
 
 def _make_private_file(path: Path) -> None:
-    """Only the owner reads a ledger: SQLite gives its -wal and -shm the mode of the database."""
+    """Let only the owner read a ledger: SQLite gives its -wal and -shm the mode of the database."""
     try:
         make_private(path.parent)
         # Only a new file is opened: closing one that this process has open already would end SQLite's locks on it.

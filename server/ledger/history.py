@@ -15,7 +15,7 @@ class HistoryPart(Part):
     """The events, their chain and counts, and refusals."""
 
     def events(self, request_id: str | None = None, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """The events with a sequence number above `after`, in order; of one request where given."""
+        """Return the events with a sequence number above `after`, in order; of one request where given."""
         query = sa.select(schema.events).where(schema.events.c.sequence > after)
         if request_id is not None:
             query = query.where(schema.events.c.request_number == request_number(request_id))
@@ -24,13 +24,13 @@ class HistoryPart(Part):
             return [event_of(row) for row in connection.execute(query)]
 
     def all_events(self, request_id: str | None = None, *, after: int = 0) -> Iterator[Event]:
-        """All events with a sequence number above `after`, in order, read page by page."""
+        """Yield all events with a sequence number above `after`, in order, read page by page."""
         return all_pages(
             lambda number, limit: self.events(request_id, after=number, limit=limit), after=after
         )
 
     def accepted_loss(self, request_id: str) -> tuple[float, str]:
-        """How many points of score the request's last retry lets the model lose, and who accepted it; 0 for none."""
+        """Return how many points of score the request's last retry lets the model lose, and who accepted it."""
         found = (0.0, "")
         for event in self.all_events(request_id):
             if event.from_status is Status.FAILED:
@@ -38,20 +38,20 @@ class HistoryPart(Part):
         return found
 
     def last_event_sequence(self) -> int:
-        """The sequence number of the newest event; 0 where there is none."""
+        """Return the sequence number of the newest event; 0 where there is none."""
         with self._database.reading() as connection:
             newest = connection.scalar(sa.select(sa.func.max(schema.events.c.sequence)))
         return newest or 0
 
     def last_request_event_sequence(self) -> int:
-        """The sequence number of the newest event of a request; 0 where there is none."""
+        """Return the sequence number of the newest event of a request; 0 where there is none."""
         of_requests = sa.select(schema.events.c.sequence).where(schema.events.c.request_number.is_not(None))
         newest = of_requests.order_by(schema.events.c.sequence.desc()).limit(1)
         with self._database.reading() as connection:
             return connection.scalar(newest) or 0
 
     def newest(self) -> tuple[int, int]:
-        """The sequence numbers of the newest event and the newest round, 0 where there is none: cheap to ask often."""
+        """Return the sequence numbers of the newest event and the newest round, 0 where there is none: it is cheap."""
         events = sa.select(sa.func.max(schema.events.c.sequence)).scalar_subquery()
         rounds = sa.select(sa.func.max(schema.rounds.c.sequence)).scalar_subquery()
         with self._database.reading() as connection:
@@ -59,7 +59,7 @@ class HistoryPart(Part):
         return event or 0, round_ or 0
 
     def event_head(self) -> tuple[int, str]:
-        """Sequence number and hash of the newest event; 0 and 64 zeros where there is none.
+        """Return sequence number and hash of the newest event; 0 and 64 zeros where there is none.
 
         Kept elsewhere, it proves later that no event up to it was changed or cut off.
         """
@@ -67,33 +67,33 @@ class HistoryPart(Part):
             return chain.head(connection)
 
     def event_hash(self, sequence: int) -> str | None:
-        """The hash of the event with this sequence number, to compare with a head that was kept."""
+        """Return the hash of the event with this sequence number, to compare with a head that was kept."""
         query = sa.select(schema.events.c.hash).where(schema.events.c.sequence == sequence)
         with self._database.reading() as connection:
             return connection.scalar(query)
 
     def verify_chain(self) -> int | None:
-        """Check every event's hash: the sequence number of the first broken event, or None."""
+        """Check every event's hash; return the sequence number of the first broken event, or None."""
         with self._database.reading() as connection:
             return chain.first_broken(connection)
 
     def verify(self) -> str:
-        """Check the chain and all that it commits to: what does not fit, in one sentence; empty where all fits."""
+        """Check the chain and all that it commits to; return what does not fit in one sentence, empty if all fits."""
         with self._database.reading(at_one_moment=True) as connection:
             return check.first_problem(connection)
 
     def status_counts(self) -> dict[Status, tuple[int, datetime]]:
-        """How many requests there are in each state that has any, and since when the oldest is in it."""
+        """Return how many requests there are in each state that has any, and since when the oldest is in it."""
         with self._database.reading() as connection:
             return counts.by_status(connection)
 
     def forgotten_clients(self) -> frozenset[str]:
-        """The clients that were forgotten whole."""
+        """Return the clients that were forgotten whole."""
         with self._database.reading() as connection:
             return counts.forgotten_clients(connection)
 
     def num_forgotten_samples(self) -> dict[str, int]:
-        """How many samples of each client its deletions named; one that two deletions name counts twice."""
+        """Return how many samples of each client its deletions named; one that two deletions name counts twice."""
         with self._database.reading() as connection:
             return counts.forgotten_samples(connection)
 
@@ -118,7 +118,7 @@ class HistoryPart(Part):
                 seals.seal_rows(connection, schema.refusals, written, rows[-1]["at"])
 
     def refusals(self, *, after: int = 0, limit: int = 1000, caller: str | None = None) -> list[Refusal]:
-        """The newest `limit` refusals with a sequence number above `after`, in order; of one caller if given."""
+        """Return the newest `limit` refusals with a sequence number above `after`, in order; of one caller if given."""
         table = schema.refusals
         query = sa.select(table).where(table.c.sequence > after)
         if caller is not None:

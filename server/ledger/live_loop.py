@@ -17,7 +17,7 @@ class LiveLoopPart(Part):
     """The fence, and what only its holder writes."""
 
     def acquire_fence(self, holder: str, *, now: datetime) -> int:
-        """Become the one live loop: the token returned is valid until someone acquires the next."""
+        """Become the one live loop; the token returned is valid until someone acquires the next."""
         fence = schema.fence
         with self._database.writing() as connection:
             token: int | None = connection.scalar(
@@ -30,7 +30,7 @@ class LiveLoopPart(Part):
         return token
 
     def check_fence(self, token: int) -> None:
-        """Whether `token` is still the newest.
+        """Return whether `token` is still the newest.
 
         Raises:
             Fenced: it is not.
@@ -129,14 +129,14 @@ class LiveLoopPart(Part):
                     known.add(record.client_id)
 
     def clients(self) -> list[ClientRecord]:
-        """The roster, in order of the ids."""
+        """Return the roster, in order of the ids."""
         table = schema.clients
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(table).order_by(table.c.client_id)).all()
         return [ClientRecord(**row._mapping) for row in rows]
 
     def has_client(self, client_id: str) -> bool:
-        """Whether the client is in the roster."""
+        """Return whether the client is in the roster."""
         query = sa.select(schema.clients.c.client_id).where(schema.clients.c.client_id == client_id)
         with self._database.reading() as connection:
             return connection.scalar(query) is not None
@@ -164,7 +164,7 @@ class LiveLoopPart(Part):
         return round_of(row)
 
     def rounds(self, *, after: int = 0, limit: int = 1000) -> list[RoundRecord]:
-        """The rounds with a sequence number above `after`, in order."""
+        """Return the rounds with a sequence number above `after`, in order."""
         table = schema.rounds
         query = sa.select(table).where(table.c.sequence > after)
         with self._database.reading() as connection:
@@ -172,7 +172,7 @@ class LiveLoopPart(Part):
             return [round_of(row) for row in rows]
 
     def all_rounds(self, *, after: int = 0) -> Iterator[RoundRecord]:
-        """All rounds with a sequence number above `after`, in order, read page by page."""
+        """Yield all rounds with a sequence number above `after`, in order, read page by page."""
         return all_pages(lambda number, limit: self.rounds(after=number, limit=limit), after=after)
 
     def set_facts(self, facts: Mapping[str, Any], *, token: int, now: datetime) -> None:
@@ -192,7 +192,7 @@ class LiveLoopPart(Part):
             seals.seal_whole(connection, table, now)
 
     def facts(self) -> dict[str, Any]:
-        """The newest value of every fact that a ServerApp wrote down; empty before the first start."""
+        """Return the newest value of every fact that a ServerApp wrote down; empty before the first start."""
         table = schema.federation_facts
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(table.c.key, table.c.value).order_by(table.c.key))

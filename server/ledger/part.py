@@ -24,13 +24,13 @@ class Part:
         """The keys of sample ids, if the ledger was opened with them."""
         return self._keys
 
-    def keyed(self, target: Target) -> Target:
-        """`target` as this ledger names samples."""
+    def key_target(self, target: Target) -> Target:
+        """Return `target` as this ledger names samples."""
         return target if self._keys is None else self._keys.target(target)
 
 
 def all_pages(read: Callable[[int, int], list[_Numbered]], *, after: int) -> Iterator[_Numbered]:
-    """What `read` gives after one number and another; a page that is not full is the last one."""
+    """Yield what `read` gives after one number and another; a page that is not full is the last one."""
     while True:
         page = read(after, _PAGE_SIZE)
         yield from page

@@ -1,4 +1,4 @@
-"""What the ledger hands out besides requests: events, clients, rounds, refusals; and how rows become these."""
+"""What the ledger returns besides requests: events, clients, rounds, refusals; and how rows become these."""
 
 import math
 import re
@@ -22,12 +22,12 @@ DAY = timedelta(days=1)
 
 
 class LimitExceeded(RequestError):
-    """The caller asks for more than its share: too much, too often, or too many at once."""
+    """A call for more than the caller's share: too much, too often, or too many at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """How much one submitter may file within 24 hours, in requests and in sample ids; the ledger keeps both for good.
+    """A bound on what one submitter may file within 24 hours, in requests and in sample ids; the ledger keeps both.
 
     A deletion takes minutes and a target has one open request, so 100 requests a day are more than can be carried
     out; a million ids is the longest list that one request may have.
@@ -105,12 +105,12 @@ class Refusal:
 
 
 def request_id(number: int) -> str:
-    """The id of the request in row `number`: short, sorts in order of arrival, easy to type."""
+    """Return the id of the request in row `number`: short, sorts in order of arrival, easy to type."""
     return f"r-{number:06d}"
 
 
 def request_number(identifier: str) -> int:
-    """The row of request `identifier`.
+    """Return the row of request `identifier`.
 
     Raises:
         RequestNotFound: this is not an id of a request.
@@ -122,12 +122,12 @@ def request_number(identifier: str) -> int:
 
 
 def no_such_request(identifier: str) -> RequestNotFound:
-    """The one answer to a well-formed id that nobody has, as it was asked for."""
+    """Return the one answer to a well-formed id that nobody has, as it was asked for."""
     return RequestNotFound(f"No deletion request {identifier!r}; `flower-unlearn list` shows them.")
 
 
 def request_of(row: sa.Row[Any]) -> DeletionRequest:
-    """A row of `requests`."""
+    """Return the request of a row of `requests`."""
     return DeletionRequest(
         id=request_id(row.number),
         idempotency_key=row.idempotency_key,
@@ -147,7 +147,7 @@ def request_of(row: sa.Row[Any]) -> DeletionRequest:
 
 
 def event_of(row: sa.Row[Any]) -> Event:
-    """A row of `events`."""
+    """Return the event of a row of `events`."""
     return Event(
         sequence=row.sequence,
         request_id="" if row.request_number is None else request_id(row.request_number),
@@ -161,7 +161,7 @@ def event_of(row: sa.Row[Any]) -> Event:
 
 
 def round_of(row: sa.Row[Any]) -> RoundRecord:
-    """A row of `rounds`."""
+    """Return the record of a row of `rounds`."""
     return RoundRecord(
         sequence=row.sequence,
         round=row.round,
@@ -173,13 +173,13 @@ def round_of(row: sa.Row[Any]) -> RoundRecord:
 
 
 def printable(text: str, max_length: int) -> str:
-    """`text` from a stranger as it may be stored and shown: no control characters, not longer than this."""
+    """Return `text` from a stranger as it may be stored and shown: no control characters, not longer than this."""
     shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in text[:max_length])
     return shown if len(text) <= max_length else f"{shown[:-1]}…"
 
 
 def as_json(value: Any) -> Any:
-    """`value` without NaN and infinity, which JSON (and PostgreSQL) does not know: they become null."""
+    """Return `value` without NaN and infinity, which JSON (and PostgreSQL) does not know: they become null."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -30,7 +30,7 @@ _requests = schema.requests
 
 
 class RequestsPart(Part):
-    """What was asked, by whom, and what is forgotten for good."""
+    """The requests: what was asked, by whom, and what is forgotten for good."""
 
     def submit(
         self,
@@ -54,14 +54,14 @@ class RequestsPart(Part):
             ConflictingRequest: the key made another request, or one for this target is open.
             LimitExceeded: `submitted_by` has too many open requests, or is over its quota.
         """
-        target, parameters = self.keyed(target), as_json(parameters)
+        target, parameters = self.key_target(target), as_json(parameters)
         listed = samples.values_of(target.sample_ids)
         with self._database.writing() as connection:
             known = statements.find(connection, idempotency_key)
             if known is not None:
                 number = request_number(known.id)
                 asked = (known.target, known.method, known.parameters)
-                if asked == (target.without_ids(), method, parameters) and samples.are_of(
+                if asked == (target.without_ids(), method, parameters) and samples.names_same(
                     connection, number, listed
                 ):
                     return known
@@ -104,7 +104,7 @@ class RequestsPart(Part):
             last_round = connection.scalar(sa.select(sa.func.max(schema.rounds.c.sequence))) or 0
             detail = {
                 "last_round_sequence": last_round,  # where watching the rounds begins
-                **statements.sealed(connection, row),
+                **statements.row_seal(connection, row),
             }
             statements.append_event(
                 connection, row.number, SUBMITTED, actor=submitted_by, detail=detail, now=now
@@ -112,7 +112,7 @@ class RequestsPart(Part):
         return request_of(row)
 
     def get(self, request_id: str) -> DeletionRequest:
-        """The request with this id.
+        """Return the request with this id.
 
         Raises:
             RequestNotFound: there is none.
@@ -121,7 +121,7 @@ class RequestsPart(Part):
             return statements.get(connection, request_id)
 
     def client_of(self, request_id: str) -> str | None:
-        """The client that a request is about, None where it is a class; reads nothing else of it.
+        """Return the client that a request is about, None where it is a class; reads nothing else of it.
 
         Raises:
             RequestNotFound: there is none with this id.
@@ -135,18 +135,18 @@ class RequestsPart(Part):
         return client_id
 
     def find(self, idempotency_key: str) -> DeletionRequest | None:
-        """The request that this idempotency key made, if any."""
+        """Return the request that this idempotency key made, if any."""
         with self._database.reading() as connection:
             return statements.find(connection, idempotency_key)
 
     def target_of(self, request: DeletionRequest) -> Target:
-        """What a request asks to forget, with the ids of its samples; requests as such are read without them.
+        """Return what a request asks to forget, with the ids of its samples; requests as such are read without them.
 
         Raises:
             IllegalMove: it has given its ids back, because it is over.
         """
         with self._database.reading() as connection:
-            target = samples.loaded(connection, request_number(request.id), request.target, self._keys)
+            target = samples.load_target(connection, request_number(request.id), request.target, self._keys)
         if target.num_samples and not target.sample_ids:
             raise IllegalMove(
                 f"Request {request.id} is {request.status}, and the ids of its samples are erased. File it anew."
@@ -161,7 +161,7 @@ class RequestsPart(Part):
         after: int = 0,
         limit: int | None = None,
     ) -> list[DeletionRequest]:
-        """The requests in order of arrival, of these statuses and this client where given, without sample ids.
+        """Return the requests in order of arrival, of these statuses and this client where given, without ids.
 
         after, limit: those after the request of a number, and how many at most.
         """
@@ -227,7 +227,7 @@ class RequestsPart(Part):
             )
 
     def exclusions(self, *, concerning: Target | None = None) -> Exclusions:
-        """Everything that has been forgotten for good, with all sample ids; or of it, what can concern one target."""
+        """Return all that has been forgotten for good, with all sample ids; or of it, what can concern one target."""
         query = (
             sa.select(_requests)
             .join(schema.exclusions, schema.exclusions.c.request_number == _requests.c.number)
@@ -239,14 +239,14 @@ class RequestsPart(Part):
             )
         with self._database.reading() as connection:
             targets = [
-                samples.loaded(connection, row.number, request_of(row).target, self._keys)
+                samples.load_target(connection, row.number, request_of(row).target, self._keys)
                 for row in connection.execute(query).all()
             ]
         return Exclusions().including(targets)
 
 
 def _without_samples(target: Target) -> dict[str, Any]:
-    """The target as its own column has it."""
+    """Return the target as its own column has it."""
     return {
         "granularity": str(target.granularity),
         "client_id": target.client_id,

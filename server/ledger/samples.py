@@ -19,20 +19,20 @@ def insert(connection: sa.Connection, number: int, values: Mapping[str, object])
 
 
 def values_of(sample_ids: Iterable[str]) -> dict[str, object]:
-    """The columns for a list of ids."""
+    """Return the columns for a list of ids."""
     ids = frozenset(sample_ids)
     listed = list_ids(ids)
     return {"sha256": hash_of_text(listed), "is_keyed": all(map(is_keyed, ids)), "sample_ids": listed}
 
 
 def load(connection: sa.Connection, number: int) -> frozenset[str]:
-    """The ids of a request; none where it names none, or has given them back."""
+    """Return the ids of a request; none where it names none, or has given them back."""
     text = connection.scalar(sa.select(_table.c.sample_ids).where(_table.c.request_number == number))
     return frozenset() if text is None else frozenset(json.loads(text))
 
 
-def loaded(connection: sa.Connection, number: int, target: Target, keys: SubjectKeys | None) -> Target:
-    """`target` of a request with its ids, keyed where there are keys."""
+def load_target(connection: sa.Connection, number: int, target: Target, keys: SubjectKeys | None) -> Target:
+    """Return `target` of a request with its ids, keyed where there are keys."""
     if target.granularity is not Granularity.SAMPLE or target.sample_ids:
         return target
     found = replace(target, sample_ids=load(connection, number))
@@ -44,7 +44,7 @@ def give_back(connection: sa.Connection, number: int) -> None:
     connection.execute(sa.update(_table).where(_table.c.request_number == number).values(sample_ids=None))
 
 
-def are_of(connection: sa.Connection, number: int, values: Mapping[str, object]) -> bool:
-    """Whether the request in row `number` names these samples; by their hash, which outlives the ids."""
+def names_same(connection: sa.Connection, number: int, values: Mapping[str, object]) -> bool:
+    """Return whether the request in row `number` names these samples; by their hash, which outlives the ids."""
     known = connection.scalar(sa.select(_table.c.sha256).where(_table.c.request_number == number))
     return not known or known == values["sha256"]

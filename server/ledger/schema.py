@@ -20,7 +20,7 @@ class UtcDateTime(sa.TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """To the database."""
+        """Return the value for the database."""
         if value is None:
             return None
         assert value.tzinfo is not None, "the ledger takes timezone-aware times only"
@@ -28,7 +28,7 @@ class UtcDateTime(sa.TypeDecorator[datetime]):
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        """From the database."""
+        """Return the value from the database."""
         if value is None:
             return None
         assert isinstance(value, datetime)

@@ -41,7 +41,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 
 
 def row_hash(table: sa.Table, row: sa.Row[Any], **more: Any) -> str:
-    """SHA-256 of a row by its columns' names, as canonical JSON (sorted keys, no blanks, ASCII, times in UTC)."""
+    """Compute SHA-256 of a row by its columns' names, as canonical JSON (sorted keys, no blanks, ASCII, UTC)."""
     values = {name: row._mapping[name] for name in COLUMNS[table.name]} | more
     plain = {name: _plain(value) for name, value in values.items()}
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -49,7 +49,7 @@ def row_hash(table: sa.Table, row: sa.Row[Any], **more: Any) -> str:
 
 
 def hash_of_rows(hashes: Iterable[str]) -> str:
-    """SHA-256 over the hashes of rows in their order."""
+    """Compute SHA-256 over the hashes of rows in their order."""
     whole = hashlib.sha256()
     for digest in hashes:
         whole.update(digest.encode("ascii"))
@@ -57,7 +57,7 @@ def hash_of_rows(hashes: Iterable[str]) -> str:
 
 
 def request_hash(connection: sa.Connection, row: sa.Row[Any]) -> str:
-    """The hash of a request's row with what belongs to it elsewhere: the list of its ids, and its exclusion."""
+    """Compute the hash of a request's row with what belongs to it elsewhere: the list of its ids, and its exclusion."""
     more = {"samples_sha256": _samples_hash(connection, row), "excluded_at": _excluded_at(connection, row)}
     return row_hash(schema.requests, row, **more)
 
@@ -93,7 +93,7 @@ def seal_whole(connection: sa.Connection, table: sa.Table, now: datetime) -> Non
 
 
 def whole_hash(connection: sa.Connection, table: sa.Table) -> str:
-    """The hash of all rows of a small table, in the order of its key."""
+    """Compute the hash of all rows of a small table, in the order of its key."""
     rows = connection.execute(sa.select(table)).all()
     key = next(iter(table.primary_key)).name  # sorted here: databases order letters differently
     return hash_of_rows(row_hash(table, row) for row in sorted(rows, key=lambda row: row._mapping[key]))

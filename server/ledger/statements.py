@@ -24,7 +24,7 @@ _requests = schema.requests
 
 
 def get(connection: sa.Connection, identifier: str) -> DeletionRequest:
-    """The request with this id.
+    """Return the request with this id.
 
     Raises:
         RequestNotFound: there is none.
@@ -37,7 +37,7 @@ def get(connection: sa.Connection, identifier: str) -> DeletionRequest:
 
 
 def find(connection: sa.Connection, idempotency_key: str) -> DeletionRequest | None:
-    """The request that this idempotency key made, if any."""
+    """Return the request that this idempotency key made, if any."""
     query = sa.select(_requests).where(_requests.c.idempotency_key == idempotency_key)
     row = connection.execute(query).one_or_none()
     return None if row is None else request_of(row)
@@ -124,7 +124,7 @@ def refuse_if_over_quota(
 
 
 def fence_holder(connection: sa.Connection, token: int) -> str:
-    """Who holds the fence, if `token` is the newest one.
+    """Return who holds the fence, if `token` is the newest one.
 
     Raises:
         Fenced: it is not.
@@ -165,15 +165,15 @@ def write_move(
         number,
         MOVED,
         actor=actor,
-        detail={**(detail or {}), **({"reason": reason} if reason else {}), **sealed(connection, row)},
+        detail={**(detail or {}), **({"reason": reason} if reason else {}), **row_seal(connection, row)},
         now=now,
         move=(request.status, to),
     )
     return request_of(row)
 
 
-def sealed(connection: sa.Connection, row: sa.Row[Any]) -> dict[str, str]:
-    """What an event's details say of its request's row as it stands now."""
+def row_seal(connection: sa.Connection, row: sa.Row[Any]) -> dict[str, str]:
+    """Return what an event's details say of its request's row as it stands now."""
     return {seals.REQUEST_SHA256: seals.request_hash(connection, row)}
 
 

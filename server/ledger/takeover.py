@@ -63,11 +63,11 @@ def key_all(database: Database, keys: SubjectKeys) -> None:
 
 def _key(connection: sa.Connection, number: int, keys: SubjectKeys, now: datetime) -> None:
     row = connection.execute(sa.select(schema.requests).where(schema.requests.c.number == number)).one()
-    target = samples.loaded(connection, number, request_of(row).target, keys)
+    target = samples.load_target(connection, number, request_of(row).target, keys)
     values = samples.values_of(target.sample_ids) if target.sample_ids else {"is_keyed": True}
     mine = (_table.c.request_number == number) & ~_table.c.is_keyed
     if connection.execute(
         sa.update(_table).where(mine).values(values)
     ).rowcount:  # not another process just now
-        detail = statements.sealed(connection, row)
+        detail = statements.row_seal(connection, row)
         statements.append_event(connection, number, KEYED, actor="ledger", detail=detail, now=now)

@@ -69,7 +69,7 @@ def admit(
     _check_text("idempotency key", key)
     _check_text("submitter's name", submitted_by)
     _check_ids(target)
-    target = ledger.keyed(target)
+    target = ledger.key_target(target)
     complete = _complete_parameters(target, method, parameters, by_operator=by_operator)
     # A request sent twice gets its first answer, also when its client has been forgotten since.
     if ledger.find(key) is None:

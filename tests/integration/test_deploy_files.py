@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from flwr.common.config import parse_config_args
 
-from server.api.access import Caller, Role, certified
+from server.api.access import Caller, Role, caller_of_certificate
 from server.processes.flower_control import flower_environment, program
 from server.processes.layout import free_ports
 from server.processes.process_group import ProcessGroup
@@ -141,7 +141,7 @@ def test_a_certificate_carries_name_and_role(certificates, role):
     done = script("make_certificates.sh", str(certificates), role, "hospital-0")
     assert done.returncode == 0, done.stderr
     pem = (certificates / "hospital-0.pem").read_bytes()
-    assert certified(pem) == Caller("hospital-0", role)
+    assert caller_of_certificate(pem) == Caller("hospital-0", role)
 
 
 def test_a_role_that_does_not_exist_is_refused(certificates):

@@ -7,7 +7,7 @@ import pytest
 
 from client.peer.grpc_transport import PeerConnection, PeerServer
 from client.peer.items import Greeting, Payload
-from server.api.access import certified
+from server.api.access import caller_of_certificate
 from server.processes.layout import free_ports
 from strategies.sessions.endpoint import Tls
 from tests.integration.conftest import REPOSITORY
@@ -70,7 +70,7 @@ def test_a_peer_is_not_believed_at_another_address(certificates: Path) -> None:
 
 def test_a_peers_certificate_opens_no_deletion_service(certificates: Path) -> None:
     """It carries no role."""
-    assert certified((certificates / "a.pem").read_bytes()).role is None
+    assert caller_of_certificate((certificates / "a.pem").read_bytes()).role is None
 
 
 def test_a_peer_needs_a_host(certificates: Path) -> None:

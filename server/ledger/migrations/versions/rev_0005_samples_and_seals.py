@@ -114,7 +114,7 @@ def _is_over(row: sa.Row[Any]) -> bool:
 
 
 def _sqlite_events() -> None:
-    """SQLite cannot let a column be null afterwards, so the events are copied as they are."""
+    """Copy the events as they are: SQLite cannot let a column be null afterwards."""
     op.create_table(
         "events_of_all",
         sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),

@@ -12,7 +12,7 @@ from unlearning.training import build
 
 
 def head_slots(task: Task) -> tuple[Slot, ...]:
-    """Where the last linear layer's weight and bias lie in the flat vector.
+    """Return where the last linear layer's weight and bias lie in the flat vector.
 
     Raises:
         MethodFailed: the task is no classification, or the model's last layer is not linear.
@@ -35,17 +35,17 @@ def head_slots(task: Task) -> tuple[Slot, ...]:
 
 
 def size_of(slots: Sequence[Slot]) -> int:
-    """How many numbers a head has."""
+    """Return how many numbers a head has."""
     return sum(slot.stop - slot.start for slot in slots)
 
 
 def head_in(parameters: Vector, slots: Sequence[Slot]) -> Vector:
-    """The head's weight and bias, flat, in the model's order."""
+    """Return the head's weight and bias, flat, in the model's order."""
     return np.concatenate([parameters[slot.start : slot.stop] for slot in slots])
 
 
 def with_head(parameters: Vector, slots: Sequence[Slot], head: Vector) -> Vector:
-    """`parameters` (d,) with another head, flat as `head_in` gives it."""
+    """Return `parameters` (d,) with another head, flat as `head_in` gives it."""
     changed, position = parameters.copy(), 0
     for slot in slots:
         width = slot.stop - slot.start
@@ -55,7 +55,7 @@ def with_head(parameters: Vector, slots: Sequence[Slot], head: Vector) -> Vector
 
 
 def classifier_head(model: nn.Module) -> tuple[str, nn.Linear | None]:
-    """The model's last linear layer with its name in the model; None where there is none."""
+    """Return the model's last linear layer with its name in the model; None where there is none."""
     found: tuple[str, nn.Linear | None] = ("", None)
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):

@@ -66,27 +66,27 @@ class CostSymbols:
 
     @property
     def model_bytes(self) -> int:
-        """P·B."""
+        """Compute P·B."""
         return self.num_parameters * self.bytes_per_parameter
 
     @property
     def head_bytes(self) -> int:
-        """P_c·B."""
+        """Compute P_c·B."""
         return self.num_head_parameters * self.bytes_per_parameter
 
     @property
     def num_clients(self) -> int:
-        """C = C_u + C_r."""
+        """Compute C = C_u + C_r."""
         return self.num_targets + self.num_retained
 
     @property
     def num_staying(self) -> int:
-        """C_r + C_p: all that have something to train on afterwards."""
+        """Compute C_r + C_p: all that have something to train on afterwards."""
         return self.num_retained + self.num_partial
 
     @property
     def repeated_rounds(self) -> int:
-        """The training rounds that were repeated; all there have been, where the method has counted none."""
+        """Return the training rounds that were repeated; all there have been, where the method has counted none."""
         return (self.work.rounds if self.work else 0) or self.training_rounds
 
     def trips(self, count: int, *, epochs: float | None = None, storage_bytes: int = 0) -> Cost:

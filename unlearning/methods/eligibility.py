@@ -42,7 +42,7 @@ class FederationProfile:
 
     @classmethod
     def of(cls, task: Task, **known: Any) -> "FederationProfile":
-        """The part that the task decides, and whatever else is known."""
+        """Return the part that the task decides, and whatever else is known."""
         parameters = initial_parameters(task, seed=0)
         return cls(
             task=task.name,
@@ -123,7 +123,7 @@ def _check_prepared(
 
 
 def _head_size(task: Task) -> int:
-    """The parameters of the linear head; 0 where there is none."""
+    """Return the parameters of the linear head; 0 where there is none."""
     try:
         return size_of(head_slots(task))
     except MethodFailed:

@@ -120,8 +120,10 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
         preparation=KeepUpdates(),
     )
 
-    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """The first stored round needs no client: the initial model and the mean of the retained updates.
+    def begin(
+        self, problem: Problem[FedEraserParameters, HistoryOptions], parameters: Vector
+    ) -> UnlearningState:
+        """Replay the first stored round, for which no client is needed: initial model and mean of retained updates.
 
         Raises:
             MethodFailed: no update of a client that stays is stored.
@@ -145,10 +147,12 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
             finished=len(rounds) == 1,
             values={"rounds": rounds, "missing": {}},
         )
-        return _reported(state, kept.store, replayed=1)
+        return _report(state, kept.store, replayed=1)
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        """Those that took part in the stored round and stay train shortly from the calibrated model."""
+    def configure(
+        self, problem: Problem[FedEraserParameters, HistoryOptions], state: UnlearningState
+    ) -> Mapping[str, Instruction]:
+        """Let those that took part in the stored round and stay train shortly from the calibrated model."""
         own, store = problem.parameters, self.kept(problem).store
         number = state.values["rounds"][state.exchanges + 1]
         took_part = [client for client in _retained(problem, store) if number in store.rounds(client)]
@@ -163,13 +167,16 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
         }
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """Û_k: the update of short local training."""
+        """Compute Û_k, the update of short local training."""
         return trained_update(instruction, site, site.retain)
 
     def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+        self,
+        problem: Problem[FedEraserParameters, HistoryOptions],
+        state: UnlearningState,
+        replies: Mapping[str, Reply],
     ) -> UnlearningState:
-        """One stored round further. A client that gave no answer is left out of it, its stored update too.
+        """Go one stored round further; a client that gave no answer is left out of it, its stored update too.
 
         Raises:
             MethodFailed: nobody answered who holds an example.
@@ -202,12 +209,12 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
             state.advance(model.astype(state.parameters.dtype), finished=done == len(rounds)),
             values={"rounds": rounds, "missing": missing},
         )
-        return _reported(state, kept.store, replayed=done)
+        return _report(state, kept.store, replayed=done)
 
     def cost(
         self, given: CostSymbols, parameters: FedEraserParameters, options: HistoryOptions | None
     ) -> Cost:
-        """2 P B C_r R_ret bytes, F N E_cal C_r R_ret FLOPs, C R_ret P B stored."""
+        """Compute 2 P B C_r R_ret bytes, F N E_cal C_r R_ret FLOPs, C R_ret P B stored."""
         rounds = given.repeated_rounds
         return given.trips(
             given.num_retained * rounds,
@@ -217,7 +224,7 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
 
 
 def calibrate(stored: Vector, fresh: Vector) -> Vector:
-    """‖U‖ Û/(‖Û‖ + 1e-12), in float64: the new direction with the old length. Source: FedEraser, Eq. 4."""
+    """Compute ‖U‖ Û/(‖Û‖ + 1e-12), in float64: the new direction with the old length. Source: FedEraser, Eq. 4."""
     direction = fresh.astype(np.float64)
     length = float(np.linalg.norm(stored.astype(np.float64)))
     scaled: Vector = direction * (length / (float(np.linalg.norm(direction)) + EPSILON))
@@ -232,7 +239,7 @@ class _Lengths:
 
     @classmethod
     def of(cls, problem: Problem, store: Store, number: int, fresh: Mapping[str, Vector]) -> "_Lengths":
-        """‖mean U_l‖/(‖mean Û_l‖ + 1e-12) for each tensor l, spread over its elements (d,)."""
+        """Compute ‖mean U_l‖/(‖mean Û_l‖ + 1e-12) for each tensor l, spread over its elements (d,)."""
         stored_mean = _mean(cast(Vector, store.load(client, number)["update"]) for client in sorted(fresh))
         fresh_mean = _mean(fresh[client] for client in sorted(fresh))
         factors = np.ones_like(stored_mean)
@@ -248,7 +255,7 @@ class _Lengths:
 
 
 def _mean(vectors: Iterable[Vector]) -> Vector:
-    """The unweighted mean in float64, one vector at a time."""
+    """Return the unweighted mean in float64, one vector at a time."""
     total, count = None, 0
     for vector in vectors:
         total = vector.astype(np.float64) if total is None else total + vector
@@ -267,11 +274,11 @@ def _entry(update: Vector, num_examples: int, trained_in: int) -> Arrays:
 
 
 def _retained(problem: Problem, store: Store) -> list[str]:
-    """The clients with stored updates that stay. Nothing else of the store is ever read."""
+    """Return the clients with stored updates that stay. Nothing else of the store is ever read."""
     return [client for client in store.list_keys() if client not in problem.targets]
 
 
-def _reported(state: UnlearningState, store: Store, replayed: int) -> UnlearningState:
+def _report(state: UnlearningState, store: Store, replayed: int) -> UnlearningState:
     """Return `state` with what is to be said of it after so many replayed rounds."""
     missing = state.values["missing"]
     exchanges = len(state.values["rounds"]) - 1

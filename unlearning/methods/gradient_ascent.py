@@ -33,7 +33,7 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    averaged,
+    add_mean_update,
     relative_change,
     replies_of_targets,
 )
@@ -76,11 +76,13 @@ class GradientAscent(Method[GradientAscentParameters]):
     )
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """One exchange will do."""
+        """Begin; one exchange will do."""
         return UnlearningState(parameters=parameters)
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        """The targets climb."""
+    def configure(
+        self, problem: Problem[GradientAscentParameters], state: UnlearningState
+    ) -> Mapping[str, Instruction]:
+        """Let the targets climb."""
         training = replace(
             problem.training,
             epochs=problem.parameters.epochs,
@@ -96,7 +98,7 @@ class GradientAscent(Method[GradientAscentParameters]):
         }
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """The update of training on −ℓ over the forget examples; none, but the step, where it has overflowed."""
+        """Train on −ℓ over the forget examples; no update, but the step, where it has overflowed."""
         none = np.zeros_like(instruction.model)
         if len(site.forget) == 0:
             return Reply(vector=none, num_examples=0)
@@ -117,14 +119,14 @@ class GradientAscent(Method[GradientAscentParameters]):
     def aggregate(
         self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
-        """The mean of the targets' updates by their numbers of forgotten examples.
+        """Add the mean of the targets' updates by their numbers of forgotten examples.
 
         Raises:
             MethodFailed: a target did not answer, nobody holds an example, or a climb has overflowed.
         """
         climbed = replies_of_targets(self.info.title, problem, replies)
         _check_finite(climbed)
-        parameters = averaged(state.parameters, climbed)
+        parameters = add_mean_update(state.parameters, climbed)
         change = relative_change(state.parameters, parameters)
         return replace(
             state.advance(parameters, finished=True),
@@ -132,7 +134,7 @@ class GradientAscent(Method[GradientAscentParameters]):
         )
 
     def cost(self, given: CostSymbols, parameters: GradientAscentParameters, options: object) -> Cost:
-        """2 P B C_u bytes, F N E_asc C_u FLOPs, P B stored."""
+        """Compute 2 P B C_u bytes, F N E_asc C_u FLOPs, P B stored."""
         return given.trips(given.num_targets, epochs=parameters.epochs, storage_bytes=given.model_bytes)
 
 

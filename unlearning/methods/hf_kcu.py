@@ -100,11 +100,13 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
         )
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """One exchange will do."""
+        """Begin; one exchange will do."""
         return UnlearningState(parameters=parameters)
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        """Only the affected clients are asked."""
+    def configure(
+        self, problem: Problem[HfKcuParameters | HfKcuInfluenceParameters], state: UnlearningState
+    ) -> Mapping[str, Instruction]:
+        """Ask only the affected clients."""
         return {
             client: Instruction(
                 operation="solve",
@@ -117,7 +119,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
         }
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """s_i·v_i (or v_i of the corrected form), and what is needed to judge it."""
+        """Compute s_i·v_i (or v_i of the corrected form), and what is needed to judge it."""
         own = self.Parameters.model_validate(instruction.values)
         theta = instruction.model
         if len(site.forget) == 0:  # a class that this client never had
@@ -129,7 +131,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
             theta,
             self._curvature_examples(site),
             kind=own.curvature,
-            damping=own.damping,
+            damping=own.damping,  # Eq. (20)
             l2=l2,
         )
         solution = conjugate_gradient(
@@ -139,7 +141,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
             tolerance=0.0,
             ignore_negative_curvature=not self._corrected,
         )
-        scale = _capped(theta, solution.value, own.cap) if isinstance(own, HfKcuParameters) else 1.0
+        scale = _scale_of(theta, solution.value, own.cap) if isinstance(own, HfKcuParameters) else 1.0
         return Reply(
             vector=(scale * solution.value).astype(theta.dtype),
             num_examples=len(site.forget),
@@ -152,9 +154,12 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
         )
 
     def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+        self,
+        problem: Problem[HfKcuParameters | HfKcuInfluenceParameters],
+        state: UnlearningState,
+        replies: Mapping[str, Reply],
     ) -> UnlearningState:
-        """The published or the corrected step.
+        """Take the published or the corrected step.
 
         Raises:
             MethodFailed: a target did not answer, or nobody holds what is to be forgotten.
@@ -188,7 +193,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
         parameters: HfKcuParameters | HfKcuInfluenceParameters,
         options: object,
     ) -> Cost:
-        """2 P B C_u bytes, F N (1 + c k) C_u FLOPs, P B stored."""
+        """Compute 2 P B C_u bytes, F N (1 + c k) C_u FLOPs, P B stored."""
         return given.trips(
             given.num_targets,
             epochs=solver_epochs(parameters.iterations),
@@ -196,7 +201,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
         )
 
     def _curvature_examples(self, site: ClientSite) -> Examples:
-        """D_i as published; what the client retains in the corrected form, if it retains anything."""
+        """Return D_i as published; what the client retains in the corrected form, if it retains anything."""
         if not self._corrected:
             return site.own
         return site.retain if len(site.retain) else site.forget
@@ -205,7 +210,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
 def _causal_weights(
     problem: Problem, replies: Mapping[str, Reply], affected: Mapping[str, Reply]
 ) -> dict[str, float]:
-    """−w_i α_i: by size of the client, and by its share of the gradient norms."""
+    """Compute −w_i α_i: by size of the client, and by its share of the gradient norms."""
     own = {client: reply.num_examples + num_retained(reply) for client, reply in replies.items()}
     total = sum({**problem.num_examples, **own}.values())
     norms = sum(reply.metrics.get("gradient_norm", 0.0) for reply in affected.values())
@@ -214,6 +219,7 @@ def _causal_weights(
             "The gradients on the forgotten data are zero; HF-KCU has no step.", retryable=False
         )
     return {
+        # Eqs. (7), (8)
         client: -own[client] / total * reply.metrics.get("gradient_norm", 0.0) / norms
         for client, reply in affected.items()
     }
@@ -222,7 +228,7 @@ def _causal_weights(
 def _removal_weights(
     problem: Problem, replies: Mapping[str, Reply], affected: Mapping[str, Reply]
 ) -> dict[str, float]:
-    """n_u,i / (n − n_u)."""
+    """Compute n_u,i / (n − n_u)."""
     own = {client: reply.num_examples + num_retained(reply) for client, reply in replies.items()}
     forgotten = sum(reply.num_examples for reply in affected.values())
     retained = sum({**problem.num_examples, **own}.values()) - forgotten
@@ -231,9 +237,9 @@ def _removal_weights(
     return {client: reply.num_examples / retained for client, reply in affected.items()}
 
 
-def _capped(theta: Vector, value: Vector, cap: float) -> float:
+def _scale_of(theta: Vector, value: Vector, cap: float) -> float:
     size = _norm(value)
-    return min(1.0, cap * _norm(theta) / size) if size else 1.0
+    return min(1.0, cap * _norm(theta) / size) if size else 1.0  # Eq. (21)
 
 
 def _account(solution: Solution) -> dict[str, Any]:
@@ -246,7 +252,7 @@ def _account(solution: Solution) -> dict[str, Any]:
 
 
 def _bound(product: CurvatureProduct, solution: Solution, steps: int, seed: int) -> dict[str, Any]:
-    """Theorem 3 with an estimated condition number: 2((√κ−1)/(√κ+1))^k."""
+    """Compute Theorem 3's bound with an estimated condition number: 2((√κ−1)/(√κ+1))^k."""
     if not steps:
         return {}
     ends = lanczos_extremes(
@@ -262,6 +268,7 @@ def _bound(product: CurvatureProduct, solution: Solution, steps: int, seed: int)
     return {
         **found,
         "condition number (Lanczos estimate)": ends.condition_number,
+        # Eq. (6)
         "bound of Theorem 3 on the relative error": 2 * ((root - 1) / (root + 1)) ** len(solution.curvatures),
     }
 

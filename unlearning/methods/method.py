@@ -150,7 +150,7 @@ class Problem(Generic[ParametersT, OptionsT]):
 
     @property
     def partial(self) -> tuple[str, ...]:
-        """The targets that keep some of their examples, sorted: these train on as the retained do."""
+        """Return the targets that keep some of their examples, sorted: these train on as the retained do."""
         return tuple(sorted(client for client, forget in self.targets.items() if not forget.everything))
 
 
@@ -205,7 +205,7 @@ class ClientSite:
 
     @property
     def own(self) -> Examples:
-        """Both together: what the client trained on until now."""
+        """Join both: what the client trained on until now."""
         return join(self.forget, self.retain)
 
 
@@ -243,7 +243,7 @@ class UnlearningState:
     noise: Noise | None = None
 
     def advance(self, parameters: Vector, *, finished: bool) -> "UnlearningState":
-        """The state after one more exchange."""
+        """Return the state after one more exchange."""
         return replace(self, parameters=parameters, exchanges=self.exchanges + 1, finished=finished)
 
 
@@ -413,7 +413,7 @@ def trained_update(instruction: Instruction, site: ClientSite, examples: Example
     return Reply(vector=update, num_examples=trained.num_examples, metrics={"loss": trained.loss})
 
 
-def averaged(start: Vector, replies: Mapping[str, Reply]) -> Vector:
+def add_mean_update(start: Vector, replies: Mapping[str, Reply]) -> Vector:
     """Compute `start` + Σ (n_i / Σ n_j) v_i over the replies' vectors, as FedAvg does with updates.
 
     At least one reply must count an example.

@@ -32,7 +32,7 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    averaged,
+    add_mean_update,
     replies_of_targets,
     trained_update,
 )
@@ -81,7 +81,7 @@ class MoDe(Method[MoDeParameters]):
     )
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """De is as fresh as the run's first model.
+        """Begin with a De as fresh as the run's first model.
 
         Raises:
             MethodFailed: no client stays that De could learn from, or the task is no classification.
@@ -96,8 +96,10 @@ class MoDe(Method[MoDeParameters]):
         fresh = initial_parameters(problem.task, problem.seed).astype(parameters.dtype)
         return UnlearningState(parameters=parameters, arrays={DEGRADATION: fresh})
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        """Degradation: the retained clients train De. Guidance: all train G, the target on De's labels."""
+    def configure(
+        self, problem: Problem[MoDeParameters], state: UnlearningState
+    ) -> Mapping[str, Instruction]:
+        """Degrade: the retained clients train De. Or guide: all train G, the target on De's labels."""
         own = problem.parameters
         ordinary = replace(problem.training, epochs=own.epochs, optimizer="sgd")
         fast = replace(ordinary, learning_rate=own.learning_rate)
@@ -123,7 +125,7 @@ class MoDe(Method[MoDeParameters]):
         return instructions
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """The update of ordinary training; of the target, on the labels that De gives its examples."""
+        """Train as ever; the target on the labels that De gives its examples."""
         examples = site.forget if instruction.operation == "forget" else site.retain
         if instruction.operation == "forget" and len(examples):
             outputs = predict(site.task, cast(Vector, instruction.arrays[DEGRADATION]), examples)
@@ -131,9 +133,9 @@ class MoDe(Method[MoDeParameters]):
         return trained_update(instruction, site, examples)
 
     def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+        self, problem: Problem[MoDeParameters], state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
-        """One step further; clients that stay and gave no answer are left out of it.
+        """Go one step further; clients that stay and gave no answer are left out of it.
 
         Raises:
             MethodFailed: nobody who stays answered a degradation, or the target no guidance.
@@ -141,18 +143,18 @@ class MoDe(Method[MoDeParameters]):
         own = problem.parameters
         plan = steps(own)
         if plan[state.exchanges] == "degrade":
-            degradation = _averaged(cast(Vector, state.arrays[DEGRADATION]), replies)
-            parameters = degraded(state.parameters, degradation, own.momentum)
+            degradation = _average(cast(Vector, state.arrays[DEGRADATION]), replies)
+            parameters = degrade(state.parameters, degradation, own.momentum)
             state = replace(state, arrays={DEGRADATION: degradation})
         else:
             replies_of_targets(self.info.title, problem, replies)
-            parameters = _averaged(state.parameters, replies)
+            parameters = _average(state.parameters, replies)
         done = state.exchanges + 1
         findings = {"degradations": plan[:done].count("degrade"), "guidances": plan[:done].count("guide")}
         return replace(state.advance(parameters, finished=done == len(plan)), findings=findings)
 
     def cost(self, given: CostSymbols, parameters: MoDeParameters, options: object) -> Cost:
-        """2 P B (C_r R_d + C R_m) bytes and F N E (C_r R_d + C R_m) FLOPs for R_d degradations, R_m guidances."""
+        """Compute 2 P B (C_r R_d + C R_m) bytes, F N E (C_r R_d + C R_m) FLOPs: R_d degradations, R_m guidances."""
         degradations = given.num_retained * parameters.degradation_rounds
         guidances = given.num_clients * parameters.guidance_rounds
         return given.trips(
@@ -161,7 +163,7 @@ class MoDe(Method[MoDeParameters]):
 
 
 def steps(parameters: MoDeParameters) -> list[Step]:
-    """What each exchange does: in every round degradation, then guidance, each for its number of rounds."""
+    """Return what each exchange does: in every round degradation, then guidance, each for its number of rounds."""
     found: list[Step] = []
     for number in range(max(parameters.degradation_rounds, parameters.guidance_rounds)):
         if number < parameters.degradation_rounds:
@@ -171,14 +173,14 @@ def steps(parameters: MoDeParameters) -> list[Step]:
     return found
 
 
-def degraded(model: Vector, degradation: Vector, momentum: float) -> Vector:
-    """λ G + (1 − λ) De, in float64. Source: MoDe, momentum degradation."""
+def degrade(model: Vector, degradation: Vector, momentum: float) -> Vector:
+    """Compute λ G + (1 − λ) De, in float64. Source: MoDe, momentum degradation."""
     mixed: Vector = momentum * model.astype(np.float64) + (1 - momentum) * degradation.astype(np.float64)
     return mixed.astype(model.dtype)
 
 
-def _averaged(model: Vector, replies: Mapping[str, Reply]) -> Vector:
-    """FedAvg of the updates, by numbers of examples."""
+def _average(model: Vector, replies: Mapping[str, Reply]) -> Vector:
+    """Average the updates by numbers of examples, as FedAvg."""
     if not any(reply.num_examples for reply in replies.values()):
         raise MethodFailed("No client gave MoDe a usable answer; it cannot go on.", retryable=True)
-    return averaged(model, replies)
+    return add_mean_update(model, replies)

@@ -40,7 +40,7 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    averaged,
+    add_mean_update,
     relative_change,
     replies_of_targets,
 )
@@ -111,15 +111,17 @@ class NewtonCg(Method[NewtonCgParameters]):
     )
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """Nothing is known yet; the gradient comes first."""
+        """Begin with the gradient; nothing is known yet."""
         return UnlearningState(
             parameters=parameters,
             arrays={"start": parameters},
             values={"phase": _first_phase(problem), "steps": 0, "participants": None, "left": []},
         )
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        """The participants' next piece of work: a gradient, a product or a preconditioned residual."""
+    def configure(
+        self, problem: Problem[NewtonCgParameters], state: UnlearningState
+    ) -> Mapping[str, Instruction]:
+        """Ask the participants for their next piece of work: a gradient, a product or a preconditioned residual."""
         phase = state.values["phase"]
         arrays = {} if phase in (GRADIENT, FORGET_GRADIENT) else {"direction": cg_direction(_solve(state))}
         participants = state.values["participants"]
@@ -140,7 +142,7 @@ class NewtonCg(Method[NewtonCgParameters]):
         }
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """A gradient, H_i p or (H_i+(μ+λ)I)⁻¹ r over the client's own retained examples."""
+        """Compute a gradient, H_i p or (H_i+(μ+λ)I)⁻¹ r over the client's own retained examples."""
         own = NewtonCgParameters.model_validate(instruction.values)
         examples = site.forget if instruction.operation == FORGET_GRADIENT else site.retain
         if len(examples) == 0:
@@ -162,9 +164,9 @@ class NewtonCg(Method[NewtonCgParameters]):
         return Reply(vector=solution.value, num_examples=len(examples))
 
     def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+        self, problem: Problem[NewtonCgParameters], state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
-        """One exchange further.
+        """Go one exchange further.
 
         Raises:
             MethodFailed: nobody answered, or there is nothing to forget or to retain.
@@ -180,7 +182,7 @@ class NewtonCg(Method[NewtonCgParameters]):
         asked = state.values["participants"]
         gone = [client for client in asked or () if client not in answered]
         if gone and phase != GRADIENT:
-            return _restarted(state, sorted(answered), gone)
+            return _restart(state, sorted(answered), gone)
         mean = _mean(answered)
         shift = problem.parameters.damping + problem.training.weight_decay
         if phase == GRADIENT:
@@ -190,10 +192,10 @@ class NewtonCg(Method[NewtonCgParameters]):
             solve = cg_precondition(solve, mean)
         else:
             solve = cg_advance(solve, mean + (shift * cg_direction(solve)).astype(mean.dtype))
-        return _continued(problem, state, solve)
+        return _continue(problem, state, solve)
 
     def cost(self, given: CostSymbols, parameters: NewtonCgParameters, options: object) -> Cost:
-        """2 P B (C_r + C_p) (1 + k) bytes, F N (1 + c k) (C_r + C_p) FLOPs, P B stored."""
+        """Compute 2 P B (C_r + C_p) (1 + k) bytes, F N (1 + c k) (C_r + C_p) FLOPs, P B stored."""
         products = (given.work.products if given.work else 0) or parameters.iterations
         solve = given.trips(
             given.num_staying, epochs=solver_epochs(products), storage_bytes=given.model_bytes
@@ -218,12 +220,12 @@ class NewtonCg(Method[NewtonCgParameters]):
         }
         state = replace(state, values=values)
         if "solve" in state.values:  # a participant has gone: on from the last iterate, with the rest
-            return _continued(problem, state, cg_restart(_solve(state), right))
-        return _continued(problem, state, cg_begin(right, _cg_settings(problem, state)))
+            return _continue(problem, state, cg_restart(_solve(state), right))
+        return _continue(problem, state, cg_begin(right, _cg_settings(problem, state)))
 
 
 def _kept_product(kind: CurvatureKind, instruction: Instruction, site: ClientSite) -> CurvatureProduct:
-    """The product with the client's own curvature; one for all exchanges at the same model, so its graph pays."""
+    """Return the product with the client's own curvature, one for all exchanges at a model, so its graph pays."""
     key = f"{kind} at {content_hash(instruction.model)}"
     product = site.memo.get(key)
     if not isinstance(product, CurvatureProduct):
@@ -248,7 +250,7 @@ def _cg_settings(problem: Problem[NewtonCgParameters], state: UnlearningState) -
 
 
 def _default_radius(task: Task) -> float:
-    """A network's quadratic model is good near the point only, and the point is hardly ever a minimum.
+    """Return a small radius for a network, whose quadratic model is good near the point only.
 
     Measured on a CNN in docs/results/second-order-fashion-mnist.md: half of ‖θ‖ does harm there.
     """
@@ -257,14 +259,14 @@ def _default_radius(task: Task) -> float:
 
 
 def _mean(answered: Mapping[str, Reply]) -> Vector:
-    """Σ n_i v_i / Σ n_i, summed in float64 in the order of client ids."""
-    return averaged(np.zeros_like(next(iter(answered.values())).vector), answered)
+    """Compute Σ n_i v_i / Σ n_i, summed in float64 in the order of client ids."""
+    return add_mean_update(np.zeros_like(next(iter(answered.values())).vector), answered)
 
 
 def _after_forget_gradient(
     problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
 ) -> UnlearningState:
-    """∇ℓ(θ; D_u) + μθ over all targets, and n_u."""
+    """Compute ∇ℓ(θ; D_u) + μθ over all targets, and n_u."""
     answered = replies_of_targets("remove_only", problem, replies)
     forgotten = _mean(answered)
     forgotten = forgotten + (problem.training.weight_decay * state.parameters).astype(forgotten.dtype)
@@ -280,7 +282,7 @@ def _after_forget_gradient(
     )
 
 
-def _restarted(state: UnlearningState, remaining: list[str], gone: list[str]) -> UnlearningState:
+def _restart(state: UnlearningState, remaining: list[str], gone: list[str]) -> UnlearningState:
     """Ask those that remain for their gradient; the solve then goes on from its last iterate."""
     return replace(
         state,
@@ -294,10 +296,10 @@ def _restarted(state: UnlearningState, remaining: list[str], gone: list[str]) ->
     )
 
 
-def _continued(problem: Problem, state: UnlearningState, solve: CgState) -> UnlearningState:
-    """The state that waits for the solve's next need, or the step when it has ended."""
+def _continue(problem: Problem, state: UnlearningState, solve: CgState) -> UnlearningState:
+    """Return the state that waits for the solve's next need, or the step when it has ended."""
     if solve.awaits is Awaits.NOTHING:
-        return _stepped(problem, state, solve)
+        return _take_step(problem, state, solve)
     arrays = {name: value for name, value in state.arrays.items() if not name.startswith("cg.")}
     phase = PRECONDITION if solve.awaits is Awaits.PRECONDITIONED else PRODUCT
     return replace(
@@ -316,8 +318,10 @@ def _solve(state: UnlearningState) -> CgState:
     return CgState.from_arrays(arrays, state.values["solve"])
 
 
-def _stepped(problem: Problem[NewtonCgParameters], state: UnlearningState, solve: CgState) -> UnlearningState:
-    """θ' = θ − x, and either the next Newton step or the end."""
+def _take_step(
+    problem: Problem[NewtonCgParameters], state: UnlearningState, solve: CgState
+) -> UnlearningState:
+    """Take the step θ' = θ − x, and begin the next Newton step or end."""
     solution = cg_solution(solve)
     if not np.isfinite(solution.value).all():
         raise MethodFailed(f"The solve broke down. {solution.outcome.advice}", retryable=False)

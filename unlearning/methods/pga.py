@@ -76,7 +76,7 @@ class KeepLastModel(Preparation[PreparationOptions]):
     def train(
         self, options: PreparationOptions, work: LocalRound, ordinary: Callable[[], Trained]
     ) -> Trained:
-        """Ordinary training; what came out is kept."""
+        """Train as ever and keep what came out."""
         trained = ordinary()
         keep_newest(work.store, LAST_MODEL, work.number, {"parameters": trained.parameters})
         return trained
@@ -99,7 +99,7 @@ class Pga(Method[PgaParameters]):
     )
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """One exchange will do.
+        """Begin; one exchange will do.
 
         Raises:
             MethodFailed: there is no other client, whose models would be the reference.
@@ -108,8 +108,8 @@ class Pga(Method[PgaParameters]):
             raise MethodFailed("PGA needs at least one client that stays; there is none.", retryable=False)
         return UnlearningState(parameters=parameters)
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        """The target climbs; it is told its share in the average that θ is."""
+    def configure(self, problem: Problem[PgaParameters], state: UnlearningState) -> Mapping[str, Instruction]:
+        """Let the target climb; it is told its share in the average that θ is."""
         parameters = problem.parameters
         training = replace(
             problem.training,
@@ -172,7 +172,7 @@ class Pga(Method[PgaParameters]):
     def aggregate(
         self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
-        """The target's model is the new global one.
+        """Make the target's model the new global one.
 
         Raises:
             MethodFailed: the target did not answer, or has no example.
@@ -188,7 +188,7 @@ class Pga(Method[PgaParameters]):
         return replace(state.advance(parameters, finished=True), findings=findings)
 
     def cost(self, given: CostSymbols, parameters: PgaParameters, options: object) -> Cost:
-        """2 P B bytes, F N E_asc C_u FLOPs, C P B stored: each client's last model."""
+        """Compute 2 P B bytes, F N E_asc C_u FLOPs, C P B stored: each client's last model."""
         ascent = given.trips(
             given.num_targets, epochs=parameters.epochs, storage_bytes=given.num_clients * given.model_bytes
         )
@@ -196,13 +196,13 @@ class Pga(Method[PgaParameters]):
 
 
 def reference_model(model: Vector, last: Vector, share: float) -> Vector:
-    """θ_ref = (θ − share · θ_u)/(1 − share): what the others' average is if θ_u entered θ with `share`."""
+    """Compute θ_ref = (θ − share · θ_u)/(1 − share): the others' average if θ_u entered θ with `share`."""
     reference: Vector = (model.astype(np.float64) - share * last.astype(np.float64)) / (1 - share)
     return reference.astype(model.dtype)
 
 
 def squared_distance(one: Vector, other: Vector) -> float:
-    """‖one − other‖², in float64."""
+    """Compute ‖one − other‖², in float64."""
     difference = one.astype(np.float64) - other.astype(np.float64)
     return float(difference @ difference)
 
@@ -229,12 +229,12 @@ class _Walk:
 
 
 def _clients(problem: Problem) -> set[str]:
-    """Those whose models the average is taken to be of: all that have trained, and the target."""
+    """Return those whose models the average is taken to be of: all that have trained, and the target."""
     return {*problem.num_examples, *problem.retained, *problem.targets}
 
 
 def _share(problem: Problem, client: str, *, weighted: bool) -> float:
-    """The target's share in the average; by examples where these are known."""
+    """Return the target's share in the average; by examples where these are known."""
     clients = _clients(problem)
     counts = {name: problem.num_examples.get(name, 0) for name in clients}
     total = sum(counts.values())

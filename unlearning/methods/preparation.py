@@ -52,12 +52,12 @@ class PreparationOptions(BaseModel):
 
     @property
     def named_samples(self) -> frozenset[str]:
-        """The ids of samples that the options name."""
+        """Return the ids of samples that the options name."""
         return frozenset()
 
     @property
     def noise_budget(self) -> NoiseBudget | None:
-        """The budget that the options set for a method that draws noise; None where they set none."""
+        """Return the budget that the options set for a method that draws noise; None where they set none."""
         return None
 
 
@@ -148,7 +148,7 @@ class Preparation(Generic[OptionsT]):
     keeps: str = ""
 
     def send(self, options: OptionsT, number: int, store: Store, forgotten: Exclusions) -> Arrays:
-        """What every client gets beside the model in the round `number`; nothing, as a rule.
+        """Return what every client gets beside the model in the round `number`; nothing, as a rule.
 
         Raises:
             ConfigurationError: what the options name cannot be used on this machine.
@@ -163,18 +163,18 @@ class Preparation(Generic[OptionsT]):
         """
 
     def train(self, options: OptionsT, work: LocalRound, ordinary: Callable[[], Trained]) -> Trained:
-        """The client's half: local training of one round; `ordinary` does it as without this preparation."""
+        """Train locally for one round, at the client; `ordinary` does it as without this preparation."""
         return ordinary()
 
     def keep(self, options: OptionsT, done: FederatedRound, store: Store) -> None:
-        """The server's half, after a round.
+        """Keep what is needed of a round, on the server.
 
         Raises:
             StoreFull: a bound of the options would be exceeded; from then on the method is not prepared.
         """
 
     def combine(self, options: OptionsT, before: Vector, models: Mapping[str, tuple[int, Vector]]) -> Vector:
-        """The server's average of a round's local models, by numbers of examples (FedAvg).
+        """Average a round's local models on the server, by numbers of examples (FedAvg).
 
         A preparation that trains in a way of its own may also average in a way of its own.
         before: the global model that they started from.
@@ -186,15 +186,15 @@ class Preparation(Generic[OptionsT]):
         return True
 
     def task_settings(self, options: OptionsT, settings: TaskSettings) -> TaskSettings:
-        """What is learnt in place of `settings`."""
+        """Return what is learnt in place of `settings`."""
         return settings
 
     def problems(self, options: OptionsT, settings: TaskSettings) -> list[str]:
-        """Why this cannot be switched on for such a task, one sentence each."""
+        """Return why this cannot be switched on for such a task, one sentence each."""
         return []
 
     def training_problems(self, options: OptionsT, training: TrainingSettings) -> list[str]:
-        """Why this cannot be switched on where clients train so, one sentence each."""
+        """Return why this cannot be switched on where clients train so, one sentence each."""
         return []
 
     def erase(
@@ -206,7 +206,7 @@ class Preparation(Generic[OptionsT]):
         until: int,
         rewritten: bool,
     ) -> bool:
-        """The server's half once a deletion is completed: erase what was kept of what is forgotten.
+        """Erase on the server what was kept of what is forgotten, once a deletion is completed.
 
         Of a client of which only some examples are forgotten, everything from before the deletion goes: it was
         computed from them. A preparation that needs its history whole is lost with a class.
@@ -228,7 +228,7 @@ class Preparation(Generic[OptionsT]):
         return True
 
     def refusal(self, options: OptionsT, target: Target) -> str:
-        """Why a target cannot be forgotten with what these options prepare for; empty if it can."""
+        """Return why a target cannot be forgotten with what these options prepare for; empty if it can."""
         return ""
 
 

@@ -18,7 +18,7 @@ A target that forgets a part only (samples, a class) is in U with that part, and
 trains twice from θ and sends both updates. So does the authors' code, and without it a class, of which every client
 is a target, would leave R empty and make the step η_u = 20 times Δ. The paper has formulas for whole clients only. In
 PUF-Special the authors' code has n = Σ_U of all that the targets hold, what they keep included: for half of a client's
-samples half of the step. That is `as_published_code`; the default reads Eq. 7 with the examples that were trained on.
+samples half of the step. That is `as_published_code`; the default reads Eq. 4 with the examples that were trained on.
 """
 
 from abc import abstractmethod
@@ -85,11 +85,11 @@ class Puf(Method[PufT]):
     """What both forms share: the targets train, and the server turns their updates around."""
 
     def begin(self, problem: Problem[PufT], parameters: Vector) -> UnlearningState:
-        """One exchange will do."""
+        """Begin; one exchange will do."""
         return UnlearningState(parameters=parameters)
 
     def configure(self, problem: Problem[PufT], state: UnlearningState) -> Mapping[str, Instruction]:
-        """The targets train on what they forget."""
+        """Let the targets train on what they forget."""
         return {
             client: Instruction(
                 operation=FORGET,
@@ -102,7 +102,7 @@ class Puf(Method[PufT]):
         }
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """Ordinary local training; the answer is the update Δ (or −Δ), and how many examples are kept.
+        """Train as ever; the answer is the update Δ (or −Δ), and how many examples are kept.
 
         A client that holds nothing of what is forgotten (a class it never had) gives that update weight 0.
         """
@@ -123,7 +123,7 @@ class Puf(Method[PufT]):
         replies_of_targets(self.info.title, problem, replies)
         terms, total = self._terms(problem, replies)
         shares = {name: (weight / total, vector) for name, (weight, vector) in terms.items()}
-        return state.advance(add_weighted(state.parameters, shares), finished=True)  # Eq. (9)
+        return state.advance(add_weighted(state.parameters, shares), finished=True)  # Eqs. (8), (9)
 
     @abstractmethod
     def _terms(self, problem: Problem[PufT], replies: Mapping[str, Reply]) -> _Terms:
@@ -144,14 +144,14 @@ class PufSpecial(Puf[PufSpecialParameters]):
     )
 
     def _terms(self, problem: Problem[PufSpecialParameters], replies: Mapping[str, Reply]) -> _Terms:
-        terms = _negated(problem, replies)
-        total = sum(reply.num_examples for reply in replies.values())
+        terms = _negate(problem, replies)
+        total = sum(reply.num_examples for reply in replies.values())  # Eq. (4) with no S⁺
         if problem.parameters.as_published_code:
             total += sum(num_retained(replies[client]) for client in problem.partial)
         return terms, total
 
     def cost(self, given: CostSymbols, parameters: PufSpecialParameters, options: object) -> Cost:
-        """2 P B C_u bytes, F N E C_u FLOPs, P B stored."""
+        """Compute 2 P B C_u bytes, F N E C_u FLOPs, P B stored."""
         return given.trips(given.num_targets, storage_bytes=given.model_bytes)
 
 
@@ -164,12 +164,12 @@ class PufRegular(Puf[PufRegularParameters]):
     def configure(
         self, problem: Problem[PufRegularParameters], state: UnlearningState
     ) -> Mapping[str, Instruction]:
-        """The targets train on what they forget, the retained clients as ever."""
+        """Let the targets train on what they forget, the retained clients as ever."""
         ordinary = Instruction(operation=RETAIN, model=state.parameters, training=problem.training)
         return {**super().configure(problem, state), **dict.fromkeys(problem.retained, ordinary)}
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """As in PUF-Special; a partial target sends beside it the update of what it keeps."""
+        """Train as in PUF-Special; a partial target sends beside it the update of what it keeps."""
         if instruction.operation == RETAIN:
             return trained_update(instruction, site, site.retain)
         reply = super().client_step(instruction, site)
@@ -180,11 +180,11 @@ class PufRegular(Puf[PufRegularParameters]):
 
     def _terms(self, problem: Problem[PufRegularParameters], replies: Mapping[str, Reply]) -> _Terms:
         rate = problem.parameters.retained_rate
-        terms = _negated(problem, replies)
-        total = sum(reply.num_examples for reply in replies.values())
+        terms = _negate(problem, replies)
+        total = sum(reply.num_examples for reply in replies.values())  # Eq. (4)
         for client, reply in replies.items():
             if client not in problem.targets:
-                terms[client] = (rate * reply.num_examples, reply.vector)
+                terms[client] = (rate * reply.num_examples, reply.vector)  # Eqs. (5), (7)
         for client in problem.partial:
             kept, update = _update_of_kept(client, replies[client])
             terms[f"{client}\n"] = (rate * kept, update)  # no client's id ends so
@@ -192,16 +192,16 @@ class PufRegular(Puf[PufRegularParameters]):
         return terms, total
 
     def cost(self, given: CostSymbols, parameters: PufRegularParameters, options: object) -> Cost:
-        """2 P B C + P B C_p bytes, F N E C FLOPs, P B stored: a partial target sends a second vector."""
+        """Compute 2 P B C + P B C_p bytes, F N E C FLOPs, P B stored: a partial target sends a second vector."""
         a_round = given.trips(given.num_clients, storage_bytes=given.model_bytes)
         second_vectors = given.model_bytes * given.num_partial
         return replace(a_round, communication_bytes=a_round.communication_bytes + second_vectors)
 
 
-def _negated(
+def _negate(
     problem: Problem[PufSpecialParameters] | Problem[PufRegularParameters], replies: Mapping[str, Reply]
 ) -> dict[str, tuple[float, Vector]]:
-    """Return −η_u n_u and Δ_u of each target, or η_u n_u where the client has flipped the sign. Eq. (7)."""
+    """Return −η_u n_u and Δ_u of each target, or η_u n_u where the client has flipped the sign, Eq. (6)."""
     own = problem.parameters
     rate = own.unlearning_rate if own.flip_at_client else -own.unlearning_rate
     return {
@@ -210,7 +210,7 @@ def _negated(
 
 
 def _update_of_kept(client: str, reply: Reply) -> tuple[int, Vector]:
-    """Of a partial target: how many examples it keeps, and its update of training on these."""
+    """Return how many examples a partial target keeps, and its update of training on these."""
     kept, update = num_retained(reply), reply.arrays.get(RETAINED_UPDATE)
     if NUM_RETAINED not in reply.values or (kept and update is None):
         raise MethodFailed(

@@ -26,7 +26,7 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    averaged,
+    add_mean_update,
     trained_update,
 )
 from unlearning.methods.safe_range import Safe
@@ -51,11 +51,11 @@ class Natural(AsksNobody[MethodParameters]):
     )
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """Finished at once, with the model as it is."""
+        """Finish at once, with the model as it is."""
         return UnlearningState(parameters=parameters, finished=True)
 
     def cost(self, given: CostSymbols, parameters: MethodParameters, options: object) -> Cost:
-        """Nobody is asked; the model before is kept."""
+        """Compute 0 and P B stored, the model before: nobody is asked."""
         return given.trips(0, storage_bytes=given.model_bytes)
 
 
@@ -82,14 +82,14 @@ class Retrain(Method[RetrainParameters]):
         remark="the gold standard at its full price: every training round again",
     )
 
-    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """Fresh weights, the same as the run started from."""
+    def begin(self, problem: Problem[RetrainParameters], parameters: Vector) -> UnlearningState:
+        """Begin with fresh weights, the same as the run started from."""
         rounds = problem.parameters.rounds or max(problem.rounds_trained, 1)
         fresh = initial_parameters(problem.task, problem.seed).astype(parameters.dtype)
         return UnlearningState(parameters=fresh, values={"rounds": rounds})
 
     def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        """The retained clients, and what partial targets retain, train as in that round."""
+        """Let the retained clients, and partial targets on what they keep, train as in that round."""
         return {
             client: Instruction(
                 operation="train",
@@ -101,13 +101,13 @@ class Retrain(Method[RetrainParameters]):
         }
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """Ordinary local training on what is retained; the answer is the update."""
+        """Train as ever on what is retained; the answer is the update."""
         return trained_update(instruction, site, site.retain)
 
     def aggregate(
         self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
-        """One FedAvg round further.
+        """Go one FedAvg round further.
 
         Raises:
             MethodFailed: nobody answered.
@@ -115,10 +115,12 @@ class Retrain(Method[RetrainParameters]):
         if not any(reply.num_examples for reply in replies.values()):
             raise MethodFailed("No retained client answered; retraining cannot go on.", retryable=True)
         done = state.exchanges + 1
-        state = state.advance(averaged(state.parameters, replies), finished=done >= state.values["rounds"])
+        state = state.advance(
+            add_mean_update(state.parameters, replies), finished=done >= state.values["rounds"]
+        )
         return replace(state, findings={"rounds retrained": done})
 
     def cost(self, given: CostSymbols, parameters: RetrainParameters, options: object) -> Cost:
-        """2 P B (C_r + C_p) R_ret bytes, F N E (C_r + C_p) R_ret FLOPs, P B stored."""
+        """Compute 2 P B (C_r + C_p) R_ret bytes, F N E (C_r + C_p) R_ret FLOPs, P B stored."""
         rounds = parameters.rounds or given.training_rounds
         return given.trips(given.num_staying * rounds, storage_bytes=given.model_bytes)

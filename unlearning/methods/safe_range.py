@@ -30,7 +30,7 @@ class Safe:
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
 
     def describe(self, default: Any) -> str:
-        """In words, after "the safe range is"."""
+        """Describe it in words, after "the safe range is"."""
         if self.low is None:
             return f"at most {self.high:g}"
         if self.high is None:
@@ -40,7 +40,7 @@ class Safe:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """Shown with the method's other facts."""
+        """Show it with the method's other facts."""
         return {**handler(schema), "safe": self.describe(None)}
 
 
@@ -53,18 +53,18 @@ class OperatorsOnly:
         return bool(value == default)
 
     def describe(self, default: Any) -> str:
-        """In words, after "the safe range is"."""
+        """Describe it in words, after "the safe range is"."""
         return f"its default ({'none' if default in (None, ()) else default})"
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """Shown with the method's other facts."""
+        """Show it with the method's other facts."""
         return {**handler(schema), "safe": "the default"}
 
 
 def beyond_safe_range(parameters: BaseModel) -> Iterator[str]:
-    """One phrase a value that only operators may choose: `unlearning_rate = 100 (the safe range is at most 10)`."""
+    """Yield a phrase a value that only operators may choose: `unlearning_rate = 100 (the safe range is at most 10)`."""
     for name, field in type(parameters).model_fields.items():
         value = getattr(parameters, name)
         for mark in field.metadata:

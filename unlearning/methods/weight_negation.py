@@ -31,7 +31,7 @@ LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
 def _from_words(value: Any) -> Any:
-    """Names as they are written on a command line: "0.weight,2.weight"."""
+    """Read names as they are written on a command line: "0.weight,2.weight"."""
     return tuple(name for name in value.split(",") if name) if isinstance(value, str) else value
 
 
@@ -57,8 +57,8 @@ class WeightNegation(AsksNobody[WeightNegationParameters]):
         remark="gives the same model whoever leaves; recovery without the data does the forgetting",
     )
 
-    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """The negated model.
+    def begin(self, problem: Problem[WeightNegationParameters], parameters: Vector) -> UnlearningState:
+        """Negate the weights.
 
         Raises:
             MethodFailed: a named tensor is not in the model, or it has no layer to negate.
@@ -80,12 +80,12 @@ class WeightNegation(AsksNobody[WeightNegationParameters]):
         return replace(state, findings={"negated tensors": list(names)})
 
     def cost(self, given: CostSymbols, parameters: WeightNegationParameters, options: object) -> Cost:
-        """Nobody is asked; P B stored."""
+        """Compute 0 and P B stored: nobody is asked."""
         return given.trips(0, storage_bytes=given.model_bytes)
 
 
 def first_layer(model: nn.Module) -> tuple[str, ...]:
-    """The name of the first convolution's or linear layer's weight, in the order of definition."""
+    """Return the name of the first convolution's or linear layer's weight, in the order of definition."""
     for name, module in model.named_modules():
         if isinstance(module, LAYERS):
             return (f"{name}.weight" if name else "weight",)

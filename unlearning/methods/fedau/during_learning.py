@@ -78,12 +78,12 @@ class AuxiliaryHeadOptions(ClientOptions):
 
     @property
     def named_samples(self) -> frozenset[str]:
-        """The samples that may be forgotten later."""
+        """Return the samples that may be forgotten later."""
         return self.samples
 
     @property
     def key(self) -> str:
-        """Of a client's store: heads that were trained for something else are other heads."""
+        """Return the key in a client's store: heads that were trained for something else are other heads."""
         purpose = [self.seed, self.class_label, *sorted(self.samples)]
         return f"auxiliary-head {hashlib.sha256(repr(purpose).encode()).hexdigest()[:16]}"
 
@@ -128,7 +128,7 @@ class AuxiliaryHead(Preparation[AuxiliaryHeadOptions]):
         return Trained(trained.parameters[: work.model.size], trained.num_examples, loss.mean_of_head)
 
     def refusal(self, options: AuxiliaryHeadOptions, target: Target) -> str:
-        """Only what an auxiliary head was trained for can be forgotten."""
+        """Say what is missing where no auxiliary head was trained for the target."""
         able, wanted = _prepared_for(options), ""
         match target.granularity:
             case Granularity.CLASS if target.class_label != options.class_label:
@@ -144,7 +144,7 @@ class AuxiliaryHead(Preparation[AuxiliaryHeadOptions]):
         return f'it was prepared for {able}. That would need prepare = "fedau-learning {wanted}" in training.'
 
     def problems(self, options: AuxiliaryHeadOptions, settings: TaskSettings) -> list[str]:
-        """The model must have a classifier head, and there must be such a class."""
+        """Say where the model has no classifier head, or there is no such class."""
         return list(_unfit(options.class_label, settings))
 
 
@@ -166,8 +166,10 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
         preparation=AuxiliaryHead(),
     )
 
-    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """One exchange will do.
+    def begin(
+        self, problem: Problem[FedAuLearningParameters, AuxiliaryHeadOptions], parameters: Vector
+    ) -> UnlearningState:
+        """Begin; one exchange will do.
 
         Raises:
             MethodFailed: there are no auxiliary heads, or none for what is to be forgotten.
@@ -182,8 +184,10 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
                 )
         return UnlearningState(parameters=parameters)
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        """The targets are asked for their auxiliary heads; the model itself need not travel."""
+    def configure(
+        self, problem: Problem[FedAuLearningParameters, AuxiliaryHeadOptions], state: UnlearningState
+    ) -> Mapping[str, Instruction]:
+        """Ask the targets for their auxiliary heads; the model itself need not travel."""
         nothing = np.zeros(0, dtype=state.parameters.dtype)
         return {
             client: Instruction(
@@ -197,7 +201,7 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
         }
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """The newest auxiliary head, flat; `has_head` says whether there is one."""
+        """Return the newest auxiliary head, flat; `has_head` says whether there is one."""
         kept = newest(site.store, str(instruction.values["key"]))
         if kept is not None:
             head = cast(Vector, kept[1]["head"])
@@ -206,7 +210,10 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
         return Reply(vector=head, num_examples=len(site.forget), values={"has_head": kept is not None})
 
     def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+        self,
+        problem: Problem[FedAuLearningParameters, AuxiliaryHeadOptions],
+        state: UnlearningState,
+        replies: Mapping[str, Reply],
     ) -> UnlearningState:
         """Mix the heads, or subtract for a class.
 
@@ -248,12 +255,12 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
         parameters: FedAuLearningParameters,
         options: AuxiliaryHeadOptions | None,
     ) -> Cost:
-        """2 P_c B bytes, C P_c B stored: each client's auxiliary head."""
+        """Compute 2 P_c B bytes, C P_c B stored: each client's auxiliary head."""
         return Cost(2 * given.head_bytes, 0.0, given.num_clients * given.head_bytes)
 
 
 def auxiliary_labels(examples: Examples, num_classes: int, options: AuxiliaryHeadOptions) -> Tensor:
-    """What the auxiliary head learns of each example, shape (n,), int64."""
+    """Return what the auxiliary head learns of each example, shape (n,), int64."""
     if options.class_label is not None:
         return torch.full_like(examples.targets, options.class_label)
     wrong = torch.tensor([_shift(options.seed, str(name), num_classes) for name in examples.ids.tolist()])
@@ -263,7 +270,7 @@ def auxiliary_labels(examples: Examples, num_classes: int, options: AuxiliaryHea
 
 
 def _shift(seed: int, example_id: str, num_classes: int) -> int:
-    """1 to C − 1, decided by the seed and the example's id: how far the wrong label is from the right one."""
+    """Return 1 to C − 1, by the seed and the example's id: how far the wrong label is from the right one."""
     digest = hashlib.sha256(f"{seed}:{example_id}".encode()).digest()
     return 1 + int.from_bytes(digest[:8], "big") % (num_classes - 1)
 
@@ -332,7 +339,7 @@ def _prepared_for(options: AuxiliaryHeadOptions) -> str:
 
 
 def _targets(problem: Problem) -> Iterable[Target]:
-    """The problem's targets, as requests would name them."""
+    """Return the problem's targets, as requests would name them."""
     for client, forget in problem.targets.items():
         if forget.everything:
             yield Target(Granularity.CLIENT, client)

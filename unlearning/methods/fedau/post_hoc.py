@@ -69,7 +69,7 @@ class FedAu(Method[FedAuParameters]):
     )
 
     def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """One exchange will do.
+        """Begin; one exchange will do.
 
         Raises:
             MethodFailed: the model has no classifier head.
@@ -77,8 +77,10 @@ class FedAu(Method[FedAuParameters]):
         head_slots(problem.task)
         return UnlearningState(parameters=parameters)
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        """The targets train an auxiliary head."""
+    def configure(
+        self, problem: Problem[FedAuParameters], state: UnlearningState
+    ) -> Mapping[str, Instruction]:
+        """Let the targets train an auxiliary head."""
         training = replace(problem.training, epochs=problem.parameters.epochs)
         return {
             client: Instruction(
@@ -88,7 +90,7 @@ class FedAu(Method[FedAuParameters]):
         }
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """The auxiliary head's weight and bias, flat, in the model's order."""
+        """Return the auxiliary head's weight and bias, flat, in the model's order."""
         slots = head_slots(site.task)
         if len(site.forget) == 0:
             return Reply(vector=np.zeros(size_of(slots), dtype=instruction.model.dtype), num_examples=0)
@@ -103,7 +105,7 @@ class FedAu(Method[FedAuParameters]):
         return Reply(vector=head, num_examples=trained.num_examples, metrics={"loss": trained.loss})
 
     def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+        self, problem: Problem[FedAuParameters], state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
         """Mix the heads.
 
@@ -126,12 +128,12 @@ class FedAu(Method[FedAuParameters]):
         )
 
     def cost(self, given: CostSymbols, parameters: FedAuParameters, options: object) -> Cost:
-        """2 P_c B bytes, P B stored; the head's training is not counted."""
+        """Compute 2 P_c B bytes, P B stored; the head's training is not counted."""
         return Cost(2 * given.head_bytes, 0.0, given.model_bytes)
 
 
 def _frozen_trunk(task: Task, parameters: Vector, seed: int) -> tuple[Task, Vector]:
-    """The task with everything but the head frozen, and the model with a fresh head."""
+    """Return the task with everything but the head frozen, and the model with a fresh head."""
 
     def build_frozen() -> nn.Module:
         model = task.build_model()

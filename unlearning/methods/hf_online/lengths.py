@@ -74,7 +74,7 @@ class KeptRounds:
 
 
 def work_of(examples: Examples, training: TrainingSettings, feature_norm: float) -> NDArray[np.float64]:
-    """How a client trains, as it tells the server.
+    """Return how a client trains, as it tells the server.
 
     Number of steps, η, μ, whether it is plain SGD, the feature norm that it has checked, batch size, examples.
     """
@@ -83,10 +83,10 @@ def work_of(examples: Examples, training: TrainingSettings, feature_norm: float)
     return np.array([*numbers, feature_norm, training.batch_size, len(examples)])
 
 
-def extended(
+def append_round(
     earlier: str, done: FederatedRound, vectors: Mapping[str, Vector], options: CarriedVectorOptions
 ) -> str:
-    """The text of `earlier` rounds (empty where there are none) with one more; it replaces one of the same number.
+    """Return the text of `earlier` rounds (empty: none) with one more, which replaces one of the same number.
 
     vectors: those with which the round began.
     """
@@ -120,7 +120,7 @@ def extended(
 
 
 def rounds_of(text: str) -> KeptRounds:
-    """What `extended` has written, or an earlier version of it."""
+    """Return what `extended` has written, or an earlier version of it."""
     if not text:
         return KeptRounds(())
     value = json.loads(text)
@@ -131,13 +131,13 @@ def rounds_of(text: str) -> KeptRounds:
 
 
 def has_trained(text: str, number: int) -> frozenset[str]:
-    """The clients that took part in a round before `number`, as far as there are records."""
+    """Return the clients that took part in a round before `number`, as far as there are records."""
     value = json.loads(text) if text else {"rounds": []}
     return frozenset(client for one in value["rounds"] if one["number"] < number for client in one["clients"])
 
 
 def _way(done: FederatedRound, options: CarriedVectorOptions) -> dict[str, Any]:
-    """All that rounds have in common until a setting changes; the learning rate may change with every round."""
+    """Describe all that rounds have in common until a setting changes; the learning rate may change with each."""
     way: dict[str, Any] = {
         "code": _code_version(),
         "weighting": str(options.weighting),
@@ -209,7 +209,7 @@ def _kept_round(one: Mapping[str, Any], way: Mapping[str, Any]) -> KeptRound:
 
 
 def _told(work: NDArray[Any] | None) -> NDArray[np.float64]:
-    """What a client said of its work; zeros where it said nothing that can be read."""
+    """Return what a client said of its work; zeros where it said nothing that can be read."""
     if (
         work is None
         or work.shape != (_WORK_NUMBERS,)

@@ -100,8 +100,10 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
         preparation=CarryVectors(),
     )
 
-    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """θ + Σ a_u, with noise where it is asked for.
+    def begin(
+        self, problem: Problem[HfOnlineParameters, CarriedVectorOptions], parameters: Vector
+    ) -> UnlearningState:
+        """Compute θ + Σ a_u, with noise where it is asked for.
 
         Raises:
             MethodFailed: the federation was not prepared, or no whole vector of a client is kept or can be read.
@@ -154,7 +156,7 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
     def cost(
         self, given: CostSymbols, parameters: HfOnlineParameters, options: CarriedVectorOptions | None
     ) -> Cost:
-        """Nobody is asked; V P B stored for V clients that may be forgotten, all there are where that is not known.
+        """Compute 0 and V P B stored for V clients that may be forgotten, all where that is not known: nobody is asked.
 
         It pays in training instead: each message carries V vectors more, 2 P B (1 + V) bytes a client and round.
         """
@@ -162,18 +164,18 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
         return given.trips(0, storage_bytes=vectors * given.model_bytes)
 
     def repair_rounds(self, parameters: HfOnlineParameters) -> int:
-        """As many as were asked for."""
+        """Return as many as were asked for."""
         return parameters.repair_rounds
 
     def sensitivity_bound(
         self, options: CarriedVectorOptions, store: Store, initial: Callable[[], Vector]
     ) -> SensitivityBound:
-        """What follows from the records of the rounds."""
+        """Return what follows from the records of the rounds."""
         return KeptBound(options, store, initial)
 
 
 def _noise_of(problem: Problem, clean: Vector, sigma: float) -> Normal:
-    """What the noise on `clean` is drawn from; the run's seed is known to every client, who could subtract it.
+    """Return what the noise on `clean` is drawn from; the run's seed is known to every client, who could subtract it.
 
     The request's key, the model before noise and σ decide: the same release done again after a crash or a restore
     is the same, and no two others share their noise (of one model with two σ the difference would tell the model).
@@ -186,7 +188,7 @@ def _noise_of(problem: Problem, clean: Vector, sigma: float) -> Normal:
 def _vectors_of(
     problem: Problem, kept: PreparedStore[CarriedVectorOptions], parameters: Vector
 ) -> UnitVectors:
-    """The targets' vectors; zero for one that never took part."""
+    """Return the targets' vectors; zero for one that never took part."""
     vectors: dict[str, Vector] = {}
     for client in sorted(problem.targets):
         never_trained = not kept.store.rounds(client) and not problem.num_examples.get(client)

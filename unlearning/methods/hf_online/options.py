@@ -42,7 +42,7 @@ class CarriedVectorOptions(ClientOptions):
 
     @property
     def noise_budget(self) -> NoiseBudget | None:
-        """The budget, where it is given."""
+        """Return the budget, where it is given."""
         if self.sigma is None or self.epsilon is None or self.delta is None:
             return None
         return NoiseBudget(
@@ -50,7 +50,7 @@ class CarriedVectorOptions(ClientOptions):
         )
 
     def key(self) -> bytes | None:
-        """What the kept vectors are encrypted with.
+        """Return what the kept vectors are encrypted with.
 
         Raises:
             ConfigurationError: the key file cannot be used.

@@ -85,11 +85,11 @@ def deletion_sensitivity(
     *,
     declared: float | None = None,
 ) -> tuple[Sensitivity | None, tuple[str, ...]]:
-    """Δ of the deletion and all earlier ones together, and what is missing to a proof, a sentence each.
+    """Return Δ of the deletion and all earlier ones together, and what is missing to a proof, a sentence each.
 
     declared: a distance measured elsewhere, that counts where nothing is proven; None for none.
     """
-    committed, broken = _followed(kept.rounds, earlier, deletion)
+    committed, broken = _follow_releases(kept.rounds, earlier, deletion)
     unmet = [*deletion.unmet, *kept.unmet, *broken, *_unproven(earlier)]
     unmet += _unfit_vectors(kept.rounds, deletion)
     weightings = {one.weighting for one in kept.rounds}
@@ -110,7 +110,7 @@ def deletion_sensitivity(
 
 
 def _nothing_trained(committed: Sequence[EarlierRelease]) -> Sensitivity:
-    """Before the first round nobody has trained; only earlier releases count."""
+    """Count only earlier releases: before the first round nobody has trained."""
     return Sensitivity(
         value=sum(one.sensitivity for one in committed),
         is_bound=True,
@@ -118,10 +118,10 @@ def _nothing_trained(committed: Sequence[EarlierRelease]) -> Sensitivity:
     )
 
 
-def _followed(
+def _follow_releases(
     rounds: Sequence[KeptRound], earlier: Sequence[AccountedRelease], deletion: Deletion
 ) -> tuple[list[EarlierRelease], list[str]]:
-    """The earlier releases that the model went on from, and where the chain of models breaks.
+    """Return the earlier releases that the model went on from, and where the chain of models breaks.
 
     A release whose model was given up (the attempt failed after it) is not among them: the model went on as it was.
     """
@@ -142,7 +142,7 @@ def _followed(
 def _after_release(
     release: AccountedRelease, at: str, following: str, committed: list[EarlierRelease]
 ) -> str:
-    """The hash of the model after a release from `at`, where the next record begins with `following`."""
+    """Return the hash of the model after a release from `at`, where the next record begins with `following`."""
     if release.before != at or following == at:
         return at
     value = 0.0 if release.sensitivity is None else release.sensitivity.value
@@ -170,7 +170,7 @@ def _unproven(earlier: Iterable[AccountedRelease]) -> list[str]:
 
 
 def _unfit_vectors(rounds: Sequence[KeptRound], deletion: Deletion) -> list[str]:
-    """Clients whose vector is not that of the last record, or who have one without a record of their training."""
+    """List clients whose vector is not that of the last record, or who have one without a record of training."""
     trained = {client for one in rounds for client in one.lengths.clients}
     last = rounds[-1].lengths.number if rounds else None
     unfit = [

@@ -39,7 +39,7 @@ from unlearning.methods.hf_online.lengths import (
     LENGTHS_KEY,
     WORK,
     KeptRounds,
-    extended,
+    append_round,
     has_trained,
     rounds_of,
     work_of,
@@ -74,7 +74,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
     keeps = "the server the last two vectors of each forgettable client, each as large as the model"
 
     def send(self, options: CarriedVectorOptions, number: int, store: Store, forgotten: Exclusions) -> Arrays:
-        """The vectors (k, d) in the order of client ids, which are not told.
+        """Return the vectors (k, d) in the order of client ids, which are not told.
 
         Raises:
             ConfigurationError: the key file cannot be used.
@@ -85,7 +85,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
     def train(
         self, options: CarriedVectorOptions, work: LocalRound, ordinary: Callable[[], Trained]
     ) -> Trained:
-        """Ordinary training to the bit, and J_i a for each vector.
+        """Train as without this, to the bit, and compute J_i a for each vector.
 
         Raises:
             DataError: an input is larger than the declared `feature_norm`.
@@ -102,7 +102,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
         return trained
 
     def check(self, options: CarriedVectorOptions, sent: Arrays, returned: Arrays) -> None:
-        """As many vectors as were sent, of the same type, all finite and of a length that training can give them.
+        """Refuse anything but as many vectors as were sent, of the same type, finite and of a length training can give.
 
         Raises:
             UpdateRefused: they are not.
@@ -124,7 +124,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
                 )
 
     def keep(self, options: CarriedVectorOptions, done: FederatedRound, store: Store) -> None:
-        """Each vector after the round.
+        """Keep each vector as it is after the round.
 
         Raises:
             ConfigurationError: the key file cannot be used.
@@ -138,7 +138,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
             if is_lost or not options.has(client):
                 _mark_lost(store, client, done.number)
         known = _known(options, done.number, store, done.forgotten)
-        text = extended(earlier, done, known, options)
+        text = append_round(earlier, done, known, options)
         content = np.frombuffer(text.encode(), dtype=np.uint8)
         keep_newest(store, LENGTHS_KEY, done.number, seal(cast(Vector, content), LENGTHS_KEY, key))
         new = [c for c in sorted(done.models) if newest(store, c, before=done.number + 1) is None]
@@ -172,11 +172,11 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
             keep_newest(store, unit, done.number, seal(vector, unit, key))
 
     def problems(self, options: CarriedVectorOptions, settings: TaskSettings) -> list[str]:
-        """The vectors must have room, and the model a derivative."""
+        """Say where the vectors have no room, or the model no derivative."""
         return list(_unfit(len(options.clients) or settings.num_clients, options.max_gib, settings))
 
     def training_problems(self, options: CarriedVectorOptions, training: TrainingSettings) -> list[str]:
-        """Vectors are carried through SGD only, with or without momentum."""
+        """Refuse other optimizers than SGD, with or without momentum."""
         if training.optimizer == "sgd":
             return []
         return [
@@ -193,7 +193,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
         until: int,
         rewritten: bool,
     ) -> bool:
-        """A forgotten client's vector goes; one of which samples are forgotten has a mark in its place.
+        """Erase a forgotten client's vector; where samples are forgotten put a mark in its place.
 
         The others' vectors stay: what a deletion changes in them is of second order.
         """
@@ -205,14 +205,14 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
         return not forgotten.classes
 
     def survives(self, *, is_own: bool, moves_model: bool) -> bool:
-        """Vectors follow the model through their own deletions and through training, and nothing else.
+        """Return whether the vectors followed the model: through their own deletions and training, nothing else.
 
         What another method does to the model has a derivative that is not carried; retraining starts anew.
         """
         return is_own or not moves_model
 
     def refusal(self, options: CarriedVectorOptions, target: Target) -> str:
-        """Only clients that were named before training can be forgotten."""
+        """Refuse clients that were not named before training."""
         if target.client_id is None or options.has(target.client_id):
             return ""
         named = ",".join(sorted({*options.clients, target.client_id}))
@@ -223,7 +223,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
 
 
 def kept_vector(options: CarriedVectorOptions, store: Store, client: str) -> Vector | None:
-    """The client's newest vector (d,); None where there is none, or a mark in its place.
+    """Return the client's newest vector (d,); None where there is none, or a mark in its place.
 
     Raises:
         CheckpointError: it cannot be read, or not with this key.
@@ -236,7 +236,7 @@ def kept_vector(options: CarriedVectorOptions, store: Store, client: str) -> Vec
 
 
 def kept_rounds(options: CarriedVectorOptions, store: Store) -> KeptRounds:
-    """The records of all rounds so far.
+    """Return the records of all rounds so far.
 
     Raises:
         CheckpointError: they cannot be read, or not with this key.
@@ -246,7 +246,7 @@ def kept_rounds(options: CarriedVectorOptions, store: Store) -> KeptRounds:
 
 
 def _records(store: Store, key: bytes | None, *, before: int | None = None) -> str:
-    """The text of all rounds' records (before a round); empty where there is none."""
+    """Return the text of all rounds' records (before a round); empty where there is none."""
     found = newest(store, LENGTHS_KEY, before=before)
     return "" if found is None else unseal(found[1], LENGTHS_KEY, key).tobytes().decode()
 
@@ -269,14 +269,14 @@ def _check_features(work: LocalRound, limit: float) -> None:
 
 
 def _clients(store: Store) -> list[str]:
-    """The clients of which something is kept."""
+    """Return the clients of which something is kept."""
     return [key for key in store.list_keys() if key != LENGTHS_KEY]
 
 
 def _known(
     options: CarriedVectorOptions, number: int, store: Store, forgotten: Exclusions
 ) -> Mapping[str, Vector]:
-    """The vectors with which the round `number` begins, in the order of client ids."""
+    """Return the vectors with which the round `number` begins, in the order of client ids."""
     return dict(_each_known(options, number, store, forgotten))
 
 

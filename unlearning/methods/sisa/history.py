@@ -30,29 +30,29 @@ class ShardLog:
     since: Mapping[str, int] = field(default_factory=dict)
 
     def after(self, number: int, clients: list[str]) -> "ShardLog":
-        """The log after a round in which `clients` trained."""
+        """Return the log after a round in which `clients` trained."""
         return ShardLog(
             rounds=(*self.rounds, number),
             since={**dict.fromkeys(sorted(clients), number), **self.since},
         )
 
     def without(self, gone: set[str]) -> "ShardLog":
-        """The log without the clients `gone`; the rounds stay."""
+        """Return the log without the clients `gone`; the rounds stay."""
         return replace(self, since={client: n for client, n in self.since.items() if client not in gone})
 
 
 def model_key(shard: int) -> str:
-    """The key of a shard's models."""
+    """Return the key of a shard's models."""
     return f"shard {shard}"
 
 
 def log_key(shard: int) -> str:
-    """The key of a shard's log."""
+    """Return the key of a shard's log."""
     return f"shard {shard} log"
 
 
 def read_log(store: Store, shard: int, *, before: int | None = None) -> ShardLog:
-    """The newest log of a shard (of a round before `before`); an empty one where there is none."""
+    """Return the newest log of a shard (of a round before `before`); an empty one where there is none."""
     found = newest(store, log_key(shard), before=before)
     if found is None:
         return ShardLog()
@@ -80,7 +80,7 @@ def rewrite_log(store: Store, shard: int, log: ShardLog, *, into: Store) -> None
 
 
 def model_before(store: Store, shard: int, number: int) -> Vector:
-    """The shard model (d,) as it was before round `number`, one of those that are kept."""
+    """Return the shard model (d,) as it was before round `number`, one of those that are kept."""
     return cast(Vector, store.load(model_key(shard), number)["parameters"])
 
 

@@ -73,8 +73,10 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
         preparation=Sharding(),
     )
 
-    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
-        """The touched shards as they were before they learnt what is forgotten.
+    def begin(
+        self, problem: Problem[MethodParameters, ShardingOptions], parameters: Vector
+    ) -> UnlearningState:
+        """Begin with the touched shards as they were before they learnt what is forgotten.
 
         Raises:
             MethodFailed: the federation was not prepared, or no shard has learnt anything of the target.
@@ -120,8 +122,10 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
             work=WorkDone(rounds=repeated),
         )
 
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        """In each shard those that took part in its next round and stay, with the seeds that they had in it."""
+    def configure(
+        self, problem: Problem[MethodParameters, ShardingOptions], state: UnlearningState
+    ) -> Mapping[str, Instruction]:
+        """Ask in each shard those that took part in its next round and stay, with the seeds that they had in it."""
         kept = self.kept(problem)
         options = kept.options
         present = sorted({*problem.retained, *problem.partial})
@@ -145,7 +149,7 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
         return instructions
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
-        """One round of the shard model (d,) on what is retained; the answer is the model.
+        """Train the shard model (d,) for one round on what is retained; the answer is the model.
 
         Raises:
             DataError: the model is no ensemble.
@@ -161,9 +165,12 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
         )
 
     def aggregate(
-        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+        self,
+        problem: Problem[MethodParameters, ShardingOptions],
+        state: UnlearningState,
+        replies: Mapping[str, Reply],
     ) -> UnlearningState:
-        """One round further in each touched shard; what the shard was before a slice is kept anew.
+        """Go one round further in each touched shard; what the shard was before a slice is kept anew.
 
         Raises:
             MethodFailed: nobody of a shard answered.
@@ -200,7 +207,7 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
         return replace(state, values={"pending": pending, "done": done})
 
     def cost(self, given: CostSymbols, parameters: MethodParameters, options: ShardingOptions | None) -> Cost:
-        """2 P B C_s R_ret bytes, F N E C_s R_ret / S FLOPs, L P B stored, for C_s who stay in the touched shards.
+        """Compute 2 P B C_s R_ret bytes, F N E C_s R_ret / S FLOPs, L P B stored: C_s stay in the touched shards.
 
         P is of all S shards' models, which every message carries, and F too; a client trains its own shard's. Of a
         deletion that is over all that took part are C_s. One that is planned touches one shard, of which the clients
@@ -224,7 +231,7 @@ def _keep(kept: PreparedStore, shard: int, numbers: list[int], model: Vector) ->
 
 
 def _start(store: Store, shard: int, first: int) -> int:
-    """The last round that the shard's model is kept of from before the round `first`'s training.
+    """Return the last round that the shard's model is kept of from before the round `first`'s training.
 
     Raises:
         MethodFailed: there is none.

@@ -30,7 +30,7 @@ class ShardingOptions(PreparationOptions):
     vote: Literal["majority", "mean"] = "majority"
 
     def place(self, client_id: str) -> tuple[int, int]:
-        """A client's shard and slice: round robin by ids that are numbers, by a hash of other ids."""
+        """Return a client's shard and slice: round robin by ids that are numbers, by a hash of other ids."""
         if client_id.isascii() and client_id.isdecimal():
             number = int(client_id)
         else:
@@ -38,7 +38,7 @@ class ShardingOptions(PreparationOptions):
         return number % self.shards, number // self.shards % self.slices
 
     def slice_of(self, number: int) -> int:
-        """The last slice that takes part in round `number`."""
+        """Return the last slice that takes part in round `number`."""
         return min((number - 1) // self.slice_rounds, self.slices - 1)
 
 
@@ -68,7 +68,7 @@ class Sharding(Preparation[ShardingOptions]):
     def combine(
         self, options: ShardingOptions, before: Vector, models: Mapping[str, tuple[int, Vector]]
     ) -> Vector:
-        """FedAvg within each shard; a shard in which nobody trained stays. Who has trained, votes."""
+        """Average within each shard; a shard in which nobody trained stays. Who has trained, votes."""
         after = before.copy()
         for shard in range(options.shards):
             where = part(before, shard, options.shards)
@@ -95,15 +95,15 @@ class Sharding(Preparation[ShardingOptions]):
                 write_log(store, shard, done.number, log.after(done.number, trained))
 
     def takes_part(self, options: ShardingOptions, client_id: str, number: int) -> bool:
-        """From the first round of its slice on."""
+        """Return whether its slice has begun."""
         return options.place(client_id)[1] <= options.slice_of(number)
 
     def task_settings(self, options: ShardingOptions, settings: TaskSettings) -> TaskSettings:
-        """An ensemble of the same model."""
+        """Return an ensemble of the same model."""
         return replace(settings, shards=options.shards, vote=options.vote)
 
     def problems(self, options: ShardingOptions, settings: TaskSettings) -> list[str]:
-        """There must be a client for every shard."""
+        """Say where there is no client for every shard."""
         if options.shards <= settings.num_clients:
             return []
         return [
@@ -119,5 +119,5 @@ class Sharding(Preparation[ShardingOptions]):
         until: int,
         rewritten: bool,
     ) -> bool:
-        """Nothing is left to erase: only SISA itself can forget in a federation of shards, and writes anew."""
+        """Leave all: only SISA itself can forget in a federation of shards, and writes anew."""
         return True

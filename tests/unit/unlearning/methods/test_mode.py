@@ -10,7 +10,7 @@ from torch import nn
 from unlearning.curvature import gradient
 from unlearning.errors import MethodFailed
 from unlearning.methods.method import ClientSite, Problem, Reply, UnlearningState
-from unlearning.methods.mode import DEGRADATION, MoDeParameters, degraded, steps
+from unlearning.methods.mode import DEGRADATION, MoDeParameters, degrade, steps
 from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.requests import Forget
 from unlearning.tasks import TaskSettings, make_task
@@ -79,7 +79,7 @@ def test_degradation_comes_before_guidance_in_each_round():
 
 def test_degradation_moves_the_model_a_little_towards_the_degradation_model():
     """0.95·(2, 4) + 0.05·(−2, 0) = (1.8, 3.8)."""
-    moved = degraded(np.array([2.0, 4.0]), np.array([-2.0, 0.0]), 0.95)
+    moved = degrade(np.array([2.0, 4.0]), np.array([-2.0, 0.0]), 0.95)
     np.testing.assert_allclose(moved, [1.8, 3.8], rtol=1e-15)
 
 

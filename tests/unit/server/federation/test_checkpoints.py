@@ -8,7 +8,8 @@ import pytest
 from server.federation.checkpoints import CheckpointStore, decode, encode
 from server.federation.state import ActiveDeletion, FederationState, Phase, PhaseCost
 from unlearning.errors import CheckpointError
-from unlearning.methods.method import UnlearningState
+from unlearning.methods.costs import WorkDone
+from unlearning.methods.method import Noise, UnlearningState
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.verification.measurement import Measurement, SetMeasure
 from unlearning.verification.observations import Outputs
@@ -29,9 +30,15 @@ STATE = FederationState(
         started_round=6,
         hash_before="ab",
         method_state=UnlearningState(
-            parameters=np.ones(5, dtype=np.float32), exchanges=1, arrays={"v": np.eye(2)}, values={"k": 3}
+            parameters=np.ones(5, dtype=np.float32),
+            exchanges=1,
+            arrays={"v": np.eye(2)},
+            values={"k": 3},
+            work=WorkDone(rounds=2),
+            noise=Noise(sigma=0.5, delta=1e-5),
         ),
         target_score=0.9,
+        work=WorkDone(products=7),
         measurements={"r-000001": (Measurement(stage="before", round=6, test=SetMeasure(10, 0.5, 0.91)),)},
         outputs_before={"test": Outputs(np.array([0.5]), np.array([[0.25, 0.75]], dtype=np.float32))},
         unlearning_cost=PhaseCost(exchanges=1, seconds=2.5, bytes_sent=10, bytes_received=20),
@@ -50,6 +57,7 @@ def test_everything_survives_a_round_trip():
     assert back.parameters.dtype == np.float32
     np.testing.assert_array_equal(method.parameters, np.ones(5))
     np.testing.assert_array_equal(method.arrays["v"], np.eye(2))
+    assert (method.work, method.noise) == (WorkDone(rounds=2), Noise(sigma=0.5, delta=1e-5))
     outputs, own = back.deletion.outputs_before["test"], STATE.deletion.outputs_before["test"]
     np.testing.assert_array_equal(outputs.handles, own.handles)
     np.testing.assert_array_equal(outputs.posteriors, own.posteriors)

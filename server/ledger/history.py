@@ -7,8 +7,9 @@ import sqlalchemy as sa
 
 from server.ledger import chain, check, counts, schema, seals
 from server.ledger.part import Part, all_pages
-from server.ledger.records import ACCEPTED_LOSS, Event, Refusal, as_json, event_of, printable, request_number
+from server.ledger.records import ACCEPTED_LOSS, Event, Refusal, as_json, event_of, request_number
 from unlearning.requests import Status
+from unlearning.untrusted import as_line
 
 
 class HistoryPart(Part):
@@ -102,10 +103,10 @@ class HistoryPart(Part):
         rows = [
             {
                 "at": item.at,
-                "caller": printable(item.caller, 200),
-                "role": printable(item.role, 20),
-                "call": printable(item.call, 100),
-                "reason": printable(item.reason, 2000),
+                "caller": as_line(item.caller, 200),
+                "role": as_line(item.role, 20),
+                "call": as_line(item.call, 100),
+                "reason": as_line(item.reason, 2000),
                 "detail": as_json(item.detail),
             }
             for item in refusals

@@ -172,12 +172,6 @@ def round_of(row: sa.Row[Any]) -> RoundRecord:
     )
 
 
-def printable(text: str, max_length: int) -> str:
-    """Return `text` from a stranger as it may be stored and shown: no control characters, not longer than this."""
-    shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in text[:max_length])
-    return shown if len(text) <= max_length else f"{shown[:-1]}…"
-
-
 def as_json(value: Any) -> Any:
     """Return `value` without NaN and infinity, which JSON (and PostgreSQL) does not know: they become null."""
     if isinstance(value, float):

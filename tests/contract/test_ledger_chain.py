@@ -228,7 +228,7 @@ def test_text_of_strangers_is_made_harmless_in_a_refusal(ledger: Ledger) -> None
     ledger.record_refusals([refusal(caller="\x00\x1b[2J" + "x" * 5000, reason="a\nb")])
     [stored] = ledger.refusals()
     assert stored.caller.startswith("\ufffd\ufffd[2J")
-    assert (len(stored.caller), stored.reason) == (200, "a\ufffdb")
+    assert (len(stored.caller), stored.reason) == (200, "a b")
 
 
 @pytest.mark.parametrize("statement", ["UPDATE refusals SET caller = 'x'", "DELETE FROM refusals"])

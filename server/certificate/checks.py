@@ -39,7 +39,7 @@ class Check:
 
 
 def check_signature(file: CertificateFile, key: Ed25519PublicKey | None) -> Check:
-    """Whether the holder of the key's private half wrote the certificate as it is."""
+    """Check whether the holder of the key's private half wrote the certificate as it is."""
     of, certificate = "signature", file.certificate
     if file.signature is None:
         why = certificate.unsigned_because or "its signature was taken off"
@@ -58,7 +58,7 @@ def check_signature(file: CertificateFile, key: Ed25519PublicKey | None) -> Chec
 
 
 def check_report(certificate: Certificate, path: Path | None) -> Check:
-    """Whether a file is the report.json that was certified.
+    """Check whether a file is the report.json that was certified.
 
     Raises:
         CertificateError: the file cannot be read.
@@ -73,7 +73,7 @@ def check_report(certificate: Certificate, path: Path | None) -> Check:
 
 
 def check_model(certificate: Certificate, path: Path | None) -> Check:
-    """Whether a file (a state dictionary) is the model that the deletion left behind.
+    """Check whether a file (a state dictionary) is the model that the deletion left behind.
 
     Raises:
         CertificateError: the file holds no model.
@@ -105,7 +105,7 @@ class LedgerView:
 
     @classmethod
     def of_ledger(cls, ledger: Ledger) -> "LedgerView":
-        """A ledger that was opened here."""
+        """View a ledger that was opened here."""
 
         problem = cache(ledger.verify)
 
@@ -118,7 +118,7 @@ class LedgerView:
 
     @classmethod
     def of_service(cls, service: DeletionClient) -> "LedgerView":
-        """The ledger behind a deletion service; for operators and officers."""
+        """View the ledger behind a deletion service; for operators and officers."""
 
         def completion(request_id: str) -> Event | None:  # the stream ends, for the request is over
             return _completion(item for item in service.watch(request_id) if isinstance(item, Event))
@@ -127,7 +127,7 @@ class LedgerView:
 
 
 def open_ledger(url: str) -> Ledger:
-    """The ledger at `url`, which must be there: a checker makes no new one.
+    """Open the ledger at `url`, which must be there: a checker makes no new one.
 
     Raises:
         ConfigurationError: it is no URL of a ledger, or there is none.
@@ -143,7 +143,7 @@ def open_ledger(url: str) -> Ledger:
 
 
 def check_ledger(certificate: Certificate, content: bytes, view: LedgerView | None) -> Check:
-    """Whether the ledger's chain holds, has the events that are named, and names this very file (`content`)."""
+    """Check whether the ledger's chain holds, has the events that are named, and names this very file (`content`)."""
     of, place = "ledger", certificate.ledger
     if view is None:
         return _skipped(of, "Give --ledger URL, or --service to ask the deletion service.")
@@ -181,7 +181,7 @@ def check_ledger(certificate: Certificate, content: bytes, view: LedgerView | No
 
 
 def _facts(certificate: Certificate, request: DeletionRequest) -> Iterator[tuple[str, object, object]]:
-    """What certificate and ledger both say of the request: its name, as certified, as it stands there."""
+    """Yield what certificate and ledger both say of the request: its name, as certified, as it stands there."""
     asked, target, result = certificate.request, request.target, request.result
     yield "granularity", asked.granularity, str(target.granularity)
     yield "client", asked.client_id, target.client_id
@@ -200,7 +200,7 @@ def _facts(certificate: Certificate, request: DeletionRequest) -> Iterator[tuple
 
 
 def check_samples(certificate: Certificate, samples: Path | None, keys: Path | None) -> Check:
-    """Whether a list of sample ids is the one that is certified, for who holds the client's key of them.
+    """Check whether a list of sample ids is the one that is certified, for who holds the client's key of them.
 
     keys: the server's file `subject-key`, or the client's `subject-keys`.
 

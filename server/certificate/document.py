@@ -152,7 +152,7 @@ class CertificateFile:
     signature: bytes | None
 
     def is_signed_by(self, key: Ed25519PublicKey) -> bool:
-        """Whether the holder of this key's private half has signed exactly this."""
+        """Return whether the holder of this key's private half has signed exactly this."""
         if self.signature is None:
             return False
         try:
@@ -163,7 +163,7 @@ class CertificateFile:
 
 
 def canonical(value: Any) -> bytes:
-    """`value` in the canonical form.
+    """Return `value` in the canonical form.
 
     Raises:
         ValueError: it holds a number that is not finite, or text that is no Unicode.
@@ -174,7 +174,7 @@ def canonical(value: Any) -> bytes:
 
 
 def encode(certificate: Certificate, key: Ed25519PrivateKey | None) -> bytes:
-    """The certificate's file, signed where there is a key."""
+    """Return the certificate's file, signed where there is a key."""
     assert certificate.key_id == (None if key is None else key_id(key.public_key())), "the key it names signs"
     content = certificate.model_dump(mode="json")
     for name in ("privacy", "replay"):
@@ -190,7 +190,7 @@ def encode(certificate: Certificate, key: Ed25519PrivateKey | None) -> bytes:
 
 
 def decode(content: bytes) -> CertificateFile:
-    """The inverse of `encode`, for bytes that anybody may have written.
+    """Read what `encode` wrote, from bytes that anybody may have written.
 
     Raises:
         CertificateError: they are no certificate, or not in the canonical form.

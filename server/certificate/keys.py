@@ -49,12 +49,12 @@ def make_key_pair(directory: Path) -> tuple[Path, Path, str]:
 
 
 def key_id(key: Ed25519PublicKey) -> str:
-    """SHA-256 (hex) of the 32 bytes of the public key."""
+    """Return the SHA-256 (hex) of the 32 bytes of the public key."""
     return hashlib.sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()
 
 
 def load_signing_key(path: Path) -> Ed25519PrivateKey:
-    """The private key in `path`.
+    """Read the private key in `path`.
 
     Raises:
         ConfigurationError: the file cannot be read, others can read it, or it is no Ed25519 key.
@@ -81,7 +81,7 @@ def load_signing_key(path: Path) -> Ed25519PrivateKey:
 
 
 def load_public_key(path: Path) -> Ed25519PublicKey:
-    """The public key in `path`.
+    """Read the public key in `path`.
 
     Raises:
         CertificateError: the file cannot be read or is no Ed25519 key.
@@ -96,7 +96,7 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
 
 
 def signer(setting: str) -> tuple[Ed25519PrivateKey | None, str]:
-    """The key that the setting `certificate-key` names, or None and why there is none.
+    """Return the key that the setting `certificate-key` names, or None and why there is none.
 
     It never raises: a deletion that is carried out is reported, signed or not.
     """

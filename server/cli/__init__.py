@@ -105,7 +105,7 @@ app.command("bench")(bench_command)
 
 
 def main() -> None:
-    """The entry point: run the command of the arguments, and explain what went wrong."""
+    """Run the command of the arguments, and explain what went wrong."""
     keep_private()
     try:
         app()

@@ -20,18 +20,18 @@ class Connection:
     tls: TlsFiles | None = None
 
     def client(self) -> DeletionClient:
-        """A client of the service; close it after use."""
+        """Open a client of the service; close it after use."""
         return DeletionClient(self.server, self.tls)
 
 
 def connection_of(ctx: typer.Context) -> Connection:
-    """The global options of this run of the command."""
+    """Return the global options of this run of the command."""
     assert isinstance(ctx.obj, Connection), "server.cli.connection runs before every command"
     return ctx.obj
 
 
 def user_name() -> str:
-    """Who files a request, where no certificate says so."""
+    """Return who files a request, where no certificate says so."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

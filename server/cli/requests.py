@@ -230,7 +230,7 @@ def methods(ctx: typer.Context) -> None:
 
 
 def targets_of(clients: Sequence[str], samples: Path | None, class_label: int | None) -> list[Target]:
-    """What the options name: clients, samples of one client, or a class.
+    """Return what the options name: clients, samples of one client, or a class.
 
     Raises:
         InvalidRequest: they name nothing, or do not go together.
@@ -300,7 +300,7 @@ def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:
 
 
 def measured_text(measured: Mapping[str, Any]) -> str:
-    """What past deletions by a method took; a dash before the first."""
+    """Return what past deletions by a method took; a dash before the first."""
     if not measured:
         return "–"
     return (
@@ -310,7 +310,7 @@ def measured_text(measured: Mapping[str, Any]) -> str:
 
 
 def size_text(count: float) -> str:
-    """A number of bytes with a unit."""
+    """Return a number of bytes with a unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

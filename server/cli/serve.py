@@ -132,7 +132,7 @@ def _allow_many_files(wanted: int) -> None:
 
 
 def _signalled() -> socket.socket:
-    """A socket that has a byte to read as soon as SIGTERM or SIGINT has come.
+    """Return a socket that has a byte to read as soon as SIGTERM or SIGINT has come.
 
     A handler that sets an event is not enough: it runs between two steps of the main thread, and a signal that
     comes as the main thread begins to wait would not end the wait.

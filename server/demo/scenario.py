@@ -60,12 +60,12 @@ class Scenario:
 
     @property
     def run_config(self) -> dict[str, ConfigValue]:
-        """The run's settings; the request is not among them."""
+        """Return the run's settings; the request is not among them."""
         return {**SETTINGS, "num-clients": self.num_clients}
 
     @property
     def scripted_request(self) -> str:
-        """The request as a run's own configuration files it."""
+        """Return the request as a run's own configuration files it."""
         return f"at={ROUNDS_BEFORE} client={self.target.client_id} method={self.method}"
 
 
@@ -127,7 +127,7 @@ def app_directory(directory: Path) -> Path:
 
 
 def _leaving(counts: NDArray[Any]) -> int:
-    """Who shall leave, of `counts` of shape (clients, digits).
+    """Return who shall leave, of `counts` of shape (clients, digits).
 
     Of the clients with at least an average number of pictures, whose update therefore weighs, the one
     whose data are to the largest part its alone.
@@ -138,6 +138,6 @@ def _leaving(counts: NDArray[Any]) -> int:
 
 
 def _held_alone(counts: NDArray[Any]) -> NDArray[Any]:
-    """Which digits each client holds nearly alone, shape (clients, digits)."""
+    """Return which digits each client holds nearly alone, shape (clients, digits)."""
     alone: NDArray[Any] = counts > ALONE * counts.sum(axis=0)
     return alone

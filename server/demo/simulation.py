@@ -75,7 +75,7 @@ class LocalSimulation(LocalDeployment):
         self._ray.cleanup()
 
     def superlink_answers(self) -> bool:
-        """Whether the SuperLink answers over HTTP; a simulation's takes no SuperNodes."""
+        """Return whether the SuperLink answers over HTTP; a simulation's takes no SuperNodes."""
         try:
             with urllib.request.urlopen(f"http://{self.layout.control_address}/health", timeout=2) as answer:
                 return bool(answer.status == 200)
@@ -83,7 +83,7 @@ class LocalSimulation(LocalDeployment):
             return False
 
     def server_app_pid(self) -> int | None:
-        """The process id of the simulation that runs now, which is also its ServerApp's."""
+        """Return the process id of the simulation that runs now, which is also its ServerApp's."""
         for process in self._group(SUPEREXEC).members():
             if "flwr-simulation" in process.command:
                 return process.pid

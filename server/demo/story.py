@@ -160,15 +160,15 @@ class Story:
 
     @property
     def is_over(self) -> bool:
-        """Whether the request has come to an end, in whatever way."""
+        """Return whether the request has come to an end, in whatever way."""
         return self._status is not None and self._status not in OPEN_STATUSES
 
     def has_gone_on(self) -> bool:
-        """Whether training has gone on after the deletion."""
+        """Return whether training has gone on after the deletion."""
         return len(self._training) >= ROUNDS_BEFORE + ROUNDS_AFTER
 
     def is_amid_round(self, number: int) -> Callable[[], bool]:
-        """Says whether training round `number`, from 1, has begun a second ago or longer."""
+        """Return a test whether training round `number`, from 1, has begun a second ago or longer."""
 
         def is_so() -> bool:
             if len(self._training) < number - 1:
@@ -206,7 +206,7 @@ class Story:
         self._federation.wait_until(is_so, _LIMIT_S, what, poll_s=_POLL_S)
 
     def check_completed(self) -> None:
-        """The request must have been completed.
+        """Check that the request was completed.
 
         Raises:
             DeploymentError: it was not; says why.
@@ -235,7 +235,7 @@ class Story:
                 self._narrator.now(GOING_ON.get(self._status or Status.RECEIVED, training))
 
     def _how_the_run_ended(self) -> str:
-        """The run's status if it has ended; asks only while no process of it can be seen."""
+        """Return the run's status if it has ended; ask only while no process of it can be seen."""
         if self._federation.server_app_pid() is not None or time.monotonic() < self._asked_at + _ASK_EVERY_S:
             return ""
         self._asked_at = time.monotonic()
@@ -243,7 +243,7 @@ class Story:
         return f"{run.status} ({run.details or 'no details'})" if run.is_finished else ""
 
     def _has_begun_again(self) -> bool:
-        """Submit the run once more where Ray gave up waiting for itself; whether that was so.
+        """Submit the run once more where Ray gave up waiting for itself; return whether that was so.
 
         Raises:
             DeploymentError: it was so too often.

@@ -24,7 +24,7 @@ def introduce(console: Console, scenario: Scenario) -> None:
 
 
 def outcome_table(report: Mapping[str, Any]) -> Table:
-    """The measurements of a report (docs/report.md): before, after unlearning, after recovery."""
+    """Return the measurements of a report (docs/report.md): before, after unlearning, after recovery."""
     stages = [_stage(report, "before"), _stage(report, "unlearned"), _stage(report, "recovery")]
     table = Table(title="What was measured", title_justify="left", title_style="bold")
     table.add_column("")
@@ -44,7 +44,7 @@ def outcome_table(report: Mapping[str, Any]) -> Table:
 
 
 def reading(report: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
-    """What the figures say and what they do not, one sentence or two each."""
+    """Yield what the figures say and what they do not, one sentence or two each."""
     before, after = _stage(report, "before"), _stage(report, "recovery") or _stage(report, "unlearned")
     yield (
         "A member is an example that the model was trained on; an attack guesses that from the model's "
@@ -72,7 +72,7 @@ def reading(report: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
 
 
 def _stage(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The last measurement of a stage; empty where there is none."""
+    """Return the last measurement of a stage; empty where there is none."""
     found: Sequence[Mapping[str, Any]] = [item for item in report["measurements"] if item["stage"] == name]
     return found[-1] if found else {}
 

@@ -36,7 +36,7 @@ __all__ = [
 
 
 def canonical_json(data: ReportData) -> str:
-    """The report as JSON text with sorted keys: equal reports have equal bytes.
+    """Return the report as JSON text with sorted keys: equal reports have equal bytes.
 
     Raises:
         TypeError: a parameter of the request is not JSON.
@@ -45,7 +45,7 @@ def canonical_json(data: ReportData) -> str:
 
 
 def write_report(directory: Path, data: ReportData) -> tuple[Path, Path]:
-    """Write `report.json` and `report.html` into `directory`; returns both paths.
+    """Write `report.json` and `report.html` into `directory`; return both paths.
 
     Each file is there as a whole or not at all, also after a power cut, and writing the same report
     again gives the same bytes. The page comes first: where there is a `report.json`, there is a page.

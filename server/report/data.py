@@ -143,7 +143,7 @@ class ReportData:
     written_at: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object. A number that is not finite becomes null: JSON has no word for it."""
+        """Return a JSON object. A number that is not finite becomes null: JSON has no word for it."""
         value = _plain(self)
         assert isinstance(value, dict)
         before, after = self.first("before"), self.final()
@@ -157,20 +157,20 @@ class ReportData:
         return {"schema_version": SCHEMA_VERSION, "attacks": _plain(attacks), **value}
 
     def verdict(self) -> Verdict:
-        """What the attacks show; a live federation has no retrained model to compare with."""
+        """Return what the attacks show; a live federation has no retrained model to compare with."""
         before, after = self.first("before"), self.final()
         return verdict(before.figures if before else None, after.figures if after else None)
 
     def final(self) -> Measurement | None:
-        """The measurement of the model that the deletion left behind."""
+        """Return the measurement of the model that the deletion left behind."""
         return self.last("recovery") or self.last("unlearned")
 
     def first(self, stage: Stage) -> Measurement | None:
-        """The first measurement of `stage`."""
+        """Return the first measurement of `stage`."""
         return next((item for item in self.measurements if item.stage == stage), None)
 
     def last(self, stage: Stage) -> Measurement | None:
-        """The last measurement of `stage`."""
+        """Return the last measurement of `stage`."""
         return next((item for item in reversed(self.measurements) if item.stage == stage), None)
 
 

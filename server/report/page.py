@@ -65,7 +65,7 @@ class Row:
 
 
 def render_page(data: ReportData) -> str:
-    """The whole page as HTML text; equal reports give equal pages."""
+    """Return the whole page as HTML text; equal reports give equal pages."""
     plots = {"scores": score_plot(data), "attacks": attack_plot(data), "costs": cost_plot(data)}
     return _template().render(
         data=data,
@@ -106,7 +106,7 @@ def _template() -> Template:
 
 
 def _tiles(data: ReportData) -> list[dict[str, str]]:
-    """The three numbers that readers look for, each with the one before."""
+    """Return the three numbers that readers look for, each with the one before."""
     before, after = data.first("before"), words.final(data)
     score = data.federation.score_name
     readings: dict[str, Reading] = {
@@ -147,7 +147,7 @@ def _rows(data: ReportData) -> list[Row]:
 
 
 def _rounds(data: ReportData) -> list[dict[str, str]]:
-    """Every measurement, one line each."""
+    """Return every measurement, one line each."""
     return [
         {
             "stage": words.STAGE_NAMES[item.stage],
@@ -163,7 +163,7 @@ def _rounds(data: ReportData) -> list[dict[str, str]]:
 
 
 def _attacks(data: ReportData) -> list[dict[str, str]]:
-    """Two lines for each attack that ran: before the deletion and on the final model."""
+    """Return two lines for each attack that ran: before the deletion and on the final model."""
     stages = (("before", data.first("before")), ("after", words.final(data)))
     lines = []
     for name, label in words.FIGURE_NAMES.items():

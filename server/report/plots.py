@@ -26,7 +26,7 @@ MAX_LABELS = 7  # more stage names than this would overlap
 
 
 def score_plot(data: ReportData) -> str:
-    """The score on test, retained and forgotten data over the stages; empty if nothing was scored."""
+    """Draw the score on test, retained and forgotten data over the stages; empty if nothing was scored."""
     series = [
         ("test", [_score(item.test) for item in data.measurements], BLUE, "o", "-"),
         ("retained", [_score(item.retained) for item in data.measurements], GREEN, "^", ":"),
@@ -36,7 +36,7 @@ def score_plot(data: ReportData) -> str:
 
 
 def attack_plot(data: ReportData) -> str:
-    """The share of forgotten examples called members, over the stages; empty if no attack ran."""
+    """Draw the share of forgotten examples called members, over the stages; empty if no attack ran."""
     series = [
         ("loss attack", [item.attacks.get(YEOM) for item in data.measurements], ORANGE, "s", "-"),
         (
@@ -53,7 +53,7 @@ def attack_plot(data: ReportData) -> str:
 
 
 def cost_plot(data: ReportData) -> str:
-    """Bytes (both directions) and seconds of unlearning, recovery and measuring, as far as all are known."""
+    """Draw bytes (both directions) and seconds of unlearning, recovery and measuring, as far as all are known."""
     phases: list[tuple[str, UnlearningPhase | RecoveryPhase | MeasuringCost | None]] = [
         ("unlearning", data.unlearning),
         ("recovery", data.recovery),
@@ -118,7 +118,7 @@ def _line_plot(
 
 
 def _positions(measurements: Sequence[Measurement]) -> list[float]:
-    """Where each stage stands. The first two get room for their names when recovery is long."""
+    """Return where each stage stands. The first two get room for their names when recovery is long."""
     recoveries = sum(item.stage == "recovery" for item in measurements)
     room = max(1.0, recoveries / 3.5)
     positions, here = [], 0.0
@@ -129,7 +129,7 @@ def _positions(measurements: Sequence[Measurement]) -> list[float]:
 
 
 def _stage_names(measurements: Sequence[Measurement]) -> list[str]:
-    """Each stage's name, empty where it would overlap; recovery rounds count from the unlearned model."""
+    """Return each stage's name, empty where it would overlap; recovery rounds count from the unlearned model."""
     unlearned = next((item.round for item in measurements if item.stage == "unlearned"), None)
     recoveries = [index for index, item in enumerate(measurements) if item.stage == "recovery"]
     # every stride-th, counted back from the last one: that is the model the text speaks of

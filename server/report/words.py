@@ -36,17 +36,17 @@ STAGE_NAMES = {"before": "before", "unlearned": "after unlearning", "recovery": 
 
 
 def share(value: float | None) -> str:
-    """`61.2 %`, or that it was not measured."""
+    """Return `61.2 %`, or that it was not measured."""
     return MISSING if value is None else f"{100 * value:.1f}\u202f%"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with a fixed number of digits, or that it was not measured."""
+    """Return a number with a fixed number of digits, or that it was not measured."""
     return MISSING if value is None else f"{value:.{digits}f}"
 
 
 def size(value: int | None) -> str:
-    """`45.2 MB`, or `unknown`."""
+    """Return `45.2 MB`, or `unknown`."""
     if value is None:
         return "unknown"
     amount, units = float(value), ["B", "kB", "MB", "GB", "TB"]
@@ -56,12 +56,12 @@ def size(value: int | None) -> str:
 
 
 def memory(resident: int | None, on_device: int | None) -> str:
-    """`412.0 MB`, or with a GPU `412.0 MB, 1.2 GB on the GPU`."""
+    """Return `412.0 MB`, or with a GPU `412.0 MB, 1.2 GB on the GPU`."""
     return size(resident) + ("" if on_device is None else f", {size(on_device)} on the GPU")
 
 
 def duration(value: float | None) -> str:
-    """`8.4 s`, `3 min 5 s`, `2 h 10 min`, or `unknown`."""
+    """Return `8.4 s`, `3 min 5 s`, `2 h 10 min`, or `unknown`."""
     if value is None:
         return "unknown"
     if value < 60:
@@ -73,7 +73,7 @@ def duration(value: float | None) -> str:
 
 
 def moment(value: str) -> str:
-    """`21 November 2025, 10:15:02 UTC`; what is no ISO time is shown as it is."""
+    """Return `21 November 2025, 10:15:02 UTC`; what is no ISO time is shown as it is."""
     try:
         time = datetime.fromisoformat(value)
     except ValueError:
@@ -83,12 +83,12 @@ def moment(value: str) -> str:
 
 
 def count(amount: int, noun: str) -> str:
-    """`1 round`, `2,000 rounds`."""
+    """Return `1 round`, `2,000 rounds`."""
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
 def asked(data: ReportData) -> str:
-    """Who asked for what, when."""
+    """Say who asked for what, when."""
     request = data.request
     return (
         f"On {moment(request.created_at)}, {request.submitted_by or 'somebody unknown'} asked the federation "
@@ -97,7 +97,7 @@ def asked(data: ReportData) -> str:
 
 
 def done(data: ReportData) -> Iterator[str]:
-    """What was carried out, one sentence each."""
+    """Say what was carried out, one sentence each."""
     method, phase, recovery = data.request.method_title or data.request.method, data.unlearning, data.recovery
     attempt = "" if phase.attempts <= 1 else f" (attempt {phase.attempts})"
     yield (
@@ -121,7 +121,7 @@ def done(data: ReportData) -> Iterator[str]:
 
 
 def measured(data: ReportData) -> Iterator[str]:
-    """What the measurements say, one sentence each; the attacks are named as the ones used here."""
+    """Say what the measurements show, one sentence each; the attacks are named as the ones used here."""
     before, after = data.first("before"), final(data)
     if after is None:
         yield "The model was not measured after unlearning, so nothing is known of the effect."
@@ -160,12 +160,12 @@ def _earlier(value: float | None) -> str:
 
 
 def final(data: ReportData) -> Measurement | None:
-    """The measurement of the model that the deletion left behind."""
+    """Return the measurement of the model that the deletion left behind."""
     return data.final()
 
 
 def interval(estimate: Estimate | None, *, as_share: bool) -> str:
-    """`12.4 % (9.0 to 16.1)` or `0.612 (0.570 to 0.655)`; empty where the attack has no such figure."""
+    """Return `12.4 % (9.0 to 16.1)` or `0.612 (0.570 to 0.655)`; empty where the attack has no such figure."""
     if estimate is None:
         return NO_FIGURE
     value, low, high = (
@@ -176,12 +176,12 @@ def interval(estimate: Estimate | None, *, as_share: bool) -> str:
 
 
 def flops(value: float | None) -> str:
-    """`3.1e+09`, or that it was not counted."""
+    """Return `3.1e+09`, or that it was not counted."""
     return MISSING if value is None else f"{value:.2g}"
 
 
 def gaps(data: ReportData) -> list[str]:
-    """Everything that was not measured and why; what concerns every stage alike is said once."""
+    """List everything that was not measured and why; what concerns every stage alike is said once."""
     stages: dict[str, list[str]] = {}
     for item in data.measurements:
         name = STAGE_NAMES[item.stage] if item.stage != "recovery" else f"after round {item.round}"
@@ -203,7 +203,7 @@ def gaps(data: ReportData) -> list[str]:
 
 
 def finding(value: Any) -> str:
-    """What a method reports, for people: short numbers, lists in one line, nothing cut."""
+    """Write what a method reports, for people: short numbers, lists in one line, nothing cut."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: MISSING}[value]
     if isinstance(value, float):

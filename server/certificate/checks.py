@@ -43,18 +43,18 @@ def check_signature(file: CertificateFile, key: Ed25519PublicKey | None) -> Chec
     of, certificate = "signature", file.certificate
     if file.signature is None:
         why = certificate.unsigned_because or "its signature was taken off"
-        return _refused(of, f"The certificate is not signed ({why}), so anybody could have written it.")
+        return _refuse(of, f"The certificate is not signed ({why}), so anybody could have written it.")
     if key is None:
-        return _refused(of, "It cannot be checked without --public-key FILE; anybody could have written it.")
+        return _refuse(of, "It cannot be checked without --public-key FILE; anybody could have written it.")
     if certificate.key_id != key_id(key):
-        return _refused(
+        return _refuse(
             of,
             f"It names the key {_short(certificate.key_id or 'none')}, and the public key given is "
             f"{_short(key_id(key))}: the wrong key, or somebody else's certificate.",
         )
     if not file.is_signed_by(key):
-        return _refused(of, "It does not fit: something in the certificate was changed after it was signed.")
-    return _holds(of, f"Ed25519, by the key {_short(key_id(key))}.")
+        return _refuse(of, "It does not fit: something in the certificate was changed after it was signed.")
+    return _confirm(of, f"Ed25519, by the key {_short(key_id(key))}.")
 
 
 def check_report(certificate: Certificate, path: Path | None) -> Check:
@@ -64,12 +64,10 @@ def check_report(certificate: Certificate, path: Path | None) -> Check:
         CertificateError: the file cannot be read.
     """
     if path is None:
-        return _skipped("report", "Give --report report.json.")
+        return _skip("report", "Give --report report.json.")
     if hashlib.sha256(_read(path)).hexdigest() != certificate.report_sha256:
-        return _refused(
-            "report", f"{path} is not the report that was certified; something in it was changed."
-        )
-    return _holds("report", "Byte for byte the report that was certified.")
+        return _refuse("report", f"{path} is not the report that was certified; something in it was changed.")
+    return _confirm("report", "Byte for byte the report that was certified.")
 
 
 def check_model(certificate: Certificate, path: Path | None) -> Check:
@@ -79,16 +77,14 @@ def check_model(certificate: Certificate, path: Path | None) -> Check:
         CertificateError: the file holds no model.
     """
     if path is None:
-        return _skipped(
-            "model", "Give --model model.pt, as `flower-unlearn model` wrote it after the deletion."
-        )
+        return _skip("model", "Give --model model.pt, as `flower-unlearn model` wrote it after the deletion.")
     digest = _model_hash(path)
     hashes = certificate.model
     if digest == hashes.after:
-        return _holds("model", f"{path} is the model after the deletion, {_short(digest)}.")
+        return _confirm("model", f"{path} is the model after the deletion, {_short(digest)}.")
     which = {hashes.before: "the model before the deletion", hashes.unlearned: "the one before recovery"}
     found = which.get(digest, "another model (or one that has been trained since)")
-    return _refused("model", f"{path} is {found}: its hash is {_short(digest)}, not {_short(hashes.after)}.")
+    return _refuse("model", f"{path} is {found}: its hash is {_short(digest)}, not {_short(hashes.after)}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,34 +142,32 @@ def check_ledger(certificate: Certificate, content: bytes, view: LedgerView | No
     """Check whether the ledger's chain holds, has the events that are named, and names this very file (`content`)."""
     of, place = "ledger", certificate.ledger
     if view is None:
-        return _skipped(of, "Give --ledger URL, or --service to ask the deletion service.")
+        return _skip(of, "Give --ledger URL, or --service to ask the deletion service.")
     for what, position in (
         ("the last event of this request", place.event),
         ("the ledger's head", place.head),
     ):
         check = view.check(position.sequence)
         if check.problem:
-            return _refused(of, f"{check.problem} Somebody wrote past the program.")
+            return _refuse(of, f"{check.problem} Somebody wrote past the program.")
         if check.hash != position.hash:
-            return _refused(of, _other_event(what, position, check.hash))
+            return _refuse(of, _other_event(what, position, check.hash))
     try:
         request = view.request(certificate.request.id)
     except RequestNotFound:
-        return _refused(of, f"It knows no request {certificate.request.id}: it is another federation's.")
+        return _refuse(of, f"It knows no request {certificate.request.id}: it is another federation's.")
     if request.status is not Status.COMPLETED:
-        return _refused(of, f"Request {request.id} is {request.status} there, not completed.")
+        return _refuse(of, f"Request {request.id} is {request.status} there, not completed.")
     differs = [name for name, certified, there in _facts(certificate, request) if certified != there]
     if differs:
-        return _refused(of, f"Request {request.id} says something else there: {', '.join(differs)}.")
+        return _refuse(of, f"Request {request.id} says something else there: {', '.join(differs)}.")
     completion = view.completion(request.id)
     named = completion.detail.get("certificate_sha256") if completion is not None else None
     if named is None:
-        return _refused(of, f"It has no event that completes {request.id} and names a certificate.")
+        return _refuse(of, f"It has no event that completes {request.id} and names a certificate.")
     if named != hashlib.sha256(content).hexdigest():
-        return _refused(
-            of, f"The event that completes {request.id} names another certificate than this file."
-        )
-    return _holds(
+        return _refuse(of, f"The event that completes {request.id} names another certificate than this file.")
+    return _confirm(
         of,
         f"All events follow from each other and all rows from them; those events that are named (up to "
         f"{place.head.sequence}) are there, and the request asks for what is certified.",
@@ -210,9 +204,9 @@ def check_samples(certificate: Certificate, samples: Path | None, keys: Path | N
     """
     of, asked = "samples", certificate.request
     if not asked.num_samples or asked.client_id is None:
-        return _skipped(of, "The request names none.")
+        return _skip(of, "The request names none.")
     if samples is None:
-        return _skipped(of, "Give --samples FILE, and --subject-key FILE.")
+        return _skip(of, "Give --samples FILE, and --subject-key FILE.")
     try:
         ids = parse_sample_ids(_read(samples).decode())
     except (InvalidRequest, UnicodeError) as exc:
@@ -220,7 +214,7 @@ def check_samples(certificate: Certificate, samples: Path | None, keys: Path | N
     if asked.sample_ids_commitment is None:  # an earlier certificate: anybody can test a guess
         holds = hash_of_ids(ids) == asked.sample_ids_sha256
     elif keys is None:
-        return _skipped(
+        return _skip(
             of, "Give --subject-key FILE as well; without the key nobody can tell which samples they are."
         )
     else:
@@ -229,8 +223,8 @@ def check_samples(certificate: Certificate, samples: Path | None, keys: Path | N
             for key in read_client_keys(keys, asked.client_id)
         )
     if not holds:
-        return _refused(of, f"The {len(ids):,} sample(s) of {samples} are not those that are certified.")
-    return _holds(of, f"The {len(ids):,} sample(s) of {samples} are those that are certified.")
+        return _refuse(of, f"The {len(ids):,} sample(s) of {samples} are not those that are certified.")
+    return _confirm(of, f"The {len(ids):,} sample(s) of {samples} are those that are certified.")
 
 
 def _completion(events: Iterator[Event]) -> Event | None:
@@ -284,13 +278,13 @@ def _short(digest: str) -> str:
     return digest[:16]
 
 
-def _holds(of: str, sentence: str) -> Check:
+def _confirm(of: str, sentence: str) -> Check:
     return Check(of, Outcome.HOLDS, sentence)
 
 
-def _refused(of: str, sentence: str) -> Check:
+def _refuse(of: str, sentence: str) -> Check:
     return Check(of, Outcome.REFUSED, sentence)
 
 
-def _skipped(of: str, sentence: str) -> Check:
+def _skip(of: str, sentence: str) -> Check:
     return Check(of, Outcome.SKIPPED, sentence)

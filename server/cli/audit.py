@@ -66,7 +66,7 @@ def verify_ledger(
     ] = None,
 ) -> None:
     """Check that nothing in the ledger was changed, removed or put in (for operators and officers)."""
-    sequence, digest = _kept(kept or _newest(file))
+    sequence, digest = _parse_kept(kept or _newest(file))
     with connection_of(ctx).client() as service:
         check = service.verify_ledger(sequence)
     if check.problem:
@@ -104,7 +104,7 @@ def _newest(file: Path | None) -> str:
     return lines[-1] if lines else ""
 
 
-def _kept(text: str) -> tuple[int, str]:
+def _parse_kept(text: str) -> tuple[int, str]:
     if not text:
         return 0, ""
     sequence, _, digest = text.partition(":")

@@ -109,7 +109,7 @@ def serve(
         any_tls = tls_ca or tls_cert or tls_key
         tls = TlsFiles(tls_ca, tls_cert, tls_key) if any_tls else None
         running = start(store, state_dir / REPORTS, address, tls, limits=limits)
-        told_to_stop = _signalled()
+        told_to_stop = _signal_socket()
         typer.echo(f"The deletion service listens at {running.address}.")
         watched = serve_metrics(store, metrics) if metrics else None
         if watched is not None:
@@ -131,7 +131,7 @@ def _allow_many_files(wanted: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
 
 
-def _signalled() -> socket.socket:
+def _signal_socket() -> socket.socket:
     """Return a socket that has a byte to read as soon as SIGTERM or SIGINT has come.
 
     A handler that sets an event is not enough: it runs between two steps of the main thread, and a signal that

@@ -33,7 +33,7 @@ def demo_command(
 ) -> None:
     """Watch a live federation forget a client: starts everything on this machine, and stops it again."""
     console = Console(highlight=False)
-    with ended_by_signals():
+    with exit_on_signals():
         console.print("[bold]A live federation forgets a client[/bold]  (loading PyTorch …)")
         # Imported here because it needs PyTorch, which takes seconds; other commands do not.
         from server.demo.story import tell
@@ -49,7 +49,7 @@ def demo_command(
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """Turn Ctrl-C, SIGTERM and a closed terminal into SystemExit(128 + signal), once.
 
     Whoever ends a program by a signal wants it to stop what it has started; a second signal must not

@@ -85,7 +85,7 @@ def make_scenario(num_clients: int, method: str) -> Scenario:
     settings = RunSettings.from_run_config({**SETTINGS, "num-clients": num_clients})
     labels = [load_site(settings.task(), client).train.targets.numpy() for client in range(num_clients)]
     counts = np.stack([np.bincount(own, minlength=10) for own in labels])
-    leaving = _leaving(counts)
+    leaving = _choose_leaver(counts)
     target = Target(Granularity.CLIENT, str(leaving))
     check_supports(chosen, target)
     return Scenario(
@@ -94,11 +94,11 @@ def make_scenario(num_clients: int, method: str) -> Scenario:
         target=target,
         num_examples=int(counts[leaving].sum()),
         num_examples_all=int(counts.sum()),
-        alone=tuple(int(digit) for digit in np.flatnonzero(_held_alone(counts)[leaving])),
+        alone=tuple(int(digit) for digit in np.flatnonzero(_digits_held_alone(counts)[leaving])),
     )
 
 
-def app_directory(directory: Path) -> Path:
+def write_app(directory: Path) -> Path:
     """Write the thin app that `flwr run` submits into `directory`, and give it back.
 
     It names the installed components and every setting, as the project's own pyproject.toml does, and
@@ -126,18 +126,18 @@ def app_directory(directory: Path) -> Path:
     return directory
 
 
-def _leaving(counts: NDArray[Any]) -> int:
+def _choose_leaver(counts: NDArray[Any]) -> int:
     """Return who shall leave, of `counts` of shape (clients, digits).
 
     Of the clients with at least an average number of pictures, whose update therefore weighs, the one
     whose data are to the largest part its alone.
     """
     sizes = counts.sum(axis=1)
-    shares = np.where(_held_alone(counts), counts, 0).sum(axis=1) / sizes
+    shares = np.where(_digits_held_alone(counts), counts, 0).sum(axis=1) / sizes
     return int(np.argmax(np.where(sizes >= sizes.mean(), shares, -1.0)))
 
 
-def _held_alone(counts: NDArray[Any]) -> NDArray[Any]:
+def _digits_held_alone(counts: NDArray[Any]) -> NDArray[Any]:
     """Return which digits each client holds nearly alone, shape (clients, digits)."""
     alone: NDArray[Any] = counts > ALONE * counts.sum(axis=0)
     return alone

@@ -16,9 +16,9 @@ from rich.console import Console
 
 from server.api.client import DeletionClient
 from server.api.narrator import GOING_ON, Narrator
-from server.demo.scenario import ROUNDS_AFTER, ROUNDS_BEFORE, Scenario, app_directory, make_scenario
+from server.demo.scenario import ROUNDS_AFTER, ROUNDS_BEFORE, Scenario, make_scenario, write_app
 from server.demo.simulation import LocalSimulation
-from server.demo.view import introduce, outcome_table, reading
+from server.demo.view import interpret, introduce, outcome_table
 from server.ledger import Event, Ledger, RoundRecord
 from server.operations.superlink_residue import erase_residue
 from server.processes.deployment import LocalDeployment
@@ -75,7 +75,7 @@ def _conclude(console: Console, scenario: Scenario, directory: Path, keep: bool)
     console.print()
     console.print(outcome_table(report))
     console.print()
-    for sentence in reading(report, scenario):
+    for sentence in interpret(report, scenario):
         console.print(sentence)
     console.print()
     console.print(f"The report: {directory / REPORT_PAGE} (and {REPORT_JSON} beside it)", soft_wrap=True)
@@ -94,7 +94,7 @@ def _new_directory(directory: Path | None) -> Path:
 
 def _play(narrator: Narrator, scenario: Scenario, directory: Path, simulation: bool) -> Path:
     """Play the story and return the directory of the deletion's report."""
-    app = app_directory(directory / "app")
+    app = write_app(directory / "app")
     with narrator.show_progress():
         federation = _make_federation(narrator, scenario, directory, app, simulation)
         layout = federation.layout
@@ -105,25 +105,23 @@ def _play(narrator: Narrator, scenario: Scenario, directory: Path, simulation: b
                 else f"started: SuperLink (fleet: gRPC on {layout.fleet_address}), SuperExec, "
                 f"{scenario.num_clients} SuperNodes, deletion service (gRPC on {layout.deletion_address})"
             )
-            story = Story(federation, ledger, narrator)
-            story.begin()
+            run = RunFollower(federation, ledger, narrator)
+            run.begin()
             if not simulation:
-                story.wait_until(
-                    story.is_amid_round(ROUNDS_BEFORE), "the federation has trained for some rounds"
-                )
+                run.wait_until(run.is_amid_round(ROUNDS_BEFORE), "the federation has trained for some rounds")
                 with DeletionClient(layout.deletion_address) as service:
                     service.submit(
                         scenario.target, method=scenario.method, submitted_by="demo", idempotency_key="demo"
                     )
-            story.wait_until(lambda: story.is_over, "the deletion is over")
-            story.check_completed()
+            run.wait_until(lambda: run.is_over, "the deletion is over")
+            run.check_completed()
             if not simulation:
                 erase_residue(layout.superlink_database)
                 narrator.say("erased what the SuperLink kept of the messages")
-            story.wait_until(story.has_gone_on, "training has gone on")
+            run.wait_until(run.is_training_again, "training has gone on")
             narrator.now("stopping everything")
     narrator.say("everything that was started has been stopped")
-    return layout.state_dir / REPORTS / story.request_id
+    return layout.state_dir / REPORTS / run.request_id
 
 
 def _make_federation(
@@ -146,7 +144,7 @@ of its environment changes it (2.55), so more time is given by starting it again
 MAX_STARTS = 4
 
 
-class Story:
+class RunFollower:
     """Follows one run through the ledger and has what happens told."""
 
     def __init__(self, federation: LocalDeployment, ledger: Ledger, narrator: Narrator) -> None:
@@ -163,7 +161,7 @@ class Story:
         """Return whether the request has come to an end, in whatever way."""
         return self._status is not None and self._status not in OPEN_STATUSES
 
-    def has_gone_on(self) -> bool:
+    def is_training_again(self) -> bool:
         """Return whether training has gone on after the deletion."""
         return len(self._training) >= ROUNDS_BEFORE + ROUNDS_AFTER
 
@@ -198,7 +196,7 @@ class Story:
 
         def is_so() -> bool:
             ended = self._how_the_run_ended()
-            self._look()
+            self._tell_news()
             if not predicate() and ended and not self._has_begun_again():
                 raise DeploymentError(f"The run ended before {what}: {ended}.\n{self._run_log()}")
             return predicate()
@@ -215,7 +213,7 @@ class Story:
             request = self._ledger.get(self.request_id)
             raise DeploymentError(f"Request {request.id} is {request.status}: {request.reason}")
 
-    def _look(self) -> None:
+    def _tell_news(self) -> None:
         """Tell what is new in the ledger, in order of time."""
         news: list[Event | RoundRecord] = [*self._ledger.events(after=self._events_seen)]
         news += self._ledger.rounds(after=self._rounds_seen)
@@ -230,7 +228,7 @@ class Story:
                 self._rounds_seen = item.sequence
                 self._training += [item] if item.kind == "training" else []
             self._narrator.tell(item)
-            if not self.has_gone_on():
+            if not self.is_training_again():
                 training = f"training, round {len(self._training) + 1}"
                 self._narrator.now(GOING_ON.get(self._status or Status.RECEIVED, training))
 

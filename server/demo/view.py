@@ -43,7 +43,7 @@ def outcome_table(report: Mapping[str, Any]) -> Table:
     return table
 
 
-def reading(report: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
+def interpret(report: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
     """Yield what the figures say and what they do not, one sentence or two each."""
     before, after = _stage(report, "before"), _stage(report, "recovery") or _stage(report, "unlearned")
     yield (

@@ -69,9 +69,9 @@ def render_page(data: ReportData) -> str:
     plots = {"scores": score_plot(data), "attacks": attack_plot(data), "costs": cost_plot(data)}
     return _template().render(
         data=data,
-        asked=words.asked(data),
-        done=list(words.done(data)),
-        measured=list(words.measured(data)),
+        asked=words.describe_request(data),
+        done=list(words.describe_unlearning(data)),
+        measured=list(words.describe_measurements(data)),
         verdict=data.verdict(),
         attacks=_attacks(data),
         tiles=_tiles(data),
@@ -79,7 +79,7 @@ def render_page(data: ReportData) -> str:
         rounds=_rounds(data),
         facts=_facts(data),
         gaps=words.gaps(data),
-        findings=[(name, words.finding(value)) for name, value in data.unlearning.findings.items()],
+        findings=[(name, words.format_finding(value)) for name, value in data.unlearning.findings.items()],
         # our own plots; any text in them was escaped by the plotting library
         plots={name: Markup(svg) for name, svg in plots.items()},
         glossary=GLOSSARY,

@@ -87,7 +87,7 @@ def count(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
 
 
-def asked(data: ReportData) -> str:
+def describe_request(data: ReportData) -> str:
     """Say who asked for what, when."""
     request = data.request
     return (
@@ -96,7 +96,7 @@ def asked(data: ReportData) -> str:
     )
 
 
-def done(data: ReportData) -> Iterator[str]:
+def describe_unlearning(data: ReportData) -> Iterator[str]:
     """Say what was carried out, one sentence each."""
     method, phase, recovery = data.request.method_title or data.request.method, data.unlearning, data.recovery
     attempt = "" if phase.attempts <= 1 else f" (attempt {phase.attempts})"
@@ -120,7 +120,7 @@ def done(data: ReportData) -> Iterator[str]:
         yield data.exclusions_note
 
 
-def measured(data: ReportData) -> Iterator[str]:
+def describe_measurements(data: ReportData) -> Iterator[str]:
     """Say what the measurements show, one sentence each; the attacks are named as the ones used here."""
     before, after = data.first("before"), final(data)
     if after is None:
@@ -202,14 +202,14 @@ def gaps(data: ReportData) -> list[str]:
     return lines
 
 
-def finding(value: Any) -> str:
+def format_finding(value: Any) -> str:
     """Write what a method reports, for people: short numbers, lists in one line, nothing cut."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: MISSING}[value]
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, Mapping):
-        return "; ".join(f"{name}: {finding(item)}" for name, item in value.items())
+        return "; ".join(f"{name}: {format_finding(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(finding(item) for item in value)
+        return ", ".join(format_finding(item) for item in value)
     return str(value)

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from server.demo import ended_by_signals
-from server.demo.scenario import SETTINGS, app_directory, make_scenario
-from server.demo.view import outcome_table, reading
+from server.demo import exit_on_signals
+from server.demo.scenario import SETTINGS, make_scenario, write_app
+from server.demo.view import interpret, outcome_table
 from server.processes.flower_control import program
 from strategies.run_config import RunSettings
 from tests.integration.conftest import REPOSITORY
@@ -166,7 +166,7 @@ def test_a_used_directory_is_left_alone(tmp_path):
 
 def test_the_submitted_app_is_the_projects(tmp_path):
     """The thin app names the same components and settings as the project's pyproject.toml."""
-    written = tomllib.loads((app_directory(tmp_path) / "pyproject.toml").read_text())
+    written = tomllib.loads((write_app(tmp_path) / "pyproject.toml").read_text())
     own = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     assert written["tool"]["flwr"] == own["tool"]["flwr"]
     assert written["project"]["name"] == own["project"]["name"]
@@ -246,7 +246,7 @@ def test_the_words_say_what_an_attack_is_worth(power, is_weak):
         ],
         "recovery": {"rounds": 0, "stop_reason": "none was asked for"},
     }
-    words = " ".join(reading(report, make_scenario(3, "puf-special")))
+    words = " ".join(interpret(report, make_scenario(3, "puf-special")))
     assert f"{100 * power:.1f}\u202f%" in words
     assert ("worth little" in words) == is_weak
     assert "not that nothing is left" in words
@@ -258,7 +258,7 @@ def test_a_signal_ends_once_and_for_all():
     cleaned = []
 
     def be_ended_twice() -> None:
-        with ended_by_signals():
+        with exit_on_signals():
             try:
                 signal.raise_signal(signal.SIGTERM)
             finally:

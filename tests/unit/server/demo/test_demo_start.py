@@ -6,13 +6,13 @@ from unittest.mock import MagicMock
 import pytest
 
 from server.demo import story as demo_story
-from server.demo.story import MAX_STARTS, RAY_GAVE_UP, Story
+from server.demo.story import MAX_STARTS, RAY_GAVE_UP, RunFollower
 from unlearning.errors import DeploymentError
 
 LOG = f"Traceback (most recent call last):\n  File node.py\nException: {RAY_GAVE_UP}. This could happen ..."
 
 
-def story_whose_runs_end(logs, monkeypatch) -> tuple[Story, list[int]]:
+def story_whose_runs_end(logs, monkeypatch) -> tuple[RunFollower, list[int]]:
     """Every run fails at once; the n-th leaves the n-th of `logs`."""
     monkeypatch.setattr(demo_story, "_ASK_EVERY_S", -1.0)
     submitted: list[int] = []
@@ -31,7 +31,7 @@ def story_whose_runs_end(logs, monkeypatch) -> tuple[Story, list[int]]:
         submit_run=submit_run, server_app_pid=lambda: None, control=control, wait_until=wait_until
     )
     ledger = SimpleNamespace(events=lambda **_: [], rounds=lambda **_: [])
-    story = Story(federation, ledger, MagicMock())
+    story = RunFollower(federation, ledger, MagicMock())
     story.begin()
     return story, submitted
 

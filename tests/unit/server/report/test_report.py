@@ -20,7 +20,7 @@ from server.report import (
     write_report,
 )
 from server.report.page import render_page
-from server.report.words import FIGURE_NAMES, duration, gaps, measured, moment, share, size
+from server.report.words import FIGURE_NAMES, describe_measurements, duration, gaps, moment, share, size
 from unlearning.plain import from_plain
 from unlearning.verification.discrimination import Estimate
 from unlearning.verification.measurement import Measurement, SetMeasure
@@ -303,7 +303,7 @@ def test_the_page_never_promises_that_data_are_forgotten(data):
 def test_an_attack_without_power_is_called_weak(power, weak):
     """A low share from an attack that guesses must not comfort anybody."""
     last = measurement("recovery", 15, 0.9, 0.7, 0.1, 0.1, power=power)
-    sentences = " ".join(measured(replace(FULL, measurements=(FULL.measurements[0], last))))
+    sentences = " ".join(describe_measurements(replace(FULL, measurements=(FULL.measurements[0], last))))
     assert ("hardly better than guessing" in sentences) == weak
 
 

@@ -105,11 +105,13 @@ def _check_modes(directory: Path) -> Iterator[Finding]:
 
 def _check_settings(path: Path) -> Iterator[Finding]:
     """Check that the settings that the last run wrote down hold no secret, as those of an earlier version could."""
+    if not path.is_file():
+        return
     # Imported here because it needs PyTorch, which takes seconds; the other checks do not.
     from strategies.run_config import secrets_in
 
     try:
-        found = secrets_in(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else []
+        found = secrets_in(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, AttributeError):
         found = []  # `model` says what is wrong with it
     for sentence in found:

@@ -180,9 +180,8 @@ class FedAvg(Strategy):
         if outcome.model is None:
             return None, None
         loss = math.nan if outcome.loss is None else outcome.loss
-        return model_record(outcome.model), MetricRecord(
-            {NUM_EXAMPLES: sum(outcome.participants.values()), "loss": loss}
-        )
+        total = sum(outcome.participants.values())
+        return model_record(outcome.model), MetricRecord({NUM_EXAMPLES: total, "loss": loss})
 
     def aggregate(self, server_round: int, replies: Iterable[Message]) -> RoundOutcome:
         """Average the models that may enter, and take the counts of their clients into the plan."""
@@ -197,7 +196,8 @@ class FedAvg(Strategy):
         too_large = over_the_median(changes, self.settings.max_norm_factor)
         refused |= too_many | too_large
         for who, reason in refused.items():
-            _log.warning("The update of %s is refused: %s", _describe(who), reason)
+            speaker = who if who.startswith("node ") else f"client {who}"
+            _log.warning("The update of %s is refused: %s", speaker, reason)
         entering = {client: accepted[client] for client in changes if client not in too_large}
         outcome = self._average(self._asked.model, entering)
         self.follow(self.plan.including(counts=outcome.participants))
@@ -295,7 +295,3 @@ class FedAvg(Strategy):
                 found[f"{name}-loss"] = observations.loss_sum / observations.num_examples
                 found[f"{name}-score"] = observations.score_sum / observations.num_examples
         return MetricRecord(found) if found else None
-
-
-def _describe(who: str) -> str:
-    return who if who.startswith("node ") else f"client {who}"

@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from strategies.asked_exchange import AskedExchange
 from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
 from strategies.messages import (
@@ -27,17 +28,13 @@ from strategies.messages import (
     reply_of,
     vector_of,
 )
-from strategies.roster import Member
 from strategies.round_plan import RoundOutcome
-from strategies.update_checks import check_norm, check_vector, over_the_median
 from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
 from unlearning.methods.method import (
     NUM_RETAINED,
-    RETAINED_UPDATE,
     Instruction,
     Method,
     MethodParameters,
-    Need,
     PreparedStore,
     Problem,
     Reply,
@@ -45,7 +42,6 @@ from unlearning.methods.method import (
     num_retained,
 )
 from unlearning.methods.registry import check_supports, method_named, validated_parameters
-from unlearning.parameters import Vector
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.tasks import make_task
@@ -87,9 +83,7 @@ class UnlearningStrategy(Strategy):
         self._rounds_trained = rounds_trained
         self._kept = kept
         self._noise_key = noise_key
-        self._problem: Problem | None = None
-        self._asked: Mapping[str, Member] = {}
-        self._starts: Mapping[str, Vector] = {}
+        self._asked: AskedExchange | None = None
 
     @classmethod
     def by_name(
@@ -184,7 +178,7 @@ class UnlearningStrategy(Strategy):
         eligible = {client for client in self.fedavg.eligible(grid) if client not in targets}
         settings = self.fedavg.settings
         everyone = self.method.info.asks_everyone
-        self._problem = Problem(
+        problem = Problem(
             task=make_task(settings.task()),
             seed=settings.seed,
             rounds_trained=self._rounds_trained,
@@ -199,17 +193,21 @@ class UnlearningStrategy(Strategy):
             noise_key=self._noise_key,
         )
         if self.state is None:
-            self.state = self.method.begin(self._problem, vector_of(arrays))
+            self.state = self.method.begin(problem, vector_of(arrays))
+        self._asked = AskedExchange(problem=problem, info=self.method.info, model=self.state.parameters)
         if self.state.finished:
             return {}
-        instructions = self.method.configure(self._problem, self.state)
+        instructions = self.method.configure(problem, self.state)
         instructions = {client: item for client, item in instructions.items() if client in online}
         if not instructions:
             raise MethodFailed(
                 f"None of the clients that {self.method.info.title} needs is online now.", retryable=True
             )
-        self._asked = {client: online[client] for client in instructions}
-        self._starts = {client: item.model for client, item in instructions.items()}
+        self._asked = replace(
+            self._asked,
+            nodes={client: online[client].node_id for client in instructions},
+            starts={client: item.model for client, item in instructions.items()},
+        )
         return instructions
 
     def aggregate_train(
@@ -220,7 +218,7 @@ class UnlearningStrategy(Strategy):
         Raises:
             MethodFailed: the replies do not suffice.
         """
-        if self.is_finished and self._problem is None:
+        if self.is_finished and self._asked is None:
             return self.fedavg.aggregate_train(server_round, replies)
         answers: dict[str, Message] = {}
         for message in replies:
@@ -250,14 +248,11 @@ class UnlearningStrategy(Strategy):
         if self.state.finished:  # a method that asks nobody is finished once it has begun
             self.outcome = RoundOutcome()
             return self._commit(self.state, {})
-        assert self._problem is not None, "instructions come first"
-        state = self.state
-        accepted, reasons = read_each(replies, lambda client, reply: self._check(client, reply, state))
-        too_large = self._over_the_median(self._problem, accepted)
-        accepted = {client: reply for client, reply in accepted.items() if client not in too_large}
-        reasons |= {**too_large, **(refused or {})}
-        following = self._aggregate(self._problem, state, accepted, reasons)
-        if reasons := {**state.findings.get(REFUSED, {}), **reasons}:
+        assert self._asked is not None, "instructions come first"
+        accepted, reasons = self._asked.check_all(replies, self.fedavg)
+        reasons |= refused or {}
+        following = self._aggregate(self._asked.problem, self.state, accepted, reasons)
+        if reasons := {**self.state.findings.get(REFUSED, {}), **reasons}:
             following = replace(following, findings={**following.findings, REFUSED: reasons})
         self.state = following
         if not self.state.finished:
@@ -335,50 +330,11 @@ class UnlearningStrategy(Strategy):
         arrays: ArrayRecord | None = None,
     ) -> Message:
         """Return a message to a client that was just found online, with what every message tells it."""
+        assert self._asked is not None, "instructions come first"
         content = {**values, **self.fedavg.plan.site_values(client)}
-        return compose(self._asked[client].node_id, kind, server_round, content, arrays)
-
-    def _check(self, client: str, reply: Reply, state: UnlearningState) -> Reply:
-        if client not in self._asked:
-            raise UpdateRefused("It was not asked.")
-        info = self.method.info
-        like = reply.vector if info.replies_have_any_length else state.parameters
-        if info.replies_are_models:
-            like = self._starts[client]
-        check_vector(reply.vector.astype(like.dtype, copy=False), like=like)
-        self.fedavg.check_count(client, reply.num_examples + num_retained(reply))
-        beside = reply.arrays.get(RETAINED_UPDATE)
-        if beside is not None:
-            check_vector(beside, like=like)
-        for update in (self._change(client, reply), beside):
-            if update is not None:
-                check_norm(update, self.fedavg.settings.max_update_norm)
-        return reply
-
-    def _change(self, client: str, reply: Reply) -> Vector | None:
-        """Compute by what the answer's training has changed the model (d,); None where it is no such thing."""
-        if self.method.info.replies_are_models:
-            return reply.vector - self._starts[client]
-        return reply.vector if self.method.info.replies_are_updates else None
-
-    def _over_the_median(self, problem: Problem, accepted: Mapping[str, Reply]) -> dict[str, str]:
-        """Return which answers of ordinary training change the model too much beside the others', and by how much.
-
-        What a target does for the method may be legitimately larger, and is not compared. A method that can do without
-        the target asks it, if at all, for what it keeps. Of fewer than three answers none is refused: the median of two
-        is their mean, and nobody can say which of two is wrong. Then the gate and `max-update-norm` are what is left.
-        """
-        does_without = not {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE} & self.method.info.needs
-        changes = {
-            client: change
-            for client, reply in accepted.items()
-            if (does_without or client not in problem.targets)
-            and reply.num_examples  # one without weight would pull the median down
-            and (change := self._change(client, reply)) is not None
-        }
-        return over_the_median(changes, self.fedavg.settings.max_norm_factor)
+        return compose(self._asked.nodes[client], kind, server_round, content, arrays)
 
     def _commit(self, state: UnlearningState, counts: Mapping[str, int]) -> UnlearningState:
         self.fedavg.follow(self.fedavg.plan.including(self.targets, counts))
-        self._problem = None
+        self._asked = None
         return state

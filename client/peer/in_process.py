@@ -26,7 +26,7 @@ def hand_over(peer: Peer, sender: str, payload: Payload) -> frozenset[str]:
         raise SessionError(f"Peer {sender!r:.60} is no member of this federation.")
     match payload:
         case Greeting():
-            return peer.greeted(replace(payload, sender=sender))
+            return peer.greet(replace(payload, sender=sender))
         case Item():
             peer.receive(payload, sender)
         case Offer():
@@ -92,14 +92,14 @@ class InProcessNetwork:
         is_busy = False
         for to in peer.contacts:
             if to in self.down or to not in self.peers:
-                peer.broke(to)
+                peer.lose_connection(to)
                 continue
             payload = peer.next_payload(to)
             if payload is None:
                 continue
             is_busy = True
             if self._is_lost():
-                peer.broke(to)
+                peer.lose_connection(to)
                 continue
             try:
                 known = hand_over(self.peers[to], peer.name, payload)
@@ -109,9 +109,9 @@ class InProcessNetwork:
             self.num_payloads += 1
             self.num_items += isinstance(payload, Item)
             if self._is_lost():  # it came, and the confirmation did not
-                peer.broke(to)
+                peer.lose_connection(to)
             else:
-                peer.delivered(to, payload, known)
+                peer.confirm_delivery(to, payload, known)
         return is_busy
 
     def _is_lost(self) -> bool:

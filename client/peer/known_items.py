@@ -19,7 +19,7 @@ _log = getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checks:
-    """What items are checked by; dimension: of the model."""
+    """The facts that items are checked by; dimension: of the model."""
 
     limits: Limits
     seals: Seals
@@ -71,7 +71,7 @@ class KnownItems:
             if item.kind is Kind.STATISTICS and self._is_over(item.subject):
                 item = replace(item, vector=None)  # too late to be of use
         else:
-            item = known if is_own else self._proven(known, item)
+            item = known if is_own else self._prove(known, item)
         if item is not known:
             self._journal.put(item)
             self.by_id[item.id] = item
@@ -85,7 +85,7 @@ class KnownItems:
             self._seals.check(item)
         check_fits(item, self.record, limits, is_applied=is_kept and item.id in applied)
 
-    def _proven(self, known: Item, item: Item) -> Item:
+    def _prove(self, known: Item, item: Item) -> Item:
         """Return what is known already, or the same with the seal that it lacks.
 
         Raises:
@@ -104,18 +104,18 @@ class KnownItems:
         return item
 
     def lacks_seal(self, item: Item) -> bool:
-        """Whether it came before items were signed, and others may still need it."""
+        """Return whether the item came before items were signed, and others may still need it."""
         is_past = item.kind is Kind.STATISTICS and self._is_over(item.subject)
         return item.seal is None and self._seals.is_required and not is_past
 
     def is_whole(self, item: Item) -> bool:
-        """Whether others can take it: with its seal, and with the vector that the seal speaks of."""
+        """Return whether others can take the item: with its seal, and with the vector that the seal speaks of."""
         if not self._seals.is_required:
             return True
         return item.seal is not None and bool(item.seal.content) == (item.vector is not None)
 
     def _is_over(self, subject: str) -> bool:
-        """Whether the request has its correction, so that nobody needs curvatures any more."""
+        """Return whether the request has its correction, so that nobody needs curvatures any more."""
         return any(
             granularity_of(request) is not Granularity.CLASS and self.record.is_corrected(request)
             for request in self.record.of(Kind.REQUEST, subject)

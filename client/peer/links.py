@@ -32,7 +32,7 @@ class Link:
 
 
 class Links:
-    """What is still to be sent to each neighbour."""
+    """The items and models still to be sent to each neighbour."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Link] = {}

@@ -81,7 +81,7 @@ class Models:
         usable = self.usable_offers(graph.neighbours(self._name))
         models: Mapping[str, Vector] = {
             self._name: self.own.vector,
-            **{sender: self._corrected(offer) for sender, offer in usable.items()},
+            **{sender: self._correct(offer) for sender, offer in usable.items()},
         }
         return mix(self._name, mixing_row(graph, self._name), models)
 
@@ -91,7 +91,7 @@ class Models:
         missing = [item for item in self._items.record.of(Kind.CORRECTION) if item.id not in own.applied]
         if missing:
             applied = own.applied | {item.id for item in missing}
-            self.keep(replace(own, vector=_added(own.vector, missing), applied=applied))
+            self.keep(replace(own, vector=_add_corrections(own.vector, missing), applied=applied))
 
     def keep(self, model: PeerModel) -> None:
         """Make this the own model; durable when this returns."""
@@ -102,14 +102,14 @@ class Models:
         """Return what a model may include without being strange: what is known, and what the own model has."""
         return self._items.by_id.keys() | self.own.applied
 
-    def _corrected(self, offer: Offer) -> Vector:
+    def _correct(self, offer: Offer) -> Vector:
         """Return the offer's model with the corrections that this peer's model has and it has not."""
         by_id = self._items.by_id
         missing = sorted(self.own.applied - offer.applied)
-        return _added(offer.vector, [by_id[item_id] for item_id in missing if item_id in by_id])
+        return _add_corrections(offer.vector, [by_id[item_id] for item_id in missing if item_id in by_id])
 
 
-def _added(vector: Vector, corrections: list[Item]) -> Vector:
+def _add_corrections(vector: Vector, corrections: list[Item]) -> Vector:
     """Return `vector` (d,) plus weight times vector of each correction that has one."""
     total = vector.astype(np.float64)
     for item in corrections:

@@ -1,6 +1,6 @@
 """One peer: a state machine that knows no network, no thread and no clock.
 
-It is told what came (`receive`, `accept`, `greeted`), what was asked of it (`file`), and hands out work: a round of
+It is told what came (`receive`, `accept`, `greet`), what was asked of it (`file`), and gives work: a round of
 training (`next_round`, `finish_round`) or something that a request needs (`next_work`). The work itself is computed
 elsewhere, so a peer goes on answering meanwhile. Links say what each neighbour is still to be sent.
 
@@ -101,11 +101,11 @@ class Peer:
         return self._contacts.neighbours(self.name)
 
     def target(self, request_id: str) -> Forget:
-        """What one of this peer's own requests forgets."""
+        """Return what one of this peer's own requests forgets."""
         return self._targets.get(request_id, NOTHING)
 
-    def forgotten(self, *, before: str | None = None) -> Forget:
-        """What this peer must not train on: all requests' targets, or those that came before one."""
+    def forget_set(self, *, before: str | None = None) -> Forget:
+        """Return what this peer must not train on: all requests' targets, or those that came before one."""
         total = NOTHING
         for request in self.record.of(Kind.REQUEST):
             if request.subject == before:
@@ -118,7 +118,7 @@ class Peer:
         return total
 
     def file(self, target: Target, key: str) -> str:
-        """Take a deletion request issued at this peer; its id. Durable when this returns; again is the same.
+        """Take a deletion request issued at this peer; return its id. Durable when this returns; again is the same.
 
         Raises:
             InvalidRequest: sample ids that this peer does not have.
@@ -127,7 +127,7 @@ class Peer:
         request_id = f"{self.name}-{key}"
         if self.record.has(Kind.REQUEST, self.name, request_id):
             return request_id
-        if self.forgotten().everything:
+        if self.forget_set().everything:
             raise AlreadyForgotten(f"Everything of peer {self.name!r} is forgotten already.")
         self.learner.check(target.forget)
         self._journal.put_target(request_id, target.forget)
@@ -141,7 +141,7 @@ class Peer:
         return request_id
 
     def receive(self, item: Item, sender: str = "") -> bool:
-        """Take an item; whether it is new. A new one is durable, and in the model, when this returns.
+        """Take an item; return whether it is new. A new one is durable, and in the model, when this returns.
 
         sender: whose connection brought it; empty for what this peer says itself.
 
@@ -166,7 +166,7 @@ class Peer:
             self._items.slim(item.subject)
 
     def admits(self, name: str) -> bool:
-        """Whether this peer listens to the one of that name: a member, or who may become one."""
+        """Return whether this peer listens to the one of that name: a member, or who may become one."""
         return may_speak(name, self.record, self.rules.limits)
 
     def accept(self, offer: Offer) -> None:
@@ -190,8 +190,8 @@ class Peer:
                 self._models.take_over(outdone, min(outdone.round, self._last()))
                 self._publish()
 
-    def greeted(self, greeting: Greeting) -> frozenset[str]:
-        """A neighbour has connected: the ids of all items here. A new process is sent the newest models again."""
+    def greet(self, greeting: Greeting) -> frozenset[str]:
+        """Answer a neighbour that connects with the ids of all items here; send a new process the newest models."""
         if greeting.is_new and greeting.sender in self._links.by_name:
             self._queue_recent(self._links.to(greeting.sender))
         return frozenset(
@@ -199,11 +199,11 @@ class Peer:
         )
 
     def offer(self) -> Offer:
-        """The model for neighbours."""
+        """Return the model for neighbours."""
         return self._models.offer()
 
     def next_payload(self, to: str) -> Payload | None:
-        """What `to` is to be sent next; items come before models. None: it has everything."""
+        """Return what `to` is to be sent next; items come before models. None: it has everything."""
         link = self._links.to(to)
         if link.pending is None:
             return Greeting(self.name, is_new=not link.has_met)
@@ -215,8 +215,8 @@ class Peer:
             return self.next_payload(to)
         return link.offers[0] if link.offers else None
 
-    def delivered(self, to: str, payload: Payload, known: frozenset[str] = frozenset()) -> None:
-        """`to` has confirmed the payload; for a greeting, with the ids that it knows."""
+    def confirm_delivery(self, to: str, payload: Payload, known: frozenset[str] = frozenset()) -> None:
+        """Note that `to` has confirmed the payload; for a greeting, with the ids that it knows."""
         link = self._links.to(to)
         if isinstance(payload, Greeting):
             link.pending = dict.fromkeys(
@@ -232,12 +232,12 @@ class Peer:
         else:
             link.mark_sent(payload)
 
-    def broke(self, to: str) -> None:
-        """`to` could not be reached: begin with a greeting again, since it may have restarted."""
+    def lose_connection(self, to: str) -> None:
+        """Begin with a greeting again: `to` could not be reached and may have restarted."""
         self._links.to(to).pending = None
 
     def waits_for(self) -> list[str]:
-        """Whose number of examples is not known yet; training begins when all are."""
+        """Return whose number of examples is not known yet; training begins when all are."""
         counts = self.record.counts()
         return [
             peer
@@ -246,7 +246,7 @@ class Peer:
         ]
 
     def missing(self) -> list[str]:
-        """Whom the next round waits for: members that have said nothing yet, then neighbours without a model for it."""
+        """Return whom the next round waits for: members that said nothing yet, then neighbours without a model."""
         if self.has_left or self._has_ended():
             return []
         usable = self._models.usable_offers(self._graph.neighbours(self.name))
@@ -257,7 +257,7 @@ class Peer:
         ]
 
     def patience(self, names: Iterable[str]) -> float:
-        """The share of the configured wait that is due to these peers: see `offers`."""
+        """Return the share of the configured wait that is due to these peers: see `offers`."""
         return self._models.offers.patience(names)
 
     def leave_out(self, names: Iterable[str]) -> None:
@@ -265,7 +265,7 @@ class Peer:
         self._models.offers.leave_out(names)
 
     def next_round(self, *, patient: bool = True) -> Round | None:
-        """The round to train; None while it has ended or somebody is missing. Impatient: who is missing is left out."""
+        """Return the round to train; None after the last or while somebody is missing, who is left out if impatient."""
         if self.has_left or self._has_ended() or (patient and self.missing()):
             return None
         while missing := self.missing():
@@ -276,13 +276,13 @@ class Peer:
         if self.rules.weighs_examples and total:
             scale = example_scale(counts[self.name], total, len(self._graph.nodes))
         parameters = self._models.mixture(self._graph) if self.rules.mixes_first else self.model.vector
-        return Round(number=self.model.round, parameters=parameters, without=self.forgotten(), scale=scale)
+        return Round(number=self.model.round, parameters=parameters, without=self.forget_set(), scale=scale)
 
     def _has_ended(self) -> bool:
         return self.model.round >= self._last()
 
     def _last(self) -> float:
-        """How many rounds there are to be; infinite where training goes on for ever."""
+        """Return how many rounds there are to be; infinite where training goes on for ever."""
         rules = self.rules
         if not rules.rounds:
             return math.inf
@@ -298,7 +298,7 @@ class Peer:
             self._publish()
 
     def _is_news(self, member: Item) -> bool:
-        """Whether the member, or one of its edges, is not in the graph yet."""
+        """Return whether the member, or one of its edges, is not in the graph yet."""
         return not set(member.values["neighbours"]) <= set(self._graph.neighbours(member.origin))
 
     def _regraph(self) -> None:

@@ -241,7 +241,7 @@ class PeerProcess:
                     said = str(exc)
                     _log.warning("No connection to peer %s: %s; trying again.", to, said)
                 with self._changed:
-                    self._peer.broke(to)
+                    self._peer.lose_connection(to)
                     self.sent = replace(self.sent, failures=self.sent.failures + 1)
                 failures += 1
                 self._stopping.wait(_RETRY_PAUSE.after(failures))
@@ -271,7 +271,7 @@ class PeerProcess:
             # to send it again would be refused again: the two peers do not run the same federation
             _log.error("Peer %s refuses what it is sent: %s", to, exc)
         with self._changed:
-            self._peer.delivered(to, payload, known)
+            self._peer.confirm_delivery(to, payload, known)
             self.sent = replace(self.sent, payloads=self.sent.payloads + 1)
             self._changed.notify_all()
         return True

@@ -10,7 +10,7 @@ from unlearning.requests import Forget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRules:
-    """What all peers of a federation must agree on.
+    """The rules that all peers of a federation must agree on.
 
     rounds: of training; 0 goes on for ever. fine_tuning_rounds: after each deletion, when training has ended.
     shared_curvature: deletions of samples and classes wait for everybody's curvature, too.
@@ -40,7 +40,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where others reach a peer, and how it proves what it says."""
+    """The address at which others reach a peer, and how it proves what it says."""
 
     address: str = ""
     seals: Seals = field(default_factory=NoSeals)

@@ -54,7 +54,7 @@ class Shard:
     def confirm(self, answered: Sequence[tuple[str, str, frozenset[str]]]) -> None:
         """Note that what was to be sent for each sender and receiver has arrived."""
         for sender, to, known in answered:
-            self._peers[sender].delivered(to, self._posted.pop((sender, to)), known)
+            self._peers[sender].confirm_delivery(to, self._posted.pop((sender, to)), known)
 
     def train(self) -> int:
         """Do one round at every peer here that can; return how many did."""

@@ -82,7 +82,7 @@ def carry_out(work: Work, learner: Learner) -> Item:
 
 
 def _work(peer: Peer, request: Item, kind: Kind) -> Work:
-    before, forget = peer.forgotten(before=request.subject), forget_at(peer.name, request, {})
+    before, forget = peer.forget_set(before=request.subject), forget_at(peer.name, request, {})
     if request.origin == peer.name:
         forget |= peer.target(request.subject)
     held = peer.record.counts(before=request.subject)

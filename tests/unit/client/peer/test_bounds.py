@@ -292,10 +292,10 @@ def test_a_neighbour_that_starts_again_gets_the_earlier_model_first() -> None:
     begun = peer.next_round()
     assert begun is not None
     peer.finish_round(begun, np.zeros(3))
-    peer.delivered("1", Greeting("0"), frozenset(peer.record.items))
+    peer.confirm_delivery("1", Greeting("0"), frozenset(peer.record.items))
     first = peer.next_payload("1")
     assert isinstance(first, Offer)
-    peer.delivered("1", first)
+    peer.confirm_delivery("1", first)
     second = peer.next_payload("1")
     assert isinstance(second, Offer)
     assert (first.round, second.round) == (0, 1)

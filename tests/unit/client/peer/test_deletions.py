@@ -49,7 +49,7 @@ def optimum(network: InProcessNetwork, *, without: str = "") -> Vector:
     for peer in network.peers.values():
         assert isinstance(peer.learner, SiteLearner)
         if peer.name != without:
-            parts.append(peer.learner._without(peer.forgotten()))
+            parts.append(peer.learner._without(peer.forget_set()))
     whole = parts[0]
     for part in parts[1:]:
         whole = join(whole, part)

@@ -126,7 +126,7 @@ def test_a_request_survives_the_peer_that_it_was_issued_at(tmp_path: Path) -> No
     peer = counting_peer("0", FIVE, DirectoryJournal(tmp_path))
     peer.file(samples("0", "3", "4"), "key")
     again = counting_peer("0", FIVE, DirectoryJournal(tmp_path))
-    assert again.forgotten().sample_ids == {"3", "4"}
+    assert again.forget_set().sample_ids == {"3", "4"}
     network = InProcessNetwork([again, *counting_peers(FIVE)[1:]])
     network.settle()
     assert all(other.record.has(Kind.CORRECTION, "0", "0-key") for other in network.peers.values())

@@ -94,4 +94,4 @@ def test_what_was_asked_to_be_forgotten_here_stays_forgotten_without_its_request
     for path in (tmp_path / "peer" / "items").glob("*.npz"):
         path.write_bytes(b"")
     again = counting_peer("0", GRAPH, DirectoryJournal(tmp_path))
-    assert again.forgotten().sample_ids == {"3"}
+    assert again.forget_set().sample_ids == {"3"}

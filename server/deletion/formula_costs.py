@@ -20,8 +20,7 @@ def formula_costs(
     context: FederationContext, state: FederationState, method: Method, parameters: MethodParameters
 ) -> tuple[FormulaCost, ...]:
     """Return unlearning and recovery of the deletion by formula, as far as there is one, and as measured."""
-    deletion = state.deletion
-    assert deletion is not None, "costs are those of a deletion"
+    deletion = state.active_deletion()
     symbols = _symbols(context, state, deletion)
     prepared = context.preparations.prepared.get(deletion.method)
     lines = []

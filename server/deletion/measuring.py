@@ -47,7 +47,12 @@ def measure_model(context: FederationContext, state: FederationState, stage: Sta
         deletion,
         measurements=measurements,
         measuring_cost=deletion.measuring_cost.plus(done, context.clients.peak_memory(done)),
-        scores=retained_scores(context.test_set, state, deletion, observed),
+        scores=retained_scores(
+            context.test_set,
+            state.parameters,
+            state.exclusions.including(deletion.targets).classes,
+            observed,
+        ),
     )
     if stage == "before":
         target_score = _target_score(context.settings, first_measurements(deletion)[0])

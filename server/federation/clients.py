@@ -42,11 +42,11 @@ class Clients:
         """Return the clients that are online now, by id."""
         return self.fedavg.roster.online(self.grid)
 
-    def sample(self, state: FederationState, without: Iterable[str]) -> list[str]:
-        """Return the sample of the eligible clients that the state's round draws, `without` some."""
+    def sample(self, number: int, without: Iterable[str]) -> list[str]:
+        """Return the sample of the eligible clients that the round `number` draws, `without` some."""
         left_out = set(without)
         return self.fedavg.sample(
-            (client for client in self.fedavg.eligible(self.grid) if client not in left_out), state.round
+            (client for client in self.fedavg.eligible(self.grid) if client not in left_out), number
         )
 
     def restrict(self, state: FederationState) -> None:

@@ -17,7 +17,7 @@ from statistics import median
 import numpy as np
 
 from server.federation.observing import ModelObservations, ServerTestSet
-from server.federation.state import ActiveDeletion, FederationState
+from server.federation.state import ActiveDeletion
 from unlearning.errors import ModelRefused
 from unlearning.parameters import Vector
 
@@ -50,15 +50,14 @@ def check_unlearned(parameters: Vector, before: Vector) -> None:
 
 
 def retained_scores(
-    test_set: ServerTestSet, state: FederationState, deletion: ActiveDeletion, observed: ModelObservations
+    test_set: ServerTestSet, parameters: Vector, classes: frozenset[int], observed: ModelObservations
 ) -> dict[str, float]:
     """Return the model's score on what is retained: on the server's test set, or without one by client.
 
-    Nothing where nobody has a score, or it is not a finite number.
+    Nothing where nobody has a score, or it is not a finite number. classes: the forgotten ones, which lose by design.
     """
     if test_set.examples is not None:
-        classes = state.exclusions.including(deletion.targets).classes
-        score = test_set.score(state.parameters, without=classes)
+        score = test_set.score(parameters, without=classes)
         return {} if score is None else {TEST_SET: score}
     scores = {client: one.mean_score for client, one in observed.retained_by_client.items()}
     return {client: score for client, score in scores.items() if score is not None}

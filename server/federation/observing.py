@@ -87,7 +87,7 @@ def observe_all(
     forgets: what each concerned client counts as its forgotten set.
     """
     fedavg, online = clients.fedavg, clients.online()
-    retained = clients.sample(state, without=forgets)
+    retained = clients.sample(state.round, without=forgets)
     asked = {client: online[client] for client in sorted({*retained, *forgets}) if client in online}
     done = clients.exchange(
         fedavg.measure_messages(state.round, model_record(state.parameters), asked, forgets)

@@ -152,7 +152,7 @@ class Preparations(RoundRules):
         return state
 
     def branch(self, state: FederationState, deletion: ActiveDeletion) -> FederationState:
-        """Return `state`, with the unlearned model with new stores: what its method wrote, if anything; else copies."""
+        """Return `state` with the unlearned model and new stores: what its method wrote, if anything; else copies."""
         generations = dict(state.generations)
         for name in self.prepared:
             if name == deletion.method and DirectoryStore(self._next(deletion)).list_keys():

@@ -151,7 +151,7 @@ class ShadowFederations:
         notes = self._who_cannot_say(shadows, forgets, online)
         asked = set(forgets) - set(notes)
         if uses_held_out:
-            asked |= set(self.clients.sample(state, without=forgets)) & set(online)
+            asked |= set(self.clients.sample(state.round, without=forgets)) & set(online)
         done = self.clients.exchange(
             fit_messages(
                 self.clients.fedavg,

@@ -78,6 +78,18 @@ def test_the_budget_is_used_up_by_all_deletions_together_and_the_bound_is_proven
     assert first["spent_epsilon"] < second["spent_epsilon"] < 1
 
 
+def test_a_deletion_that_the_gate_held_after_recovery_leaves_the_next_one_certified(federation):
+    """Its release is counted; the records go back with the model, so the chain of models is whole."""
+    one = federation(prepare=BUDGET, **{**SMALL, "recovery_max_rounds": 1})
+    one.run(rounds=2)
+    held = one.file(client("1"), "hf-online")
+    one.run(rounds=3, max_score_loss=0.001)
+    assert "was not committed" in one.ledger.get(held.id).reason
+    second = deleted(one, "2", rounds=4)
+    assert second["basis"] == "proven"
+    assert second["num_releases"] == 2
+
+
 def test_a_deletion_that_would_exceed_the_budget_is_refused_at_the_door(federation):
     """With what is used up and what to do; nothing is written down. Less noise than the vectors' error needs."""
     one = federation(prepare=BUDGET.replace("sigma=2", "sigma=0.001"), **SMALL)

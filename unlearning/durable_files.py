@@ -7,7 +7,8 @@ with mode 600 and directories with mode 700: they hold models, names and what wa
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from logging import getLogger
 from pathlib import Path
 from typing import IO
@@ -25,18 +26,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         OSError: the directory cannot be written to.
     """
-    make_private(path.parent)
-    partial = partial_of(path)
-    try:
-        with open_private(partial) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
+    with _durable_file(path) as file:
+        file.write(content)
 
 
 def write_anew(path: Path, content: bytes) -> None:
@@ -46,17 +37,8 @@ def write_anew(path: Path, content: bytes) -> None:
         FileExistsError: there is one already.
         OSError: the directory cannot be written to.
     """
-    make_private(path.parent)
-    partial = partial_of(path)
-    try:
-        with open_private(partial) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    sync_directory(path.parent)
+    with _durable_file(path, put=os.link) as file:
+        file.write(content)
 
 
 def copy_private(source: Path, destination: Path) -> None:
@@ -65,17 +47,24 @@ def copy_private(source: Path, destination: Path) -> None:
     Raises:
         OSError: it cannot be read or written.
     """
-    make_private(destination.parent)
-    partial = partial_of(destination)
+    with source.open("rb") as content, _durable_file(destination) as file:
+        shutil.copyfileobj(content, file)
+
+
+@contextmanager
+def _durable_file(path: Path, put: Callable[[Path, Path], None] = os.replace) -> Iterator[IO[bytes]]:
+    """Give a private file beside `path` to write to, and `put` it there when it is durable; or leave nothing."""
+    make_private(path.parent)
+    partial = partial_of(path)
     try:
-        with source.open("rb") as content, open_private(partial) as file:
-            shutil.copyfileobj(content, file)
+        with open_private(partial) as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(destination)
+        put(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-    sync_directory(destination.parent)
+    sync_directory(path.parent)
 
 
 def partial_of(path: Path) -> Path:

@@ -12,8 +12,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
-from unlearning.methods.method import ClientSite, Instruction, Method, Problem, Reply, UnlearningState
-from unlearning.methods.registry import validated_parameters
+from unlearning.local import exchange, problem_of
+from unlearning.methods.method import Method, UnlearningState
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Target
 from unlearning.solvers.direct import dense_matrix
@@ -119,39 +119,13 @@ def run_method(
     **parameters: object,
 ) -> UnlearningState:
     """Run a method to its end, client halves included; `lose` takes a client away at an exchange."""
-    targets = federation.forgets(target)
-    gone: set[str] = set()
     training = TrainingSettings(weight_decay=federation.l2, batch_size=100_000, learning_rate=0.1)
-    problem = Problem(
-        task=federation.task,
-        targets=targets,
-        retained=tuple(client for client in federation.clients if client not in targets),
-        num_examples={client: len(examples) for client, examples in federation.clients.items()},
-        schedule=lambda _: training,
-        training=training,
-        parameters=validated_parameters(method, parameters),
-    )
-    state = method.begin(problem, federation.original)
-    for _ in range(500):
-        if state.finished:
-            return state
-        gone |= {(lose or {}).get(state.exchanges, "")}
-        instructions = method.configure(problem, state)
-        replies = {
-            client: answer(federation, method, client, instruction)
-            for client, instruction in instructions.items()
-            if client not in gone
-        }
-        state = method.aggregate(problem, state, replies)
-    raise AssertionError("the method did not end")
-
-
-def answer(federation: ConvexFederation, method: Method, client: str, instruction: Instruction) -> Reply:
-    """Return one client's half."""
-    examples = federation.clients[client]
-    mask = forgotten_mask(examples, instruction.forget)
-    site = ClientSite(task=federation.task, forget=examples.select(mask), retain=examples.select(~mask))
-    return method.client_step(instruction, site)
+    problem = problem_of(method, federation.task, [target], federation.clients, training, **parameters)
+    state, data = method.begin(problem, federation.original), dict(federation.clients)
+    while not state.finished:
+        data.pop((lose or {}).get(state.exchanges, ""), None)
+        state = exchange(method, problem, state, data)
+    return state
 
 
 def _all(parts: list[Examples]) -> Examples:

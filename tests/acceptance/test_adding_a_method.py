@@ -3,12 +3,16 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from server.federation.state import FederationState
 from tests.federation import client
+from unlearning.local import problem_of, unlearn
 from unlearning.methods import registry
 from unlearning.requests import Status
+from unlearning.tasks import TaskSettings, load_site, make_task
+from unlearning.training import TrainingSettings, initial_parameters, train
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "adding-a-method.md"
 
@@ -34,6 +38,23 @@ def test_the_documented_method_serves_a_request(federation, documented):
     assert one.ledger.get(request.id).status is Status.COMPLETED
     unlearning = next(record for record in one.ledger.rounds() if record.kind == "unlearning")
     assert unlearning.metrics["participants"] == ["0", "1", "3"]
+
+
+def test_the_documented_method_runs_in_one_process(documented):
+    """Without a federation; the retained clients' round at half the rate, worked out with plain training."""
+    settings = TaskSettings(
+        dataset="digits", model="logistic", num_clients=3, dtype="float64", max_examples=90
+    )
+    task, training = make_task(settings), TrainingSettings(learning_rate=0.1, seed=1)
+    data = {str(number): load_site(settings, number).train for number in range(3)}
+    model = initial_parameters(task, seed=0)
+    problem = problem_of(documented, task, [client("1")], data, training, rate=0.5)
+    state = unlearn(documented, problem, model, data)
+    moves = {name: train(task, model, data[name], training).parameters - model for name in ("0", "2")}
+    total = len(data["0"]) + len(data["2"])
+    expected = model + 0.5 * sum(len(data[name]) / total * move for name, move in moves.items())
+    np.testing.assert_allclose(state.parameters, expected, rtol=1e-12)
+    assert (state.finished, state.exchanges) == (True, 1)
 
 
 def test_the_documented_method_refuses_a_bad_parameter(federation, documented):

@@ -15,22 +15,20 @@ from torch import nn
 from tests.preparing import task_for, trained_with
 from unlearning.archive import pack, unpack
 from unlearning.errors import InvalidRequest, UnknownMethod, UnsupportedRequest
+from unlearning.local import answer, exchange, problem_of
 from unlearning.methods.method import (
-    ClientSite,
-    Instruction,
     Method,
     MethodInfo,
     Need,
     PreparedStore,
     Problem,
-    Reply,
     UnlearningState,
 )
 from unlearning.methods.registry import METHODS, check_supports, method_named, validated_parameters
 from unlearning.plain import to_plain
 from unlearning.requests import Forget, Granularity, Target
 from unlearning.stores import MemoryStore
-from unlearning.tasks.task import Examples, Task, forgotten_mask
+from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, initial_parameters
 
 MAX_EXCHANGES = 100
@@ -96,23 +94,8 @@ def problem_for(method: Method, granularity: Granularity) -> Problem:
     """The deletion to carry out, after three training rounds with what the method prepares in them."""
     target = TARGETS[granularity]
     _, kept = prepared(method, target)
-    clients = ("a", "b", "c")
-    targets = {client: target.forget for client in clients if target.client_id in (None, client)}
-    return Problem(
-        task=task_for(method, TASK),
-        rounds_trained=3,
-        targets=targets,
-        retained=tuple(client for client in clients if client not in targets),
-        num_examples={client: len(examples) for client, examples in client_data().items()},
-        schedule=_training_of_any_round,
-        training=TRAINING,
-        parameters=validated_parameters(method, {}),
-        kept=kept,
-    )
-
-
-def _training_of_any_round(number: int) -> TrainingSettings:
-    return TRAINING
+    problem = problem_of(method, task_for(method, TASK), [target], client_data(), TRAINING)
+    return replace(problem, rounds_trained=3, kept=kept)
 
 
 def prepared(method: Method, target: Target) -> tuple[dict[str, MemoryStore], PreparedStore | None]:
@@ -127,34 +110,15 @@ def prepared(method: Method, target: Target) -> tuple[dict[str, MemoryStore], Pr
     return stores, kept
 
 
-def answers(
-    method: Method, problem: Problem, instructions: Mapping[str, Instruction], data: Mapping[str, Examples]
-):
-    replies: dict[str, Reply] = {}
-    stores, _ = prepared(method, target_of(problem))
-    for client, instruction in instructions.items():
-        forget = forgotten_mask(data[client], instruction.forget)
-        site = ClientSite(
-            task=problem.task,
-            forget=data[client].select(forget),
-            retain=data[client].select(~forget),
-            store=stores[client],
-        )
-        replies[client] = method.client_step(instruction, site)
-    return replies
-
-
 def run(method: Method, problem: Problem, between=lambda state: state, data=None) -> UnlearningState:
     """Drive the method to its end; `between` is what happens to the state between two exchanges."""
-    data = data or client_data()
+    data, (stores, _) = data or client_data(), prepared(method, target_of(problem))
     if problem.kept is not None:
         problem = replace(problem, kept=replace(problem.kept, next_store=MemoryStore()))
     state = between(method.begin(problem, initial_parameters(problem.task, seed=0)))
     while not state.finished:
         assert state.exchanges < MAX_EXCHANGES
-        problem = replace(problem, round=problem.rounds_trained + 1 + state.exchanges)
-        replies = answers(method, problem, method.configure(problem, state), data)
-        state = between(method.aggregate(problem, state, replies))
+        state = between(exchange(method, problem, state, data, stores))
     return state
 
 
@@ -236,12 +200,13 @@ def test_no_function_changes_its_arguments(method, granularity):
     problem, data = problem_for(method, granularity), client_data()
     start = initial_parameters(problem.task, seed=0)
     given = copy.deepcopy((problem, data, start))
+    stores, _ = prepared(method, target_of(problem))
     state = method.begin(problem, start)
     while not state.finished:
         state_before = copy.deepcopy(state)
         instructions = method.configure(problem, state)
         instructions_before = copy.deepcopy(dict(instructions))
-        replies = answers(method, problem, instructions, data)
+        replies = answer(method, problem.task, instructions, data, stores)
         replies_before = copy.deepcopy(replies)
         following = method.aggregate(problem, state, replies)
         assert equal(state, state_before)

@@ -10,8 +10,9 @@ from torch import nn
 
 from tests.preparing import trained_with
 from unlearning.errors import MethodFailed, StoreFull
+from unlearning.local import unlearn
 from unlearning.methods.federaser import GIB, HistoryOptions, KeepUpdates, calibrate
-from unlearning.methods.method import ClientSite, PreparedStore, Problem, Reply, UnlearningState
+from unlearning.methods.method import ClientSite, PreparedStore, Problem, Reply
 from unlearning.methods.preparation import FederatedRound
 from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.requests import Forget
@@ -263,15 +264,8 @@ def blobs(seed: int, count: int = 12) -> Examples:
 def erased(data: Mapping[str, Examples], rounds: int) -> np.ndarray:
     """The model after FedEraser has forgotten u, calibrations included."""
     start, _, kept = trained_with(METHOD, TASK, data, TRAINING, rounds=rounds)
-    given = replace(problem(kept.store), schedule=lambda _: TRAINING)
-    state: UnlearningState = METHOD.begin(given, start)
-    while not state.finished:
-        replies = {}
-        for client, instruction in METHOD.configure(given, state).items():
-            site = ClientSite(task=TASK, forget=data[client].select(NOBODY), retain=data[client])
-            replies[client] = METHOD.client_step(instruction, site)
-        state = METHOD.aggregate(replace(given, round=rounds + 1 + state.exchanges), state, replies)
-    return state.parameters
+    given = replace(problem(kept.store, number=rounds + 1), schedule=lambda _: TRAINING)
+    return unlearn(METHOD, given, start, data).parameters
 
 
 def retrained(data: Mapping[str, Examples], rounds: int) -> np.ndarray:

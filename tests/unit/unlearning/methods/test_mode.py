@@ -9,6 +9,7 @@ from torch import nn
 
 from unlearning.curvature import gradient
 from unlearning.errors import MethodFailed
+from unlearning.local import unlearn
 from unlearning.methods.method import ClientSite, Problem, Reply, UnlearningState
 from unlearning.methods.mode import DEGRADATION, MoDeParameters, degrade, steps
 from unlearning.methods.registry import METHODS, validated_parameters
@@ -140,11 +141,7 @@ def test_the_others_learn_their_true_labels():
 def test_a_whole_deletion_is_what_the_paper_describes():
     """Two degradations and three guidances, written anew with plain gradients."""
     given = problem(degradation_rounds=2, guidance_rounds=3, retained_learning_rate=0.02)
-    state = METHOD.begin(given, THETA)
-    while not state.finished:
-        asked = METHOD.configure(given, state)
-        answers = {client: METHOD.client_step(item, site(client)) for client, item in asked.items()}
-        state = METHOD.aggregate(given, state, answers)
+    state = unlearn(METHOD, given, THETA, DATA)
     model, teacher = THETA.copy(), FRESH.copy()
     for number in range(3):
         if number < 2:

@@ -7,7 +7,7 @@ with mode 600 and directories with mode 700: they hold models, names and what wa
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from logging import getLogger
 from pathlib import Path
@@ -37,7 +37,7 @@ def write_anew(path: Path, content: bytes) -> None:
         FileExistsError: there is one already.
         OSError: the directory cannot be written to.
     """
-    with _durable_file(path, put=os.link) as file:
+    with _durable_file(path, is_new=True) as file:
         file.write(content)
 
 
@@ -52,8 +52,8 @@ def copy_private(source: Path, destination: Path) -> None:
 
 
 @contextmanager
-def _durable_file(path: Path, put: Callable[[Path, Path], None] = os.replace) -> Iterator[IO[bytes]]:
-    """Give a private file beside `path` to write to, and `put` it there when it is durable; or leave nothing."""
+def _durable_file(path: Path, *, is_new: bool = False) -> Iterator[IO[bytes]]:
+    """Give a private file beside `path` to write to, and put it there when it is durable; or leave nothing."""
     make_private(path.parent)
     partial = partial_of(path)
     try:
@@ -61,7 +61,10 @@ def _durable_file(path: Path, put: Callable[[Path, Path], None] = os.replace) ->
             yield file
             file.flush()
             os.fsync(file.fileno())
-        put(partial, path)
+        if is_new:
+            os.link(partial, path)
+        else:
+            partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
     sync_directory(path.parent)

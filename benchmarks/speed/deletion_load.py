@@ -185,7 +185,7 @@ def _fill(url: str, load: Load) -> None:
             row = connection.execute(
                 sa.insert(schema.requests).values(values).returning(schema.requests)
             ).one()
-            sealed = statements.sealed(connection, row)
+            sealed = statements.row_seal(connection, row)
             statements.append_event(connection, number + 1, "submitted", actor="load", detail=sealed, now=now)
             # Of ten, four are completed, five cancelled, and one is open.
             way = FORGETTING if number % 10 < 4 else (Status.CANCELLED,) if number % 10 < 9 else ()

@@ -155,7 +155,7 @@ def checkpoint_seconds(config: Mapping[str, Any], repeats: int = 5) -> float:
         hash_before="",
         method_state=method_state,
     )
-    state = FederationState(parameters=start, phase=Phase.UNLEARNING, batch=batch)
+    state = FederationState(parameters=start, phase=Phase.UNLEARNING, deletion=batch)
     seconds = []
     with tempfile.TemporaryDirectory() as name:
         store = CheckpointStore(Path(name))

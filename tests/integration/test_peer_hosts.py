@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from client.peer.cli import described
+from client.peer.cli import read_status
 from tests.integration.namespaces import Network, NetworkUnavailable
 from tests.integration.peer_processes import (
     NAMES,
@@ -51,7 +51,7 @@ def test_ten_hosts_forget_as_one_though_a_link_is_cut_during_the_flooding(
     network.cut(CUT_OFF)
     key = peers.file(target)
     peers.wait(has_correction, [name for name in NAMES if name != CUT_OFF])
-    assert not has_correction(described(peers.config(CUT_OFF)))
+    assert not has_correction(read_status(peers.config(CUT_OFF)))
     network.restore(CUT_OFF)
     peers.wait(is_done, NAMES)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.peer.cli import described
+from client.peer.cli import read_status
 from tests.integration.peer_processes import (
     NAMES,
     REQUESTER,
@@ -56,8 +56,8 @@ def test_ten_processes_forget_as_one_though_one_is_killed_during_the_flooding(
 
     forget_calmly(calm, target, key)
     peers.check_models(calm)
-    assert described(peers.config(REQUESTER))["answers"] == {key: f"{REQUESTER}-{key}"}
-    assert [described(peers.config(name))["members"] for name in NAMES] == [NAMES] * len(NAMES)
+    assert read_status(peers.config(REQUESTER))["answers"] == {key: f"{REQUESTER}-{key}"}
+    assert [read_status(peers.config(name))["members"] for name in NAMES] == [NAMES] * len(NAMES)
 
 
 def test_the_random_graph_is_no_ring_and_holds_without_the_killed_peer() -> None:

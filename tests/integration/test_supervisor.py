@@ -6,9 +6,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from server.operations.supervisor import Backoff, Supervisor
+from server.operations.supervisor import Supervisor
 from server.processes.deployment import SUPERLINK, LocalDeployment
 from tests.integration.deployments import kill_server_app, restart
+from unlearning.growing_pause import GrowingPause
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -18,7 +19,7 @@ def supervised(deployment: LocalDeployment, **run_config) -> Iterator[None]:
     supervisor = Supervisor(
         deployment.control,
         run_config={**deployment.run_config, **run_config},
-        backoff=Backoff(first_s=0.5),
+        pause=GrowingPause(first_s=0.5, longest_s=300.0),
         poll_s=1.0,
     )
     stop = threading.Event()

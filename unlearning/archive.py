@@ -4,7 +4,8 @@
                     the places of arrays, and the way to each from the whole
     NAME            that array; the name is the way with dots: `batch.method_state.parameters`
 
-A file of named arrays alone has no `archive.json`.
+A file of named arrays alone has no `archive.json`. A field's name in a dataclass is its name in the file: one that is
+renamed keeps the old name as an alias, or VERSION rises and the old version is read apart.
 """
 
 import io

@@ -4,10 +4,12 @@ Everything here is a fact that the ledger, the checkpoint or a measurement knows
 means unknown and is shown as such. Times are ISO 8601 in UTC, durations seconds, sizes bytes.
 """
 
-import math
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic_core import to_json
 
 from unlearning.peak_memory import PeakMemory
 from unlearning.plain import to_plain
@@ -144,8 +146,6 @@ class ReportData:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object. A number that is not finite becomes null: JSON has no word for it."""
-        value = _plain(self)
-        assert isinstance(value, dict)
         before, after = self.first("before"), self.final()
         reached = self.verdict()
         attacks = {
@@ -154,7 +154,9 @@ class ReportData:
             "before": to_plain(before)["figures"] if before is not None else {},
             "after": to_plain(after)["figures"] if after is not None else {},
         }
-        return {"schema_version": SCHEMA_VERSION, "attacks": _plain(attacks), **value}
+        whole = {"schema_version": SCHEMA_VERSION, "attacks": attacks, **to_plain(self)}
+        plain: dict[str, Any] = json.loads(to_json(whole, inf_nan_mode="null"))
+        return plain
 
     def verdict(self) -> Verdict:
         """Return what the attacks show; a live federation has no retrained model to compare with."""
@@ -172,17 +174,3 @@ class ReportData:
     def last(self, stage: Stage) -> Measurement | None:
         """Return the last measurement of `stage`."""
         return next((item for item in reversed(self.measurements) if item.stage == stage), None)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Measurement):
-        return _plain(to_plain(value))
-    if is_dataclass(value):
-        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -34,6 +34,7 @@ from unlearning.stores import DirectoryStore
 from unlearning.verification.discrimination import Estimate
 from unlearning.verification.measurement import Measurement
 
+DATA = Path(__file__).parents[1] / "data"
 SETTINGS: dict[str, Any] = {
     "num_clients": 3,
     "max_examples": 60,
@@ -47,7 +48,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def unpacked(directory: Path) -> Path:
-    with tarfile.open(Path(__file__).parents[1] / "data" / "state_before_archives.tar.xz") as file:
+    with tarfile.open(DATA / "state_before_archives.tar.xz") as file:
         file.extractall(directory, filter="data")
     return directory
 
@@ -152,6 +153,11 @@ def test_every_field_of_a_checkpoint_is_read_and_kept(full: bytes) -> None:
     """From the old form, and once more from the new one."""
     check_full(decode(full))
     check_full(decode(encode(decode(full))))
+
+
+def test_a_checkpoint_of_version_2_is_read() -> None:
+    """A field's name is its name in the file: one that is renamed keeps its old name as an alias."""
+    check_full(decode((DATA / "checkpoint_version_2.npz").read_bytes()))
 
 
 def test_a_checkpoint_of_a_still_earlier_version_takes_the_defaults(full: bytes) -> None:

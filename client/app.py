@@ -38,8 +38,8 @@ def unlearn(message: Message, context: Context) -> Message:
 
 @app.train("session")
 def session(message: Message, context: Context) -> Message:
-    """Do all steps of an unlearning method, over a stream of its own."""
-    from client.handlers import handle_session
+    """Answer further messages over a stream of its own."""
+    from client.session import handle_session
 
     return Message(handle_session(message, context), reply_to=message)
 

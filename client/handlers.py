@@ -1,10 +1,10 @@
 """What a client does with each message. All work is here, away from Flower's wiring in `client.app`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, RecordDict
@@ -29,7 +29,7 @@ from strategies.messages import (
 )
 from strategies.run_config import RunSettings, local_seed
 from unlearning.errors import DataError, FlowerUnlearningError
-from unlearning.methods.method import ClientSite, Instruction, Reply
+from unlearning.methods.method import ClientSite, Reply
 from unlearning.methods.preparation import LocalRound
 from unlearning.methods.registry import method_named
 from unlearning.parameters import Vector
@@ -37,35 +37,80 @@ from unlearning.peak_memory import MemoryWatch
 from unlearning.plain import from_plain, to_plain
 from unlearning.pseudonyms import is_keyed, names_of, reveal
 from unlearning.requests import Forget
-from unlearning.tasks import load_site, make_task
+from unlearning.tasks import TaskSettings, load_site, make_task
 from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
 from unlearning.training import Trained, TrainingSettings, train
 from unlearning.verification.observations import observe_model
 
-Handler = Callable[[Message, Context], RecordDict]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSite:
+    """A client's data without what it may never use again, and what methods prepared of it.
+
+    names: the ids of all its samples by their keyed hashes, where the server has given it a key.
+    """
+
+    task: Task
+    train: Examples
+    held_out: Examples
+    names: Mapping[str, str]
+    sites: dict[tuple[str, Forget, Forget], ClientSite] = field(default_factory=dict)
+
+
+class SiteCache:
+    """What a process that answers many messages keeps between two of them."""
+
+    _MOST = 2  # what training needs, and what a deletion under way needs
+
+    def __init__(self) -> None:
+        self._loaded: dict[Hashable, LoadedSite] = {}
+
+    def get(self, key: Hashable, load: Callable[[], LoadedSite]) -> LoadedSite:
+        """Return what was loaded under `key`, loading it where it is not at hand."""
+        if key not in self._loaded:
+            while len(self._loaded) >= self._MOST:
+                del self._loaded[next(iter(self._loaded))]
+            self._loaded[key] = load()
+        return self._loaded[key]
+
+
+class Handler(Protocol):
+    """What answers one kind of message."""
+
+    def __call__(self, message: Message, context: Context, cache: SiteCache | None = None) -> RecordDict:
+        """Return the answer; `cache` is the process's, where it answers more than one message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientWork:
-    """The data, settings and memory of a client for one message. `examples` is all it owns, forgotten ones included.
-
-    names: the ids of its own samples by their keyed hashes, where the server has given it a key.
-    """
+    """What a client has at hand for one message."""
 
     client_id: str
     settings: RunSettings
-    task: Task
+    loaded: LoadedSite
     memory: ClientMemory
-    examples: Examples
-    held_out: Examples
     values: Mapping[str, Any]
     node_config: Mapping[str, Any]
     server_round: int
-    names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def task(self) -> Task:
+        """What is learnt."""
+        return self.loaded.task
+
+    @property
+    def examples(self) -> Examples:
+        """All it owns, but what was forgotten for good and is not spoken of now."""
+        return self.loaded.train
+
+    @property
+    def held_out(self) -> Examples:
+        """Its test data."""
+        return self.loaded.held_out
 
     def reveal(self, forget: Forget) -> Forget:
         """Return `forget` by the ids of this client's samples."""
-        return reveal(forget, self.names)
+        return reveal(forget, self.loaded.names)
 
     def forget_named(self, name: str) -> Forget:
         """Return what the message says under `name`, by the ids of this client's samples."""
@@ -97,11 +142,11 @@ def client_id_of(context: Context) -> str:
 def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Handler:
     """Open the site for `handler`; answer with the reason when something is refused, and with the memory it took."""
 
-    def handle(message: Message, context: Context) -> RecordDict:
+    def handle(message: Message, context: Context, cache: SiteCache | None = None) -> RecordDict:
         memory = memory_of(context)
         with MemoryWatch() as watch:
             try:
-                content = handler(message, _open_site(message, context, memory))
+                content = handler(message, _open_site(message, context, memory, cache or SiteCache()))
             except FlowerUnlearningError as exc:
                 content = arrays_content({}, failure_values(exc))
         content = with_values(content, {PEAK_MEMORY: to_plain(watch.peak())})
@@ -110,25 +155,37 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
     return handle
 
 
-def _open_site(message: Message, context: Context, memory: ClientMemory) -> ClientWork:
-    """Return the site; keep in `memory` what the message says about the past."""
+def _open_site(message: Message, context: Context, memory: ClientMemory, cache: SiteCache) -> ClientWork:
+    """Return the opened site; keep in `memory` what the message says about the past."""
     values = record_past(message, memory)
     settings = RunSettings.from_run_config(context.run_config)
-    partitions = int(context.node_config.get("num-partitions", 0)) or None
+    task = settings.task(int(context.node_config.get("num-partitions", 0)) or None)
+    partition = int(context.node_config.get("partition-id", 0))
     own = str(context.node_config.get("data-dir", ""))
-    task = settings.task(partitions)
-    site = load_site(task, int(context.node_config.get("partition-id", 0)), Path(own) if own else None)
+    forget = from_plain(Forget, values.get("forget", {}))
+    key = (task, partition, own, memory.tombstones(), forget)
     return ClientWork(
         client_id=client_id_of(context),
         settings=settings,
-        task=make_task(task),
+        loaded=cache.get(key, lambda: _load(task, partition, own, memory, forget)),
         memory=memory,
-        examples=site.train,
-        held_out=site.test,
         values=values,
         node_config=context.node_config,
         server_round=round_of(message),
-        names=names_of(memory.keys(), {*site.train.ids.tolist(), *site.test.ids.tolist()}),
+    )
+
+
+def _load(task: TaskSettings, partition: int, own: str, memory: ClientMemory, forget: Forget) -> LoadedSite:
+    """Load the client's data; of what may never be used again only what `forget` speaks of, which is measured."""
+    site = load_site(task, partition, Path(own) if own else None)
+    names = names_of(memory.keys(), {*site.train.ids.tolist(), *site.test.ids.tolist()})
+    gone = forgotten_mask(site.train, reveal(memory.tombstones(), names))
+    gone &= ~forgotten_mask(site.train, reveal(forget, names))
+    return LoadedSite(
+        task=make_task(task),
+        train=site.train.select(~gone) if gone.any() else site.train,
+        held_out=site.test,
+        names=names,
     )
 
 
@@ -208,33 +265,6 @@ def handle_unlearn(message: Message, local: ClientWork) -> RecordDict:
     return reply_content(method_named(name).client_step(instruction, site), {})
 
 
-@message_handler
-def handle_session(message: Message, local: ClientWork) -> RecordDict:  # noqa: ARG001 - as all handlers
-    """Do all steps of an unlearning method that the server asks over one stream; the data is loaded once.
-
-    Raises:
-        SessionError: the session's server cannot be reached, or refuses this client.
-    """
-    # Imported here because gRPC is needed for sessions only.
-    from strategies.sessions.client_half import run_client_session
-    from strategies.sessions.endpoint import Tls
-    from strategies.sessions.payloads import ACCOUNT, INVITATION, Invitation
-
-    sites: dict[Forget, ClientSite] = {}
-
-    def answer(method: str, server_round: int, instruction: Instruction) -> Reply:
-        instruction = replace(instruction, forget=local.reveal(instruction.forget))
-        if instruction.forget not in sites:
-            sites[instruction.forget] = _site(local, method, instruction.forget)
-        training = replace(local, server_round=server_round).training(instruction.training)
-        step = method_named(method).client_step
-        return step(replace(instruction, training=training), sites[instruction.forget])
-
-    invitation = Invitation.from_json(local.values.get(INVITATION, {}))
-    account = run_client_session(invitation, answer, tls=Tls.from_settings(local.node_config))
-    return arrays_content({}, {ACCOUNT: to_plain(account)})
-
-
 def _site(local: ClientWork, method: str, forget: Forget) -> ClientSite:
     missing = unknown_ids(local.examples, forget.sample_ids)
     if missing:
@@ -244,13 +274,17 @@ def _site(local: ClientWork, method: str, forget: Forget) -> ClientSite:
             f"{len(missing):,} of the {len(forget.sample_ids):,} sample ids are not among this client's examples"
             f"{named}."
         )
-    available = local.examples_without()
-    return ClientSite(
-        task=local.task,
-        forget=available.select(forgotten_mask(available, forget)),
-        retain=local.examples_without(local.forget_named("withheld"), forget),
-        store=local.memory.store(method),
-    )
+    withheld = local.forget_named("withheld")
+    key = (method, forget, withheld)
+    if key not in local.loaded.sites:
+        available = local.examples_without()
+        local.loaded.sites[key] = ClientSite(
+            task=local.task,
+            forget=available.select(forgotten_mask(available, forget)),
+            retain=local.examples_without(withheld, forget),
+            store=local.memory.store(method),
+        )
+    return local.loaded.sites[key]
 
 
 @message_handler
@@ -280,7 +314,7 @@ def handle_measure(message: Message, local: ClientWork) -> RecordDict:
     return arrays_content(arrays, {})
 
 
-def handle_notice(message: Message, context: Context) -> RecordDict:
+def handle_notice(message: Message, context: Context, cache: SiteCache | None = None) -> RecordDict:  # noqa: ARG001 - as all handlers
     """Take in what every message says; neither data nor model is needed for that."""
     memory = memory_of(context)
     record_past(message, memory)

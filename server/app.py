@@ -49,6 +49,7 @@ from strategies.roster import Roster
 from strategies.round_plan import RoundPlan
 from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
+from strategies.sessions.session_grid import SessionGrid
 from unlearning.durable_files import keep_private, write_atomically
 from unlearning.errors import ConfigurationError, Fenced
 from unlearning.methods.costs import training_flops
@@ -137,7 +138,10 @@ def open_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterat
     write_atomically(state_dir / SETTINGS_FILE, json.dumps(values, indent=1).encode())
     make_noise_secret(state_dir)
     keys = subject_keys(state_dir)
+    endpoint = Endpoint.from_settings(settings)
     ledger = Ledger.open(ledger_of_run(settings.ledger, state_dir), keys)
+    always = settings.transport == "session"
+    sessions = None if endpoint is None else SessionGrid(grid, endpoint, always=always)
     try:
         preparations = Preparations(state_dir / KEPT, settings.preparations())
         plan = RoundPlan(subject_keys=keys, rules=preparations)
@@ -147,7 +151,7 @@ def open_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterat
         erase_unfinished(state_dir)
         erase_replay_inputs(state_dir)
         task, examples = make_task(settings.task()), load_server_test(settings.task())
-        clients = Clients(grid=grid, fedavg=fedavg, writer=writer, endpoint=Endpoint.from_settings(settings))
+        clients = Clients(grid=sessions or grid, fedavg=fedavg, writer=writer)
         test_set = ServerTestSet(task, examples, settings)
         yield FederationContext(
             settings=settings,
@@ -170,6 +174,8 @@ def open_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterat
             records=RoundRecords(clients=clients, test_set=test_set, evaluate_every=settings.evaluate_every),
         )
     finally:
+        if sessions is not None:
+            sessions.close()
         ledger.close()
 
 

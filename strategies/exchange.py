@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from logging import getLogger
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import httpx
 from flwr.app import Message, RecordDict
@@ -21,13 +21,32 @@ from unlearning.untrusted import as_line, reason_of
 
 _log = getLogger(__name__)
 
-PAUSE_SHARE, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.01, 0.5
+PAUSE_SHARE, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 0.05, 0.5
+REFUSED = 1000
+"""The code of an error that stands for an answer that came and was thrown away."""
 MAX_PULLS = 64
 """Of one look for answers. Up to so many clients are each asked for alone, so that what one sent, even if Flower itself
 cannot read it, takes no other's answer with it."""
 
 _LINK_ERRORS = (OSError, httpx.HTTPError)
 """What the way to the SuperLink may raise, in contrast to what was fetched."""
+
+
+@runtime_checkable
+class CountingGrid(Protocol):
+    """A Grid that knows what really travelled, and when something has come."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """Return what was sent so far."""
+
+    @property
+    def bytes_received(self) -> int:
+        """Return what was received so far."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait for an answer that has come since the last look, `seconds` at most."""
+
 
 _Sent = TypeVar("_Sent")
 _Read = TypeVar("_Read")
@@ -158,11 +177,12 @@ def exchange(
 
     An error reply's source node may be the SuperLink itself (the SuperNode was killed), so replies
     are matched by the message they answer. An answer to no open message (replayed), from another node than
-    the one asked, of another round or that cannot be read is refused. Pauses between two looks are a twentieth of
-    the time waited so far, so they cost a round at most about 5 %.
+    the one asked, of another round or that cannot be read is refused. Pauses between two looks at the SuperLink are a
+    tenth of the time waited so far: each look costs it processor time. A `CountingGrid` wakes up by itself.
     """
     started = time.monotonic()
-    sent = sum(count_bytes(message.content) for message in messages.values())
+    counting = grid if isinstance(grid, CountingGrid) else None
+    before = (counting.bytes_sent, counting.bytes_received) if counting else (0, 0)
     ids = list(grid.push_messages(list(messages.values())))
     found = _Collected(messages, {key: client for client, key in zip(messages, ids, strict=False) if key})
     handed = set(found.waiting.values())
@@ -175,7 +195,8 @@ def exchange(
         if not found.waiting or time.monotonic() - started >= timeout_s:
             break
         waited = time.monotonic() - started
-        time.sleep(min(max(waited * PAUSE_SHARE, SHORTEST_PAUSE_S), LONGEST_PAUSE_S, timeout_s))
+        pause = min(max(waited * PAUSE_SHARE, SHORTEST_PAUSE_S), LONGEST_PAUSE_S, timeout_s)
+        (counting.wait if counting else time.sleep)(pause)
     for client in found.waiting.values():
         found.failures[client] = Failure(f"no answer within {timeout_s:g} s")
     for client, reason in sorted(found.failures.items()):
@@ -187,8 +208,12 @@ def exchange(
         values=found.values,
         failures=found.failures,
         refused=found.refused,
-        bytes_sent=sent,
-        bytes_received=found.received,
+        bytes_sent=(
+            counting.bytes_sent - before[0]
+            if counting
+            else sum(count_bytes(message.content) for message in messages.values())
+        ),
+        bytes_received=counting.bytes_received - before[1] if counting else found.received,
         seconds=time.monotonic() - started,
     )
 
@@ -226,7 +251,8 @@ def _unpack(reply: Message, asked: Message) -> tuple[Json, int] | Failure:
         UpdateRefused: it cannot be the answer to `asked`, or its JSON is malformed.
     """
     if reply.has_error():
-        return Failure(reply.error.reason or f"error code {reply.error.code}")
+        reason = reply.error.reason or f"error code {reply.error.code}"
+        return Failure(reason, is_refusal=reply.error.code == REFUSED)
     if mismatch := _mismatch(reply, asked):
         raise UpdateRefused(mismatch)
     values = values_of(reply.content)

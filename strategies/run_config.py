@@ -125,6 +125,8 @@ class RunSettings(
             host, _, port = address.rpartition(":")
             if address and not (host and port.isdigit() and 0 < int(port) < 2**16):
                 wrong.append(f"{name}: {address!r} is not of the form HOST:PORT.")
+        if self.transport == "session" and not self.session_address:
+            wrong.append("transport: session needs session-address, where clients connect to.")
         if self.session_bind and not self.session_address:
             wrong.append("session-bind: it is of no use without session-address, where clients connect to.")
         tls = (self.session_tls_ca, self.session_tls_cert, self.session_tls_key)

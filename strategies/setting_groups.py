@@ -4,7 +4,7 @@ The sentence below a field is its row in docs/configuration.md, under the first 
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -92,8 +92,10 @@ class MemorySettings:
 class SessionSettings:
     """Sessions."""
 
+    transport: Literal["messages", "session"] = "messages"
+    """each message by Flower, or all over a stream that a client holds open ([sessions](sessions.md))"""
     session_address: str = ""
-    """`HOST:PORT` where clients reach the ServerApp's sessions; empty: every exchange is a Flower message"""
+    """`HOST:PORT` where clients reach the ServerApp's sessions; empty: every message goes by Flower"""
     session_bind: str = ""
     """where the ServerApp listens, if not at that address: `0.0.0.0:9101`"""
     session_timeout_s: PositiveFloat = 600.0

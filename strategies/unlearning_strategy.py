@@ -18,9 +18,7 @@ from strategies.asked_exchange import AskedExchange
 from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
 from strategies.messages import (
-    SESSION,
     UNLEARN,
-    Json,
     compose,
     instruction_record,
     instruction_values,
@@ -161,10 +159,6 @@ class UnlearningStrategy(Strategy):
             values = instruction_values(self.method.info.name, instruction)
             messages[client] = self._message(client, UNLEARN, server_round, values, record)
         return messages
-
-    def invitations(self, server_round: int, values: Mapping[str, Json]) -> dict[str, Message]:
-        """Return the messages that open a session, to clients that the method has just instructions for."""
-        return {client: self._message(client, SESSION, server_round, own) for client, own in values.items()}
 
     def instructions(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> Mapping[str, Instruction]:
         """Return the method's next exchange, by client id, however it travels; empty where it asks nobody.

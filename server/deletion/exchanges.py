@@ -1,65 +1,30 @@
-"""How a method's exchanges travel: each by Flower messages, or all over one session (docs/sessions.md)."""
+"""A method's exchanges, and why one did not suffice."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 from server.federation.clients import Clients
 from strategies.exchange import Exchange
 from strategies.messages import model_record
-from strategies.sessions.server_half import Session
 from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.errors import MethodFailed
-from unlearning.methods.method import Method
 from unlearning.parameters import Vector
 
 # How many clients' reasons a failure lists; a federation may have thousands of clients.
 _SHOWN = 5
 
 
-def session_for(clients: Clients, method: Method) -> AbstractContextManager[Session | None]:
-    """Return a session for the rest of the method's exchanges; None where each goes by Flower messages.
-
-    Raises (on entering):
-        SessionError: the session's address cannot be used.
-    """
-    if clients.endpoint is None or not method.info.is_iterative:
-        return nullcontext()
-    return Session(clients.grid, clients.endpoint)
-
-
-def carry_out(
-    clients: Clients,
-    session: Session | None,
-    strategy: UnlearningStrategy,
-    number: int,
-    model: Vector,
-) -> Exchange:
+def carry_out(clients: Clients, strategy: UnlearningStrategy, number: int, model: Vector) -> Exchange:
     """Carry out the strategy's next exchange, as round `number`; afterwards its state is the next one.
 
     Raises:
         MethodFailed: the replies do not suffice; the message ends with why clients gave no usable one.
     """
-    if session is None:
-        done = clients.exchange(strategy.unlearn_messages(number, model_record(model), clients.grid))
-        _check_final(done, strategy)
-        with _explain_failure(done, strategy):
-            strategy.aggregate_train(number, done.messages.values())
-        return done
-    instructions = strategy.instructions(number, model_record(model), clients.grid)
-    answers = session.exchange(
-        number,
-        strategy.method.info.name,
-        instructions,
-        lambda values: strategy.invitations(number, values),
-    )
-    _check_final(answers.exchange, strategy)
-    with _explain_failure(answers.exchange, strategy):
-        strategy.aggregate(answers.replies)
-    if not strategy.is_finished:
-        return answers.exchange
-    accounts = session.close()
-    clients.take_site_requests(accounts)
-    return answers.exchange.plus(accounts)
+    done = clients.exchange(strategy.unlearn_messages(number, model_record(model), clients.grid))
+    _check_final(done, strategy)
+    with _explain_failure(done, strategy):
+        strategy.aggregate_train(number, done.messages.values())
+    return done
 
 
 def _check_final(done: Exchange, strategy: UnlearningStrategy) -> None:

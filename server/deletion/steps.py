@@ -19,7 +19,7 @@ from logging import getLogger
 from pathlib import Path
 
 from server.deletion.certifying import write_certificate
-from server.deletion.exchanges import carry_out, session_for
+from server.deletion.exchanges import carry_out
 from server.deletion.failed_attempt import give_up
 from server.deletion.measuring import first_measurements, forget_sets, measure_model
 from server.deletion.privacy_account import account_for, result_of
@@ -31,7 +31,7 @@ from server.federation.state import ActiveDeletion, Before, FederationState, Pha
 from server.report import write_report
 from server.state_directory.files import REPORTS
 from server.state_directory.noise_secret import noise_key
-from strategies.sessions.server_half import Session
+from strategies.sessions.session_grid import SessionGrid
 from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.errors import MethodFailed, ModelRefused, RequestError, SessionError
 from unlearning.methods.method import UnlearningState
@@ -54,18 +54,18 @@ def begin(context: FederationContext, state: FederationState, deletion: ActiveDe
 
 
 def unlearn(context: FederationContext, state: FederationState) -> FederationState:
-    """Measure the model as it was, or carry out the method's next exchange; over a session all that are left.
-
-    What clients must leave out stays the same for as long as a session lasts.
-    """
+    """Measure the model as it was, or carry out the method's next exchange; over a session all that are left."""
     failure: MethodFailed | ModelRefused
     try:
         if not state.active_deletion().measurements:
             return context.save(measure_model(context, state, "before"))
-        with session_for(context.clients, method_named(state.active_deletion().method)) as session:
-            state = _exchange(context, state, session)
-            while session is not None and state.phase is Phase.UNLEARNING:
-                state = _exchange(context, state, session)
+        grid = context.clients.grid
+        is_iterative = method_named(state.active_deletion().method).info.is_iterative
+        if not (is_iterative and isinstance(grid, SessionGrid)):
+            return _exchange(context, state)
+        with grid.session():
+            while state.phase is Phase.UNLEARNING:
+                state = _exchange(context, state)
         return state
     except MethodFailed as exc:
         failure = exc
@@ -167,14 +167,14 @@ def verify(context: FederationContext, state: FederationState) -> FederationStat
     return state
 
 
-def _exchange(context: FederationContext, state: FederationState, session: Session | None) -> FederationState:
+def _exchange(context: FederationContext, state: FederationState) -> FederationState:
     """Carry out the method's next exchange; after the last one the unlearned model is on trial."""
     deletion, clients = state.active_deletion(), context.clients
     if deletion.method_state is None:
         context.preparations.discard(deletion)
     strategy = _strategy_of(context, state, deletion)
     number = state.round + 1
-    done = carry_out(clients, session, strategy, number, state.parameters)
+    done = carry_out(clients, strategy, number, state.parameters)
     found, outcome = strategy.state, strategy.outcome
     assert found is not None
     clients.refused |= outcome.refused  # of this exchange: only the last one has a record

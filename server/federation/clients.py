@@ -13,7 +13,6 @@ from server.ledger import LedgerWriter
 from strategies.exchange import Exchange, exchange
 from strategies.fedavg import FedAvg
 from strategies.roster import Member
-from strategies.sessions.endpoint import Endpoint
 from unlearning.peak_memory import MemoryWatch, PeakMemory
 from unlearning.requests import Exclusions, Status, Target
 
@@ -24,7 +23,6 @@ _log = getLogger(__name__)
 class Clients:
     """Flower's grid, the strategy that asks, and what outlives one exchange.
 
-    endpoint: where sessions with clients are held; None where there are none.
     refused: answers refused since the last round was recorded, and why, by client or `node N`.
     memory: watches this process during the live loop's step.
     """
@@ -32,7 +30,6 @@ class Clients:
     grid: Grid
     fedavg: FedAvg
     writer: LedgerWriter
-    endpoint: Endpoint | None = None
     refused: dict[str, str] = field(default_factory=dict)
     memory: MemoryWatch = field(default_factory=MemoryWatch)
     _site_requests: SiteRequests = field(default_factory=SiteRequests)

@@ -1,7 +1,7 @@
-"""The client half of a session: connect, answer instructions until the End, connect again if the stream breaks.
+"""The client half of a session: connect, answer messages until the End, connect again if the stream breaks.
 
-Instructions are answered one after the other. While one is computed nothing is read, so gRPC's flow control
-holds the server back; what goes out waits in a queue of a few chunks. An instruction that comes again, because
+Messages are answered one after the other. While one is computed nothing is read, so gRPC's flow control
+holds the server back; what goes out waits in a queue of a few chunks. A message that comes again, because
 the stream broke before its answer arrived, is answered from memory.
 """
 
@@ -15,21 +15,22 @@ from logging import getLogger
 from typing import Any
 
 import grpc
+from flwr.app import Message, RecordDict
 
-from strategies.messages import failure_values
+from strategies.messages import with_values
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.endpoint import Tls, open_channel
 from strategies.sessions.framing import Assembler, Payload, frames
 from strategies.sessions.payloads import (
+    ACCOUNT,
     Invitation,
     SessionStatistics,
-    failure_payload,
-    instruction_of,
-    reply_payload,
+    answer_payload,
+    told_message,
 )
 from strategies.sessions.session_pb2_grpc import SessionServiceStub
-from unlearning.errors import FlowerUnlearningError, SessionError
-from unlearning.methods.method import Instruction, Reply
+from unlearning.errors import SessionError
+from unlearning.plain import to_plain
 
 _log = getLogger(__name__)
 
@@ -48,15 +49,22 @@ _FINAL = frozenset(
 )
 """Refusals; everything else may be the network, and the client tries again."""
 
-Answering = Callable[[str, int, Instruction], Reply]
-"""The reply to an instruction of the method of that name in that round of the server."""
+Answering = Callable[[Message], RecordDict]
+"""The answer to a message."""
 
 
 def run_client_session(
-    invitation: Invitation, answer: Answering, *, tls: Tls | None = None, reconnect_s: float = RECONNECT_S
+    invitation: Invitation,
+    answer: Answering,
+    node_id: int,
+    *,
+    is_over: Callable[[], bool] = lambda: False,
+    tls: Tls | None = None,
+    reconnect_s: float = RECONNECT_S,
 ) -> SessionStatistics:
-    """Answer the session's instructions until its End.
+    """Answer the session's messages until its End.
 
+    node_id: whom they are for. is_over: whether to leave, asked after each answer.
     reconnect_s: how long to try to connect, at first and after the stream broke.
 
     Raises:
@@ -66,7 +74,7 @@ def run_client_session(
     """
     started = time.monotonic()
     with open_channel(invitation.address, tls) as channel:
-        attendance = _Attendance(channel, invitation, answer, reconnect_s)
+        attendance = _Attendance(channel, invitation, answer, node_id, is_over, reconnect_s)
         attendance.run()
     return replace(attendance.account, seconds=time.monotonic() - started)
 
@@ -75,17 +83,26 @@ class _Attendance:
     """One client's stay in a session, over as many connections as it takes."""
 
     def __init__(
-        self, channel: grpc.Channel, invitation: Invitation, answer: Answering, reconnect_s: float
+        self,
+        channel: grpc.Channel,
+        invitation: Invitation,
+        answer: Answering,
+        node_id: int,
+        is_over: Callable[[], bool],
+        reconnect_s: float,
     ) -> None:
         self.account = SessionStatistics()
         self._stub: Any = SessionServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
         self._invitation = invitation
         self._answer = answer
+        self._node_id = node_id
+        self._is_over = is_over
+        self._started = time.monotonic()
         self._reconnect_s = reconnect_s
         self._idle_s = 3 * invitation.timeout_s
         self._contact_at = time.monotonic()
         self._last: Payload | None = None
-        self._has_ended = False
+        self._has_ended = self._is_leaving = False
 
     def run(self) -> None:
         """Connect until the End has come."""
@@ -146,14 +163,19 @@ class _Attendance:
             payload = self._next_payload(call, assembler, is_idle)
             if payload is None:
                 return self._has_ended
+            if self._is_leaving:  # it came while this client said that it leaves
+                continue
             for frame in frames(self._reply(payload)):
                 if not _put(outgoing, frame, call):
                     break  # the stream broke; reading on says why
                 self._count(sent=frame.ByteSize())
             self._contact_at = time.monotonic()
+            if self._is_over():
+                self._is_leaving = True
+                _put(outgoing, pb.Frame(end=pb.End()), call)
 
     def _next_payload(self, call: Any, assembler: Assembler, is_idle: threading.Event) -> Payload | None:
-        """Return the next instruction; None when the stream ended, with or without an End."""
+        """Return the next message; None when the stream ended, with or without an End."""
 
         def give_up() -> None:
             is_idle.set()
@@ -180,15 +202,15 @@ class _Attendance:
         if self._last is not None and self._last.exchange == payload.exchange:
             return self._last
         started = time.monotonic()
-        try:
-            self._last = reply_payload(payload.exchange, self._answer(*instruction_of(payload)))
-        except FlowerUnlearningError as exc:
-            self._last = failure_payload(payload.exchange, failure_values(exc))
+        content = self._answer(told_message(payload, self._node_id))
         self.account = replace(
             self.account,
             instructions=self.account.instructions + 1,
             seconds_computing=self.account.seconds_computing + time.monotonic() - started,
+            seconds=time.monotonic() - self._started,
         )
+        told = with_values(content, {ACCOUNT: to_plain(self.account)})
+        self._last = answer_payload(payload.exchange, told)
         return self._last
 
     def _count(self, *, sent: int = 0, received: int = 0) -> None:

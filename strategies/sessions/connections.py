@@ -1,7 +1,7 @@
-"""The clients' lines to a session: who may come, over which stream, what each owes and what it answered.
+"""The clients' connections of a session: who may come, over which stream, what each owes and what it answered.
 
-A stream may break and come back; the line lives as long as the session, and an instruction that is not answered
-is sent again over the next stream. gRPC's threads and the session's own meet here, under one condition.
+A stream may break and come back; the connection stays, and a message that is not answered is sent again over
+the next stream. gRPC's threads and the server's own meet here, under one condition.
 """
 
 import hmac
@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from logging import getLogger
 
 import grpc
+from flwr.app import Message
 
-from strategies.exchange import Failure
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.framing import Assembler, Payload, frames
-from strategies.sessions.payloads import reply_of
-from unlearning.methods.method import Reply
 from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)
@@ -31,7 +29,7 @@ HELLO_S = 10.0
 class Stream:
     """One connection of a client.
 
-    sent: the newest exchange whose instruction went over it; known: hashes of arrays that went with it.
+    sent: the newest message that went over it; known: hashes of arrays that went with it.
     """
 
     assembler: Assembler
@@ -42,62 +40,66 @@ class Stream:
 
 @dataclass(slots=True, eq=False)
 class ClientConnection:
-    """One client's part in the session. Times are of the monotonic clock.
+    """One node's part in the session. Times are of the monotonic clock.
 
-    connection: the number of its newest stream; instruction: what it has not answered yet.
+    invitation_id: of the Flower message that invited it; has_returned: whether that was answered.
+    number: counts what it was sent; asked, asked_at: the newest message, and when it was asked.
+    request: the same as it travels, until it is answered.
+    delivered: the number of the newest message that was handed to gRPC as a whole.
+    attached_at: when its first stream came; detached_at: when its last one broke.
     lost: why it is not waited for any more; is_refused: because of what it sent.
-    has_returned: whether its Flower message was answered.
+    is_leaving: it answers nothing more; is_over: it is sent an End.
     """
 
-    client: str
+    node_id: int
     token: str
     invited_at: float
-    message_id: str = ""
+    invitation_id: str = ""
+    has_returned: bool = False
     connection: int = 0
     stream: Stream | None = None
     attached_at: float | None = None
     detached_at: float = 0.0
-    instruction: Payload | None = None
-    answer: Reply | Failure | None = None
+    number: int = 0
+    asked: Message | None = None
+    asked_at: float = 0.0
+    request: Payload | None = None
+    answer: Payload | None = None
+    delivered: int = 0
     lost: str = ""
-    has_returned: bool = False
     is_refused: bool = False
+    is_leaving: bool = False
+    is_over: bool = False
 
 
 class ClientConnections:
-    """The lines of one session, and the gRPC service behind them. Hold `changed` to look at or change a line.
+    """The connections of one session, and the gRPC service behind them. Hold `changed` to look at or change one.
 
-    reply_limit_bytes: how large a reply may be; set it before clients are invited.
+    by_node: those that are open, by node id.
+    reply_limit_bytes: how large an answer may be; set it before clients are invited.
     """
 
     def __init__(self) -> None:
         self.session_id = secrets.token_hex(16)
         self.changed = threading.Condition()
-        self.by_client: dict[str, ClientConnection] = {}
-        self.number = 0
-        self.is_over = False
+        self.by_node: dict[int, ClientConnection] = {}
+        self.num_answers = 0
         self.reply_limit_bytes = 0
         self.bytes_sent = self.bytes_received = 0
 
-    def open(self, client: str) -> ClientConnection:
-        """Return a line for a client that will be invited, with a token of its own."""
-        line = ClientConnection(client, secrets.token_urlsafe(32), invited_at=time.monotonic())
+    def open(self, node_id: int) -> ClientConnection:
+        """Return a connection for a node that will be invited, with a token of its own."""
+        line = ClientConnection(node_id, secrets.token_urlsafe(32), invited_at=time.monotonic())
         with self.changed:
-            self.by_client[client] = line
+            self.by_node[node_id] = line
         return line
 
-    def next_exchange(self) -> int:
-        """Begin an exchange: what was asked and answered before is gone. Gives its number."""
+    def end(self, line: ClientConnection) -> None:
+        """End a connection: its stream gets an End, and its token opens no other."""
         with self.changed:
-            self.number += 1
-            for line in self.by_client.values():
-                line.answer = line.instruction = None
-            return self.number
-
-    def end(self) -> None:
-        """End the session: every stream gets an End."""
-        with self.changed:
-            self.is_over = True
+            line.is_over = True
+            if self.by_node.get(line.node_id) is line:
+                del self.by_node[line.node_id]
             self.changed.notify_all()
 
     def Attend(  # noqa: N802 - the method's name in session.proto
@@ -120,13 +122,13 @@ class ClientConnections:
         threading.Thread(
             target=self._read, args=(line, stream, request_iterator), name="session-reader", daemon=True
         ).start()
-        yield from self._instructions(line, stream, context)
+        yield from self._requests(line, stream, context)
 
     def _admit(self, first: pb.Frame, context: grpc.ServicerContext) -> tuple[ClientConnection, Stream]:
         hello = first.hello
         with self.changed:
             line = self._line_of(hello)
-            if line is not None and hello.connection > line.connection and not self.is_over:
+            if line is not None and hello.connection > line.connection:
                 line.connection = hello.connection
                 line.stream = Stream(Assembler(self.reply_limit_bytes))
                 line.attached_at = line.attached_at or time.monotonic()
@@ -138,9 +140,7 @@ class ClientConnections:
             context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, "There is no such session, or the token is another's."
             )
-        if self.is_over:
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "The session is over.")
-        _log.warning("A second stream of client %s from %s is refused.", line.client, context.peer())
+        _log.warning("A second stream of node %s from %s is refused.", line.node_id, context.peer())
         context.abort(grpc.StatusCode.ALREADY_EXISTS, "This client has a newer stream already.")
         raise AssertionError("abort raises")
 
@@ -148,23 +148,27 @@ class ClientConnections:
         if not hmac.compare_digest(hello.session_id.encode(), self.session_id.encode()):
             return None
         given = hello.token.encode()
-        found = [line for line in self.by_client.values() if hmac.compare_digest(line.token.encode(), given)]
+        found = [line for line in self.by_node.values() if hmac.compare_digest(line.token.encode(), given)]
         return found[0] if found else None
 
     def _read(self, line: ClientConnection, stream: Stream, incoming: Iterator[pb.Frame]) -> None:
         """Take in the client's frames until its stream ends."""
         try:
             for frame in incoming:
-                payload = stream.assembler.add(frame)
+                is_end = frame.WhichOneof("kind") == "end"
+                payload = None if is_end else stream.assembler.add(frame)
                 with self.changed:
                     self.bytes_received += frame.ByteSize()
-                    if payload is not None and line.stream is stream:
+                    if is_end and line.stream is stream:
+                        line.is_leaving = True
+                        self.changed.notify_all()
+                    elif payload is not None and line.stream is stream:
                         self._take(line, payload)
         except grpc.RpcError:
             pass  # the stream is over; `_detach` is told by gRPC
         except Exception as exc:  # noqa: BLE001 - the frames are the client's, and so is what they lead to
             reason = reason_of(exc)
-            _log.warning("The stream of client %s is refused: %s", line.client, reason)
+            _log.warning("The stream of node %s is refused: %s", line.node_id, reason)
             with self.changed:
                 stream.refusal = reason
                 line.lost = line.lost or f"it was refused: {reason}"
@@ -172,11 +176,11 @@ class ClientConnections:
                 self.changed.notify_all()
 
     def _take(self, line: ClientConnection, payload: Payload) -> None:
-        if payload.exchange != self.number or line.answer is not None:
-            _log.info("A late or repeated reply of client %s is ignored.", line.client)
+        if payload.exchange != line.number or line.answer is not None:
+            _log.info("A late or repeated answer of node %s is ignored.", line.node_id)
             return
-        line.answer = reply_of(line.client, payload)
-        line.instruction = None
+        line.answer, line.request = payload, None
+        self.num_answers += 1
         self.changed.notify_all()
 
     def _detach(self, line: ClientConnection, stream: Stream) -> None:
@@ -185,18 +189,18 @@ class ClientConnections:
                 line.stream, line.detached_at = None, time.monotonic()
             self.changed.notify_all()
 
-    def _instructions(
+    def _requests(
         self, line: ClientConnection, stream: Stream, context: grpc.ServicerContext
     ) -> Iterator[pb.Frame]:
-        """Yield the frames for one stream: every instruction that the line is given, then the End."""
+        """Yield the frames for one stream: every message that the client is sent, then the End."""
         while True:
             with self.changed:
-                self.changed.wait_for(lambda: self._next_move(line, stream))
+                self.changed.wait_for(lambda: _has_next(line, stream))
                 if stream.refusal:
                     break
                 if line.stream is not stream:
                     return
-                payload = None if self.is_over else line.instruction
+                payload = None if line.is_over or line.is_leaving else line.request
             if payload is None:
                 yield pb.Frame(end=pb.End())
                 return
@@ -205,8 +209,11 @@ class ClientConnections:
                 with self.changed:
                     self.bytes_sent += frame.ByteSize()
             stream.sent, stream.known = payload.exchange, frozenset(payload.hashes.values())
+            line.delivered = payload.exchange
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, stream.refusal)
 
-    def _next_move(self, line: ClientConnection, stream: Stream) -> bool:
-        has_work = line.instruction is not None and line.instruction.exchange > stream.sent
-        return has_work or self.is_over or bool(stream.refusal) or line.stream is not stream
+
+def _has_next(line: ClientConnection, stream: Stream) -> bool:
+    has_work = line.request is not None and line.request.exchange > stream.sent
+    has_ended = line.is_over or line.is_leaving or bool(stream.refusal)
+    return has_work or has_ended or line.stream is not stream

@@ -1,27 +1,26 @@
-"""What travels in a session: invitations, instructions and replies, as payloads and back."""
+"""What travels in a session: invitations, and Flower messages as payloads and back.
+
+A message's records keep their names and keys, so whoever reads them finds what would have come by Flower; arrays travel
+as their numbers and not as files of numpy's.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from strategies.exchange import Failure, read_each, reported_failure
-from strategies.messages import (
-    NUM_EXAMPLES,
-    ROUND,
-    VECTOR,
-    Json,
-    instruction_from,
-    instruction_values,
-    make_reply,
-)
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from strategies.messages import ARRAYS, CONFIG, METRICS, ROUND, VECTOR, Json, round_of
 from strategies.sessions.framing import Payload
 from unlearning.errors import SessionError, UpdateRefused
-from unlearning.methods.method import Instruction, Reply
+from unlearning.parameters import content_hash
 from unlearning.plain import from_plain
-from unlearning.untrusted import as_line
 
 INVITATION, ACCOUNT = "session", "account"
-"""Under these keys a Flower message carries the invitation, and its reply the account."""
+"""Under these keys a Flower message carries the invitation, and an answer what the client has done so far."""
+
+_KIND, _TEXT = "type", "json"
+_MOST = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,69 +70,76 @@ class SessionStatistics:
         return cls(**found)
 
 
-_MOST = 2**63
-
-
-def instruction_payload(
-    exchange: int, server_round: int, method: str, instruction: Instruction, model_hash: str
-) -> Payload:
-    """Return an instruction; its model is kept by the receiver under `model_hash`."""
+def message_payload(message: Message) -> Payload:
+    """Return a message to a client, not numbered yet; the receiver keeps its model under its hash."""
+    arrays = _arrays(message.content)
     return Payload(
-        exchange=exchange,
-        values={**instruction_values(method, instruction), ROUND: server_round},
-        arrays={VECTOR: instruction.model, **instruction.arrays},
-        hashes={VECTOR: model_hash},
+        exchange=0,
+        values={
+            _KIND: message.metadata.message_type,
+            ROUND: round_of(message),
+            _TEXT: _text(message.content),
+        },
+        arrays=arrays,
+        hashes={VECTOR: content_hash(arrays[VECTOR])} if VECTOR in arrays else {},
     )
 
 
-def instruction_of(payload: Payload) -> tuple[str, int, Instruction]:
-    """Return the method's name, the server's round, and the instruction.
+def told_message(payload: Payload, node_id: int) -> Message:
+    """Return the message that the server sent to this node.
 
     Raises:
-        SessionError: a key or the model is missing.
+        SessionError: a key is missing.
     """
-    arrays = dict(payload.arrays)
+    values = payload.values
     try:
-        model = arrays.pop(VECTOR)
-        name, instruction = instruction_from(payload.values, model, arrays)
-        return name, int(payload.values[ROUND]), instruction
-    except (KeyError, TypeError) as exc:
-        raise SessionError(f"Instruction {payload.exchange} lacks something or has too much: {exc}.") from exc
+        config = ConfigRecord({ROUND: int(values[ROUND]), "json": values[_TEXT]})
+        content = RecordDict({CONFIG: config, **_array_record(payload)})
+        kind, group = values[_KIND], str(values[ROUND])
+        return Message(content, dst_node_id=node_id, message_type=kind, group_id=group)
+    except (KeyError, TypeError, ValueError) as exc:
+        raise SessionError(f"Message {payload.exchange} lacks something or has too much: {exc}.") from exc
 
 
-def reply_payload(exchange: int, reply: Reply) -> Payload:
-    """Return a client's reply to instruction `exchange`."""
-    values = {
-        NUM_EXAMPLES: reply.num_examples,
-        "metrics": dict(reply.metrics),
-        "values": dict(reply.values),
-    }
-    return Payload(exchange=exchange, values=values, arrays={VECTOR: reply.vector, **reply.arrays})
+def answer_payload(exchange: int, content: RecordDict) -> Payload:
+    """Return a client's answer to the message of this exchange."""
+    values: Json = {_TEXT: _text(content)}
+    if METRICS in content.metric_records:
+        values[METRICS] = dict(content.metric_records[METRICS])
+    return Payload(exchange=exchange, values=values, arrays=_arrays(content))
 
 
-def failure_payload(exchange: int, values: Json) -> Payload:
-    """Return a client's answer that it cannot do what instruction `exchange` asks."""
-    return Payload(exchange=exchange, values=values, arrays={})
-
-
-def reply_of(client: str, payload: Payload) -> Reply | Failure:
-    """Return the reply, or why there is none; whatever is in the payload."""
-    read, refused = read_each({client: payload}, _reply)
-    return read[client] if client in read else Failure(refused[client], is_refusal=True)
-
-
-def _reply(_client: str, payload: Payload) -> Reply | Failure:
-    """Return the reply, or why the client has none.
+def answer_content(payload: Payload) -> RecordDict:
+    """Return the records of an answer. What they say is for its reader to check, as if they came by Flower.
 
     Raises:
-        UpdateRefused: the reply is malformed.
+        UpdateRefused: they make no records.
     """
-    failure = reported_failure(payload.values)
-    if failure is not None:
-        return failure
-    arrays = dict(payload.arrays)
-    if VECTOR not in arrays:
-        raise UpdateRefused(f"The reply has no array {VECTOR!r}, it has {as_line(sorted(arrays)[:5], 100)}.")
-    metrics = {str(name): float(value) for name, value in payload.values["metrics"].items()}
-    metrics[NUM_EXAMPLES] = float(payload.values[NUM_EXAMPLES])
-    return make_reply(arrays.pop(VECTOR), metrics, arrays, dict(payload.values["values"]))
+    text, metrics = payload.values.get(_TEXT), payload.values.get(METRICS, {})
+    if not isinstance(text, str) or not isinstance(metrics, dict):
+        raise UpdateRefused(
+            "The answer makes no records: its JSON is no text, or its metrics are not by name."
+        )
+    try:
+        content = RecordDict({CONFIG: ConfigRecord({"json": text}), **_array_record(payload)})
+        if metrics:
+            content[METRICS] = MetricRecord(metrics)
+    except (TypeError, ValueError) as exc:
+        raise UpdateRefused(f"The answer makes no records: {exc}") from exc
+    return content
+
+
+def _text(content: RecordDict) -> str:
+    record = content.config_records.get(CONFIG)
+    return "" if record is None else str(record.get("json", ""))
+
+
+def _arrays(content: RecordDict) -> dict[str, Any]:
+    record = content.array_records.get(ARRAYS)
+    return {} if record is None else {name: array.numpy() for name, array in record.items()}
+
+
+def _array_record(payload: Payload) -> dict[str, ArrayRecord]:
+    if not payload.arrays:
+        return {}
+    return {ARRAYS: ArrayRecord({name: Array(array) for name, array in payload.arrays.items()})}

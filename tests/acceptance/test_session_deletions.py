@@ -15,14 +15,15 @@ import pytest
 
 from server.federation.checkpoints import CheckpointStore
 from server.federation.state import FederationState, Phase
-from strategies.messages import SESSION, UNLEARN
-from strategies.sessions.server_half import Session
+from strategies.messages import SESSION, UNLEARN, WHOAMI
+from strategies.sessions.session_grid import SessionGrid
 from tests.deletion_service import free_port
 from tests.federation import InProcessFederation, client
 from tests.sessions import SessionFederation, Vanished
 from unlearning.methods.method import ClientSite, Instruction, Reply
 from unlearning.methods.newton_cg import NewtonCg
-from unlearning.requests import DeletionRequest, Status
+from unlearning.requests import DeletionRequest, Granularity, Status, Target
+from unlearning.tasks import load_site
 
 SETTINGS: dict[str, Any] = {
     "num_clients": 3,
@@ -132,6 +133,44 @@ def test_the_clients_accounts_are_kept_with_the_round(make):
     assert all(0 < account["seconds_computing"] <= account["seconds"] for account in accounts.values())
 
 
+ROUNDS: dict[str, Any] = {
+    "rounds": 3,
+    "recovery_max_rounds": 2,
+    "recovery_tolerance": 0.0,
+    "transport": "session",
+}
+
+
+@pytest.mark.parametrize("method", ["puf-regular", "retrain", "newton-cg"])
+def test_whole_federations_give_the_same_model_over_both_transports(make, method):
+    """Training, measuring, unlearning, recovery and notices: to the bit, and a message by Flower a process only."""
+    hashes = {}
+    for transport in ("session", "messages"):
+        federation = make(f"{transport}-rounds", **{**ROUNDS, "transport": transport})
+        federation.run(rounds=2)
+        federation.file(client("2"), method)
+        hashes[transport] = federation.run().parameters.tobytes()
+        if transport == "session":
+            assert set(kinds(federation)) == {WHOAMI, SESSION}
+    assert hashes["session"] == hashes["messages"]
+
+
+def test_what_is_forgotten_ends_the_process_that_held_it(make):
+    """A site that forgets some of its samples answers from another process afterwards; the others stay."""
+    federation = make("forgetting", **ROUNDS)
+    federation.run(rounds=2)
+    before = kinds(federation).count(SESSION)
+    ids = load_site(federation.settings.task(), 1).train.ids[:5].tolist()
+    federation.file(Target(Granularity.SAMPLE, "1", sample_ids=frozenset(ids)))
+    federation.run()
+    invited = [
+        message.metadata.dst_node_id
+        for message in federation.grid.sent
+        if message.metadata.message_type == SESSION
+    ][before:]
+    assert invited.count(1002) > max(invited.count(1001), invited.count(1003))
+
+
 class Killed(BaseException):
     """The server's process is gone."""
 
@@ -165,7 +204,7 @@ def test_a_server_that_died_in_a_session_goes_on_in_a_new_one(make, monkeypatch,
 @pytest.mark.parametrize("loss", [RuntimeError("killed"), Vanished()], ids=["process", "machine"])
 def test_a_client_lost_in_a_session_is_named_in_the_report(make, monkeypatch, loss):
     """The solve goes on over those that remain, whether Flower notices the loss or only the stream."""
-    monkeypatch.setattr("server.deletion.exchanges.Session", partial(Session, reconnect_s=0.3))
+    monkeypatch.setattr("server.app.SessionGrid", partial(SessionGrid, reconnect_s=0.3))
     step = NewtonCg.client_step
 
     def failing(self: NewtonCg, instruction: Instruction, site: ClientSite) -> Reply:

@@ -3,63 +3,86 @@
 import subprocess
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 
-from strategies.exchange import Failure
-from strategies.messages import SESSION, arrays_content, compose, failure_values, values_of
+from strategies.exchange import Exchange, Failure, exchange
+from strategies.messages import (
+    SESSION,
+    UNLEARN,
+    arrays_content,
+    beside_the_model,
+    compose,
+    failure_values,
+    model_record,
+    reply_content,
+    reply_of,
+    round_of,
+    told_values,
+    values_of,
+    vector_of,
+)
 from strategies.run_config import RunSettings
+from strategies.sessions import session_grid
 from strategies.sessions import session_pb2 as pb
-from strategies.sessions.client_half import Answering, SessionStatistics, run_client_session
+from strategies.sessions.client_half import Answering, run_client_session
 from strategies.sessions.endpoint import Endpoint, Tls, open_channel
-from strategies.sessions.framing import CHUNK_BYTES, Assembler
-from strategies.sessions.payloads import ACCOUNT, INVITATION, Invitation, reply_of
-from strategies.sessions.server_half import Answers, Session
+from strategies.sessions.framing import CHUNK_BYTES, Assembler, Payload
+from strategies.sessions.payloads import ACCOUNT, INVITATION, Invitation, SessionStatistics, answer_content
+from strategies.sessions.session_grid import SessionGrid
 from strategies.sessions.session_pb2_grpc import SessionServiceStub
 from tests.deletion_service import free_port
 from tests.hostile import JSON
 from tests.sessions import CuttingProxy, ThreadedGrid, Vanished
-from unlearning.errors import ConfigurationError, DataError, FlowerUnlearningError, SessionError
-from unlearning.methods.method import Instruction, Reply
-from unlearning.plain import to_plain
-from unlearning.training import TrainingSettings
+from unlearning.errors import (
+    ConfigurationError,
+    DataError,
+    FlowerUnlearningError,
+    SessionError,
+    UpdateRefused,
+)
+from unlearning.methods.method import Reply
 
 MODEL = np.arange(3 * CHUNK_BYTES // 4, dtype=np.float32)
 """Three chunks, so that a stream can break in the middle."""
 ROOT = Path(__file__).parents[3]
 
 
-def instruction(factor: float = 1.0, model: np.ndarray = MODEL) -> Instruction:
-    return Instruction(
-        operation="scale",
-        model=model,
-        training=TrainingSettings(),
-        arrays={"direction": np.ones(4)},
-        values={"factor": factor},
+def request(client: str, factor: float = 1.0, model: np.ndarray = MODEL, server_round: int = 1) -> Message:
+    """A message that asks a client to scale a model."""
+    return compose(
+        1001 + int(client),
+        UNLEARN,
+        server_round,
+        {"factor": factor},
+        model_record(model, {"direction": np.ones(4)}),
     )
 
 
-def scale(method: str, server_round: int, instruction: Instruction) -> Reply:
+def scale(message: Message) -> RecordDict:
     """A client's work that shows what arrived: the model times the factor, the round among the measures."""
-    return Reply(
-        vector=instruction.model * np.float32(instruction.values["factor"]),
-        num_examples=7,
-        metrics={"round": float(server_round)},
-        arrays={"direction": instruction.arrays["direction"]},
-        values={"method": method},
+    record = message.content.array_records["arrays"]
+    return reply_content(
+        Reply(
+            vector=vector_of(record) * np.float32(told_values(message.content)["factor"]),
+            num_examples=7,
+            metrics={"round": float(round_of(message))},
+            arrays=beside_the_model(record),
+            values={"type": message.metadata.message_type},
+        ),
+        {},
     )
 
 
 @dataclass
 class Federation:
-    """Clients 0, 1, ... that attend a session, each with the work of `answers` (or `scale`)."""
+    """Clients 0, 1, ... that come to a session, each with the work of `answers` (or `scale`)."""
 
     endpoint: Endpoint
     num_clients: int = 2
@@ -67,33 +90,50 @@ class Federation:
     tls: dict[str, Tls] = field(default_factory=dict)
     invitations: dict[str, Invitation] = field(default_factory=dict)
     reconnect_s: float = 5.0
+    leaving: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         configs = [{"client-id": str(number)} for number in range(self.num_clients)]
-        self.grid = ThreadedGrid(self._attend, configs, {})
-        self.session = Session(self.grid, self.endpoint, reconnect_s=self.reconnect_s)
+        self.flower = ThreadedGrid(self._attend, configs, {})
+        self.grid = SessionGrid(self.flower, self.endpoint, reconnect_s=self.reconnect_s)
 
-    def exchange(self, instructions: Mapping[str, Instruction], server_round: int = 1) -> Answers:
-        return self.session.exchange(server_round, "scaling", instructions, self._invite)
+    def exchange(self, *requests: Message, timeout_s: float = 60.0) -> Exchange:
+        """What comes of these messages, by client."""
+        asked = {str(message.metadata.dst_node_id - 1001): message for message in requests}
+        return exchange(self.grid, asked, timeout_s=timeout_s)
 
-    def _invite(self, values: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Message]:
-        return {client: compose(1001 + int(client), SESSION, 1, own) for client, own in values.items()}
+    def invited(self) -> list[int]:
+        """The clients that were invited, one after the other."""
+        return [
+            message.metadata.dst_node_id - 1001
+            for message in self.flower.sent
+            if message.metadata.message_type == SESSION
+        ]
 
     def _attend(self, message: Message, context: Context) -> Message:
         client = str(context.node_config["client-id"])
+        if message.metadata.message_type != SESSION:
+            return Message(self.answers.get(client, scale)(message), reply_to=message)
         invitation = Invitation.from_json(values_of(message.content)[INVITATION])
         self.invitations[client] = invitation
         try:
-            account = run_client_session(
+            run_client_session(
                 invitation,
                 self.answers.get(client, scale),
+                context.node_id,
+                is_over=lambda: client in self.leaving,
                 tls=self.tls.get(client),
                 reconnect_s=self.reconnect_s,
             )
-            content = arrays_content({}, {ACCOUNT: to_plain(account)})
+            content = arrays_content({}, {})
         except FlowerUnlearningError as exc:
             content = arrays_content({}, failure_values(exc))
         return Message(content, reply_to=message)
+
+
+def replies(done: Exchange) -> dict[str, Reply]:
+    """The answers by client, read as the server reads them."""
+    return {client: reply_of(content) for client, content in done.replies.items()}
 
 
 @pytest.fixture
@@ -106,40 +146,55 @@ def endpoint() -> Endpoint:
 def federation(endpoint: Endpoint) -> Iterator[Federation]:
     """Two clients in an open session."""
     one = Federation(endpoint)
-    with one.session:
+    with one.grid.session():
         yield one
 
 
-def accounts(federation: Federation) -> dict[str, SessionStatistics]:
-    """What the clients say they did; ends the session."""
-    closed = federation.session.close()
-    return {
-        client: SessionStatistics(**values_of(content)[ACCOUNT]) for client, content in closed.replies.items()
-    }
+def account(done: Exchange, client: str = "0") -> SessionStatistics:
+    """What a client says that it has done."""
+    found = SessionStatistics.from_json(done.values[client][ACCOUNT])
+    assert found is not None
+    return found
 
 
 # What travels
 
 
-def test_each_client_answers_its_own_instruction(federation):
-    """Vector, arrays, measures and values arrive as they were sent."""
-    answers = federation.exchange({"0": instruction(2.0), "1": instruction(-1.0)}, server_round=9)
-    assert not answers.exchange.failures
+def test_each_client_answers_its_own_message(federation):
+    """Vector, arrays, measures, values, type and round arrive as they were sent."""
+    done = federation.exchange(request("0", 2.0, server_round=9), request("1", -1.0, server_round=9))
+    assert not done.failures
     for client, factor in (("0", 2.0), ("1", -1.0)):
-        reply = answers.replies[client]
+        reply = replies(done)[client]
         np.testing.assert_array_equal(reply.vector, MODEL * np.float32(factor))
-        assert (reply.num_examples, reply.metrics, reply.values) == (7, {"round": 9.0}, {"method": "scaling"})
+        assert (reply.num_examples, reply.metrics, reply.values) == (7, {"round": 9.0}, {"type": UNLEARN})
         np.testing.assert_array_equal(reply.arrays["direction"], np.ones(4))
 
 
+def test_a_message_over_a_stream_says_what_it_says_by_flower(federation):
+    """Every record, type and round, and the answer's too."""
+    by_flower = federation.flower.pull_messages(federation.flower.push_messages([request("0", 3.0)]))
+    over_stream = federation.exchange(request("0", 3.0)).messages["0"]
+    [plain] = by_flower
+    found, wanted = over_stream.content, plain.content
+    assert found.metric_records["metrics"] == wanted.metric_records["metrics"]
+    assert found.array_records["arrays"].keys() == wanted.array_records["arrays"].keys()
+    for name, array in wanted.array_records["arrays"].items():
+        np.testing.assert_array_equal(found.array_records["arrays"][name].numpy(), array.numpy())
+    told = {key: value for key, value in values_of(found).items() if key != ACCOUNT}
+    assert told == values_of(wanted)
+    assert over_stream.metadata.src_node_id == plain.metadata.src_node_id
+    assert over_stream.metadata.group_id == plain.metadata.group_id
+
+
 def test_a_model_travels_once_and_a_new_one_again(federation):
-    """The second exchange sends less than a model; a changed model is sent and is the one that is used."""
+    """The second message sends less than a model; a changed model is sent and is the one that is used."""
     sizes = []
     other = MODEL + 1
     for model in (MODEL, MODEL.copy(), other):
-        answers = federation.exchange({"0": instruction(1.0, model)})
-        np.testing.assert_array_equal(answers.replies["0"].vector, model)
-        sizes.append(answers.exchange.bytes_sent)
+        done = federation.exchange(request("0", 1.0, model))
+        np.testing.assert_array_equal(replies(done)["0"].vector, model)
+        sizes.append(done.bytes_sent)
     assert sizes[0] > MODEL.nbytes
     assert sizes[1] < 2000
     assert sizes[2] > MODEL.nbytes
@@ -147,22 +202,69 @@ def test_a_model_travels_once_and_a_new_one_again(federation):
 
 def test_a_client_is_invited_when_it_is_asked_first(federation):
     """One Flower message a client for the whole session, none to those that are never asked."""
-    federation.exchange({"0": instruction()})
-    federation.exchange({"0": instruction()})
-    assert [message.metadata.dst_node_id for message in federation.grid.sent] == [1001]
-    assert set(federation.exchange({"0": instruction(), "1": instruction()}).replies) == {"0", "1"}
-    assert [message.metadata.dst_node_id for message in federation.grid.sent] == [1001, 1002]
+    federation.exchange(request("0"))
+    federation.exchange(request("0"))
+    assert federation.invited() == [0]
+    assert set(federation.exchange(request("0"), request("1")).messages) == {"0", "1"}
+    assert federation.invited() == [0, 1]
 
 
-def test_the_end_brings_the_clients_accounts(federation):
-    """How many instructions, over how many connections; bytes agree with the server's count."""
-    first = federation.exchange({"0": instruction(), "1": instruction()}).exchange
-    federation.exchange({"1": instruction()})
-    found = accounts(federation)
-    assert {client: account.instructions for client, account in found.items()} == {"0": 1, "1": 2}
-    assert {account.connections for account in found.values()} == {1}
-    assert found["0"].bytes_received > MODEL.nbytes
-    assert first.bytes_received >= found["0"].bytes_sent + MODEL.nbytes
+def test_answers_say_what_their_client_has_done(federation):
+    """How many messages, over how many connections; bytes agree with the server's count."""
+    first = federation.exchange(request("0"), request("1"))
+    second = federation.exchange(request("1"))
+    assert (account(first).instructions, account(second, "1").instructions) == (1, 2)
+    assert account(second, "1").connections == 1
+    assert account(first).bytes_received > MODEL.nbytes
+    assert first.bytes_received > 2 * MODEL.nbytes
+
+
+def test_outside_a_session_messages_go_by_flower(endpoint):
+    """And after it again, to clients whose processes have ended."""
+    federation = Federation(endpoint)
+    assert set(federation.exchange(request("0")).messages) == {"0"}
+    with federation.grid.session():
+        federation.exchange(request("0"))
+    assert set(federation.exchange(request("0")).messages) == {"0"}
+    assert federation.invited() == [0]
+    assert [message.metadata.message_type for message in federation.flower.sent] == [
+        UNLEARN,
+        SESSION,
+        UNLEARN,
+    ]
+
+
+def test_a_client_that_leaves_is_invited_again(federation):
+    """After its answer, which counts; the next message finds it in another process."""
+    federation.leaving.add("0")
+    assert set(federation.exchange(request("0"), request("1")).messages) == {"0", "1"}
+    federation.leaving.clear()
+    done = federation.exchange(request("0"), request("1"))
+    assert set(done.messages) == {"0", "1"}
+    assert sorted(federation.invited()) == [0, 0, 1]
+    assert account(done).instructions == 1
+
+
+def test_a_process_lives_for_a_while_only(federation, monkeypatch):
+    """Then it is sent the End, and the next message invites another."""
+    federation.exchange(request("0"))
+    monkeypatch.setattr(session_grid, "LIFETIME_S", 0.0)
+    assert set(federation.exchange(request("0")).messages) == {"0"}
+    assert federation.invited() == [0, 0]
+
+
+def test_a_client_that_cannot_come_is_asked_by_flower_in_the_same_round(endpoint, certificates, caplog):
+    """It has no certificate; the others go on over their streams, and it is not invited each time."""
+    federation = Federation(
+        replace(endpoint, tls=certificates("server")), tls={"0": certificates("client")}, reconnect_s=0.3
+    )
+    with federation.grid.session():
+        for _ in range(2):
+            done = federation.exchange(request("0"), request("1"))
+            assert set(done.messages) == {"0", "1"}
+            assert (ACCOUNT in done.values["0"], ACCOUNT in done.values["1"]) == (True, False)
+    assert sorted(federation.invited()) == [0, 1]
+    assert "Node 1002 does not come to the session" in caplog.text
 
 
 # Who may come
@@ -182,43 +284,43 @@ def raw(federation: Federation, *sent: pb.Frame, client: str = "0", connection: 
 @pytest.mark.parametrize("what", ["token", "session_id"])
 def test_a_wrong_token_or_session_is_refused(federation, caplog, what):
     """At once, logged, and the client that was invited is not disturbed."""
-    federation.exchange({"0": instruction()})
+    federation.exchange(request("0"))
     forged = replace(federation.invitations["0"], **{what: "0" * 32})
     with pytest.raises(SessionError, match="refuses this client: There is no such session"):
-        run_client_session(forged, scale)
+        run_client_session(forged, scale, 1001)
     assert "unknown session or wrong token" in caplog.text
-    assert set(federation.exchange({"0": instruction()}).replies) == {"0"}
+    assert set(federation.exchange(request("0")).messages) == {"0"}
 
 
 def test_a_second_stream_of_a_client_is_refused(federation, caplog):
     """One that repeats the number of the stream at hand; the first goes on."""
-    federation.exchange({"0": instruction()})
+    federation.exchange(request("0"))
     assert raw(federation, connection=1) is grpc.StatusCode.ALREADY_EXISTS
-    assert "second stream of client 0" in caplog.text
-    assert set(federation.exchange({"0": instruction()}).replies) == {"0"}
+    assert "second stream of node 1001" in caplog.text
+    assert set(federation.exchange(request("0")).messages) == {"0"}
 
 
 def test_a_token_is_good_for_one_client_only(federation):
     """With the token of client 1 nobody takes the place of client 0."""
-    federation.exchange({"0": instruction(), "1": instruction()})
+    federation.exchange(request("0"), request("1"))
     tokens = {invitation.token for invitation in federation.invitations.values()}
     assert len(tokens) == 2
     assert (
         raw(federation, pb.Frame(chunk=pb.Chunk(data=b"x")), client="1") is grpc.StatusCode.INVALID_ARGUMENT
     )
-    assert set(federation.exchange({"0": instruction()}).replies) == {"0"}
+    assert set(federation.exchange(request("0")).messages) == {"0"}
 
 
 def test_an_oversize_frame_is_refused(federation):
     """gRPC does not even take it in."""
-    federation.exchange({"0": instruction()})
+    federation.exchange(request("0"))
     frame = pb.Frame(chunk=pb.Chunk(data=bytes(3 * CHUNK_BYTES)))
     assert raw(federation, frame) is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_an_oversize_reply_is_refused_by_its_header(federation):
     """Many times the model's size is no reply."""
-    federation.exchange({"0": instruction()})
+    federation.exchange(request("0"))
     header = pb.Header(exchange=1, json_bytes=2, arrays=[pb.ArrayHeader(dtype="<f8", shape=[2**40])])
     assert raw(federation, pb.Frame(header=header)) is grpc.StatusCode.INVALID_ARGUMENT
 
@@ -249,39 +351,47 @@ BAD_PARCELS = {
         b"{}", arrays=[pb.ArrayHeader(is_known=True, content_hash="x")]
     ),
 }
-BAD_REPLIES = {
+BAD_ANSWERS = {
     "nothing": b"{}",
-    "metrics are a list": b'{"num-examples": 1, "metrics": [1], "values": {}}',
-    "a metric is an object": b'{"num-examples": 1, "metrics": {"a": {}}, "values": {}}',
-    "an infinite count": b'{"num-examples": Infinity, "metrics": {}, "values": {}}',
-    "a count of 1.7e308": b'{"num-examples": 1.7e308, "metrics": {}, "values": {}}',
-    "a count in words": b'{"num-examples": "many", "metrics": {}, "values": {}}',
-    "values are a number": b'{"num-examples": 1, "metrics": {}, "values": 7}',
+    "the text is a list": b'{"json": [1]}',
+    "metrics are a list": b'{"json": "", "metrics": [1]}',
+    "a metric is an object": b'{"json": "", "metrics": {"a": {}}}',
+    "a metric is a text": b'{"json": "", "metrics": {"a": "b"}}',
 }
 
 
 @pytest.mark.parametrize("kind", BAD_PARCELS)
 def test_a_bad_payload_closes_its_stream_and_refuses_its_sender(federation, kind):
     """Whatever it is, and the sessions of the others go on."""
-    federation.exchange({"0": instruction()})
-    line = federation.session._lines.by_client["0"]
+    federation.exchange(request("0"))
+    line = federation.grid._lines.by_node[1001]
     assert raw(federation, *BAD_PARCELS[kind]) is grpc.StatusCode.INVALID_ARGUMENT
     assert line.is_refused
     assert line.lost
     assert line.lost.isprintable()
-    assert set(federation.exchange({"1": instruction()}).replies) == {"1"}
+    assert set(federation.exchange(request("1")).messages) == {"1"}
 
 
-@pytest.mark.parametrize("kind", BAD_REPLIES)
-def test_a_reply_that_says_something_else_is_refused_by_name(kind):
-    """The stream is in order; what came over it is thrown away."""
-    [header, *chunks] = payload_frames(BAD_REPLIES[kind], arrays=EMPTY)
+@pytest.mark.parametrize("kind", BAD_ANSWERS)
+def test_an_answer_that_makes_no_records_is_refused(kind):
+    """The stream is in order; what came over it is thrown away. What records say is for their reader to check."""
+    [header, *chunks] = payload_frames(BAD_ANSWERS[kind], arrays=EMPTY)
     assembler = Assembler(2**20)
     assembler.add(header)
     [payload] = [payload for chunk in chunks if (payload := assembler.add(chunk)) is not None]
-    answer = reply_of("0", payload)
-    assert isinstance(answer, Failure)
-    assert answer.is_refusal
+    with pytest.raises(UpdateRefused, match="makes no records"):
+        answer_content(payload)
+
+
+def test_a_refused_answer_refuses_its_sender_by_name(federation, monkeypatch):
+    """As one that came by Flower and cannot be read."""
+
+    def refuse(_payload: Payload) -> RecordDict:
+        raise UpdateRefused("It is nothing.")
+
+    monkeypatch.setattr(session_grid, "answer_content", refuse)
+    done = federation.exchange(request("0"))
+    assert done.refused == {"0": "It is nothing."}
 
 
 def test_room_is_made_for_what_has_come_and_not_for_what_is_announced():
@@ -306,61 +416,61 @@ def test_a_silent_client_is_left_out_at_the_deadline_and_may_answer_the_next(end
     """The others' replies count; what it says too late does not."""
     go_on = threading.Event()
 
-    def slow(method: str, server_round: int, instruction: Instruction) -> Reply:
-        assert go_on.wait(60) or server_round > 1
-        return scale(method, server_round, instruction)
+    def slow(message: Message) -> RecordDict:
+        assert go_on.wait(60) or round_of(message) > 1
+        return scale(message)
 
     federation = Federation(replace(endpoint, timeout_s=1.0), answers={"1": slow})
-    with federation.session:
-        answers = federation.exchange({"0": instruction(), "1": instruction()})
-        assert set(answers.replies) == {"0"}
-        assert str(answers.exchange.failures["1"]) == "no answer within 1 s"
+    with federation.grid.session():
+        answers = federation.exchange(request("0"), request("1"))
+        assert set(answers.messages) == {"0"}
+        assert str(answers.failures["1"]) == "no answer within 1 s"
         go_on.set()
-        answers = federation.exchange({"1": instruction(3.0)}, server_round=2)
-        np.testing.assert_array_equal(answers.replies["1"].vector, MODEL * np.float32(3))
-        assert answers.replies["1"].metrics == {"round": 2.0}
+        answers = federation.exchange(request("1", 3.0, server_round=2))
+        np.testing.assert_array_equal(replies(answers)["1"].vector, MODEL * np.float32(3))
+        assert replies(answers)["1"].metrics == {"round": 2.0}
 
 
 def test_a_client_whose_process_dies_is_not_waited_for(endpoint):
     """Flower's error reply ends the wait long before the deadline, and says why."""
 
-    def dying(method: str, server_round: int, instruction: Instruction) -> Reply:
+    def dying(message: Message) -> RecordDict:
         raise RuntimeError("out of memory")
 
     federation = Federation(endpoint, answers={"1": dying}, reconnect_s=60.0)
-    with federation.session:
-        answers = federation.exchange({"0": instruction(), "1": instruction()})
-    assert set(answers.replies) == {"0"}
-    assert "out of memory" in str(answers.exchange.failures["1"])
-    assert answers.exchange.seconds < endpoint.timeout_s / 2
+    with federation.grid.session():
+        answers = federation.exchange(request("0"), request("1"))
+    assert set(answers.messages) == {"0"}
+    assert "out of memory" in str(answers.failures["1"])
+    assert answers.seconds < endpoint.timeout_s / 2
 
 
 def test_a_stream_that_does_not_come_back_loses_the_client(endpoint):
     """After the time for reconnecting; Flower has not even noticed."""
 
-    def vanishing(method: str, server_round: int, instruction: Instruction) -> Reply:
+    def vanishing(message: Message) -> RecordDict:
         raise Vanished
 
     federation = Federation(endpoint, answers={"1": vanishing}, reconnect_s=0.5)
-    with federation.session:
-        answers = federation.exchange({"0": instruction(), "1": instruction()})
-        assert str(answers.exchange.failures["1"]).startswith("its stream broke off")
-        assert set(answers.replies) == {"0"}
+    with federation.grid.session():
+        answers = federation.exchange(request("0"), request("1"))
+        assert str(answers.failures["1"]).startswith("its stream broke off")
+        assert set(answers.messages) == {"0"}
 
 
 def test_a_client_says_why_it_cannot_answer(endpoint):
     """Its own error arrives as a failure that no second try can help, and its stream goes on."""
 
-    def refusing(method: str, server_round: int, instruction: Instruction) -> Reply:
-        if server_round == 1:
-            raise DataError("No such ids.")
-        return scale(method, server_round, instruction)
+    def refusing(message: Message) -> RecordDict:
+        if round_of(message) == 1:
+            return arrays_content({}, failure_values(DataError("No such ids.")))
+        return scale(message)
 
     federation = Federation(endpoint, answers={"1": refusing})
-    with federation.session:
-        answers = federation.exchange({"1": instruction()})
-        assert answers.exchange.failures["1"] == Failure("DataError: No such ids.", is_final=True)
-        assert set(federation.exchange({"1": instruction()}, server_round=2).replies) == {"1"}
+    with federation.grid.session():
+        answers = federation.exchange(request("1"))
+        assert answers.failures["1"] == Failure("DataError: No such ids.", is_final=True)
+        assert set(federation.exchange(request("1", server_round=2)).messages) == {"1"}
 
 
 @pytest.mark.parametrize("side", ["from_server", "from_client"])
@@ -369,18 +479,18 @@ def test_a_stream_that_breaks_mid_vector_comes_back(endpoint, side):
     proxy = CuttingProxy(endpoint.bind, **{side: 2 * CHUNK_BYTES})
     calls: list[int] = []
 
-    def counted(method: str, server_round: int, instruction: Instruction) -> Reply:
-        calls.append(server_round)
-        return scale(method, server_round, instruction)
+    def counted(message: Message) -> RecordDict:
+        calls.append(round_of(message))
+        return scale(message)
 
     federation = Federation(replace(endpoint, address=proxy.address), 1, answers={"0": counted})
     try:
-        with federation.session:
-            answers = federation.exchange({"0": instruction(2.0)})
+        with federation.grid.session():
+            answers = federation.exchange(request("0", 2.0))
             assert proxy.was_cut.is_set()
-            np.testing.assert_array_equal(answers.replies["0"].vector, MODEL * np.float32(2))
+            np.testing.assert_array_equal(replies(answers)["0"].vector, MODEL * np.float32(2))
             assert calls == [1]
-            assert accounts(federation)["0"].connections >= 2
+            assert proxy.num_connections >= 2
     finally:
         proxy.close()
 
@@ -389,16 +499,16 @@ def test_a_client_gives_up_a_server_that_is_gone():
     """With what to check, after the time for reconnecting."""
     invitation = Invitation(address=f"127.0.0.1:{free_port()}", session_id="s", token="t", timeout_s=1.0)
     with pytest.raises(SessionError, match=r"cannot be reached for 0\.2 s.*Check session-address"):
-        run_client_session(invitation, scale, reconnect_s=0.2)
+        run_client_session(invitation, scale, 1001, reconnect_s=0.2)
 
 
 def test_a_client_gives_up_a_server_that_asks_nothing(federation):
     """Three deadlines of the server without an instruction: the node must not be blocked for ever."""
-    federation.exchange({"0": instruction()})
+    federation.exchange(request("0"))
     impatient = replace(federation.invitations["0"], timeout_s=0.1)
-    federation.session._lines.by_client["0"].connection = 0  # as if the first stream were gone
+    federation.grid._lines.by_node[1001].connection = 0  # as if the first stream were gone
     with pytest.raises(SessionError, match=r"asked nothing for 0\.3"):
-        run_client_session(impatient, scale)
+        run_client_session(impatient, scale, 1001)
 
 
 # Addresses and TLS
@@ -425,19 +535,22 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tl
     return files
 
 
-def test_mutual_tls_carries_a_session(endpoint, certificates):
-    """With the operator's certificates; the client without one does not get in, the session goes on."""
+def test_mutual_tls_carries_a_session(endpoint, certificates, caplog):
+    """With the operator's certificates; one without, or with a stranger's, is asked by Flower."""
     federation = Federation(
         replace(endpoint, tls=certificates("server"), timeout_s=20.0),
         3,
         tls={"0": certificates("client"), "1": certificates("stranger")},
         reconnect_s=0.5,
     )
-    with federation.session:
-        answers = federation.exchange({name: instruction() for name in ("0", "1", "2")})
-    assert set(answers.replies) == {"0"}
-    for client in ("1", "2"):
-        assert "cannot be reached" in str(answers.exchange.failures[client])
+    with federation.grid.session():
+        done = federation.exchange(*(request(name) for name in ("0", "1", "2")))
+    assert {client: ACCOUNT in values for client, values in done.values.items()} == {
+        "0": True,
+        "1": False,
+        "2": False,
+    }
+    assert caplog.text.count("cannot be reached") == 2
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:9101", "[::]:9101", "example.org:9101"])

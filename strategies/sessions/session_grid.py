@@ -1,0 +1,338 @@
+"""A Grid whose messages go over one gRPC stream a client, and by Flower where there is none.
+
+What sends and receives messages does not see the difference: the same message, the same answer, the same reasons. One
+Flower message invites a node; after that a message costs what the network costs, and no process start. A node is
+invited again when its stream is gone for good, when it leaves, and after `LIFETIME_S`. A node that does not
+come is sent its message by Flower, and not invited again for a while.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from logging import getLogger
+
+import grpc
+from flwr.app import Error, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from strategies.exchange import REFUSED, Failure, pull, read_each, reported_failure
+from strategies.messages import SESSION, WHOAMI, Json, compose, count_bytes, round_of, values_of
+from strategies.sessions.connections import ClientConnection, ClientConnections
+from strategies.sessions.endpoint import Endpoint
+from strategies.sessions.payloads import INVITATION, Invitation, answer_content, message_payload
+from strategies.sessions.session_pb2_grpc import add_SessionServiceServicer_to_server
+from unlearning.plain import to_plain
+from unlearning.untrusted import MAX_JSON_BYTES
+
+_log = getLogger(__name__)
+
+RECONNECT_S = 30.0
+"""How long a client whose stream broke is waited for."""
+ARRIVAL_S = 60.0
+"""How long an invited client is waited for before its message goes by Flower."""
+LIFETIME_S = 600.0
+"""How long one process of a client answers; then it ends, and the next message invites another."""
+WITHOUT_S = 600.0
+"""How long a node that did not come to a session is not invited again."""
+ENDING_S = 30.0
+"""How long the clients' processes are waited for at the end."""
+_POLL_S = 2.0  # how often Flower is asked whether an invitation was answered
+_LOST = 1  # the code of an error reply, as Flower's own mean: no answer will come
+
+
+class SessionGrid(Grid):
+    """A Grid over `grid` that holds sessions at `endpoint`.
+
+    always: whether every message goes over a stream; otherwise while `session` is entered.
+    bytes_sent, bytes_received: over streams and by Flower together, as far as messages went through here.
+    """
+
+    def __init__(
+        self, grid: Grid, endpoint: Endpoint, *, always: bool = False, reconnect_s: float = RECONNECT_S
+    ) -> None:
+        self._grid = grid
+        self._endpoint = endpoint
+        self._always = always
+        self._reconnect_s = reconnect_s
+        self._ids = count(1)
+        self._lines = ClientConnections()
+        self._ending: list[ClientConnection] = []
+        self._pending: dict[str, ClientConnection] = {}
+        self._by_flower: dict[str, str] = {}
+        self._without_until: dict[int, float] = {}
+        self._server: grpc.Server | None = None
+        self._polled_at = 0.0
+        self._seen = 0
+        self._flower_bytes = [0, 0]
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of frames and of Flower messages to clients."""
+        return self._lines.bytes_sent + self._flower_bytes[0]
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes of frames and of Flower messages from clients."""
+        return self._lines.bytes_received + self._flower_bytes[1]
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Send messages over streams while the block runs; then end them, unless they stay for `always`.
+
+        Raises:
+            SessionError: the address is taken, or open to other machines without TLS.
+        """
+        self._listen()
+        ending_s = 0.0
+        try:
+            yield
+            ending_s = ENDING_S
+        finally:
+            if not self._always:
+                self.close(ending_s=ending_s)
+
+    def close(self, *, ending_s: float = ENDING_S) -> None:
+        """End every session, wait for the clients' processes, `ending_s` seconds at most, and stop listening."""
+        if self._server is None:
+            return
+        for line in list(self._lines.by_node.values()):
+            self._end(line)
+        deadline = time.monotonic() + ending_s
+        while self._ending and time.monotonic() < deadline:
+            self._poll_flower(after_s=0.0)
+            time.sleep(0.1)
+        self._server.stop(1.0).wait()
+        self._server = None
+        self._ending, self._lines = [], ClientConnections()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for an answer that has come since the last look, `seconds` at most."""
+        with self._lines.changed:
+            self._lines.changed.wait_for(lambda: self._lines.num_answers > self._seen, timeout=seconds)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages; the ids are for `pull_messages` of this grid."""
+        if self._always:
+            self._listen()
+        ids: list[str] = []
+        flower: list[Message] = []
+        for message in messages:
+            key = f"session-{next(self._ids)}"
+            message.metadata.__dict__["_message_id"] = key  # as a SuperLink does
+            ids.append(key)
+            if self._server is None or message.metadata.message_type == WHOAMI or not self._send(message):
+                flower.append(message)
+        self._push_by_flower(flower)
+        return [key if key in self._pending or key in self._by_flower else "" for key in ids]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Fetch the answers that have come to these messages, each once."""
+        self._poll_flower()
+        replies: list[Message] = []
+        flower: list[str] = []
+        with self._lines.changed:
+            self._seen = self._lines.num_answers
+        for key in message_ids:
+            line = self._pending.get(key)
+            if line is None:
+                flower += [self._by_flower[key]] if key in self._by_flower else []
+                continue
+            reply = self._reply(key, line)
+            if reply is not None:
+                self._pending.pop(key)
+                replies.append(reply)
+        return [*replies, *self._pull_by_flower(flower)]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send by Flower alone, as Flower's own strategies do."""
+        return self._grid.send_and_receive(messages, timeout=timeout)
+
+    def set_run(self, run: Run) -> None:
+        """Set the run."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Make a message (deprecated in Flower)."""
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes online."""
+        return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return the nodes online."""
+        return self._grid.get_nodes()
+
+    def _listen(self) -> None:
+        if self._server is None:
+            server = self._endpoint.listen()
+            add_SessionServiceServicer_to_server(self._lines, server)  # type: ignore[no-untyped-call]  # generated
+            server.start()
+            self._server = server
+
+    def _send(self, message: Message) -> bool:
+        """Hand a message to its node's stream, inviting the node where it has none; or leave it to Flower: False."""
+        node_id = message.metadata.dst_node_id
+        payload, now = message_payload(message), time.monotonic()
+        line = self._lines.by_node.get(node_id)
+        if line is not None and not self._is_usable(line, now):
+            self._end(line)
+            line = None
+        if len(payload.values["json"]) > MAX_JSON_BYTES // 2 or self._without_until.get(node_id, 0.0) > now:
+            if line is not None:  # its node executes one message at a time
+                self._end(line)
+            return False
+        size = sum(array.nbytes for array in payload.arrays.values())
+        self._lines.reply_limit_bytes = max(self._lines.reply_limit_bytes, 8 * size + 2**24)
+        if line is None:
+            line = self._invite(message)
+        if line.asked is not None:
+            self._pending.pop(line.asked.metadata.message_id, None)
+        with self._lines.changed:
+            line.number += 1
+            line.asked, line.asked_at, line.answer = message, now, None
+            line.request = replace(payload, exchange=line.number)
+            self._lines.changed.notify_all()
+        self._pending[message.metadata.message_id] = line
+        return True
+
+    def _is_usable(self, line: ClientConnection, now: float) -> bool:
+        with self._lines.changed:
+            self._note_loss(line, now)
+            return not line.lost and not line.is_leaving and now - line.invited_at < LIFETIME_S
+
+    def _invite(self, message: Message) -> ClientConnection:
+        node_id = message.metadata.dst_node_id
+        line = self._lines.open(node_id)
+        invitation = Invitation(
+            address=self._endpoint.address,
+            session_id=self._lines.session_id,
+            token=line.token,
+            timeout_s=self._endpoint.timeout_s,
+        )
+        asking = compose(node_id, SESSION, round_of(message), {INVITATION: to_plain(invitation)})
+        [line.invitation_id] = self._grid.push_messages([asking])
+        self._flower_bytes[0] += count_bytes(asking.content)
+        if not line.invitation_id:
+            line.lost, line.has_returned = "its invitation could not be handed to the SuperLink", True
+        _log.info("Session at %s: node %d is invited.", self._endpoint.address, node_id)
+        return line
+
+    def _end(self, line: ClientConnection) -> None:
+        self._lines.end(line)
+        if not line.has_returned:
+            self._ending.append(line)
+
+    def _note_loss(self, line: ClientConnection, now: float) -> None:
+        """Say in `lost` that the node is not waited for any more, once that is so."""
+        if line.lost:
+            return
+        if line.attached_at is None and now - line.invited_at > min(ARRIVAL_S, self._endpoint.timeout_s):
+            line.lost = "it did not come to the session"
+        is_broken = line.attached_at is not None and line.stream is None and not line.is_leaving
+        if is_broken and now - line.detached_at > self._reconnect_s:
+            line.lost = f"its stream broke off and did not come back within {self._reconnect_s:g} s"
+
+    def _reply(self, key: str, line: ClientConnection) -> Message | None:
+        """Return the answer to the message `key`, or why there is none; None while it may still come."""
+        now, timeout_s = time.monotonic(), self._endpoint.timeout_s
+        with self._lines.changed:
+            asked = line.asked
+            assert asked is not None, "a message that is pending is its node's newest"
+            if line.answer is not None:
+                found, refused = read_each({key: line.answer}, lambda _, payload: answer_content(payload))
+                if key in found:
+                    return Message(found[key], reply_to=asked)
+                return Message(Error(REFUSED, refused[key]), reply_to=asked)
+            self._note_loss(line, now)
+            is_delivered = line.delivered >= line.number
+            if not line.lost and not line.is_leaving:
+                since = max(line.asked_at, line.attached_at or now)
+                late = f"no answer within {timeout_s:g} s"
+                return Message(Error(_LOST, late), reply_to=asked) if now - since > timeout_s else None
+        self._end(line)
+        if line.attached_at is None and not line.is_refused:
+            _log.warning(
+                "Node %d does not come to the session (%s); Flower carries its messages for %.0f s.",
+                *(line.node_id, line.lost, WITHOUT_S),
+            )
+            self._without_until[line.node_id] = now + WITHOUT_S
+        if not line.is_refused and (line.attached_at is None or line.is_leaving or not is_delivered):
+            self._pending.pop(key)
+            if not self._send(asked):
+                self._push_by_flower([asked])
+            return None
+        return Message(Error(REFUSED if line.is_refused else _LOST, line.lost), reply_to=asked)
+
+    def _push_by_flower(self, messages: list[Message]) -> None:
+        keys = [message.metadata.message_id for message in messages]
+        ids = self._grid.push_messages(messages) if messages else []
+        for key, message, flower_id in zip(keys, messages, ids, strict=False):
+            if flower_id:
+                self._by_flower[key] = flower_id
+                self._flower_bytes[0] += count_bytes(message.content)
+
+    def _pull_by_flower(self, flower_ids: list[str]) -> Iterator[Message]:
+        keys = {flower_id: key for key, flower_id in self._by_flower.items() if flower_id in set(flower_ids)}
+        for reply in self._grid.pull_messages(flower_ids) if flower_ids else ():
+            key = keys.get(reply.metadata.reply_to_message_id)
+            if key is not None:
+                self._by_flower.pop(key, None)
+                reply.metadata.__dict__["_reply_to_message_id"] = key
+                self._flower_bytes[1] += count_bytes(reply.content) if reply.has_content() else 0
+            yield reply
+
+    def _poll_flower(self, *, after_s: float = _POLL_S) -> None:
+        """Take in Flower's answers to invitations: a client has ended, or its process has died."""
+        waiting = {
+            line.invitation_id: line
+            for line in (*self._lines.by_node.values(), *self._ending)
+            if not line.has_returned
+        }
+        if not waiting or time.monotonic() - self._polled_at < after_s:
+            return
+        self._polled_at = time.monotonic()
+        for asked, reply in pull(self._grid, list(waiting)):
+            line = waiting.get(asked if isinstance(reply, str) else reply.metadata.reply_to_message_id)
+            if line is not None:
+                with self._lines.changed:
+                    self._note_return(line, reply)
+        self._ending = [line for line in self._ending if not line.has_returned]
+
+    def _note_return(self, line: ClientConnection, reply: Message | str) -> None:
+        line.has_returned = True
+        if isinstance(reply, str):
+            line.lost, line.is_refused = reply, True
+            return
+        if reply.has_error():
+            line.lost = Failure(reply.error.reason or f"error code {reply.error.code}").reason
+            return
+        read, refused = read_each({"": reply}, lambda _, one: values_of(one.content))
+        if refused:
+            line.lost, line.is_refused = refused[""], True
+            return
+        self._flower_bytes[1] += count_bytes(reply.content)
+        values: Json = read[""]
+        failure = reported_failure(values)
+        if failure is not None:
+            line.lost = line.lost or str(failure)
+        else:
+            line.is_leaving = True

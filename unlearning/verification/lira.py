@@ -21,8 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # its parts are imported at their first use
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from unlearning.errors import DataError
 
@@ -125,9 +125,9 @@ def online_scores(
     """
     observed = _observe(target, inside, "with")
     _observe(target, outside, "without")
-    result: Values = norm.logpdf(
+    result: Values = scipy.stats.norm.logpdf(
         observed, inside.means, inside.deviations(global_variance=global_variance)
-    ) - norm.logpdf(observed, outside.means, outside.deviations(global_variance=global_variance))
+    ) - scipy.stats.norm.logpdf(observed, outside.means, outside.deviations(global_variance=global_variance))
     return result
 
 
@@ -141,7 +141,9 @@ def offline_scores(target: Values, outside: Gaussians, *, global_variance: bool 
         DataError: the shapes do not fit, or an example lacks two shadows that were not trained on it.
     """
     observed = _observe(target, outside, "without")
-    result: Values = norm.logcdf(observed, outside.means, outside.deviations(global_variance=global_variance))
+    result: Values = scipy.stats.norm.logcdf(
+        observed, outside.means, outside.deviations(global_variance=global_variance)
+    )
     return result
 
 

@@ -1,7 +1,5 @@
 """From settings to tasks and data, on the embedded digits."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -114,13 +112,3 @@ def test_a_data_set_without_a_directory_says_how_to_name_one(monkeypatch: pytest
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     with pytest.raises(DataError, match=f"Set data-dir, or the environment variable {DATA_VARIABLE}"):
         load_site(TaskSettings(dataset="cifar10", model="small-cnn"), 0)
-
-
-def test_nothing_heavy_is_imported_before_data_is_read() -> None:
-    """Every Flower message starts a process; it pays for scikit-learn and torchvision only if it must."""
-    code = (
-        "import sys, unlearning.tasks as t; t.make_task(t.TaskSettings()); "
-        "print([m for m in ('sklearn', 'torchvision', 'scipy') if m in sys.modules])"
-    )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "[]"

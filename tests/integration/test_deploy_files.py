@@ -13,10 +13,11 @@ import pytest
 from flwr.common.config import parse_config_args
 
 from server.api.access import Caller, Role, caller_of_certificate
-from server.processes.flower_control import flower_environment, program
+from server.processes.flower_control import FLOWER_ENVIRONMENT, flower_environment, program
 from server.processes.layout import free_ports
 from server.processes.process_group import ProcessGroup
 from tests.integration.conftest import REPOSITORY
+from tests.programs import run_program
 from unlearning.durable_files import open_to_others
 
 DEPLOY = REPOSITORY / "deploy"
@@ -252,18 +253,15 @@ def programs_of(command: Sequence[str]) -> Iterator[tuple[list[str], list[str]]]
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_a_units_options_are_the_programs(unit):
+def test_a_units_options_are_the_programs(unit, monkeypatch):
     """Each option of the unit's command exists in the installed version of its program."""
-    for (name, *subcommand), options in programs_of(unit_command(unit)):
-        shown = subprocess.run(
-            [program(name), *subcommand, "--help"],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**flower_environment(), "COLUMNS": "200"},
-        )
+    for name, value in {**FLOWER_ENVIRONMENT, "COLUMNS": "200"}.items():
+        monkeypatch.setenv(name, value)
+    for command, options in programs_of(unit_command(unit)):
+        status, shown = run_program(*command, "--help")
+        assert status == 0
         assert options
-        assert [option for option in options if option not in shown.stdout] == []
+        assert [option for option in options if option not in shown] == []
 
 
 @pytest.mark.slow

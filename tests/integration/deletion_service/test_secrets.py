@@ -2,8 +2,6 @@
 
 import logging
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from server.api.server import serve
 from server.ledger import Ledger
 from tests.certificates import Authority
 from tests.deletion_service import LiveLoop, submit
+from tests.programs import run_program
 from unlearning.errors import ConfigurationError, RequestError
 from unlearning.requests import Granularity, Target
 
@@ -60,19 +59,12 @@ def test_a_wrong_ledger_url_is_not_repeated_with_its_password(url: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_the_ledgers_password_is_not_in_the_process_list(tmp_path: Path) -> None:
+def test_the_ledgers_password_is_not_in_the_process_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It can be given by a variable, and neither the command nor the refusal of the database shows it."""
-    code = "from server.cli import main; main()"
-    command = [sys.executable, "-c", code, "serve", "--state-dir", str(tmp_path)]
-    url = "postgresql://ada:hunter2@127.0.0.1:1/db"
-    done = subprocess.run(
-        command,
-        env={"FLOWER_UNLEARNING_LEDGER": url, "PATH": "/usr/bin"},
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 1
-    assert re.search(r"ledger at postgresql\+psycopg://ada:\*\*\*@127.0.0.1:1/db cannot be used", done.stderr)
-    assert "hunter2" not in done.stdout + done.stderr
+    monkeypatch.setenv("FLOWER_UNLEARNING_LEDGER", "postgresql://ada:hunter2@127.0.0.1:1/db")
+    status, said = run_program("flower-unlearn", "serve", "--state-dir", str(tmp_path))
+    assert status == 1
+    assert re.search(r"ledger at postgresql\+psycopg://ada:\*\*\*@127.0.0.1:1/db cannot be used", said)
+    assert "hunter2" not in said

@@ -229,14 +229,14 @@ def dense_hessian(problem: TinyProblem) -> NDArray[np.float64]:
     """∇² of the mean loss, (d, d)."""
     outputs, trained, mask = _outputs_of(problem)
     loss = lambda at: problem.task.loss(outputs(at), problem.examples.targets)  # noqa: E731 a formula
-    return _embedded(torch.autograd.functional.hessian(loss, trained), mask)
+    return _embedded(torch.autograd.functional.hessian(loss, trained, vectorize=True), mask)
 
 
 def dense_gauss_newton(problem: TinyProblem) -> NDArray[np.float64]:
     """Jᵀ (∂²ℓ/∂z²) J with explicit J and output Hessian, (d, d)."""
     outputs, trained, mask = _outputs_of(problem)
     z = outputs(trained).detach()
-    jacobian = torch.autograd.functional.jacobian(lambda at: outputs(at).reshape(-1), trained)
+    jacobian = torch.autograd.functional.jacobian(lambda at: outputs(at).reshape(-1), trained, vectorize=True)
     loss = lambda flat: problem.task.loss(flat.reshape(z.shape), problem.examples.targets)  # noqa: E731
     middle = torch.autograd.functional.hessian(loss, z.reshape(-1))
     return _embedded(jacobian.T @ middle @ jacobian, mask)

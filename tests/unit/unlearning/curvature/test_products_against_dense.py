@@ -97,12 +97,13 @@ def test_the_models_have_forward_mode(family: str, kind: CurvatureKind, caplog) 
 
 @every_family
 @every_kind
-@pytest.mark.parametrize("size", [1, 3, 5])
-def test_a_product_does_not_depend_on_the_micro_batches(family: str, kind: CurvatureKind, size: int) -> None:
+def test_a_product_does_not_depend_on_the_micro_batches(family: str, kind: CurvatureKind) -> None:
     """The mean over the data set is what is differentiated, however it is cut."""
     whole = product_of(family, kind)
     vector = random_vectors(whole.dimension, 1)[0]
-    assert distance(product_of(family, kind, micro_batch_size=size)(vector), whole(vector)) < EXACT
+    expected = whole(vector)
+    for size in (1, 3, 5):
+        assert distance(product_of(family, kind, micro_batch_size=size)(vector), expected) < EXACT
 
 
 @every_family

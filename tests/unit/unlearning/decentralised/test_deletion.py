@@ -63,16 +63,14 @@ def gap(federation: ConvexFederation, unlearned: Vector, retained: Examples) -> 
     return float(np.linalg.norm(unlearned - target) / np.linalg.norm(federation.original - target))
 
 
-def shared_curvature(
-    federation: ConvexFederation, own: Examples | None, settings: CorrectionSettings = EXACT
-) -> Vector:
-    """The mean over all peers, with `own` for peer 0, which is left out where it is None."""
-    parts = {
-        peer: (len(examples), local_curvature(federation.task, federation.original, examples, settings))
-        for peer, examples in ({**federation.clients, "0": own} if own else dict(federation.clients)).items()
-        if peer != "0" or own
+@pytest.fixture(scope="module")
+def curvatures(federation: ConvexFederation) -> dict[str, tuple[int, Vector]]:
+    """The number of examples and the curvature over them, of the peers that lose none."""
+    return {
+        peer: (len(examples), local_curvature(federation.task, federation.original, examples, EXACT))
+        for peer, examples in federation.clients.items()
+        if peer != "0"
     }
-    return mean_curvature(parts)
 
 
 def test_a_sample_correction_is_the_dense_formula(federation: ConvexFederation) -> None:
@@ -87,11 +85,12 @@ def test_a_sample_correction_is_the_dense_formula(federation: ConvexFederation) 
 
 
 def test_a_sample_correction_with_everybodys_curvature_comes_to_retraining(
-    federation: ConvexFederation,
+    federation: ConvexFederation, curvatures: dict[str, tuple[int, Vector]]
 ) -> None:
     """Weighted as the peers add it, it is the Newton step: less than 5 % of the distance is left."""
     retained, forgotten = fifth(federation.clients["0"])
-    shared = shared_curvature(federation, retained)
+    own = local_curvature(federation.task, federation.original, retained, EXACT)
+    shared = mean_curvature({**curvatures, "0": (len(retained), own)})
     made = sample_correction(
         federation.task,
         federation.original,
@@ -106,9 +105,11 @@ def test_a_sample_correction_with_everybodys_curvature_comes_to_retraining(
     assert gap(federation, unlearned, together([retained, *others])) < 0.05
 
 
-def test_a_client_correction_comes_to_retraining(federation: ConvexFederation) -> None:
+def test_a_client_correction_comes_to_retraining(
+    federation: ConvexFederation, curvatures: dict[str, tuple[int, Vector]]
+) -> None:
     """With example weights less than 15 % of the distance is left, though the peers differ in size."""
-    shared = shared_curvature(federation, None)
+    shared = mean_curvature(curvatures)
     leaver = federation.clients["0"]
     made = client_correction(
         federation.task, federation.original, leaver, EXACT, counts(federation, len(leaver)), shared
@@ -151,7 +152,9 @@ def test_class_corrections_of_all_peers_add_up_to_retraining(federation: ConvexF
     np.testing.assert_allclose(unlearned, newton, atol=1e-8)
 
 
-def test_the_published_weights_are_one_over_the_number_of_peers(federation: ConvexFederation) -> None:
+def test_the_published_weights_are_one_over_the_number_of_peers(
+    federation: ConvexFederation, curvatures: dict[str, tuple[int, Vector]]
+) -> None:
     """As published: 1/N for samples, and 1/(N−1) within and 1/N without for a client, whatever the sizes."""
     published = CorrectionSettings(l2=L2, as_published=True)
     retained, forgotten = fifth(federation.clients["0"])
@@ -163,7 +166,7 @@ def test_the_published_weights_are_one_over_the_number_of_peers(federation: Conv
         published,
         counts(federation, len(forgotten)),
     )
-    shared = shared_curvature(federation, None)
+    shared = mean_curvature(curvatures)
     leaver = federation.clients["0"]
     whole = client_correction(
         federation.task, federation.original, leaver, published, counts(federation, len(leaver)), shared

@@ -122,6 +122,7 @@ def test_its_head_is_its_last_linear_layer():
 
 
 @needs_package
+@pytest.mark.slow
 def test_a_federation_trains_and_forgets_with_it(tmp_path: Path):
     """A FedAvg round, a client forgotten by PUF-Special and one by FedAU, with AdamW."""
     settings = {

@@ -4,6 +4,7 @@ One step takes the federation's state and gives the next one, durably; so killin
 inside steps costs at most the work of one step.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from logging import getLogger
@@ -23,6 +24,9 @@ from unlearning.requests import Status
 
 _log = getLogger(__name__)
 
+LOOK_S = 0.2
+"""How often the ledger is looked at while the next round is waited for."""
+
 
 class LiveLoop:
     """Runs a federation from `state` until the configured number of rounds is done, or for ever.
@@ -39,6 +43,7 @@ class LiveLoop:
         self._notes: dict[str, str] = {}
         self._shadow_turns = 0
         self._announced: FederationProfile | None = None
+        self._next_round_at = 0.0
 
     def run(self, state: FederationState) -> FederationState:
         """Go on from `state` until there is no more to do.
@@ -99,7 +104,12 @@ class LiveLoop:
                     request.target.describe(),
                 )
             return None
+        wait_s = self._next_round_at - time.monotonic()
+        if wait_s > 0:
+            time.sleep(min(wait_s, LOOK_S))
+            return state
         context.clients.restrict(state)
+        self._next_round_at = time.monotonic() + context.settings.round_interval_s
         return self._train(state)
 
     def _train(self, state: FederationState) -> FederationState:

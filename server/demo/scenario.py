@@ -16,7 +16,7 @@ from unlearning.requests import Granularity, Target
 from unlearning.tasks import load_site
 
 ROUNDS_BEFORE = 3
-"""The request is filed while this training round goes on."""
+"""The request is filed when so many training rounds are over."""
 ROUNDS_AFTER = 1
 """Training goes on for so many rounds after the deletion."""
 
@@ -28,7 +28,6 @@ SETTINGS: Mapping[str, ConfigValue] = {
     "partition": "dirichlet",
     "alpha": 0.1,
     "seed": 3,
-    # Much work in each of few rounds, because on real processes a round costs seconds whatever it does.
     "local-epochs": 5,
     "learning-rate": 0.1,
     "momentum": 0.5,
@@ -38,6 +37,9 @@ SETTINGS: Mapping[str, ConfigValue] = {
     "max-score-loss": 60.0,
     "federation": "demo",
 }
+
+LIVE: Mapping[str, ConfigValue] = {"rounds": 0, "transport": "session", "round-interval-s": 1.0}
+"""What differs on real processes: training goes on until the demo ends, at a pace that can be followed."""
 
 ALONE = 0.9
 """Who has this share of a digit's pictures is said to hold the digit nearly alone."""

@@ -1,4 +1,4 @@
-"""What happens in a demo, in order: start, train, a request in the middle of a round, and its outcome.
+"""What happens in a demo, in order: start, train, a request while training goes on, and its outcome.
 
 What is told is read from the ledger, which is the same in both cases. With real processes the request
 goes through the deletion service over gRPC; in a simulation the run's own configuration files it.
@@ -16,7 +16,7 @@ from rich.console import Console
 
 from server.api.client import DeletionClient
 from server.api.narrator import GOING_ON, Narrator
-from server.demo.scenario import ROUNDS_AFTER, ROUNDS_BEFORE, Scenario, make_scenario, write_app
+from server.demo.scenario import LIVE, ROUNDS_AFTER, ROUNDS_BEFORE, Scenario, make_scenario, write_app
 from server.demo.simulation import LocalSimulation
 from server.demo.view import interpret, introduce, outcome_table
 from server.ledger import Event, Ledger, RoundRecord
@@ -108,7 +108,7 @@ def _play(narrator: Narrator, scenario: Scenario, directory: Path, simulation: b
             run = RunFollower(federation, ledger, narrator)
             run.begin()
             if not simulation:
-                run.wait_until(run.is_amid_round(ROUNDS_BEFORE), "the federation has trained for some rounds")
+                run.wait_until(run.has_trained, "the federation has trained for some rounds")
                 with DeletionClient(layout.deletion_address) as service:
                     service.submit(
                         scenario.target, method=scenario.method, submitted_by="demo", idempotency_key="demo"
@@ -134,7 +134,12 @@ def _make_federation(
         return LocalSimulation(directory, num_clients=num, app_dir=app, run_config=settings)
     narrator.now(f"starting a SuperLink, {num} SuperNodes and the deletion service")
     return LocalDeployment(
-        directory, num_clients=num, app_dir=app, run_config=settings, with_deletion_service=True
+        directory,
+        num_clients=num,
+        app_dir=app,
+        run_config={**settings, **LIVE},
+        with_deletion_service=True,
+        with_sessions=True,
     )
 
 
@@ -165,15 +170,9 @@ class RunFollower:
         """Return whether training has gone on after the deletion."""
         return len(self._training) >= ROUNDS_BEFORE + ROUNDS_AFTER
 
-    def is_amid_round(self, number: int) -> Callable[[], bool]:
-        """Return a test whether training round `number`, from 1, has begun a second ago or longer."""
-
-        def is_so() -> bool:
-            if len(self._training) < number - 1:
-                return False
-            return (datetime.now(UTC) - self._training[number - 2].at).total_seconds() > 1.0
-
-        return is_so
+    def has_trained(self) -> bool:
+        """Return whether the rounds before the request are over."""
+        return len(self._training) >= ROUNDS_BEFORE
 
     def begin(self) -> None:
         """Submit the run.

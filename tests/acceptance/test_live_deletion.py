@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from server.live_loop import LOOK_S
 from strategies.messages import WHOAMI
 from tests.federation import client
 from unlearning.errors import AlreadyForgotten
@@ -35,6 +37,26 @@ def test_a_request_filed_between_rounds_is_completed(federation):
     report = json.loads((one.directory / "reports" / request.id / "report.json").read_text())
     assert report["request"]["id"] == request.id
     assert (one.directory / "reports" / request.id / "report.html").exists()
+
+
+def test_rounds_keep_their_pace_and_a_request_does_not_wait_for_the_next(federation, monkeypatch):
+    """A round begins when the interval is over; a deletion that comes meanwhile is carried out at once."""
+    clock = [1000.0]
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        clock[0] += seconds
+        if len(waits) == 3:
+            one.file(client("1"))
+
+    one = federation(rounds=2, round_interval_s=60.0)
+    monkeypatch.setattr("server.live_loop.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    one.run()
+    kinds = [record.kind for record in one.ledger.rounds()]
+    assert kinds == ["training", "unlearning", *["recovery"] * (len(kinds) - 3), "training"]
+    assert sum(waits) == pytest.approx(60.0)
+    assert max(waits) <= LOOK_S
 
 
 def test_a_forgotten_client_never_trains_again(federation):

@@ -32,7 +32,7 @@ class RoundSettings:
     start_clients: NonNegativeInt = 0
     """wait for so many before the first round; `0` means `num-clients`"""
     round_interval_s: NonNegativeFloat = 0.0
-    """the shortest time from one training round's beginning to the next one's; requests that come are taken meanwhile"""
+    """the shortest time from one training round's beginning to the next one's; requests are taken meanwhile"""
     round_timeout_s: PositiveFloat = 600.0
     """a client that has not answered by then is left out of the round"""
     wait_timeout_s: PositiveFloat = 300.0

@@ -22,6 +22,8 @@ from unlearning.untrusted import as_line, reason_of
 _log = getLogger(__name__)
 
 PAUSE_SHARE, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 0.05, 0.5
+NO_ANSWER = "no answer within"
+"""How the reason begins where a client let a deadline pass."""
 REFUSED = 1000
 """The code of an error that stands for an answer that came and was thrown away."""
 MAX_PULLS = 64
@@ -198,7 +200,7 @@ def exchange(
         pause = min(max(waited * PAUSE_SHARE, SHORTEST_PAUSE_S), LONGEST_PAUSE_S, timeout_s)
         (counting.wait if counting else time.sleep)(pause)
     for client in found.waiting.values():
-        found.failures[client] = Failure(f"no answer within {timeout_s:g} s")
+        found.failures[client] = Failure(f"{NO_ANSWER} {timeout_s:g} s")
     for client, reason in sorted(found.failures.items()):
         _log.warning("Client %s did not take part: %s", client, reason)
     for who in sorted(set(found.refused) - set(found.failures)):

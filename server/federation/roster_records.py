@@ -10,7 +10,8 @@ from server.federation.clients import Clients
 from server.federation.observing import ServerTestSet
 from server.federation.state import FederationState
 from server.ledger import ClientRecord, LedgerWriter, RoundRecord
-from strategies.exchange import Exchange
+from server.ledger.silence import REMEDY, sentence, silent_clients
+from strategies.exchange import NO_ANSWER, Exchange
 from strategies.roster import Member
 from strategies.round_plan import RoundOutcome
 from strategies.sessions.payloads import ACCOUNT, SessionStatistics
@@ -78,6 +79,13 @@ class RoundRecords:
             "–" if score is None else f"{score:.4f}",
             done.exchange.seconds,
         )
+        if metrics["silent"]:
+            self._name_silent()
+
+    def _name_silent(self) -> None:
+        """Say which clients count as online and answer no more."""
+        for client, rounds in silent_clients(self.clients.writer.ledger).items():
+            _log.error("%s %s", sentence(client, rounds), REMEDY)
 
     def _metrics(self, done: RoundResult) -> dict[str, Any]:
         exchange, outcome = done.exchange, done.outcome
@@ -91,6 +99,11 @@ class RoundRecords:
             "bytes_received": exchange.bytes_received,
             "peak_memory": asdict(done.memory),
             "failed": {client: str(failure) for client, failure in sorted(exchange.failures.items())},
+            "silent": sorted(
+                client
+                for client, failure in exchange.failures.items()
+                if failure.reason.startswith(NO_ANSWER)
+            ),
             "refused": {
                 **self.clients.fedavg.roster.impostors,
                 **refused,

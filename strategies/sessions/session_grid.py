@@ -19,7 +19,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from strategies.exchange import REFUSED, Failure, pull, read_each, reported_failure
+from strategies.exchange import NO_ANSWER, REFUSED, Failure, pull, read_each, reported_failure
 from strategies.messages import SESSION, WHOAMI, Json, compose, count_bytes, round_of, values_of
 from strategies.sessions.connections import ClientConnection, ClientConnections
 from strategies.sessions.endpoint import Endpoint
@@ -266,7 +266,7 @@ class SessionGrid(Grid):
             is_delivered = line.delivered >= line.number
             if not line.lost and not line.is_leaving:
                 since = max(line.asked_at, line.attached_at or now)
-                late = f"no answer within {timeout_s:g} s"
+                late = f"{NO_ANSWER} {timeout_s:g} s"
                 return Message(Error(_LOST, late), reply_to=asked) if now - since > timeout_s else None
         self._end(line)
         if line.attached_at is None and not line.is_refused:

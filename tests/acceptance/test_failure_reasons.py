@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
+from server.ledger.silence import silent_clients
 from strategies.messages import arrays_content, failure_values, reply_content
 from tests.federation import InProcessFederation, client
 from unlearning.errors import FlowerUnlearningError
@@ -113,28 +114,41 @@ def test_the_second_count_of_hf_kcu_is_bounded_too(federation, count):
     ) in reason
 
 
+def lose_answers(one: InProcessFederation, kind: str) -> None:
+    """Let client 1's answers to messages of type `kind` never come."""
+    original = one.grid.pull_messages
+    target = one.node("1")
+
+    def pull(ids):
+        return [
+            answer
+            for answer in original(ids)
+            if answer.metadata.src_node_id != target or answer.metadata.message_type != kind
+        ]
+
+    one.grid.pull_messages = pull  # type: ignore[method-assign]
+
+
 def test_a_failure_says_that_no_answer_came_in_time(federation):
     """The deadline that was not met."""
-
-    def late(one: InProcessFederation) -> None:
-        original = one.grid.pull_messages
-        target = one.node("1")
-
-        def pull(ids):
-            return [
-                answer
-                for answer in original(ids)
-                if answer.metadata.src_node_id != target or answer.metadata.message_type != "train.unlearn"
-            ]
-
-        one.grid.pull_messages = pull  # type: ignore[method-assign]
-
     one = federation(**{**SMALL, "round_timeout_s": 0.5})
     one.run(rounds=1)
-    late(one)
+    lose_answers(one, "train.unlearn")
     request = one.file(client("1"), "gradient-ascent")
     one.run(rounds=2)
     assert "client 1: no answer within 0.5 s" in one.ledger.get(request.id).reason
+
+
+def test_a_client_that_is_online_and_silent_is_named_in_the_log(federation, caplog):
+    """After the second message in a row that it lets pass, with what to do."""
+    one = federation(**{**SMALL, "round_timeout_s": 0.5})
+    one.run(rounds=1)
+    lose_answers(one, "train")
+    one.run(rounds=2)
+    assert "Client 1 is online" not in caplog.text
+    one.run(rounds=3)
+    assert "Client 1 is online and gave no answer in rounds 2, 3. Restart its SuperNode" in caplog.text
+    assert silent_clients(one.ledger) == {"1": (2, 3)}
 
 
 def test_a_failure_says_that_the_client_declined(federation):

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from server.cli import app
-from server.ledger import Ledger
+from server.ledger import ClientRecord, Ledger, RoundRecord
 from server.operations.checklist import Finding, Installation, Level, inspection
 from server.operations.checklist.files import check_certificates, check_secrets, check_state
 from server.operations.checklist.running import (
@@ -254,6 +254,31 @@ def test_a_ledger_that_was_changed_past_the_program_is_a_problem(good):
     connection.close()
     [fault] = faults(check_ledger(good, now=NOW))
     assert "Event 2 does not follow from those before it" in fault
+
+
+@pytest.mark.parametrize(
+    ("rounds", "is_online", "expected"),
+    [
+        ([("12", ""), ("1", "2"), ("1", "2")], True, "rounds 2, 3"),
+        ([("1", "2"), ("1", "2"), ("12", "")], True, ""),  # it has answered since
+        ([("12", ""), ("1", "2")], True, ""),  # one message may be late
+        ([("1", "2"), ("1", ""), ("1", "2")], True, "rounds 1, 3"),  # not asked in between
+        ([("1", "2"), ("1", "2")], False, ""),
+    ],
+)
+def test_a_client_that_is_online_and_answers_no_more_is_named(good, rounds, is_online, expected):
+    """Two messages in a row; each round here says who answered and who was silent."""
+    ledger = Ledger.open(f"sqlite:///{good.state_dir / 'ledger.db'}")
+    token = ledger.acquire_fence("test", now=NOW)
+    ledger.register_clients([ClientRecord("1"), ClientRecord("2", online=is_online)], token=token, now=NOW)
+    for number, (answered, silent) in enumerate(rounds, start=1):
+        failed = dict.fromkeys(silent, "no answer within 1 s")
+        metrics = {"participants": list(answered), "failed": failed, "silent": list(silent)}
+        ledger.record_round(RoundRecord(round=number, kind="training", metrics=metrics, at=NOW), token=token)
+    ledger.close()
+    found = faults(check_ledger(good, now=NOW))
+    assert len(found) == bool(expected)
+    assert all(f"Client 2 is online and gave no answer in {expected}." in fault for fault in found)
 
 
 def test_an_event_of_the_future_says_that_the_clock_was_put_back(good):

@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 
 from server.ledger import Ledger, LedgerUnavailable
 from server.ledger.database import Database
+from server.ledger.silence import REMEDY, sentence, silent_clients
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
 from server.operations.checklist.residue import check_residue
 from server.state_directory.ledger_address import ledger_url
@@ -111,7 +112,7 @@ def check_versions(package: str = "flower-unlearning") -> Iterator[Finding]:
 
 
 def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Finding]:
-    """Check that the ledger can be read, its events are whole, and none is from the future."""
+    """Check that the ledger can be read, its events are whole, none is from the future; and that clients answer."""
     url = installation.ledger_url or ledger_url(installation.state_dir)
     if not installation.ledger_url and not (installation.state_dir / "ledger.db").exists():
         yield problem(
@@ -123,6 +124,8 @@ def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Findi
     try:
         yield from _check_open_ledger(ledger, url.partition(":")[0].partition("+")[0], now)
         yield from check_residue(installation, ledger)
+        for client, rounds in silent_clients(ledger).items():
+            yield problem(sentence(client, rounds), REMEDY)
     except LedgerUnavailable as exc:
         yield problem(
             str(exc), "The federation waits until it is back. After an upgrade, start the services once."

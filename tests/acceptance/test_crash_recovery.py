@@ -29,7 +29,7 @@ DURABLE_STEPS = (
 @pytest.mark.parametrize(
     "stride",
     [
-        pytest.param(9, id="some"),
+        pytest.param(15, id="some"),
         pytest.param(1, id="every", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
     ],
 )
@@ -40,7 +40,8 @@ def test_a_kill_at_any_write_changes_nothing_in_the_end(federation, monkeypatch,
         "rounds": 3,
         "recovery_max_rounds": 1,
         "num_clients": 3,
-        "attack_samples": 50,
+        "max_examples": 150,
+        "attack_samples": 20,
     }
     killer = Killer(monkeypatch, DURABLE_STEPS)
     whole = federation(name="whole", **settings)

@@ -224,7 +224,7 @@ def test_fedau_refuses_a_client_that_was_not_prepared_at_the_door(federation):
 @pytest.mark.parametrize(
     "kills",
     [
-        pytest.param(3, id="some"),
+        pytest.param(2, id="some"),
         pytest.param(12, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
     ],
 )

@@ -30,7 +30,7 @@ from unlearning.training import evaluate
 
 @cache
 def federation() -> ConvexFederation:
-    return convex_federation(num_clients=5, max_examples=500)
+    return convex_federation(num_clients=5, max_examples=300)
 
 
 def target(kind: str) -> Target:
@@ -61,7 +61,7 @@ def over_messages(method: str, forgotten: Exclusions, tmp_path: Path, **paramete
     settings = {
         "num-clients": 5,
         "alpha": 0.5,
-        "max-examples": 500,
+        "max-examples": 300,
         "dtype": "float64",
         "weight-decay": 0.01,
         "fraction": 0.4,
@@ -123,47 +123,32 @@ def test_newton_cg_equals_the_dense_step():
     np.testing.assert_allclose(state.parameters, exact_newton(federation(), target("client")), atol=1e-8)
 
 
+@cache
+def solved(kind: str, **changes: Any) -> UnlearningState:
+    """Newton-CG to a tight tolerance, with changed parameters."""
+    return run_method(
+        federation(), METHODS["newton-cg"], target(kind), tolerance=1e-8, iterations=500, **changes
+    )
+
+
 def test_the_preconditioner_saves_iterations_and_not_accuracy():
     """Half the products at most, the same solution."""
-    runs = {
-        precondition: run_method(
-            federation(),
-            METHODS["newton-cg"],
-            target("client"),
-            precondition=precondition,
-            tolerance=1e-8,
-            iterations=500,
-        )
-        for precondition in (True, False)
-    }
-    products = {key: state.findings["solve 1"]["products"] for key, state in runs.items()}
-    assert products[True] < products[False] / 2
-    np.testing.assert_allclose(runs[True].parameters, runs[False].parameters, atol=1e-5)
+    preconditioned, plain = solved("client"), solved("client", precondition=False)
+    products = [state.findings["solve 1"]["products"] for state in (preconditioned, plain)]
+    assert products[0] < products[1] / 2
+    np.testing.assert_allclose(preconditioned.parameters, plain.parameters, atol=1e-5)
 
 
 def test_two_newton_steps_come_closer_than_one():
     """Quadratic convergence to the retrained model."""
-    one = run_method(federation(), METHODS["newton-cg"], target("client"), tolerance=1e-10, iterations=200)
-    two = run_method(
-        federation(), METHODS["newton-cg"], target("client"), tolerance=1e-10, iterations=200, newton_steps=2
-    )
-    assert gap(two.parameters, "client") < 0.1 * gap(one.parameters, "client")
+    two = solved("client", newton_steps=2)
+    assert gap(two.parameters, "client") < 0.1 * gap(solved("client").parameters, "client")
 
 
 def test_remove_only_agrees_with_the_default_at_a_minimum():
     """At the minimiser ∇F_R = −(n_u/n_R)(∇ℓ(D_u) + μθ), so both forms are one."""
-    default = run_method(
-        federation(), METHODS["newton-cg"], target("sample"), tolerance=1e-10, iterations=200
-    )
-    only = run_method(
-        federation(),
-        METHODS["newton-cg"],
-        target("sample"),
-        tolerance=1e-10,
-        iterations=200,
-        remove_only=True,
-    )
-    np.testing.assert_allclose(only.parameters, default.parameters, atol=1e-6)
+    only = solved("sample", remove_only=True)
+    np.testing.assert_allclose(only.parameters, solved("sample").parameters, atol=1e-6)
 
 
 def test_a_client_lost_during_the_solve_is_left_out_and_said():

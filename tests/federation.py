@@ -26,6 +26,7 @@ DEFAULTS: Mapping[str, Any] = {
     "rounds": 2,
     "learning-rate": 0.5,
     "recovery-max-rounds": 2,
+    "attack-samples": 50,
     # Two rounds of recovery are too few for the gate, whose own tests switch it on.
     "max-score-loss": 0.0,
     "wait-timeout-s": 0.2,

@@ -12,7 +12,8 @@ from unlearning.verification.standard_attacks import ATTACKS, MIA_U
 def report(tmp_path_factory):
     """The report of one client's deletion from a small network that has learnt the digits."""
     federation = InProcessFederation(
-        tmp_path_factory.mktemp("federation"), {"model": "mlp", "local_epochs": 3, "recovery_max_rounds": 1}
+        tmp_path_factory.mktemp("federation"),
+        {"model": "mlp", "local_epochs": 3, "recovery_max_rounds": 1, "attack_samples": 1000},
     )
     federation.run()
     request = federation.file(client("1"))

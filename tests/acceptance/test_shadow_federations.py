@@ -51,6 +51,7 @@ def settings_of(directory, **more):
     write_data(directory / "data" / "train.npz", 240)
     write_data(directory / "data" / "test.npz", 160)
     return {
+        "attack_samples": 1000,
         "dataset": "npz",
         "data_dir": str(directory / "data"),
         "num_classes": 4,

@@ -59,5 +59,7 @@ def test_what_is_forgotten_is_in_no_clients_memory_afterwards(tmp_path: Path) ->
         live.wait_until_reached(request, Status.COMPLETED)
         live.wait_for_rounds(2)
         live.deployment.wait_until(lambda: len(attending(port)) == 3, WAIT_S, "all three attend again")
-        assert sum(rows_in_memory(pid, others) for pid in attending(port)) == len(others), "data are looked at"
+        assert sum(rows_in_memory(pid, others) for pid in attending(port)) == len(others), (
+            "data are looked at"
+        )
         assert [rows_in_memory(pid, pictures) for pid in attending(port)] == [0, 0, 0]

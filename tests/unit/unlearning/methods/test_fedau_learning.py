@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from strategies.run_config import RunSettings
+from tests.tasks import tiny_classification
 from unlearning.errors import ConfigurationError, MethodFailed
 from unlearning.methods.fedau.during_learning import AuxiliaryHead, AuxiliaryHeadOptions, auxiliary_labels
 from unlearning.methods.method import ClientSite, Instruction, PreparedStore, Problem, Reply
@@ -14,8 +15,7 @@ from unlearning.methods.preparation import LocalRound
 from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.requests import Forget, Granularity, Target
 from unlearning.stores import MemoryStore
-from unlearning.tasks.losses import classification_measures, cross_entropy
-from unlearning.tasks.task import Examples, Task
+from unlearning.tasks.task import Examples
 from unlearning.training import Trained, TrainingSettings, initial_parameters, train
 
 METHOD = METHODS["fedau-learning"]
@@ -28,15 +28,7 @@ def trunk_and_head() -> nn.Module:
 
 
 # positions in the flat vector: trunk 0-3, head weight 4-9, head bias 10-12
-TASK = Task(
-    name="tiny",
-    num_classes=3,
-    score_name="accuracy",
-    build_model=trunk_and_head,
-    loss=cross_entropy,
-    per_example=classification_measures,
-    dtype=torch.float64,
-)
+TASK = tiny_classification(trunk_and_head, num_classes=3)
 DATA = Examples(
     torch.tensor([[1.0, 2.0], [-1.0, 0.5], [0.3, -2.0]], dtype=torch.float64),
     torch.tensor([0, 1, 2]),

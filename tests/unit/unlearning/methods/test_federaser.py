@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tests.preparing import trained_with
+from tests.tasks import tiny_classification
 from unlearning.errors import MethodFailed, StoreFull
 from unlearning.local import unlearn
 from unlearning.methods.federaser import GIB, HistoryOptions, KeepUpdates, calibrate
@@ -17,8 +18,7 @@ from unlearning.methods.preparation import FederatedRound
 from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.requests import Forget
 from unlearning.stores import MemoryStore
-from unlearning.tasks.losses import classification_measures, cross_entropy
-from unlearning.tasks.task import Examples, Task
+from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters, train
 
 METHOD = METHODS["federaser"]
@@ -30,15 +30,7 @@ def two_tensors() -> nn.Module:
 
 
 # positions in the flat vector: weight 0-1, bias 2-3
-TASK = Task(
-    name="tiny",
-    num_classes=2,
-    score_name="accuracy",
-    build_model=two_tensors,
-    loss=cross_entropy,
-    per_example=classification_measures,
-    dtype=torch.float64,
-)
+TASK = tiny_classification(two_tensors)
 TRAINING = TrainingSettings(epochs=1, batch_size=100, learning_rate=0.5)
 START = initial_parameters(TASK, 0)
 NOTHING_MOVED = np.zeros(4)

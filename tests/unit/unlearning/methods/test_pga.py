@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.tasks import tiny_classification
 from unlearning.curvature import gradient
 from unlearning.errors import DataError, MethodFailed
 from unlearning.methods.method import ClientSite, Problem, Reply, UnlearningState
@@ -15,20 +16,11 @@ from unlearning.methods.preparation import LocalRound
 from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.requests import Forget
 from unlearning.stores import MemoryStore
-from unlearning.tasks.losses import classification_measures, cross_entropy
-from unlearning.tasks.task import Examples, Task
+from unlearning.tasks.task import Examples
 from unlearning.training import Trained, TrainingSettings, initial_parameters
 
 METHOD = METHODS["pga"]
-TASK = Task(
-    name="tiny",
-    num_classes=2,
-    score_name="accuracy",
-    build_model=lambda: nn.Linear(2, 2),
-    loss=cross_entropy,
-    per_example=classification_measures,
-    dtype=torch.float64,
-)
+TASK = tiny_classification(lambda: nn.Linear(2, 2))
 THETA = np.array([1.0, -1.0, 0.5, 0.0, 0.2, -0.2])
 NOBODY = np.array([], dtype=np.intp)
 

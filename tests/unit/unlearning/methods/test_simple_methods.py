@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
+from tests.tasks import tiny_classification
 from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.methods.method import ClientSite, Instruction, Problem, Reply, UnlearningState
 from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.parameters import flatten
 from unlearning.requests import NOTHING, Forget
 from unlearning.tasks import TaskSettings, make_task
-from unlearning.tasks.losses import classification_measures, cross_entropy
-from unlearning.tasks.task import Examples, Task
+from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters
 
 EVERYTHING = Forget(everything=True)
@@ -28,15 +28,7 @@ def two_linear_layers() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
 
 
-TASK = Task(
-    name="tiny",
-    num_classes=2,
-    score_name="accuracy",
-    build_model=tiny_net,
-    loss=cross_entropy,
-    per_example=classification_measures,
-    dtype=torch.float64,
-)
+TASK = tiny_classification(tiny_net)
 # positions in the flat vector: first weight 0-5, first bias 6-8, head weight 9-14, head bias 15-16
 THETA = np.arange(1.0, 18.0)
 

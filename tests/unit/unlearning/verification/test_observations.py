@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tasks import tiny_classification
 from unlearning.errors import DataError
-from unlearning.tasks.losses import classification_measures, cross_entropy
-from unlearning.tasks.task import Examples, PerExample, Task
+from unlearning.tasks.task import Examples, PerExample
 from unlearning.training import evaluate
 from unlearning.verification.observations import Observations, draw_sample, merge, observe, observe_model
 
@@ -131,15 +131,7 @@ def test_a_missing_array_is_named():
 
 def linear_problem():
     """A model whose logits are its two inputs, on three examples of class 0."""
-    task = Task(
-        name="identity",
-        num_classes=2,
-        score_name="accuracy",
-        build_model=lambda: torch.nn.Linear(2, 2),
-        loss=cross_entropy,
-        per_example=classification_measures,
-        dtype=torch.float64,
-    )
+    task = tiny_classification(lambda: torch.nn.Linear(2, 2))
     parameters = np.array([1.0, 0.0, 0.0, 1.0, 0.0, 0.0])
     inputs = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0]], dtype=torch.float64)
     return task, parameters, Examples(inputs, torch.zeros(3, dtype=torch.int64), np.array(["a", "b", "c"]))

@@ -5,24 +5,16 @@ import pytest
 import torch
 from torch import nn
 
+from tests.tasks import tiny_classification
 from unlearning.errors import DataError
-from unlearning.tasks.losses import classification_measures, cross_entropy
-from unlearning.tasks.task import Examples, Task
+from unlearning.tasks.task import Examples
 from unlearning.training import initial_parameters, predict
 from unlearning.verification.lira import Shadows, fit, offline_scores, online_scores
 from unlearning.verification.margins import margins
 from unlearning.verification.observations import observe_model
 from unlearning.verification.shadow_models import ShadowFits, fit_models, join_fits, shadow_membership
 
-TASK = Task(
-    name="points",
-    num_classes=3,
-    score_name="accuracy",
-    build_model=lambda: nn.Linear(5, 3),
-    loss=cross_entropy,
-    per_example=classification_measures,
-    dtype=torch.float64,
-)
+TASK = tiny_classification(lambda: nn.Linear(5, 3), num_classes=3)
 MODELS = [initial_parameters(TASK, seed) for seed in range(6)]
 EXAMPLES = Examples(
     torch.from_numpy(np.random.default_rng(0).normal(size=(40, 5))),

@@ -1,0 +1,22 @@
+"""Tasks small enough to be worked out by hand."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from unlearning.tasks.losses import classification_measures, cross_entropy
+from unlearning.tasks.task import Task
+
+
+def tiny_classification(build_model: Callable[[], nn.Module], num_classes: int = 2) -> Task:
+    """Classification by a model of the test's own, in float64."""
+    return Task(
+        name="tiny",
+        num_classes=num_classes,
+        score_name="accuracy",
+        build_model=build_model,
+        loss=cross_entropy,
+        per_example=classification_measures,
+        dtype=torch.float64,
+    )

@@ -308,7 +308,7 @@ def test_every_method_serves_a_live_request(federation, method, granularity):
     """Filed, carried out, recovered, reported; the report shows what the method says of its work."""
     if granularity not in METHODS[method].info.granularities:
         pytest.skip(f"{method} does not work at this level")
-    one = federation(num_clients=3, weight_decay=0.01, recovery_max_rounds=1)
+    one = federation(num_clients=3, max_examples=300, weight_decay=0.01, recovery_max_rounds=1)
     ids = frozenset(sample_ids(one, "1", 20)) if granularity is Granularity.SAMPLE else frozenset()
     prepare = method if METHODS[method].info.preparation else ""
     if method == "fedau-learning" and ids:  # it must know beforehand what may be forgotten

@@ -37,7 +37,7 @@ from unlearning.peak_memory import MemoryWatch
 from unlearning.plain import from_plain, to_plain
 from unlearning.pseudonyms import is_keyed, names_of, reveal
 from unlearning.requests import Forget
-from unlearning.tasks import TaskSettings, load_site, make_task
+from unlearning.tasks import TaskSettings, drop_own_data, load_site, make_task
 from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
 from unlearning.training import Trained, TrainingSettings, train
 from unlearning.verification.observations import observe_model
@@ -71,6 +71,7 @@ class SiteCache:
             while len(self._loaded) >= self._MOST:
                 del self._loaded[next(iter(self._loaded))]
             self._loaded[key] = load()
+            drop_own_data()  # it is whole, with what was forgotten
         return self._loaded[key]
 
 
@@ -146,7 +147,7 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
         memory = memory_of(context)
         with MemoryWatch() as watch:
             try:
-                content = handler(message, _open_site(message, context, memory, cache or SiteCache()))
+                content = handler(message, _open_site(message, context, memory, cache))
             except FlowerUnlearningError as exc:
                 content = arrays_content({}, failure_values(exc))
         content = with_values(content, {PEAK_MEMORY: to_plain(watch.peak())})
@@ -155,7 +156,9 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
     return handle
 
 
-def _open_site(message: Message, context: Context, memory: ClientMemory, cache: SiteCache) -> ClientWork:
+def _open_site(
+    message: Message, context: Context, memory: ClientMemory, cache: SiteCache | None
+) -> ClientWork:
     """Return the opened site; keep in `memory` what the message says about the past."""
     values = record_past(message, memory)
     settings = RunSettings.from_run_config(context.run_config)
@@ -164,10 +167,11 @@ def _open_site(message: Message, context: Context, memory: ClientMemory, cache: 
     own = str(context.node_config.get("data-dir", ""))
     forget = from_plain(Forget, values.get("forget", {}))
     key = (task, partition, own, memory.tombstones(), forget)
+    load = partial(_load, task, partition, own, memory, forget)
     return ClientWork(
         client_id=client_id_of(context),
         settings=settings,
-        loaded=cache.get(key, lambda: _load(task, partition, own, memory, forget)),
+        loaded=load() if cache is None else cache.get(key, load),
         memory=memory,
         values=values,
         node_config=context.node_config,

@@ -58,6 +58,7 @@ class LiveFederation:
         num_clients: int,
         with_sessions: bool = False,
         with_worker: bool = True,
+        node_config: Mapping[str, ConfigValue] | None = None,
         **settings: ConfigValue,
     ) -> None:
         given = {name.replace("_", "-"): value for name, value in settings.items()}
@@ -71,6 +72,7 @@ class LiveFederation:
             with_deletion_service=True,
             with_sessions=with_sessions,
             with_worker=with_worker,
+            node_config=node_config,
         )
         self.filed: dict[str, Target] = {}
         self.ledger = Ledger.open(self._created(self.deployment.layout.ledger_url))

@@ -10,7 +10,7 @@ function that reads their data.
 """
 
 from unlearning.tasks.datasets import DATASETS
-from unlearning.tasks.loading import load_server_test, load_site, make_task
+from unlearning.tasks.loading import drop_own_data, load_server_test, load_site, make_task
 from unlearning.tasks.models import MODELS
 from unlearning.tasks.partitions import PARTITIONS
 from unlearning.tasks.settings import TaskSettings, problems
@@ -25,6 +25,7 @@ __all__ = [
     "Site",
     "Task",
     "TaskSettings",
+    "drop_own_data",
     "forgotten_mask",
     "load_server_test",
     "load_site",

@@ -63,6 +63,11 @@ def _task(settings: TaskSettings) -> Task:
     return shard_task(task, settings.shards, settings.vote) if settings.shards else task
 
 
+def drop_own_data() -> None:
+    """Drop what was read of data owners' own files; the examples that were made of it are others'."""
+    _read_own.cache_clear()
+
+
 def load_site(settings: TaskSettings, partition: int, own_data_dir: Path | None = None) -> Site:
     """Return the data of client number `partition`, or that in its own directory, which replaces any
     partition.

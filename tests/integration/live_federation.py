@@ -38,6 +38,9 @@ SETTINGS: Mapping[str, ConfigValue] = {
 }
 """Little work a round; rounds go on until the run is stopped."""
 
+OVER_SESSIONS: Mapping[str, ConfigValue] = {"transport": "session"}
+"""Of a deployment with sessions: where messages are not what is tested, a round takes as long as its arithmetic."""
+
 WAIT_S = 300.0
 """Longer than anything takes on a busy machine; only a broken federation makes a test wait as long."""
 
@@ -49,6 +52,7 @@ class LiveFederation:
     """The real app in its own processes, its deletion service, and a supervisor of its run.
 
     `service` files requests, `ledger` tells what became of them, `deployment` kills and restarts.
+    Rounds go over sessions; without, over Flower messages, where `num_messages` and `wait_for_message` see them.
     """
 
     def __init__(
@@ -56,7 +60,7 @@ class LiveFederation:
         directory: Path,
         *,
         num_clients: int,
-        with_sessions: bool = False,
+        with_sessions: bool = True,
         with_worker: bool = True,
         node_config: Mapping[str, ConfigValue] | None = None,
         **settings: ConfigValue,
@@ -68,7 +72,7 @@ class LiveFederation:
             directory / "federation",
             num_clients=num_clients,
             app_dir=REPOSITORY,
-            run_config=self.run_config,
+            run_config={**(OVER_SESSIONS if with_sessions else {}), **self.run_config},
             with_deletion_service=True,
             with_sessions=with_sessions,
             with_worker=with_worker,

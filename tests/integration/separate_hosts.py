@@ -132,7 +132,9 @@ class FederationOfHosts(LiveFederation):
     def __init__(
         self, directory: Path, network: Network, *, num_clients: int, **settings: ConfigValue
     ) -> None:
-        super().__init__(directory, num_clients=num_clients, with_worker=False, **settings)
+        super().__init__(
+            directory, num_clients=num_clients, with_sessions=False, with_worker=False, **settings
+        )
         self._samples_file = directory / "samples.txt"
         self.network = network
         self.deployment: SeparateHosts = SeparateHosts(

@@ -2,7 +2,8 @@
 
 Four clients train two rounds, prepared for FedEraser, PGA and FedAU; then requests are filed with the command
 that people use, and a second run of the app serves them. Three clients are forgotten first, then samples and classes
-of the one that is left. SISA, HF-online and the second-order methods have live tests of their own.
+of the one that is left. Rounds go over sessions. SISA, HF-online and the second-order methods have live tests of their
+own.
 """
 
 import json
@@ -21,7 +22,7 @@ from server.processes.deployment import LocalDeployment
 from strategies.run_config import RunSettings
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
-from tests.integration.live_federation import SETTINGS, WAIT_S, hashes
+from tests.integration.live_federation import OVER_SESSIONS, SETTINGS, WAIT_S, hashes
 from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.tasks import load_site
@@ -84,8 +85,9 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
         directory / "federation",
         num_clients=NUM_CLIENTS,
         app_dir=REPOSITORY,
-        run_config=run_config,
+        run_config={**run_config, **OVER_SESSIONS},
         with_deletion_service=True,
+        with_sessions=True,
         environment={"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"},  # a second for each message otherwise
     )
     layout = deployment.layout

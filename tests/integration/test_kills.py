@@ -29,8 +29,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
-    """Two clients; both train until a test lets one be forgotten."""
-    with live_federation(tmp_path_factory.mktemp("kills"), num_clients=2) as federation:
+    """Two clients; both train until a test lets one be forgotten.
+
+    Over messages, which outlive the processes that are killed.
+    """
+    with live_federation(tmp_path_factory.mktemp("kills"), num_clients=2, with_sessions=False) as federation:
         yield federation
 
 

@@ -2,6 +2,7 @@
 
 All facts are about one history: client 2 is to be forgotten; later some samples of client 1 are, and in
 the same round client 0 files at its own site; rounds go on before, between and after.
+All of it goes over Flower messages, which are counted.
 """
 
 import json
@@ -40,7 +41,7 @@ class History:
 def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
     """Live through it once."""
     directory = tmp_path_factory.mktemp("live-deletion")
-    with live_federation(directory, num_clients=3) as live:
+    with live_federation(directory, num_clients=3, with_sessions=False) as live:
         live.wait_for_message(0, TRAIN)
         answer = live.flower_unlearn("request", "--client", "2")
         client_2 = live.ledger.get(answer.split()[0])

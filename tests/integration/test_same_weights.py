@@ -29,7 +29,7 @@ from server.processes.process_group import living_processes
 from server.state_directory.ledger_address import ledger_url
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
-from tests.integration.live_federation import SETTINGS, hashes
+from tests.integration.live_federation import OVER_SESSIONS, SETTINGS, hashes
 from unlearning.parameters import Vector
 from unlearning.requests import Status
 
@@ -118,11 +118,11 @@ def run_in_simulation(directory: Path) -> Outcome:
 
 
 def run_on_processes(directory: Path) -> Outcome:
-    """A SuperLink, a SuperExec, and a SuperNode for each client."""
+    """A SuperLink, a SuperExec, and a SuperNode for each client; rounds over sessions."""
     state_dir = directory / "state"
-    config = {**RUN_CONFIG, "state-dir": str(state_dir)}
+    config = {**RUN_CONFIG, **OVER_SESSIONS, "state-dir": str(state_dir)}
     with LocalDeployment(
-        directory, num_clients=NUM_CLIENTS, app_dir=REPOSITORY, run_config=config
+        directory, num_clients=NUM_CLIENTS, app_dir=REPOSITORY, run_config=config, with_sessions=True
     ) as deployment:
         run_id = deployment.submit_run()
         status = deployment.wait_until_finished(run_id, RUN_TIMEOUT_S)

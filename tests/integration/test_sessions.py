@@ -13,7 +13,14 @@ from server.processes.deployment import LocalDeployment, supernode
 from tests.federation import InProcessFederation, client
 from tests.integration.conftest import REPOSITORY
 from tests.integration.deployments import restart
-from tests.integration.live_federation import SETTINGS, UNLEARN, WAIT_S, LiveFederation, live_federation
+from tests.integration.live_federation import (
+    OVER_SESSIONS,
+    SETTINGS,
+    UNLEARN,
+    WAIT_S,
+    LiveFederation,
+    live_federation,
+)
 from unlearning.requests import DeletionRequest, Status
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -25,9 +32,9 @@ LONG_SOLVE = {"iterations": 25, "tolerance": 0.0, "trust_radius": 1e6, "damping"
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
-    """Three clients with a small CNN."""
+    """Three clients with a small CNN; sessions carry only the methods of many exchanges."""
     directory = tmp_path_factory.mktemp("sessions")
-    with live_federation(directory, num_clients=3, with_sessions=True, model="cnn") as federation:
+    with live_federation(directory, num_clients=3, model="cnn", transport="messages") as federation:
         yield federation
 
 
@@ -72,7 +79,7 @@ def test_over_mutual_tls_the_weights_are_those_of_one_process(tmp_path: Path) ->
         tmp_path / "federation",
         num_clients=2,
         app_dir=REPOSITORY,
-        run_config=settings,
+        run_config={**settings, **OVER_SESSIONS},
         secure=True,
         with_sessions=True,
     ) as deployment:

@@ -28,7 +28,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
     """Three clients, so that two go on when one is lost."""
     # Flower's own way, without a warm worker: a message then takes long enough to be killed in the middle.
     directory = tmp_path_factory.mktemp("supernode-kills")
-    with live_federation(directory, num_clients=3, with_worker=False) as federation:
+    with live_federation(directory, num_clients=3, with_sessions=False, with_worker=False) as federation:
         yield federation
 
 

@@ -6,6 +6,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -291,6 +292,7 @@ def test_the_superlinks_unit_opens_the_fleet_port_alone(certificates, tmp_path):
     try:
         while not (answers("127.0.0.1", control) and answers("127.0.0.1", fleet)):
             assert superlink.is_running, superlink.log_text()
+            time.sleep(0.1)
         # 127.0.0.2 stands for the machine's other addresses: bound to 127.0.0.1 is closed there.
         assert answers("127.0.0.2", fleet)
         assert not answers("127.0.0.2", control)

@@ -1,0 +1,1 @@
+"""The app's code: what an administrator would have installed."""

@@ -1,0 +1,30 @@
+"""A ClientApp that says which process it is, waits until it may go on, and may run out of memory."""
+
+import os
+import resource
+import time
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+ROOM_BYTES = 2**28
+
+
+@app.query()
+def act(message: Message, context: Context) -> Message:
+    """Write this process's id into `path`.pid, wait for `path`.go, answer with the client's id."""
+    told = message.content["told"]
+    path = str(told["path"])
+    Path(f"{path}.new").write_text(str(os.getpid()))
+    Path(f"{path}.new").rename(f"{path}.pid")
+    if told["do"] == "exhaust":
+        own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (own + ROOM_BYTES, own + ROOM_BYTES))
+        bytearray(2 * ROOM_BYTES)
+    if told["do"] == "hold":
+        while not Path(f"{path}.go").exists():
+            time.sleep(0.05)
+    answer = ConfigRecord({"client-id": str(context.node_config["client-id"]), "pid": os.getpid()})
+    return Message(RecordDict({"answer": answer}), reply_to=message)

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 PARTS = {
-    "rounds-deployment": ("benchmarks.speed.rounds", "deployment", "--repeats", "3"),
+    "rounds-deployment": ("benchmarks.speed.rounds", "deployment", "--repeats", "3", "--passes", "1"),
     "rounds-simulation": ("benchmarks.speed.rounds", "simulation", "--clients", "10", "--repeats", "5"),
     "curvature-cpu": ("benchmarks.speed.curvature_products", "--model", "cnn", "--repetitions", "3"),
     "deletion-load": (
@@ -28,7 +28,7 @@ PARTS = {
         "--attacked-seconds",
         "5",
     ),
-    "certified-chain": ("benchmarks.certified.chain", "--federations", "2000"),
+    "certified-chain": ("benchmarks.certified.chain", "--federations", "300"),
     "certified-federated": ("benchmarks.certified.federated", "--seeds", "1", "--max-examples", "300"),
 }
 SMALLEST = ("rounds-simulation", "certified-federated")

@@ -8,19 +8,26 @@ often to repeat and which kinds come from the environment, because clients read 
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import psutil
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg as StockFedAvg
 
 from strategies.exchange import exchange
 from strategies.fedavg import FedAvg
-from strategies.messages import model_record
+from strategies.messages import model_record, vector_of
 from strategies.run_config import RunSettings
+from strategies.sessions.endpoint import Endpoint
+from strategies.sessions.payloads import ACCOUNT, SessionStatistics
+from strategies.sessions.session_grid import SessionGrid
 from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.methods.registry import method_named
+from unlearning.parameters import content_hash
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.tasks import make_task
 from unlearning.training import initial_parameters
@@ -34,26 +41,51 @@ def main(grid: Grid, context: Context) -> None:
     settings = RunSettings.from_run_config(context.run_config)
     repeats = int(os.environ["BENCH_REPEATS"])
     kinds = os.environ["BENCH_KINDS"].split(",")
+    endpoint = Endpoint.from_settings(settings)
+    if endpoint is not None:
+        grid = SessionGrid(grid, endpoint, always=settings.transport == "session")
     ours = FedAvg(settings)
     ours.await_clients(grid)
     start = model_record(initial_parameters(make_task(settings.task()), settings.seed))
-    rounds = {
+    rounds: dict[str, Callable[[int], Any]] = {
+        "empty": lambda number: _empty(grid, ours, number),
         "stock": lambda number: _stock(grid, settings, start, number),
         "ours": lambda number: _ours(grid, ours, start, number),
         "unlearning": lambda number: _unlearning(grid, ours, start, number),
     }
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+    processor: dict[str, list[float]] = {kind: [] for kind in kinds}
     number = 0
     for kind in kinds:  # a round of each that does not count: Ray starts, data is loaded
         number += 1
         rounds[kind](number)
+    totals: list[dict[str, float]] = []
     for _ in range(repeats):
         for kind in kinds:
             number += 1
-            started = time.perf_counter()
-            rounds[kind](number)
+            started, busy = time.perf_counter(), _busy()
+            came_of_it = rounds[kind](number)
             seconds[kind].append(time.perf_counter() - started)
-    Path(os.environ["BENCH_OUTPUT"]).write_text(json.dumps(seconds), encoding="utf-8")
+            processor[kind].append(_busy() - busy)
+            if kind == "ours":
+                totals.append(came_of_it[1])
+    model, _ = _ours(grid, ours, start, 1)
+    found = {**seconds, "processor": processor, "computed": totals, "model": model}
+    Path(os.environ["BENCH_OUTPUT"]).write_text(json.dumps(found), encoding="utf-8")
+    if isinstance(grid, SessionGrid):
+        grid.close()
+
+
+def _busy() -> float:
+    """Return the processor seconds that this machine has worked since its start, whoever for."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
+
+
+def _empty(grid: Grid, strategy: FedAvg, number: int) -> None:
+    """Tell every client what every message tells it: the least that an exchange can be."""
+    done = exchange(grid, strategy.notices(number, strategy.eligible(grid)), timeout_s=600.0)
+    assert len(done.messages) == strategy.settings.num_clients
 
 
 def _stock(grid: Grid, settings: RunSettings, start: ArrayRecord, number: int) -> None:
@@ -70,12 +102,18 @@ def _stock(grid: Grid, settings: RunSettings, start: ArrayRecord, number: int) -
     assert arrays is not None
 
 
-def _ours(grid: Grid, strategy: FedAvg, start: ArrayRecord, number: int) -> None:
+def _ours(grid: Grid, strategy: FedAvg, start: ArrayRecord, number: int) -> tuple[str, dict[str, float]]:
+    """Train a round; return the model's hash, and over sessions how long each client has computed so far."""
     messages = strategy.train_messages(number, start, grid)
     done = exchange(grid, messages, timeout_s=strategy.settings.round_timeout_s)
     arrays, _ = strategy.aggregate_train(number, done.messages.values())
     assert len(done.replies) == strategy.settings.num_clients
     assert arrays is not None
+    said = {
+        client: SessionStatistics.from_json(values.get(ACCOUNT)) for client, values in done.values.items()
+    }
+    computed = {client: one.seconds_computing for client, one in said.items() if one is not None}
+    return content_hash(vector_of(arrays)), computed
 
 
 def _unlearning(grid: Grid, fedavg: FedAvg, start: ArrayRecord, number: int) -> None:

@@ -3,8 +3,8 @@
     python -m benchmarks.speed.rounds deployment --output docs/results/rounds-deployment
     python -m benchmarks.speed.rounds simulation --output docs/results/rounds-simulation
 
-`deployment`: real SuperLink and SuperNodes on this machine; each round starts a Python process a client,
-so seconds are dominated by Flower and PyTorch starting. `simulation`: Flower's Ray simulation with 10, 100 and 1,000
+`deployment`: real SuperLink and SuperNodes on this machine, in three arms: stock Flower, which starts a Python
+process a message; messages with a warm worker; sessions. `simulation`: Flower's Ray simulation with 10, 100 and 1,000
 virtual clients. Figures are medians over repetitions that take turns in one run; ratios are medians of the
 ratios of neighbours.
 """
@@ -16,22 +16,24 @@ import re
 import statistics
 import subprocess
 import tempfile
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from benchmarks.tables import table, write
 from server.processes.deployment import LocalDeployment
-from server.processes.flower_control import config_argument, flower_environment, program
+from server.processes.flower_control import ConfigValue, config_argument, flower_environment, program
 from server.processes.layout import free_ports
 
 app = typer.Typer(add_completion=False)
 console = Console()
 ROOT = Path(__file__).parents[2]
 
-Seconds = dict[str, list[float]]
+Seconds = dict[str, list[Any]]
 
 
 def write_app(directory: Path) -> Path:
@@ -52,36 +54,123 @@ def environment(output: Path, repeats: int, kinds: str) -> dict[str, str]:
     return {"BENCH_OUTPUT": str(output), "BENCH_REPEATS": str(repeats), "BENCH_KINDS": kinds}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One way to run rounds: what the deployment is given, and the kinds of rounds that are timed."""
+
+    deployment: dict[str, bool]
+    settings: dict[str, ConfigValue]
+    training: str
+    kinds: str
+
+
+ARMS = {
+    "stock Flower": Arm(
+        deployment={"with_worker": False}, settings={}, training="stock", kinds="empty,stock"
+    ),
+    "messages, warm worker": Arm(deployment={}, settings={}, training="ours", kinds="empty,ours,unlearning"),
+    "sessions": Arm(
+        deployment={"with_sessions": True},
+        settings={"transport": "session"},
+        training="ours",
+        kinds="empty,ours,unlearning",
+    ),
+}
+"""Stock Flower: its own FedAvg, a process a message, the same ClientApp."""
+
+
 @app.command()
 def deployment(
     output: Annotated[Path, typer.Option(help="Where the figures go, without suffix.")],
     clients: int = 3,
-    repeats: int = 7,
+    repeats: int = 3,
+    passes: int = 2,
     dataset: str = "digits",
     model: str = "logistic",
     data_dir: str = "",
 ) -> None:
-    """Time ours beside Flower's FedAvg, and PUF-Regular beside a training round, on real processes."""
+    """Time rounds over stock Flower, over messages with a warm worker and over sessions, on real processes."""
+    found: dict[str, Seconds] = {}
+    config: dict[str, ConfigValue] = {"dataset": dataset, "model": model, "data-dir": data_dir}
+    for number in range(passes):
+        for name, arm in ARMS.items():
+            one = _time_arm(arm, config, clients, repeats)
+            console.print(
+                f"pass {number + 1}, {name}: {statistics.median(one[arm.training]):.2f} s a training round"
+            )
+            before = found.setdefault(name, {})
+            for kind, values in one.items():
+                before[kind] = before.get(kind, []) + values
+    models = {tuple(one["model"]) for name, one in found.items() if "ours" in one}
+    if len({hashes[0] for hashes in models}) > 1:
+        console.print("The arms gave different models.")
+        raise typer.Exit(1)
+    _write_arms(output, f"{clients} SuperNodes on this machine, {model} on {dataset}", found, clients)
+
+
+def _time_arm(arm: Arm, config: dict[str, ConfigValue], clients: int, repeats: int) -> Seconds:
+    """Return the seconds of each kind of round, and what else the ServerApp has written."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         result = directory / "seconds.json"
-        config = {"dataset": dataset, "model": model, "num-clients": clients, "data-dir": data_dir}
         with LocalDeployment(
             directory / "federation",
             num_clients=clients,
             app_dir=write_app(directory / "app"),
-            run_config=config,
-            environment=environment(result, repeats, "stock,ours,unlearning"),
+            run_config={**config, **arm.settings, "num-clients": clients},
+            environment=environment(result, repeats, arm.kinds),
+            **arm.deployment,
         ) as federation:
-            run_id = federation.submit_run()
-            status = federation.wait_until_finished(run_id, 120 + 90 * (repeats + 1))
+            status = federation.wait_until_finished(federation.submit_run(), 180 + 90 * (repeats + 1))
             if not result.exists():
-                console.print(federation.log_tails())
+                console.print(status, federation.log_tails())
                 raise typer.Exit(1)
-            console.print(f"run {status}")
-        seconds: Seconds = json.loads(result.read_text(encoding="utf-8"))
-    title = f"{clients} SuperNodes on this machine, {model} on {dataset}"
-    _write(output, title, {f"{clients} SuperNodes": seconds})
+        found = json.loads(result.read_text(encoding="utf-8"))
+    processor = found.pop("processor")
+    totals = found.pop("computed")
+    work = [max(after[c] - before.get(c, 0.0) for c in after) for before, after in pairwise(totals) if after]
+    return {
+        **found,
+        "model": [found["model"]],
+        "arithmetic": work,
+        **{f"{kind}, processor": values for kind, values in processor.items()},
+    }
+
+
+def _write_arms(output: Path, title: str, found: dict[str, Seconds], clients: int) -> None:
+    stock = found["stock Flower"]
+    rows = []
+    for name, one in found.items():
+        training, empty = one[ARMS[name].training], one["empty"]
+        cost = statistics.median(one[f"{ARMS[name].training}, processor"]) / clients
+        base = statistics.median(stock["stock, processor"]) / clients
+        rows.append(
+            [
+                name,
+                f"{statistics.median(empty):.2f}",
+                f"{statistics.median(empty) / statistics.median(stock['empty']):.3f}",
+                f"{statistics.median(training):.2f}",
+                f"{statistics.median(training) / statistics.median(stock['stock']):.3f}",
+                f"{statistics.median(one['unlearning']):.2f}" if "unlearning" in one else "–",
+                f"{cost:.2f}",
+                f"{cost / base:.3f}",
+                f"{statistics.median(one['arithmetic']):.3f}" if one["arithmetic"] else "–",
+                f"{60 / statistics.median(training):.0f}",
+            ]
+        )
+    headings = [
+        *("", "empty round, s", "of stock", "training round, s", "of stock", "PUF-Regular round, s"),
+        *("processor s a message", "of stock", "slowest client's arithmetic, s", "rounds a minute"),
+    ]
+    lines = [f"# {title}", "", *table(headings, rows), ""]
+    lines += [
+        f"{os.cpu_count()} cores, {platform.machine()}, load average {os.getloadavg()[2]:.1f}; medians of "
+        f"{len(stock['stock'])} rounds; the arms take turns, each on a federation of its own. An empty round is "
+        "a notice to every client. Processor seconds are the whole machine's in a training round, over its "
+        "messages: server, SuperLink, sites and whatever else runs. The models of the last two arms are the "
+        "same to the bit."
+    ]
+    write(output, lines, found)
 
 
 @app.command()
@@ -120,8 +209,13 @@ def simulation(
             if not result.exists():
                 console.print(done.stdout[-4000:], done.stderr[-4000:])
                 raise typer.Exit(1)
-            found[f"{count:,} virtual clients"] = json.loads(result.read_text(encoding="utf-8"))
+            found[f"{count:,} virtual clients"] = _seconds_in(result)
     _write(output, "Ray simulation on this machine, logistic on digits", found)
+
+
+def _seconds_in(result: Path) -> Seconds:
+    found = json.loads(result.read_text(encoding="utf-8"))
+    return {kind: found[kind] for kind in ("stock", "ours", "unlearning")}
 
 
 def _stop_local_superlink(port: int) -> None:

@@ -35,7 +35,7 @@ class Memory:
     device_bytes: int | None = None
 
     def joined(self, other: "Memory") -> "Memory":
-        """The larger of each, as far as known."""
+        """Return the larger of each, as far as known."""
         return Memory(
             resident_bytes=_larger(self.resident_bytes, other.resident_bytes),
             device_bytes=_larger(self.device_bytes, other.device_bytes),
@@ -63,7 +63,7 @@ class PeakMemory:
 
     @classmethod
     def of(cls, clients: Iterable[Memory], server: Memory) -> "PeakMemory":
-        """That of an exchange, from each client's and the server's own."""
+        """Return that of an exchange, from each client's and the server's own."""
         most = Memory()
         for one in clients:
             most = most.joined(one)
@@ -75,7 +75,7 @@ class PeakMemory:
         )
 
     def joined(self, other: "PeakMemory") -> "PeakMemory":
-        """The larger of each, as far as known."""
+        """Return the larger of each, as far as known."""
         return PeakMemory(
             **{
                 item.name: _larger(getattr(self, item.name), getattr(other, item.name))
@@ -113,7 +113,7 @@ class MemoryWatch:
             self._is_open = False
 
     def peak(self) -> Memory:
-        """The peak so far, or, after leaving, of the time watched; unknown before entering."""
+        """Return the peak so far, or, after leaving, of the time watched; unknown before entering."""
         with _lock:
             if self._is_open:
                 _credit()
@@ -146,7 +146,7 @@ def _set_back() -> None:
 
 
 def _resident() -> int | None:
-    """The high-water mark of resident memory in bytes."""
+    """Return the high-water mark of resident memory in bytes."""
     with suppress(OSError):  # not Linux
         for line in _STATUS.read_bytes().splitlines():
             if line.startswith(b"VmHWM:"):
@@ -162,7 +162,7 @@ def _uses_cuda() -> bool:
 
 
 def _on_devices() -> int | None:
-    """The most bytes that tensors took on any CUDA device; None where CUDA was not used."""
+    """Return the most bytes that tensors took on any CUDA device; None where CUDA was not used."""
     if not _uses_cuda():
         return None
     return max(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))

@@ -163,7 +163,7 @@ class Target:
         return Forget(classes=frozenset({self.class_label}))
 
     def describe(self) -> str:
-        """A short phrase for people: `client 3`, `12 samples of client 3`, `class 5`."""
+        """Return a short phrase for people: `client 3`, `12 samples of client 3`, `class 5`."""
         if self.granularity is Granularity.CLIENT:
             return f"client {self.client_id}"
         if self.granularity is Granularity.SAMPLE:
@@ -172,12 +172,14 @@ class Target:
         return f"class {self.class_label} on every client"
 
     def without_ids(self) -> "Target":
-        """The same target with the number of its samples only."""
+        """Return the same target with the number of its samples only."""
         return replace(self, sample_ids=frozenset(), num_samples=self.num_samples)
 
 
 def list_ids(sample_ids: Iterable[str]) -> str:
-    """The one text that stands for a set of ids: a JSON list, sorted, without blanks, letters as they are."""
+    """Return the one text that stands for a set of ids: a JSON list, sorted, without blanks, letters as they
+    are.
+    """
     return json.dumps(sorted(sample_ids), separators=(",", ":"), ensure_ascii=False)
 
 
@@ -235,11 +237,11 @@ class Exclusions:
     classes: Annotated[frozenset[int], Sorted] = frozenset()
 
     def of(self, client_id: str) -> Forget:
-        """What `client_id` may never train on again."""
+        """Return what `client_id` may never train on again."""
         return self.clients.get(client_id, NOTHING) | Forget(classes=self.classes)
 
     def is_forgotten(self, client_id: str) -> bool:
-        """Whether the whole client was forgotten."""
+        """Return whether the whole client was forgotten."""
         return self.clients.get(client_id, NOTHING).everything
 
     def including(self, targets: Iterable[Target]) -> "Exclusions":
@@ -254,7 +256,7 @@ class Exclusions:
 
 
 def parse_sample_ids(text: str) -> frozenset[str]:
-    """The ids in a list with one id a line; blank lines and lines that begin with `#` do not count.
+    """Return the ids in a list with one id a line; blank lines and lines that begin with `#` do not count.
 
     Raises:
         InvalidRequest: the list has no id, or has one twice.

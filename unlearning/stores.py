@@ -30,16 +30,16 @@ class Store(Protocol):
     """Named arrays by key and round. What a call has written or erased is durable when it returns."""
 
     def list_keys(self) -> list[str]:
-        """The keys that have an entry, sorted."""
+        """Return the keys that have an entry, sorted."""
 
     def rounds(self, key: str) -> list[int]:
-        """The rounds that `key` has entries of, ascending."""
+        """Return the rounds that `key` has entries of, ascending."""
 
     def save(self, key: str, number: int, arrays: Arrays) -> None:
         """Write an entry, over one of the same round if there is one."""
 
     def load(self, key: str, number: int) -> Arrays:
-        """The entry of a round that `rounds` lists."""
+        """Return the entry of a round that `rounds` lists."""
 
     def erase(self, key: str) -> None:
         """Erase all entries of `key`."""
@@ -48,7 +48,7 @@ class Store(Protocol):
         """Erase the entries of `key` up to the round `until` and those after the round `beyond`."""
 
     def num_bytes(self) -> int:
-        """How much room all entries take."""
+        """Return how much room all entries take."""
 
 
 class DirectoryStore:
@@ -58,11 +58,11 @@ class DirectoryStore:
         self.directory = directory
 
     def list_keys(self) -> list[str]:
-        """The keys that have an entry, sorted."""
+        """Return the keys that have an entry, sorted."""
         return sorted(path.read_text(encoding="utf-8") for path in self.directory.glob("*/key.txt"))
 
     def rounds(self, key: str) -> list[int]:
-        """The rounds that `key` has entries of, ascending."""
+        """Return the rounds that `key` has entries of, ascending."""
         return sorted(int(path.stem) for path in self._folder(key).glob("[0-9]*.npz"))
 
     def save(self, key: str, number: int, arrays: Arrays) -> None:
@@ -77,7 +77,7 @@ class DirectoryStore:
         write_atomically(folder / f"{number:010d}.npz", pack_arrays(arrays))
 
     def load(self, key: str, number: int) -> Arrays:
-        """The entry of a round that `rounds` lists.
+        """Return the entry of a round that `rounds` lists.
 
         Raises:
             CheckpointError: it is not there or damaged.
@@ -109,7 +109,7 @@ class DirectoryStore:
             sync_directory(self._folder(key))
 
     def num_bytes(self) -> int:
-        """How much room all entries take on disk."""
+        """Return how much room all entries take on disk."""
         return sum(path.stat().st_size for path in self.directory.glob("*/*.npz"))
 
     def _folder(self, key: str) -> Path:
@@ -126,11 +126,11 @@ class MemoryStore:
         self._entries: dict[str, dict[int, dict[str, NDArray[Any]]]] = {}
 
     def list_keys(self) -> list[str]:
-        """The keys that have an entry, sorted."""
+        """Return the keys that have an entry, sorted."""
         return sorted(self._entries)
 
     def rounds(self, key: str) -> list[int]:
-        """The rounds that `key` has entries of, ascending."""
+        """Return the rounds that `key` has entries of, ascending."""
         return sorted(self._entries.get(key, {}))
 
     def save(self, key: str, number: int, arrays: Arrays) -> None:
@@ -139,7 +139,7 @@ class MemoryStore:
         self._entries.setdefault(key, {})[number] = copies
 
     def load(self, key: str, number: int) -> Arrays:
-        """The entry of a round that `rounds` lists.
+        """Return the entry of a round that `rounds` lists.
 
         Raises:
             CheckpointError: it is not there.
@@ -160,7 +160,7 @@ class MemoryStore:
                 del self._entries[key][number]
 
     def num_bytes(self) -> int:
-        """How much room all entries take."""
+        """Return how much room all entries take."""
         return sum(
             array.nbytes
             for rounds in self._entries.values()
@@ -170,7 +170,9 @@ class MemoryStore:
 
 
 def newest(store: Store, key: str, *, before: int | None = None) -> tuple[int, Arrays] | None:
-    """The newest entry of `key` (of a round before `before`) with its round, or None if there is none."""
+    """Return the newest entry of `key` (of a round before `before`) with its round, or None if there is
+    none.
+    """
     rounds = [number for number in store.rounds(key) if before is None or number < before]
     return (rounds[-1], store.load(key, rounds[-1])) if rounds else None
 

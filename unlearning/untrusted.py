@@ -71,14 +71,16 @@ def as_line(text: object, limit: int = MAX_LINE) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why an answer is refused, in one line: in this project's words, or by the kind of what went wrong."""
+    """Return why an answer is refused, in one line: in this project's words, or by the kind of what went
+    wrong.
+    """
     if isinstance(error, FlowerUnlearningError):
         return as_line(str(error))
     return as_line(f"It cannot be read: {type(error).__name__}: {error}")
 
 
 def json_object(text: str | bytes, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """The JSON object that `text` is.
+    """Return the JSON object that `text` is.
 
     NaN and infinity are let through, for a loss may be one.
 
@@ -104,7 +106,7 @@ def json_object(text: str | bytes, *, max_bytes: int = MAX_JSON_BYTES) -> dict[s
 
 
 def npy_array(data: bytes, *, max_size: int | None = None) -> NDArray[Any]:
-    """The numbers in `data`, which is what `numpy.save` makes of an array in memory.
+    """Return the numbers in `data`, which is what `numpy.save` makes of an array in memory.
 
     max_size: how many numbers there may be; what holds more is refused before room is made for it.
 
@@ -131,7 +133,8 @@ def npy_array(data: bytes, *, max_size: int | None = None) -> NDArray[Any]:
 def array_of(
     data: bytes | bytearray, dtype: np.dtype[Any], shape: Sequence[int], *, start: int = 0, order: str = "C"
 ) -> NDArray[Any]:
-    """The numbers in `data` from `start` on, in this machine's byte order; a copy unless `data` is a bytearray.
+    """Return the numbers in `data` from `start` on, in this machine's byte order; a copy unless `data` is a
+    bytearray.
 
     Raises:
         UpdateRefused: truth values are neither 0 nor 1.
@@ -146,7 +149,7 @@ def array_of(
 
 
 def check_dtype(name: str) -> np.dtype[Any]:
-    """The type of numbers of that name.
+    """Return the type of numbers of that name.
 
     Raises:
         UpdateRefused: it may not travel.
@@ -157,7 +160,7 @@ def check_dtype(name: str) -> np.dtype[Any]:
 
 
 def check_size(shape: Sequence[int], dtype: np.dtype[Any], *, max_size: int | None = None) -> int:
-    """How many bytes an array takes.
+    """Return how many bytes an array takes.
 
     Raises:
         UpdateRefused: a shape that no array has, or more numbers than `max_size`.

@@ -53,7 +53,7 @@ class CheckpointStore:
         return path
 
     def newest(self) -> FederationState | None:
-        """The newest readable state, or None if there is none at all.
+        """Return the newest readable state, or None if there is none at all.
 
         Raises:
             CheckpointError: there are checkpoints and none can be read.
@@ -72,7 +72,7 @@ class CheckpointStore:
         return None
 
     def newest_file(self) -> Path | None:
-        """Where the newest state lies, read or not."""
+        """Return where the newest state lies, read or not."""
         return max(self._entries()).path if self._entries() else None
 
     def erase_older(self) -> int:

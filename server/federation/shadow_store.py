@@ -50,7 +50,7 @@ class ShadowStore:
         self._directory = state_dir / DIRECTORY
 
     def rounds(self) -> int:
-        """How many rounds the stored shadow federations have had; 0 where there are none."""
+        """Return how many rounds the stored shadow federations have had; 0 where there are none."""
         return max((int(path.stem) for path in self._files()), default=0)
 
     def save(self, state: ShadowState) -> None:
@@ -66,7 +66,7 @@ class ShadowStore:
                 older.unlink(missing_ok=True)
 
     def load(self) -> ShadowState | None:
-        """The stored state; None where there is none, or it is damaged, for it can be trained anew."""
+        """Return the stored state; None where there is none, or it is damaged, for it can be trained anew."""
         for path in sorted(self._files(), reverse=True):
             try:
                 return unpack(ShadowState, path.read_bytes(), _before_archives)

@@ -66,14 +66,14 @@ class SiteRequests:
         return {client: wrong for client, wrong in found.items() if wrong}
 
     def _left(self, client: str, now: datetime) -> int:
-        """How many of the client's requests may be looked at now."""
+        """Return how many of the client's requests may be looked at now."""
         if now.date() != self._day:
             self._day, self._counts = now.date(), {}
         return max(0, min(SITE_REQUESTS, MAX_A_DAY - self._counts.get(client, 0)))
 
 
 def _by_key(filed: Any) -> dict[str, Mapping[str, Any]]:
-    """The requests among what was sent, by the keys under which the site waits for answers."""
+    """Return the requests among what was sent, by the keys under which the site waits for answers."""
     found: dict[str, Mapping[str, Any]] = {}
     for one in filed if isinstance(filed, list) else []:
         key = one.get("key") if isinstance(one, dict) else None
@@ -117,7 +117,7 @@ def _own_target(client: str, filed: Mapping[str, Any]) -> Target:
 
 
 def _refusal(client: str, reasons: list[str], now: datetime) -> Refusal:
-    """One row, however many they are."""
+    """Return one row, however many they are."""
     return Refusal(
         at=now,
         caller=client,

@@ -41,7 +41,7 @@ class PhaseCost:
     peak_memory: PeakMemory = field(default_factory=PeakMemory)
 
     def plus(self, done: Exchange, peak_memory: PeakMemory) -> "PhaseCost":
-        """This cost and one more exchange's."""
+        """Return this cost and one more exchange's."""
         return PhaseCost(
             exchanges=self.exchanges + 1,
             seconds=self.seconds + done.seconds,

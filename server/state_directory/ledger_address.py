@@ -15,12 +15,12 @@ LEDGER_FILE = "ledger.db"
 
 
 def ledger_url(state_dir: Path) -> str:
-    """The default ledger: SQLite in the state directory."""
+    """Return the default ledger: SQLite in the state directory."""
     return f"sqlite:///{state_dir.absolute() / LEDGER_FILE}"
 
 
 def asked_ledger(option: str, state_dir: Path) -> str:
-    """The ledger of a command: its option, else what the environment names, else the default.
+    """Return the ledger of a command: its option, else what the environment names, else the default.
 
     Raises:
         ConfigurationError: what the environment says cannot be used.
@@ -29,7 +29,7 @@ def asked_ledger(option: str, state_dir: Path) -> str:
 
 
 def ledger_of_run(setting: str, state_dir: Path) -> str:
-    """The ledger of a run: what the environment names, or the run's setting, else the default.
+    """Return the ledger of a run: what the environment names, or the run's setting, else the default.
 
     Raises:
         ConfigurationError: both are given and differ, or what the environment says cannot be used.
@@ -45,7 +45,7 @@ def ledger_of_run(setting: str, state_dir: Path) -> str:
 
 
 def ledger_of_environment() -> str:
-    """The URL that the environment gives; empty where it gives none.
+    """Return the URL that the environment gives; empty where it gives none.
 
     Raises:
         ConfigurationError: both variables are set, or the file cannot be read, is empty, or open to others.

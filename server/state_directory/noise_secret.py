@@ -24,7 +24,7 @@ def make_noise_secret(state_dir: Path) -> None:
 
 
 def noise_key(state_dir: Path, request_ids: Sequence[str]) -> bytes:
-    """What the noise of a deletion of these requests is derived from.
+    """Return what the noise of a deletion of these requests is derived from.
 
     Raises:
         ConfigurationError: the secret cannot be used.

@@ -16,7 +16,7 @@ from unlearning.pseudonyms import SubjectKeys
 
 
 def subject_keys(state_dir: Path) -> SubjectKeys:
-    """The keys of the federation in `state_dir`, made there where there are none.
+    """Return the keys of the federation in `state_dir`, made there where there are none.
 
     Raises:
         ConfigurationError: the file holds no key.
@@ -30,7 +30,7 @@ def subject_keys(state_dir: Path) -> SubjectKeys:
 
 
 def read_subject_keys(path: Path) -> SubjectKeys:
-    """The keys in a file.
+    """Return the keys in a file.
 
     Raises:
         ConfigurationError: it holds none, or cannot be read.
@@ -39,7 +39,7 @@ def read_subject_keys(path: Path) -> SubjectKeys:
 
 
 def read_client_keys(path: Path, client_id: str) -> list[bytes]:
-    """The keys of one client: from the operator's file, or from the client's own file `subject-keys`.
+    """Return the keys of one client: from the operator's file, or from the client's own file `subject-keys`.
 
     Raises:
         ConfigurationError: it holds none, or cannot be read.

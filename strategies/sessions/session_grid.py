@@ -107,7 +107,7 @@ class SessionGrid(Grid):
             time.sleep(0.1)
         self._server.stop(1.0).wait()
         self._server = None
-        self._ending, self._lines = [], ClientConnections()
+        self._ending, self._pending, self._lines = [], {}, ClientConnections()
 
     def wait(self, seconds: float) -> None:
         """Wait for an answer that has come since the last look, `seconds` at most."""

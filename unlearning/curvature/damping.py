@@ -2,7 +2,8 @@
 
 
 def relative_damping(damping: float, largest: float) -> dict[str, float]:
-    """The estimate of the largest eigenvalue (weight decay included, damping not), and λ as a multiple of it.
+    """Return the estimate of the largest eigenvalue (weight decay included, damping not), and λ as a
+    multiple of it.
 
     λ is a bias wherever it is not small beside the eigenvalues that matter, so its size alone says nothing.
     """

@@ -81,7 +81,7 @@ class ClientOptions(PreparationOptions):
     clients: Listed = Field(default=frozenset(), description="who may be forgotten, by commas; all")
 
     def has(self, client_id: str) -> bool:
-        """Whether this client may be forgotten."""
+        """Return whether this client may be forgotten."""
         return not self.clients or client_id in self.clients
 
 
@@ -182,7 +182,9 @@ class Preparation(Generic[OptionsT]):
         return weighted_mean(models)
 
     def takes_part(self, options: OptionsT, client_id: str, number: int) -> bool:
-        """Whether a client is asked in the training round `number`; one that trains in its own way may wait."""
+        """Return whether a client is asked in the training round `number`; one that trains in its own way
+        may wait.
+        """
         return True
 
     def task_settings(self, options: OptionsT, settings: TaskSettings) -> TaskSettings:
@@ -221,7 +223,8 @@ class Preparation(Generic[OptionsT]):
         return not (forgotten.classes and self.from_the_start)
 
     def survives(self, *, is_own: bool, moves_model: bool) -> bool:
-        """Whether what is kept is still right after a deletion, by the method that this prepares or by another.
+        """Return whether what is kept is still right after a deletion, by the method that this prepares or
+        by another.
 
         moves_model: whether that method moves the model itself, before recovery.
         """

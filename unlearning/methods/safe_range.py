@@ -24,7 +24,7 @@ class Safe:
     high: float | None = None
 
     def allows(self, value: Any, default: Any) -> bool:
-        """Whether anybody may choose `value`."""
+        """Return whether anybody may choose `value`."""
         if value == default or value is None:
             return True
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
@@ -49,7 +49,7 @@ class OperatorsOnly:
     """A parameter that operators alone set; everybody else has its default."""
 
     def allows(self, value: Any, default: Any) -> bool:
-        """Whether anybody may choose `value`."""
+        """Return whether anybody may choose `value`."""
         return bool(value == default)
 
     def describe(self, default: Any) -> str:

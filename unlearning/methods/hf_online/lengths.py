@@ -223,7 +223,9 @@ def _told(work: NDArray[Any] | None) -> NDArray[np.float64]:
 def _as_set(
     told: NDArray[np.float64], count: int, done: FederatedRound, options: CarriedVectorOptions
 ) -> bool:
-    """Whether a client says that it trained as the server had set it, and that its count is of its examples."""
+    """Return whether a client says that it trained as the server had set it, and that its count is of its
+    examples.
+    """
     training = done.training
     if training is None:
         return False

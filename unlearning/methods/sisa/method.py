@@ -245,6 +245,8 @@ def _start(store: Store, shard: int, first: int) -> int:
 
 
 def _forgets(problem: Problem, client: str) -> bool:
-    """Whether something of this client is forgotten; of a class everybody may have had examples, online or not."""
+    """Return whether something of this client is forgotten; of a class everybody may have had examples,
+    online or not.
+    """
     has_class = any(forget.classes for forget in problem.targets.values())
     return has_class or bool(problem.targets.get(client, NOTHING))

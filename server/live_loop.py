@@ -58,12 +58,12 @@ class LiveLoop:
         register_clients(context.writer, clients.online())
         context.shadows.resume(state)
         state = context.save(queue.reconcile(context, context.preparations.resume(state)))
-        while True:
-            self._announce(state)
-            following = self.step(state)
-            if following is None:
-                return state
+        self._announce(state)
+        while (following := self.step(state)) is not None:
+            if following is not state:  # a step that only waited has nothing to announce
+                self._announce(following)
             state = following
+        return state
 
     def step(self, state: FederationState) -> FederationState | None:
         """Return the state after one step, or None when all is done."""

@@ -59,6 +59,21 @@ def test_rounds_keep_their_pace_and_a_request_does_not_wait_for_the_next(federat
     assert max(waits) <= LOOK_S
 
 
+def test_waiting_for_the_next_round_announces_nothing(federation, monkeypatch):
+    """To announce a privacy account costs a write to the ledger; a wait of a minute has three hundred looks."""
+    clock = [1000.0]
+    announced: list[int] = []
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    one = federation(rounds=2, round_interval_s=60.0)
+    monkeypatch.setattr("server.live_loop.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    monkeypatch.setattr("server.live_loop.announce_account", lambda _, state: announced.append(state.round))
+    one.run()
+    assert announced == [0, 1, 2]
+
+
 def test_a_forgotten_client_never_trains_again(federation):
     """Neither in recovery nor in the rounds after, also after a restart of everything."""
     one = federation()

@@ -88,18 +88,6 @@ class Exchange:
     bytes_received: int = 0
     seconds: float = 0.0
 
-    def plus(self, other: "Exchange") -> "Exchange":
-        """Return both together."""
-        return Exchange(
-            messages={**self.messages, **other.messages},
-            values={**self.values, **other.values},
-            failures={**self.failures, **other.failures},
-            refused={**self.refused, **other.refused},
-            bytes_sent=self.bytes_sent + other.bytes_sent,
-            bytes_received=self.bytes_received + other.bytes_received,
-            seconds=self.seconds + other.seconds,
-        )
-
     @property
     def replies(self) -> Mapping[str, RecordDict]:
         """The answers by client id."""

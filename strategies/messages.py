@@ -158,20 +158,14 @@ def instruction_record(instruction: Instruction) -> ArrayRecord:
 
 def instruction_of(message: Message) -> tuple[str, Instruction]:
     """Return the method's name and the instruction in a message of type `train.unlearn`."""
+    values = told_values(message.content)
     model, own = _arrays_of(message.content)
-    return instruction_from(told_values(message.content), model, own)
-
-
-def instruction_from(
-    values: Mapping[str, Any], model: Vector, arrays: Mapping[str, NDArray[Any]]
-) -> tuple[str, Instruction]:
-    """Return the method's name and the instruction whose JSON and arrays have come."""
     return values["method"], Instruction(
         operation=values["operation"],
         model=model,
         training=TrainingSettings(**values["training"]),
         forget=from_plain(Forget, values["forget"]),
-        arrays=arrays,
+        arrays=own,
         values=values["values"],
     )
 

@@ -70,9 +70,27 @@ class SessionStatistics:
         return cls(**found)
 
 
-def message_payload(message: Message) -> Payload:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedArrays:
+    """The arrays of one record as they travel; clients of a round share the record, and so its model's hash."""
+
+    record: ArrayRecord | None
+    arrays: Mapping[str, Any]
+    hashes: Mapping[str, str]
+
+    @classmethod
+    def of(cls, message: Message, known: "SharedArrays | None") -> "SharedArrays":
+        """Return the arrays of a message; those `known` where it is the same record."""
+        record = message.content.array_records.get(ARRAYS)
+        if known is not None and known.record is record:
+            return known
+        arrays = _arrays(message.content)
+        hashes = {VECTOR: content_hash(arrays[VECTOR])} if VECTOR in arrays else {}
+        return cls(record=record, arrays=arrays, hashes=hashes)
+
+
+def message_payload(message: Message, shared: SharedArrays) -> Payload:
     """Return a message to a client, not numbered yet; the receiver keeps its model under its hash."""
-    arrays = _arrays(message.content)
     return Payload(
         exchange=0,
         values={
@@ -80,8 +98,8 @@ def message_payload(message: Message) -> Payload:
             ROUND: round_of(message),
             _TEXT: _text(message.content),
         },
-        arrays=arrays,
-        hashes={VECTOR: content_hash(arrays[VECTOR])} if VECTOR in arrays else {},
+        arrays=shared.arrays,
+        hashes=shared.hashes,
     )
 
 

@@ -23,7 +23,7 @@ from strategies.exchange import NO_ANSWER, REFUSED, Failure, pull, read_each, re
 from strategies.messages import SESSION, WHOAMI, Json, compose, count_bytes, round_of, values_of
 from strategies.sessions.connections import ClientConnection, ClientConnections
 from strategies.sessions.endpoint import Endpoint
-from strategies.sessions.payloads import INVITATION, Invitation, answer_content, message_payload
+from strategies.sessions.payloads import INVITATION, Invitation, SharedArrays, answer_content, message_payload
 from strategies.sessions.session_pb2_grpc import add_SessionServiceServicer_to_server
 from unlearning.plain import to_plain
 from unlearning.untrusted import MAX_JSON_BYTES
@@ -68,6 +68,7 @@ class SessionGrid(Grid):
         self._polled_at = 0.0
         self._seen = 0
         self._flower_bytes = [0, 0]
+        self._shared: SharedArrays | None = None
 
     @property
     def bytes_sent(self) -> int:
@@ -191,7 +192,9 @@ class SessionGrid(Grid):
     def _send(self, message: Message) -> bool:
         """Hand a message to its node's stream, inviting the node where it has none; or leave it to Flower: False."""
         node_id = message.metadata.dst_node_id
-        payload, now = message_payload(message), time.monotonic()
+        now = time.monotonic()
+        self._shared = SharedArrays.of(message, self._shared)
+        payload = message_payload(message, self._shared)
         line = self._lines.by_node.get(node_id)
         if line is not None and not self._is_usable(line, now):
             self._end(line)

@@ -29,7 +29,7 @@ from strategies.messages import (
     vector_of,
 )
 from strategies.run_config import RunSettings
-from strategies.sessions import session_grid
+from strategies.sessions import payloads, session_grid
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.client_half import Answering, run_client_session
 from strategies.sessions.endpoint import Endpoint, Tls, open_channel
@@ -48,6 +48,7 @@ from unlearning.errors import (
     UpdateRefused,
 )
 from unlearning.methods.method import Reply
+from unlearning.parameters import content_hash
 
 MODEL = np.arange(3 * CHUNK_BYTES // 4, dtype=np.float32)
 """Three chunks, so that a stream can break in the middle."""
@@ -198,6 +199,19 @@ def test_a_model_travels_once_and_a_new_one_again(federation):
     assert sizes[0] > MODEL.nbytes
     assert sizes[1] < 2000
     assert sizes[2] > MODEL.nbytes
+
+
+def test_a_model_that_clients_share_is_hashed_once(federation, monkeypatch):
+    """A round's clients are sent one record, whose hash takes a tenth of a second for ten million numbers."""
+    hashed: list[int] = []
+    monkeypatch.setattr(
+        payloads, "content_hash", lambda array: hashed.append(array.size) or content_hash(array)
+    )
+    first, second = request("0"), request("1")
+    second.content["arrays"] = first.content["arrays"]
+    done = federation.exchange(first, second)
+    assert set(done.messages) == {"0", "1"}
+    assert hashed == [MODEL.size]
 
 
 def test_a_client_is_invited_when_it_is_asked_first(federation):

@@ -5,11 +5,9 @@ A new ledger starts as a copy of one that the migrations made, and goes through 
 
 import contextlib
 import os
-import pwd
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from benchmarks.speed.postgresql import private_server
 from server.ledger import Ledger
 from server.ledger.database import Database
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
@@ -46,29 +45,12 @@ def postgresql_server() -> Iterator[str]:
     if given:
         yield given
         return
-    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not programs:
-        pytest.skip("no PostgreSQL server here, and FLOWER_UNLEARNING_POSTGRESQL_URL is not set")
-    # Not below tmp_path: that is closed to the user `postgres`, and a socket's path must be short.
-    directory = Path(tempfile.mkdtemp(prefix="pg-"))
-    owner: dict[str, int] = {}
-    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
-        account = pwd.getpwnam("postgres")
-        os.chown(directory, account.pw_uid, account.pw_gid)
-        owner = {"user": account.pw_uid, "group": account.pw_gid}
-    pg_ctl, data = str(programs[-1].with_name("pg_ctl")), str(directory / "data")
-
-    def run(*command: str) -> None:
-        subprocess.run(command, check=True, cwd=directory, stdout=subprocess.DEVNULL, timeout=120, **owner)
-
-    run(str(programs[-1]), "-D", data, "-A", "trust", "-U", "ledger", "--no-sync")
-    options = f"-c listen_addresses='' -k {directory}"
-    run(pg_ctl, "-D", data, "-w", "-l", str(directory / "log"), "-o", options, "start")
-    try:
-        yield f"postgresql+psycopg://ledger@/postgres?host={directory}"
-    finally:
-        run(pg_ctl, "-D", data, "-m", "immediate", "-w", "stop")
-        shutil.rmtree(directory)
+    with contextlib.ExitStack() as stack:
+        try:
+            url = stack.enter_context(private_server(is_durable=False))
+        except FileNotFoundError:
+            pytest.skip("no PostgreSQL server here, and FLOWER_UNLEARNING_POSTGRESQL_URL is not set")
+        yield url
 
 
 @contextlib.contextmanager

@@ -12,10 +12,8 @@ the chain of the events is checked.
 import json
 import os
 import platform
-import pwd
 import re
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
@@ -24,7 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +34,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.speed.deletion_attacks import ATTACKERS, ATTACKS, STRANGER
+from benchmarks.speed.postgresql import private_server
 from server.api import deletion_pb2 as pb
 from server.api.deletion_pb2_grpc import DeletionServiceStub
 from server.api.tls import TlsFiles
@@ -350,28 +349,12 @@ def _postgresql(given: str) -> Iterator[str]:
     if given:
         yield given
         return
-    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not programs:
-        raise SystemExit("There is no PostgreSQL on this machine; install it, or give --postgresql-url.")
-    directory = Path(tempfile.mkdtemp(prefix="pg-"))
-    owner: dict[str, Any] = {}
-    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
-        account = pwd.getpwnam("postgres")
-        os.chown(directory, account.pw_uid, account.pw_gid)
-        owner = {"user": account.pw_uid, "group": account.pw_gid}
-    pg_ctl, data = str(programs[-1].with_name("pg_ctl")), str(directory / "data")
-
-    def run(*command: str) -> None:
-        subprocess.run(command, check=True, cwd=directory, stdout=subprocess.DEVNULL, timeout=120, **owner)
-
-    run(str(programs[-1]), "-D", data, "-A", "trust", "-U", "ledger")
-    options = f"-c listen_addresses='' -k {directory}"
-    run(pg_ctl, "-D", data, "-w", "-l", str(directory / "log"), "-o", options, "start")
-    try:
-        yield f"postgresql+psycopg://ledger@/postgres?host={directory}"
-    finally:
-        run(pg_ctl, "-D", data, "-m", "fast", "-w", "stop")
-        shutil.rmtree(directory)
+    with ExitStack() as stack:
+        try:
+            url = stack.enter_context(private_server(is_durable=True))
+        except FileNotFoundError as exc:
+            raise SystemExit(f"{exc} Install it, or give --postgresql-url.") from exc
+        yield url
 
 
 _COLUMNS = "answered | failed | lost | chain holds | median, ms | 99 %, ms | longest, ms | MiB | threads | s | load |"

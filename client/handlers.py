@@ -1,8 +1,10 @@
 """What a client does with each message. All work is here, away from Flower's wiring in `client.app`."""
 
+import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from logging import getLogger
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +13,7 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from client.memory import ClientMemory, memory_of, requests_to_send
+from strategies.joint_exchange import MEASURE_TOO, join_answers
 from strategies.messages import (
     CLIENT_ID,
     PEAK_MEMORY,
@@ -40,7 +43,10 @@ from unlearning.requests import Forget
 from unlearning.tasks import TaskSettings, drop_own_data, load_site, make_task
 from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
 from unlearning.training import Trained, TrainingSettings, train
+from unlearning.untrusted import as_line
 from unlearning.verification.observations import observe_model
+
+_log = getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,19 +147,55 @@ def client_id_of(context: Context) -> str:
 
 
 def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Handler:
-    """Open the site for `handler`; answer with the reason when something is refused, and with the memory it took."""
+    """Open the site for `handler`; answer with the reason when something is refused, and with the memory it took.
+
+    A message may ask beside for the measurement of the model that it carries (`strategies.joint_exchange`).
+    """
 
     def handle(message: Message, context: Context, cache: SiteCache | None = None) -> RecordDict:
         memory = memory_of(context)
+        local: ClientWork | None = None
         with MemoryWatch() as watch:
             try:
-                content = handler(message, _open_site(message, context, memory, cache))
+                local = _open_site(message, context, memory, cache)
+                content = handler(message, local)
             except FlowerUnlearningError as exc:
-                content = arrays_content({}, failure_values(exc))
+                content = _refusal(exc)
+            except Exception as exc:
+                if local is None or MEASURE_TOO not in local.values:
+                    raise
+                _log.exception("The work failed; the model is measured all the same.")
+                content = _bug(exc)
         content = with_values(content, {PEAK_MEMORY: to_plain(watch.peak())})
+        if local is not None and MEASURE_TOO in local.values:
+            content = _and_measured(content, message, local)
         return add_site_requests(content, memory)
 
     return handle
+
+
+def _refusal(error: FlowerUnlearningError) -> RecordDict:
+    return arrays_content({}, failure_values(error))
+
+
+def _bug(error: Exception) -> RecordDict:
+    """Return the answer where one half of the work ended in what Flower would make an error of, were it alone."""
+    return arrays_content({}, {"error": as_line(f"{type(error).__name__}: {error}")})
+
+
+def _and_measured(work: RecordDict, message: Message, local: ClientWork) -> RecordDict:
+    """Return the answer with the measurement of the message's model, or why there is none, beside it."""
+    started = time.monotonic()
+    with MemoryWatch() as watch:
+        try:
+            content = _measure(message, replace(local, values=local.values[MEASURE_TOO]))
+        except FlowerUnlearningError as exc:
+            content = _refusal(exc)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the work is done
+            _log.exception("The measurement failed; the work is done all the same.")
+            content = _bug(exc)
+    content = with_values(content, {PEAK_MEMORY: to_plain(watch.peak())})
+    return join_answers(work, content, time.monotonic() - started)
 
 
 def _open_site(
@@ -165,7 +207,7 @@ def _open_site(
     task = settings.task(int(context.node_config.get("num-partitions", 0)) or None)
     partition = int(context.node_config.get("partition-id", 0))
     own = str(context.node_config.get("data-dir", ""))
-    forget = from_plain(Forget, values.get("forget", {}))
+    forget = _to_measure(values) | _to_measure(values.get(MEASURE_TOO, {}))
     key = (task, partition, own, memory.tombstones(), forget)
     load = partial(_load, task, partition, own, memory, forget)
     return ClientWork(
@@ -177,6 +219,11 @@ def _open_site(
         node_config=context.node_config,
         server_round=round_of(message),
     )
+
+
+def _to_measure(values: Mapping[str, Any]) -> Forget:
+    """Return what a message counts as forgotten."""
+    return from_plain(Forget, values.get("forget", {}))
 
 
 def _load(task: TaskSettings, partition: int, own: str, memory: ClientMemory, forget: Forget) -> LoadedSite:
@@ -291,8 +338,7 @@ def _site(local: ClientWork, method: str, forget: Forget) -> ClientSite:
     return local.loaded.sites[key]
 
 
-@message_handler
-def handle_measure(message: Message, local: ClientWork) -> RecordDict:
+def _measure(message: Message, local: ClientWork) -> RecordDict:
     """Measure the model on the retained, the forgotten and the held-out examples.
 
     Raises:
@@ -316,6 +362,9 @@ def handle_measure(message: Message, local: ClientWork) -> RecordDict:
             # the attack on the change compares posteriors of forgotten with those of test examples
             arrays |= _observe(local, model, name, examples, with_outputs=name != "retained")
     return arrays_content(arrays, {})
+
+
+handle_measure = message_handler(_measure)
 
 
 def handle_notice(message: Message, context: Context, cache: SiteCache | None = None) -> RecordDict:  # noqa: ARG001 - as all handlers

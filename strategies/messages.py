@@ -41,6 +41,9 @@ ROUND = "server-round"
 CLIENT_ID = "client-id"
 """The id by which the server knows the client that it asks to train, which is not always what a node declares."""
 
+MEASURING = ("forget", "samples")
+"""Under these keys a message says what its model is to be measured on: the forgotten set, and how large a sample."""
+
 MAX_EXAMPLES = 10**12
 """No client has as many examples; counts below can be added up and multiplied without losing one."""
 

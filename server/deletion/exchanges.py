@@ -3,28 +3,23 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from server.federation.clients import Clients
 from strategies.exchange import Exchange
-from strategies.messages import model_record
 from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.errors import MethodFailed
-from unlearning.parameters import Vector
 
 # How many clients' reasons a failure lists; a federation may have thousands of clients.
 _SHOWN = 5
 
 
-def carry_out(clients: Clients, strategy: UnlearningStrategy, number: int, model: Vector) -> Exchange:
-    """Carry out the strategy's next exchange, as round `number`; afterwards its state is the next one.
+def take_in(done: Exchange, strategy: UnlearningStrategy, number: int) -> None:
+    """Take the answers to the strategy's messages of round `number`; afterwards its state is the next one.
 
     Raises:
         MethodFailed: the replies do not suffice; the message ends with why clients gave no usable one.
     """
-    done = clients.exchange(strategy.unlearn_messages(number, model_record(model), clients.grid))
     _check_final(done, strategy)
     with _explain_failure(done, strategy):
         strategy.aggregate_train(number, done.messages.values())
-    return done
 
 
 def _check_final(done: Exchange, strategy: UnlearningStrategy) -> None:

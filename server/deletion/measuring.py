@@ -5,11 +5,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from flwr.app import Message
+
 from server.federation.context import FederationContext
 from server.federation.gate import retained_scores
-from server.federation.observing import ModelObservations, observe_all
+from server.federation.observing import ModelObservations, measuring_messages, read_all
 from server.federation.state import ActiveDeletion, FederationState
 from server.ledger import Ledger
+from strategies.exchange import Exchange
 from strategies.run_config import RunSettings
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.verification.measurement import Measurement, Stage, measure
@@ -18,10 +21,23 @@ from unlearning.verification.observations import Outputs, merge
 
 def measure_model(context: FederationContext, state: FederationState, stage: Stage) -> FederationState:
     """Return `state` with one more measurement of its model for each request of the deletion."""
-    deletion, ledger = state.active_deletion(), context.ledger
-    forgets = forget_sets(ledger, deletion.targets)
+    done = context.clients.exchange(ask_to_measure(context, state))
+    return with_measurement(context, state, stage, done)
+
+
+def ask_to_measure(context: FederationContext, state: FederationState) -> dict[str, Message]:
+    """Return the messages by client that ask for a measurement of the state's model."""
     context.clients.restrict(state)
-    observed = observe_all(context.clients, context.test_set, state, forgets)
+    return measuring_messages(context.clients, state, _forgets(context, state))
+
+
+def with_measurement(
+    context: FederationContext, state: FederationState, stage: Stage, done: Exchange
+) -> FederationState:
+    """Return `state` with the measurement of its model that clients answered in the exchange `done`."""
+    deletion, ledger = state.active_deletion(), context.ledger
+    forgets = _forgets(context, state)
+    observed = read_all(context.clients, context.test_set, state, forgets, done)
     if stage == "before":
         deletion = _ask_shadows(context, state, forgets, replace(deletion, outputs_before=_outputs(observed)))
     of_model = partial(
@@ -42,7 +58,6 @@ def measure_model(context: FederationContext, state: FederationState, stage: Sta
         )
         for request_id, target in zip(deletion.request_ids, deletion.targets, strict=True)
     }
-    done = observed.exchange
     deletion = replace(
         deletion,
         measurements=measurements,
@@ -58,6 +73,10 @@ def measure_model(context: FederationContext, state: FederationState, stage: Sta
         target_score = _target_score(context.settings, first_measurements(deletion)[0])
         deletion = replace(deletion, scores_before=deletion.scores, target_score=target_score)
     return replace(state, deletion=deletion)
+
+
+def _forgets(context: FederationContext, state: FederationState) -> dict[str, Forget]:
+    return forget_sets(context.ledger, state.active_deletion().targets)
 
 
 def _forgotten_by(

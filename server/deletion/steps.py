@@ -5,10 +5,11 @@ again after a crash changes nothing:
 
     claim       ledger: scheduled → unlearning, then checkpoint. A crash in between leaves requests that
                 no checkpoint knows; `reconcile` puts them back into the queue.
-    unlearn     measure the model and ask the shadow models, if there are any; then a checkpoint after every
-                exchange of the method. With the last one the model and the phase change in one checkpoint, which
-                keeps the model before; then the ledger follows. Nothing is committed yet.
-    recover     ordinary rounds without the forgotten data, a checkpoint after each; at last the gate. Where it lets
+    unlearn     a checkpoint after every exchange of the method. With the first one the model is measured as it was,
+                and the shadow models are asked, if there are any. With the last one the model and the phase change
+                in one checkpoint, which keeps the model before; then the ledger follows. Nothing is committed yet.
+    recover     ordinary rounds without the forgotten data, each of which measures the model that it starts from, a
+                checkpoint after each; at last the last model is measured, then the gate. Where it lets
                 the model pass, the exclusions and the phase change in one checkpoint, the shadow models are erased,
                 and the ledger follows, with its exclusions. Where it does not, `give_up` goes back.
     verify      report and certificate, ledger: completed, then checkpoint; older checkpoints are erased.
@@ -19,9 +20,15 @@ from logging import getLogger
 from pathlib import Path
 
 from server.deletion.certifying import write_certificate
-from server.deletion.exchanges import carry_out
+from server.deletion.exchanges import take_in
 from server.deletion.failed_attempt import give_up
-from server.deletion.measuring import first_measurements, forget_sets, measure_model
+from server.deletion.measuring import (
+    ask_to_measure,
+    first_measurements,
+    forget_sets,
+    measure_model,
+    with_measurement,
+)
 from server.deletion.privacy_account import account_for, result_of
 from server.deletion.report_facts import report_of
 from server.federation.context import FederationContext
@@ -31,6 +38,9 @@ from server.federation.state import ActiveDeletion, Before, FederationState, Pha
 from server.report import write_report
 from server.state_directory.files import REPORTS
 from server.state_directory.noise_secret import noise_key
+from strategies.exchange import Exchange
+from strategies.joint_exchange import JointMessages
+from strategies.messages import model_record
 from strategies.sessions.session_grid import SessionGrid
 from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.errors import MethodFailed, ModelRefused, RequestError, SessionError
@@ -38,6 +48,7 @@ from unlearning.methods.method import UnlearningState
 from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
+from unlearning.verification.measurement import Stage
 
 _log = getLogger(__name__)
 
@@ -54,15 +65,14 @@ def begin(context: FederationContext, state: FederationState, deletion: ActiveDe
 
 
 def unlearn(context: FederationContext, state: FederationState) -> FederationState:
-    """Measure the model as it was, or carry out the method's next exchange; over a session all that are left."""
+    """Carry out the method's next exchange; over a session of its own all that are left, the measurement first."""
     failure: MethodFailed | ModelRefused
     try:
-        if not state.active_deletion().measurements:
-            return context.save(measure_model(context, state, "before"))
-        grid = context.clients.grid
-        is_iterative = method_named(state.active_deletion().method).info.is_iterative
-        if not (is_iterative and isinstance(grid, SessionGrid)):
+        deletion, grid = state.active_deletion(), context.clients.grid
+        if not (method_named(deletion.method).info.is_iterative and isinstance(grid, SessionGrid)):
             return _exchange(context, state)
+        if not deletion.measurements:
+            return context.save(measure_model(context, state, "before"))
         with grid.session():
             while state.phase is Phase.UNLEARNING:
                 state = _exchange(context, state)
@@ -79,18 +89,21 @@ def unlearn(context: FederationContext, state: FederationState) -> FederationSta
 
 
 def recover(context: FederationContext, state: FederationState) -> FederationState:
-    """Measure the unlearned model, or one recovery round, or decide that it is enough."""
+    """Carry out one recovery round, or decide that it is enough; the model that it starts from is measured with it."""
     deletion = state.active_deletion()
-    if all(measurement.stage == "before" for measurement in first_measurements(deletion)):
-        return context.save(measure_model(context, state, "unlearned"))
+    stage = _stage_to_measure(context, state, deletion)
+    if stage and context.test_set.examples is None and deletion.target_score is not None:
+        return context.save(measure_model(context, state, stage))  # what clients say may end the recovery
     reason = _stop_reason(context, state, deletion)
     if reason:
-        if first_measurements(deletion)[-1].round != state.round:
-            state = measure_model(context, state, "recovery")
+        if stage or first_measurements(deletion)[-1].round != state.round:
+            state = measure_model(context, state, stage or "recovery")
         return _decide(context, state, reason)
-    done = context.train_round(state)
-    if not done.exchange.messages and not done.exchange.failures:
-        return state  # nobody could be asked: that was no recovery round
+    state, answers = _ask_recovery(context, state, stage)
+    if not answers.messages and not answers.failures:
+        return context.save(state) if stage else state  # nobody could be asked: that was no recovery round
+    done = context.take_round(state, answers)
+    deletion = state.active_deletion()
     state = replace(
         done.state,
         deletion=replace(
@@ -100,9 +113,30 @@ def recover(context: FederationContext, state: FederationState) -> FederationSta
         ),
     )
     context.records.record(done, "recovery", deletion.request_ids)
-    if context.settings.measure_every_recovery_round:
-        state = measure_model(context, state, "recovery")
     return context.save(state)
+
+
+def _stage_to_measure(
+    context: FederationContext, state: FederationState, deletion: ActiveDeletion
+) -> Stage | None:
+    """Return at which stage the model is, if it has to be measured and has not been."""
+    last = first_measurements(deletion)[-1]
+    if last.stage == "before":
+        return "unlearned"
+    is_due = context.settings.measure_every_recovery_round and last.round != state.round
+    return "recovery" if is_due else None
+
+
+def _ask_recovery(
+    context: FederationContext, state: FederationState, stage: Stage | None
+) -> tuple[FederationState, Exchange]:
+    """Ask for the next round, and, where there is a `stage`, for the measurement of the model before it."""
+    work = context.ask_round(state)
+    if stage is None:
+        return state, context.clients.exchange(work)
+    both = JointMessages(work=work, measurement=ask_to_measure(context, state))
+    answers, measured = context.clients.exchange_both(both)
+    return with_measurement(context, state, stage, measured), answers
 
 
 def _decide(context: FederationContext, state: FederationState, reason: str) -> FederationState:
@@ -172,9 +206,20 @@ def _exchange(context: FederationContext, state: FederationState) -> FederationS
     deletion, clients = state.active_deletion(), context.clients
     if deletion.method_state is None:
         context.preparations.discard(deletion)
+    measurement = None if deletion.measurements else ask_to_measure(context, state)
     strategy = _strategy_of(context, state, deletion)
     number = state.round + 1
-    done = carry_out(clients, strategy, number, state.parameters)
+    work = strategy.unlearn_messages(number, model_record(state.parameters), clients.grid)
+    if measurement is None:
+        done = clients.exchange(work)
+    else:
+        both = JointMessages(work=work, measurement=measurement)
+        if not both.is_possible:  # the method begins from another model
+            return context.save(measure_model(context, state, "before"))
+        done, measured = clients.exchange_both(both)
+        state = with_measurement(context, state, "before", measured)
+        deletion = state.active_deletion()
+    take_in(done, strategy, number)
     found, outcome = strategy.state, strategy.outcome
     assert found is not None
     clients.refused |= outcome.refused  # of this exchange: only the last one has a record

@@ -12,6 +12,7 @@ from server.federation.state import FederationState
 from server.ledger import LedgerWriter
 from strategies.exchange import Exchange, exchange
 from strategies.fedavg import FedAvg
+from strategies.joint_exchange import JointMessages
 from strategies.roster import Member
 from unlearning.peak_memory import MemoryWatch, PeakMemory
 from unlearning.requests import Exclusions, Status, Target
@@ -71,6 +72,10 @@ class Clients:
         self.refused |= done.refused
         self.take_site_requests(done)
         return done
+
+    def exchange_both(self, both: JointMessages) -> tuple[Exchange, Exchange]:
+        """Do two exchanges in one; return what came of the work, and what of the measurement."""
+        return both.separate(self.exchange(both.messages))
 
     def take_site_requests(self, done: Exchange) -> None:
         """Take in what clients filed at their own sites and sent with their replies."""

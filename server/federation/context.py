@@ -7,6 +7,8 @@ claim of a request to its report).
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from flwr.app import Message
+
 from server.federation.checkpoints import CheckpointStore
 from server.federation.clients import Clients
 from server.federation.gate import round_problem
@@ -16,6 +18,7 @@ from server.federation.roster_records import RoundRecords, RoundResult
 from server.federation.shadow_federations import ShadowFederations
 from server.federation.state import FederationState
 from server.ledger import Ledger, LedgerWriter
+from strategies.exchange import Exchange
 from strategies.messages import model_record
 from strategies.round_plan import RoundOutcome
 from strategies.run_config import RunSettings
@@ -61,11 +64,19 @@ class FederationContext:
 
     def train_round(self, state: FederationState) -> RoundResult:
         """Carry out one ordinary round among the eligible clients; without a usable update the model stays."""
-        clients, fedavg = self.clients, self.clients.fedavg
-        fedavg.await_clients(clients.grid)
+        return self.take_round(state, self.clients.exchange(self.ask_round(state)))
+
+    def ask_round(self, state: FederationState) -> dict[str, Message]:
+        """Return the messages of the round after `state` by client; none where too few may train."""
+        fedavg, grid = self.clients.fedavg, self.clients.grid
+        fedavg.await_clients(grid)
         number = state.round + 1
         record = model_record(state.parameters, self.preparations.to_send(state, number))
-        done = clients.exchange(fedavg.train_messages(number, record, clients.grid))
+        return fedavg.train_messages(number, record, grid)
+
+    def take_round(self, state: FederationState, done: Exchange) -> RoundResult:
+        """Return what comes of the answers to `ask_round`."""
+        clients, fedavg, number = self.clients, self.clients.fedavg, state.round + 1
         outcome = fedavg.aggregate(number, done.messages.values())
         following, problem = replace(state, round=number, num_examples=dict(fedavg.plan.num_examples)), ""
         if outcome.model is not None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from flwr.app import Message
 
 from server.federation.clients import Clients
 from server.federation.state import FederationState
@@ -86,14 +87,33 @@ def observe_all(
 
     forgets: what each concerned client counts as its forgotten set.
     """
-    fedavg, online = clients.fedavg, clients.online()
+    done = clients.exchange(measuring_messages(clients, state, forgets))
+    return read_all(clients, test_set, state, forgets, done)
+
+
+def measuring_messages(
+    clients: Clients, state: FederationState, forgets: Mapping[str, Forget]
+) -> dict[str, Message]:
+    """Return the messages by client that ask for the measurement of the state's model."""
+    online = clients.online()
     retained = clients.sample(state.round, without=forgets)
     asked = {client: online[client] for client in sorted({*retained, *forgets}) if client in online}
-    done = clients.exchange(
-        fedavg.measure_messages(state.round, model_record(state.parameters), asked, forgets)
-    )
+    record = model_record(state.parameters)
+    return clients.fedavg.measure_messages(state.round, record, asked, forgets)
+
+
+def read_all(
+    clients: Clients,
+    test_set: ServerTestSet,
+    state: FederationState,
+    forgets: Mapping[str, Forget],
+    done: Exchange,
+) -> ModelObservations:
+    """Return what was observed of the state's model, by the server, and by the clients in the exchange `done`."""
+    fedavg = clients.fedavg
     missing = {client: str(failure) for client, failure in done.failures.items()}
-    missing |= {client: "it is not online" for client in forgets if client not in asked}
+    absent = [client for client in forgets if client not in done.messages and client not in missing]
+    missing |= dict.fromkeys(absent, "it is not online")
     sets = {
         name: read_observations(done.replies, name, fedavg.check_count)
         for name in ("retained", "forgotten", "test")

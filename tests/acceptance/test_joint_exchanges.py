@@ -1,0 +1,195 @@
+"""A deletion's measurements travel with the work that starts from the measured model, and each half stands alone."""
+
+import json
+from typing import Any
+
+import pytest
+
+from client import handlers
+from server.federation.clients import Clients
+from strategies.exchange import Exchange
+from strategies.joint_exchange import MEASURE_TOO
+from strategies.messages import MEASURE, NOTICE, TRAIN, UNLEARN, told_values
+from tests.federation import InProcessFederation, client
+from unlearning.errors import DataError
+from unlearning.requests import DeletionRequest, Granularity, Status, Target
+from unlearning.tasks import load_site
+
+SETTINGS: dict[str, Any] = {"rounds": 1, "recovery_max_rounds": 2, "recovery_target": 1.0}
+"""A score that nobody reaches, so there are two recovery rounds."""
+
+
+def report_of(one: InProcessFederation, request: DeletionRequest) -> dict[str, Any]:
+    path = one.directory / "reports" / request.id / "report.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def forget(one: InProcessFederation, target: Target, method: str, **parameters: Any) -> dict[str, Any]:
+    """Train a round, then forget; return the report."""
+    one.run()
+    request = one.file(target, method, **parameters)
+    one.run()
+    assert one.ledger.get(request.id).status is Status.COMPLETED
+    return report_of(one, request)
+
+
+@pytest.fixture
+def exchanges(monkeypatch) -> list[dict[str, str]]:
+    """What every exchange asks of whom: `evaluate`, or the work's type, with `+` where it is measured too."""
+    seen: list[dict[str, str]] = []
+    original = Clients.exchange
+
+    def exchange(self: Clients, messages) -> Exchange:
+        asked = {
+            name: message.metadata.message_type + ("+" if MEASURE_TOO in told_values(message.content) else "")
+            for name, message in messages.items()
+        }
+        seen.extend([asked] if asked else [])
+        return original(self, messages)
+
+    monkeypatch.setattr(Clients, "exchange", exchange)
+    return seen
+
+
+def test_a_deletion_measures_in_the_exchanges_that_it_needs_anyway(federation, exchanges):
+    """Before, unlearned and after the first recovery round: with the work; alone only where nothing follows."""
+    forget(federation(num_clients=3, **SETTINGS), client("2"), "puf-special")
+    assert exchanges[1:] == [
+        {"0": MEASURE, "1": MEASURE, "2": f"{UNLEARN}+"},
+        {"0": f"{TRAIN}+", "1": f"{TRAIN}+", "2": MEASURE},
+        {"0": f"{TRAIN}+", "1": f"{TRAIN}+", "2": MEASURE},
+        {"0": MEASURE, "1": MEASURE, "2": MEASURE},
+        {"2": NOTICE},
+    ]
+
+
+def test_a_method_that_begins_from_another_model_is_measured_before(federation, exchanges):
+    """Retraining starts from fresh weights, so the model before travels by itself."""
+    forget(federation(num_clients=3, **{**SETTINGS, "recovery_max_rounds": 0}), client("2"), "retrain")
+    assert exchanges[1] == {"0": MEASURE, "1": MEASURE, "2": MEASURE}
+    assert set(exchanges[2].values()) == {UNLEARN}
+
+
+SAMPLES = "three of its samples"
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "has_test_set"),
+    [
+        ("puf-special", client("2"), True),
+        ("puf-regular", Target(Granularity.CLASS, class_label=3), False),
+        ("gradient-ascent", SAMPLES, True),
+        ("not", Target(Granularity.CLASS, class_label=3), False),
+    ],
+)
+def test_models_and_figures_are_those_of_exchanges_of_their_own(
+    federation, monkeypatch, method, target, has_test_set
+):
+    """The same two exchanges, one after the other, give the same model and the same measurements, to the bit."""
+    if not has_test_set:
+        monkeypatch.setattr("server.app.load_server_test", lambda _settings: None)
+    found = []
+    for name in ("joint", "apart"):
+        one = federation(name=name, num_clients=3, fraction=0.67, **SETTINGS)
+        if name == "apart":
+            monkeypatch.setattr(
+                Clients,
+                "exchange_both",
+                lambda self, both: (self.exchange(both.work), self.exchange(both.measurement)),
+            )
+        chosen = target
+        if target == SAMPLES:
+            ids = load_site(one.settings.task(), 1).train.ids[:3].tolist()
+            chosen = Target(Granularity.SAMPLE, "1", sample_ids=frozenset(ids))
+        report = forget(one, chosen, method)
+        hashes = [report[name] for name in report if name.startswith("model_hash")]
+        found.append((hashes, report["measurements"], report["attacks"], report["recovery"]["stop_reason"]))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("error", [DataError("no room to measure"), RuntimeError("no room to measure")])
+def test_who_cannot_measure_trains_all_the_same_and_is_named(federation, monkeypatch, error):
+    """The round counts it; the report says whose figures are missing."""
+    original = handlers._measure
+
+    def measure(message, local):
+        if local.client_id == "1":
+            raise error
+        return original(message, local)
+
+    monkeypatch.setattr(handlers, "_measure", measure)
+    one = federation(num_clients=3, **SETTINGS)
+    report = forget(one, Target(Granularity.CLASS, class_label=3), "puf-regular")
+    recoveries = [record for record in one.ledger.rounds() if record.kind == "recovery"]
+    assert [record.metrics["participants"] for record in recoveries] == [["0", "1", "2"]] * 2
+    assert [record.metrics["failed"] for record in recoveries] == [{}] * 2
+    gaps = [" ".join(item["not_measured"]) for item in report["measurements"][1:3]]
+    assert all("client 1: " in gap and "no room to measure" in gap for gap in gaps)
+
+
+@pytest.mark.parametrize("error", [DataError("no room to train"), RuntimeError("no room to train")])
+def test_who_cannot_train_measures_all_the_same_and_is_named(federation, monkeypatch, error):
+    """The record of the round says who failed; the figures are everybody's."""
+    one = federation(num_clients=3, **SETTINGS)
+    one.run()
+    original = handlers._train_locally
+
+    def train(local, *given):
+        if local.client_id == "1":
+            raise error
+        return original(local, *given)
+
+    monkeypatch.setattr(handlers, "_train_locally", train)
+    request = one.file(Target(Granularity.CLASS, class_label=3), "gradient-ascent")
+    one.run()
+    recoveries = [record for record in one.ledger.rounds() if record.kind == "recovery"]
+    assert [record.metrics["participants"] for record in recoveries] == [["0", "2"]] * 2
+    assert all("no room to train" in record.metrics["failed"]["1"] for record in recoveries)
+    counts = [item["retained"]["num_examples"] for item in report_of(one, request)["measurements"]]
+    assert len(set(counts)) == 1
+
+
+def test_a_client_of_an_earlier_version_trains_and_its_missing_measurement_is_named(federation):
+    """It does not know of the second half, and answers the first as ever."""
+    one = federation(num_clients=3, **SETTINGS)
+    original = one.grid._client_app
+
+    def earlier(message, context):
+        reply = original(message, context)
+        if message.metadata.message_type == TRAIN and context.node_config["client-id"] == "1":
+            values = told_values(message.content)
+            values.pop(MEASURE_TOO, None)
+            message.content["config"]["json"] = json.dumps(values)
+            reply = original(message, context)
+        return reply
+
+    one.grid._client_app = earlier
+    report = forget(one, Target(Granularity.CLASS, class_label=3), "gradient-ascent")
+    recoveries = [record for record in one.ledger.rounds() if record.kind == "recovery"]
+    assert [record.metrics["participants"] for record in recoveries] == [["0", "1", "2"]] * 2
+    assert "carries no measurement" in " ".join(report["measurements"][1]["not_measured"])
+
+
+def test_costs_are_those_of_the_two_halves(federation, monkeypatch):
+    """Recovery's and unlearning's bytes are as if nothing were measured; measuring costs less than by itself."""
+    costs = {}
+    for name in ("joint", "apart"):
+        one = federation(name=name, num_clients=3, **SETTINGS)
+        if name == "apart":
+            monkeypatch.setattr(
+                Clients,
+                "exchange_both",
+                lambda self, both: (self.exchange(both.work), self.exchange(both.measurement)),
+            )
+        report = forget(one, client("2"), "puf-regular")
+        costs[name] = {part: report[part] for part in ("unlearning", "recovery", "measuring")}
+    for part in ("unlearning", "recovery"):
+        for way in ("bytes_sent", "bytes_received"):
+            assert costs["joint"][part][way] == pytest.approx(costs["apart"][part][way], rel=0.02)
+    assert costs["joint"]["measuring"]["bytes_sent"] < 0.8 * costs["apart"]["measuring"]["bytes_sent"]
+    assert costs["joint"]["measuring"]["bytes_received"] == pytest.approx(
+        costs["apart"]["measuring"]["bytes_received"], rel=0.05
+    )
+    assert costs["joint"]["measuring"]["seconds"] > 0
+    assert costs["joint"]["measuring"]["peak_memory"]["client_bytes"] > 2**26

@@ -30,8 +30,8 @@ class LocalTraining:
     batch_size: PositiveInt = 32
     """examples a step"""
     optimizer: OptimizerName = "sgd"
-    """`sgd`, `adam`, `adamw`; its state begins anew with every local training. PGA, MoDe and gradient ascent unlearn by
-    SGD in any case; `prepare="hf-online"` needs `sgd`"""
+    """`sgd`, `adam`, `adamw`; its state begins anew with every local training. PGA, MoDe, gradient ascent, NegGrad+ and
+    FedOSD unlearn by SGD in any case, FedQUIT by Adam; `prepare="hf-online"` needs `sgd`"""
     learning_rate: PositiveFloat = 0.1
     """in round 1"""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0

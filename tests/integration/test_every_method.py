@@ -1,7 +1,7 @@
 """Every method that shares training, one request after the other, on one federation of real processes.
 
-Four clients train two rounds, prepared for FedEraser, PGA and FedAU; then requests are filed with the command
-that people use, and a second run of the app serves them. Three clients are forgotten first, then samples and classes
+Five clients train two rounds, prepared for FedEraser, PGA and FedAU; then requests are filed with the command
+that people use, and a second run of the app serves them. Four clients are forgotten first, then samples and classes
 of the one that is left. Rounds go over sessions. SISA, HF-online and the second-order methods have live tests of their
 own.
 """
@@ -29,7 +29,7 @@ from unlearning.tasks import load_site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-NUM_CLIENTS = 4
+NUM_CLIENTS = 5
 SAMPLES = 3
 RUN_CONFIG: Mapping[str, Any] = {
     **SETTINGS,
@@ -45,13 +45,17 @@ REQUESTS: Sequence[tuple[str, str]] = (
     ("federaser", "--client 1"),
     ("pga", "--client 2"),
     ("mode", "--client 3 --parameter degradation_rounds=1 --parameter guidance_rounds=1"),
+    ("fedmemprune", "--client 4"),
     ("fedau-learning", "--client 0 --samples {ids}"),
+    ("fedquit", "--class 0 --parameter learning_rate=0.001"),
     ("natural", "--class 1"),
     ("puf-special", "--class 2"),
     ("puf-regular", "--class 3"),
     ("not", "--class 4"),
     ("fedau", "--class 5"),
     ("gradient-ascent", "--class 6"),
+    ("neggrad-plus", "--class 7 --parameter rounds=1"),
+    ("fedosd", "--class 9 --parameter unlearning_rounds=1 --parameter post_training_rounds=1"),
     ("retrain", "--class 8 --parameter rounds=1"),
 )
 """In their order. Of one target there may be one open request, hence the classes."""

@@ -24,16 +24,14 @@ samples half of the step. That is `as_published_code`; the default reads Eq. 4 w
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, TypeVar, cast
+from typing import Annotated, TypeVar
 
-import numpy as np
 from pydantic import Field
 
-from unlearning.errors import MethodFailed
+from unlearning.methods.both_sides import update_of_kept, with_retained_update
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     NUM_RETAINED,
-    RETAINED_UPDATE,
     ClientSite,
     Instruction,
     Method,
@@ -172,11 +170,7 @@ class PufRegular(Puf[PufRegularParameters]):
         """Train as in PUF-Special; a partial target sends beside it the update of what it keeps."""
         if instruction.operation == RETAIN:
             return trained_update(instruction, site, site.retain)
-        reply = super().client_step(instruction, site)
-        if len(site.retain) == 0:
-            return reply
-        kept = trained_update(instruction, site, site.retain)
-        return replace(reply, arrays={RETAINED_UPDATE: kept.vector})
+        return with_retained_update(super().client_step(instruction, site), instruction, site)
 
     def _terms(self, problem: Problem[PufRegularParameters], replies: Mapping[str, Reply]) -> _Terms:
         rate = problem.parameters.retained_rate
@@ -186,9 +180,9 @@ class PufRegular(Puf[PufRegularParameters]):
             if client not in problem.targets:
                 terms[client] = (rate * reply.num_examples, reply.vector)  # Eqs. (5), (7)
         for client in problem.partial:
-            kept, update = _update_of_kept(client, replies[client])
-            terms[f"{client}\n"] = (rate * kept, update)  # no client's id ends so
-            total += kept
+            kept = update_of_kept(self.info.title, client, replies[client])
+            terms[f"{client}\n"] = (rate * kept.num_examples, kept.vector)  # no client's id ends so
+            total += kept.num_examples
         return terms, total
 
     def cost(self, given: CostSymbols, parameters: PufRegularParameters, options: object) -> Cost:
@@ -207,15 +201,3 @@ def _negate(
     return {
         client: (rate * replies[client].num_examples, replies[client].vector) for client in problem.targets
     }
-
-
-def _update_of_kept(client: str, reply: Reply) -> tuple[int, Vector]:
-    """Return how many examples a partial target keeps, and its update of training on these."""
-    kept, update = num_retained(reply), reply.arrays.get(RETAINED_UPDATE)
-    if NUM_RETAINED not in reply.values or (kept and update is None):
-        raise MethodFailed(
-            f"Client {client} forgets a part of its examples and sent no update of the rest, which PUF-Regular needs. "
-            "It runs an earlier version: update it, or choose another method.",
-            retryable=True,
-        )
-    return kept, np.zeros_like(reply.vector) if update is None else cast(Vector, update)

@@ -9,11 +9,15 @@ from unlearning.errors import ConfigurationError, InvalidRequest, UnknownMethod,
 from unlearning.methods.fedau.during_learning import FedAuLearning
 from unlearning.methods.fedau.post_hoc import FedAu
 from unlearning.methods.federaser import FedEraser
+from unlearning.methods.fedmemprune import FedMemPrune
+from unlearning.methods.fedosd import FedOsd
+from unlearning.methods.fedquit import FedQuit
 from unlearning.methods.gradient_ascent import GradientAscent
 from unlearning.methods.hf_kcu import HfKcu
 from unlearning.methods.hf_online.method import HfOnline
 from unlearning.methods.method import Method, ParametersT
 from unlearning.methods.mode import MoDe
+from unlearning.methods.neggrad_plus import NegGradPlus
 from unlearning.methods.newton_cg import NewtonCg
 from unlearning.methods.pga import Pga
 from unlearning.methods.preparation import Prepared
@@ -35,11 +39,15 @@ METHODS: Mapping[str, Method] = {
         FedAuLearning(),
         WeightNegation(),
         GradientAscent(),
+        NegGradPlus(),
         Pga(),
         Sisa(),
         HfOnline(),
         FedEraser(),
         MoDe(),
+        FedOsd(),
+        FedQuit(),
+        FedMemPrune(),
         Retrain(),
         Natural(),
     )

@@ -71,6 +71,14 @@ MORE = replace(
             Cost(20800, 10010.0, 800),
         ),
         ("gradient-ascent", {"epochs": 3}, Cost(1600, 462.0, 400)),
+        ("neggrad-plus", {"rounds": 4}, Cost(16000, 1540.0, 800)),  # 800 · 5 · 4; 77 · 5 · 4
+        (  # 800 · (5 · 4 + 3 · 6); 77 · 2 · 38
+            "fedosd",
+            {"unlearning_rounds": 4, "post_training_rounds": 6, "epochs": 2},
+            Cost(30400, 5852.0, 800),
+        ),
+        ("fedquit", {"epochs": 2}, Cost(1600, 77 * 7 / 3 * 2, 400)),
+        ("fedmemprune", {}, Cost(2400, 1155.0, 400)),  # one round of three
         ("hf-kcu", {"iterations": 8}, Cost(1600, 2618.0, 400)),  # 77 · 17 · 2
         ("hf-kcu-influence", {"iterations": 8}, Cost(1600, 2618.0, 400)),
         ("newton-cg", {}, Cost(21600, 3927.0, 400)),  # 800 · 3 · 9; 77 · 17 · 3
@@ -122,7 +130,15 @@ def test_partial_targets_of_puf_regular_send_a_second_vector():
     assert cost_of("puf-special", replace(SYMBOLS, num_partial=2)) == Cost(1600, 770.0, 400)
 
 
-@pytest.mark.parametrize("method", ["newton-cg", "retrain"])
+def test_partial_targets_of_methods_with_two_sides_send_a_second_vector_each_unlearning_round():
+    """Two targets that keep a part: 2 · 400 bytes more a round; FedOSD's post-training then has five clients."""
+    both = replace(SYMBOLS, num_partial=2)
+    assert cost_of("neggrad-plus", both, {"rounds": 4}) == Cost(16000 + 3200, 1540.0, 800)
+    expected = Cost(800 * (5 * 4 + 5 * 6) + 3200, 77.0 * 50, 800)
+    assert cost_of("fedosd", both, {"unlearning_rounds": 4, "post_training_rounds": 6}) == expected
+
+
+@pytest.mark.parametrize("method", ["fedmemprune", "newton-cg", "retrain"])
 def test_targets_that_keep_a_part_work_as_retained_clients(method):
     """One of the two targets keeps a part: four clients work in place of three."""
     alone, beside = cost_of(method, MORE), cost_of(method, replace(MORE, num_partial=1))

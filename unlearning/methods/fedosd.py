@@ -1,0 +1,235 @@
+"""FedOSD: unlearn along a direction that no retained client's loss notices, then recover without going back.
+
+Source: Pan, Wang, Li, Zheng, Wang, Tang, Zhao, "Federated Unlearning with Gradient Descent and Conflict Mitigation"
+(AAAI 2025, arXiv 2412.20200), and the authors' code for all that follows; of the paper's text only abstract and
+introduction could be read.
+
+    θ    the global model, θ_0 before unlearning      Δ_i  change by local training on what client i keeps
+    UCE  −log(1 − p_y/2), p_y the probability of the true class: 0 where it is 0, bounded, with bounded gradient
+    Δ_u  change by local training on UCE over what target u forgets       ḡ  mean of the Δ_u
+
+    unlearning      d = ḡ less its projection onto span{Δ_i};   θ ← θ + d · ‖ḡ‖/‖d‖
+    post-training   a = θ − θ_0;   Δ_i ← Δ_i less its projection onto a, at its old length;   θ ← θ + mean of the Δ_i
+
+Means are over clients, not weighed, as in the authors' code. A step along d changes no retained client's loss to first
+order, where its Δ_i points along its gradient. The paper forgets whole clients; here a target that keeps a part is on
+both sides: it sends Δ_u over what it forgets and Δ_i over the rest.
+
+The authors' example has 100 rounds of either kind, after 2,000 of training, with learning rates 0.0004 and 1e-6. Here
+ten rounds of either kind are the default, and the round's own rate in post-training; unlearning has ten times their
+rate for a tenth of their rounds. What ended their unlearning is a number of rounds, no measure of how far it came.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from unlearning.errors import MethodFailed
+from unlearning.methods.both_sides import retained_side, with_retained_update
+from unlearning.methods.costs import Cost, CostSymbols
+from unlearning.methods.method import (
+    ClientSite,
+    Instruction,
+    Method,
+    MethodInfo,
+    MethodParameters,
+    Need,
+    Problem,
+    Reply,
+    UnlearningState,
+    relative_change,
+    replies_of_targets,
+    trained_update,
+)
+from unlearning.methods.safe_range import Safe
+from unlearning.parameters import Vector
+from unlearning.requests import NOTHING, Granularity
+
+START = "start"
+FORGET, KEEP, RECOVER = "forget", "keep", "recover"
+SMALLEST_SHARE = 1e-6
+"""Where less than this of a direction is orthogonal to the others, what is left is rounding."""
+
+
+class FedOsdParameters(MethodParameters):
+    """Parameters of FedOSD."""
+
+    # Each is an exchange of the whole federation: 1,000 are hours.
+    unlearning_rounds: Annotated[int, Safe(high=100)] = Field(default=10, ge=1, le=1000)
+    post_training_rounds: Annotated[int, Safe(high=100)] = Field(
+        default=10, ge=0, le=1000, description="0: leave it to ordinary recovery, which may go back"
+    )
+    epochs: Annotated[int, Safe(high=10)] = Field(
+        default=1, ge=1, le=1000, description="of each local training"
+    )
+    learning_rate: Annotated[float, Safe(high=1)] = Field(
+        default=0.004, gt=0, le=100, description="of unlearning"
+    )
+    post_training_rate: Annotated[float, Safe(high=1)] = Field(
+        default=0.0, ge=0, le=100, description="of post-training; 0: that of the round"
+    )
+
+
+class FedOsd(Method[FedOsdParameters]):
+    """Orthogonal steepest descent. State: `start` is θ_0; `orthogonal`, the free share of each round."""
+
+    Parameters = FedOsdParameters
+    info = MethodInfo(
+        name="fedosd",
+        title="FedOSD",
+        source="Pan et al., Federated Unlearning with Gradient Descent and Conflict Mitigation, and the authors' code",
+        granularities=frozenset(Granularity),
+        several_at_once=True,
+        needs=frozenset({Need.REQUESTER_ONLINE, Need.RETAINED_ONLINE, Need.CLASSIFIER}),
+        remark=(
+            "every client works in each of its rounds, twenty by default; the server holds all their updates at once"
+        ),
+        cost_remark="a target that keeps a part trains on it as well",
+    )
+
+    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+        """Begin; each exchange is one round.
+
+        Raises:
+            MethodFailed: nobody keeps anything, or the task is no classification.
+        """
+        if not problem.retained and not problem.partial:
+            raise MethodFailed(
+                "FedOSD needs at least one client that keeps something; there is none.", retryable=False
+            )
+        if problem.task.score_name != "accuracy":
+            raise MethodFailed(
+                "FedOSD lowers the probability of a class, and this task is no classification. Choose another method.",
+                retryable=False,
+            )
+        return UnlearningState(parameters=parameters, arrays={START: parameters}, values={"orthogonal": []})
+
+    def configure(
+        self, problem: Problem[FedOsdParameters], state: UnlearningState
+    ) -> Mapping[str, Instruction]:
+        """Ask all for their updates; in post-training only those that keep something."""
+        own, ordinary = problem.parameters, replace(problem.training, optimizer="sgd")
+        unlearns = state.exchanges < own.unlearning_rounds
+        rate = own.learning_rate if unlearns else own.post_training_rate or ordinary.learning_rate
+        training = replace(ordinary, epochs=own.epochs, learning_rate=rate)
+        targets = problem.targets if unlearns else problem.partial
+        words = dict.fromkeys(problem.retained, KEEP) | dict.fromkeys(
+            targets, FORGET if unlearns else RECOVER
+        )
+        return {
+            client: Instruction(
+                operation=word,
+                model=state.parameters,
+                training=training,
+                forget=problem.targets.get(client, NOTHING),
+            )
+            for client, word in words.items()
+        }
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """Train on what is kept; a target on UCE over what it forgets, and sends the update of the rest beside."""
+        if instruction.operation != FORGET:
+            return trained_update(instruction, site, site.retain)
+        lowering = replace(site, task=replace(site.task, loss=unlearning_cross_entropy))
+        plain = replace(instruction, training=replace(instruction.training, weight_decay=0.0))
+        return with_retained_update(trained_update(plain, lowering, site.forget), instruction, site)
+
+    def aggregate(
+        self, problem: Problem[FedOsdParameters], state: UnlearningState, replies: Mapping[str, Reply]
+    ) -> UnlearningState:
+        """Go one round further.
+
+        Raises:
+            MethodFailed: a target did not answer, nobody holds an example to forget or to keep, or the retained
+                clients' updates leave no direction free.
+        """
+        own, start = problem.parameters, cast(Vector, state.arrays[START])
+        shares = list(state.values["orthogonal"])
+        if state.exchanges < own.unlearning_rounds:
+            forgetting = replies_of_targets(self.info.title, problem, replies)
+            keeping = retained_side(self.info.title, problem, replies)
+            wanted = _mean([forgetting[client].vector for client in sorted(forgetting)])
+            step, share = orthogonal_step(wanted, [keeping[client].vector for client in sorted(keeping)])
+            shares.append(share)
+        else:
+            keeping = {client: reply for client, reply in replies.items() if reply.num_examples}
+            if not keeping:
+                raise MethodFailed("No client that stays answered FedOSD's post-training.", retryable=True)
+            away = state.parameters.astype(np.float64) - start
+            step = _mean([without_component(keeping[client].vector, away) for client in sorted(keeping)])
+        parameters = (state.parameters.astype(np.float64) + step).astype(state.parameters.dtype)
+        done = state.exchanges + 1
+        state = state.advance(parameters, finished=done == own.unlearning_rounds + own.post_training_rounds)
+        findings = {
+            "rounds of unlearning": min(done, own.unlearning_rounds),
+            "rounds of post-training": max(0, done - own.unlearning_rounds),
+            "share of the targets' direction that was free, first and last round": [shares[0], shares[-1]],
+            "relative change of the model ‖Δθ‖/‖θ‖": relative_change(start, parameters),
+        }
+        return replace(state, values={"orthogonal": shares}, findings=findings)
+
+    def cost(self, given: CostSymbols, parameters: FedOsdParameters, options: object) -> Cost:
+        """Compute (2 P B C + P B C_p) R_u + 2 P B (C_r + C_p) R_p bytes, F N E (C R_u + (C_r + C_p) R_p) FLOPs, 2 P B.
+
+        R_u rounds of unlearning, R_p of post-training.
+        """
+        unlearning, post = parameters.unlearning_rounds, parameters.post_training_rounds
+        trips = given.trips(
+            given.num_clients * unlearning + given.num_staying * post,
+            epochs=parameters.epochs,
+            storage_bytes=2 * given.model_bytes,
+        )
+        second_vectors = given.model_bytes * given.num_partial * unlearning
+        return replace(trips, communication_bytes=trips.communication_bytes + second_vectors)
+
+
+def unlearning_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Compute the mean of UCE = −log(1 − p_y/2), a scalar, of logits (n, C) and targets (n,). Source: the authors'
+    code.
+    """
+    true_class = functional.softmax(logits, dim=1).gather(1, targets[:, None])[:, 0]
+    return -(1 - true_class / 2).log().mean()
+
+
+def orthogonal_step(wanted: Vector, others: Sequence[Vector]) -> tuple[NDArray[np.float64], float]:
+    """Compute d · ‖g‖/‖d‖ and the share ‖d‖/‖g‖ for d = g − Aᵀ(AAᵀ)⁺A g, `others` (d,) the rows of A, in float64.
+
+    Raises:
+        MethodFailed: nothing of g is orthogonal to the rows; or it is zero, a model that nothing can move.
+    """
+    goal, length = wanted.astype(np.float64), float(np.linalg.norm(wanted.astype(np.float64)))
+    columns = np.stack([other.astype(np.float64) for other in others], axis=1)
+    coefficients = np.linalg.lstsq(columns, goal, rcond=None)[0]
+    free = goal - columns @ coefficients
+    share = float(np.linalg.norm(free)) / length if length else 0.0
+    if share < SMALLEST_SHARE:
+        raise MethodFailed(
+            f"The updates of {len(others)} client(s) that stay leave no direction free in which to unlearn, or the "
+            "targets' update is zero. Choose another method.",
+            retryable=False,
+        )
+    return free / share, share
+
+
+def without_component(update: Vector, direction: Vector) -> NDArray[np.float64]:
+    """Compute Δ − (Δ·a/‖a‖²) a at the length of Δ, in float64; zero where Δ lies along a, Δ where a is zero."""
+    change = update.astype(np.float64)
+    squared = float(direction @ direction)
+    left = change - (float(change @ direction) / squared) * direction if squared else change
+    length, kept = float(np.linalg.norm(change)), float(np.linalg.norm(left))
+    if kept <= SMALLEST_SHARE * length:
+        return np.zeros_like(change)
+    scaled: NDArray[np.float64] = left * (length / kept)
+    return scaled
+
+
+def _mean(vectors: Sequence[Vector]) -> NDArray[np.float64]:
+    """Compute the mean over clients, in float64; not weighed, as published."""
+    mean: NDArray[np.float64] = np.mean([vector.astype(np.float64) for vector in vectors], axis=0)
+    return mean

@@ -108,6 +108,15 @@ def _auc(attack: str, key: str = "figures") -> Callable[[Row], float | None]:
     return value
 
 
+def _beside_oracles(key: str) -> Callable[[Row], float | None]:
+    return lambda row: row.get("oracles", {}).get(key)
+
+
+def _of_many(title: str, key: str, unit: Unit = Unit.SIGNIFICANT) -> Column:
+    """Return a column of a figure that all seeds have in common, for it is of their models together."""
+    return Column(title, _beside_oracles(key), unit, has_spread=False)
+
+
 def _percent(title: str, value: Callable[[Row], float | None]) -> Column:
     return Column(title, value, Unit.PERCENT, Beside.DISTANCE)
 
@@ -142,6 +151,23 @@ COLUMNS: Mapping[str, Column] = {
     "spearman": Column("loss change, Spearman", _of("spearman")),
     "forget-unlearned": Column("forget, before recovery", _of("forget_unlearned"), Unit.PERCENT),
     "test-unlearned": Column("test, before recovery", _of("test_unlearned"), Unit.PERCENT),
+    **{
+        f"klom-{name}{suffix}": _of_many(f"KLoM, {name}, {what}", f"klom-{name}{suffix}")
+        for name in ("forget", "retained", "test")
+        for suffix, what in (("", "95th percentile"), ("-mean", "mean"))
+    },
+    "u-lira": _of_many("U-LiRA, balanced accuracy", "u-lira", Unit.PERCENT),
+    "u-lira-tpr": _of_many("U-LiRA, TPR at 1 % FPR,", "u-lira-tpr", Unit.PERCENT),
+    "u-lira-centred": _of_many("U-LiRA without the shift, balanced accuracy", "u-lira-centred", Unit.PERCENT),
+    "u-lira-centred-tpr": _of_many(
+        "U-LiRA without the shift, TPR at 1 % FPR,", "u-lira-centred-tpr", Unit.PERCENT
+    ),
+    "shift": _of_many("shift of test margins", "shift"),
+    "num-unlearned": _of_many("models", "unlearned"),
+    "num-oracles": _of_many("oracles", "oracles"),
+    "noise": Column("planted noise, mean score", _of("noise")),
+    "noise-z": Column("planted noise, z", _of("noise_z")),
+    "noise-tpr": Column("planted noise, TPR at 1 % FPR,", _of("noise_tpr"), Unit.PERCENT),
     "auc-confidence": Column("AUC, confidence", _auc("confidence-threshold"), beside=Beside.DISTANCE),
     "auc-yeom": Column("AUC, loss", _auc("yeom"), beside=Beside.DISTANCE),
     "auc-lira-before": Column("AUC, LiRA, before", _auc("lira-online", "figures_before")),
@@ -177,6 +203,9 @@ DISTANCES = (
     "forget-unlearned",
     "test-unlearned",
 )
+BESIDE_ORACLES = tuple(
+    name for name in COLUMNS if name.startswith(("klom-", "u-lira", "shift", "num-", "noise"))
+)
 ATTACKS = tuple(name for name in COLUMNS if name.startswith("auc-"))
-TABLES = (ACCURACIES, COSTS, DISTANCES, ATTACKS)
+TABLES = (ACCURACIES, COSTS, DISTANCES, ATTACKS, BESIDE_ORACLES)
 """What an experiment prints that names no columns of its own."""

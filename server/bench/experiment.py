@@ -7,6 +7,7 @@ settings:                                                           # optional: 
   - {name: IID}
   - {name: label skew, run: {partition: dirichlet, alpha: 0.3}}
 seeds: [0, 1, 2]
+oracles: 100                                                        # optional, instead of seeds: `server.bench.oracles`
 cases:
   - {name: two clients, clients: ["0", "1"]}
   - {name: half of a client's samples, clients: ["0"], share: 0.5}
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from server.bench.columns import COLUMNS, ORIGINAL, RETRAIN
 from strategies.run_config import RunSettings
@@ -51,12 +52,21 @@ class Backdoor(_Strict):
     side: int = Field(default=4, ge=1, description="of the patch, pixels")
 
 
+class GaussianNoise(_Strict):
+    """One client plants noise in some of its examples, and asks models for it (`verification.gaussian_poison`)."""
+
+    client: str
+    share: float = Field(default=0.15, gt=0, le=1, description="of the client's examples")
+    deviation: float = Field(default=0.3, gt=0, description="in the inputs' own scale")
+
+
 class Setting(_Strict):
     """One federation of the comparison: run settings that differ from the experiment's."""
 
     name: str = ""
     run: Mapping[str, Any] = Field(default_factory=dict)
     backdoor: Backdoor | None = None
+    noise: GaussianNoise | None = None
 
 
 class Case(_Strict):
@@ -147,10 +157,18 @@ class Experiment(_Strict):
     run: Mapping[str, Any]
     settings: tuple[Setting, ...] = Field(default=(Setting(),), min_length=1)
     seeds: tuple[int, ...] = Field(min_length=1)
+    oracles: int = Field(default=0, ge=0, description="retrained models a case, and as many unlearned ones")
     cases: tuple[Case, ...] = Field(min_length=1)
     methods: tuple[Annotated[Contender, BeforeValidator(_contender)], ...] = Field(min_length=1)
     columns: tuple[str, ...] = ()
     published: tuple[Published, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _seeds_of_oracles(cls, value: Any) -> Any:
+        if isinstance(value, dict) and isinstance(value.get("oracles"), int) and "seeds" not in value:
+            return {**value, "seeds": tuple(range(value["oracles"]))}
+        return value
 
     @classmethod
     def read(cls, path: Path, size: str = "") -> "Experiment":
@@ -190,6 +208,8 @@ class Experiment(_Strict):
         yield from _twice("methods", [contender.name for contender in self.methods])
         yield from _twice("settings", [setting.name for setting in self.settings])
         yield from _twice("cases", [case.name for case in self.cases])
+        if self.oracles and self.seeds != tuple(range(self.oracles)):
+            yield f"seeds: with oracles: {self.oracles} they are 0 to {self.oracles - 1}; leave them out."
         yield from self._problems_of_methods()
         for setting in self.settings:
             yield from self._problems_of_setting(setting)
@@ -232,7 +252,10 @@ class Experiment(_Strict):
             return
         known = set(map(str, range(run.num_clients)))
         named = {client for case in self.cases for client in case.clients}
-        named |= {setting.backdoor.client} if setting.backdoor else set()
+        planting = [item.client for item in (setting.backdoor, setting.noise) if item is not None]
+        if len(set(planting)) < len(planting):
+            yield f"{where}: client {planting[0]} plants both a backdoor and noise; give them to two clients."
+        named.update(planting)
         yield from (f"{where}: there is no client {client}." for client in sorted(named - known))
 
     def _problems_of_published(self) -> Iterable[str]:

@@ -14,6 +14,7 @@ from unlearning.parameters import Vector
 from unlearning.plain import to_plain
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import evaluate, predict
+from unlearning.verification import gaussian_poison
 from unlearning.verification.backdoor import Trigger, attack_success_rate, triggered_test
 from unlearning.verification.equivalence import (
     causal_faithfulness,
@@ -23,6 +24,7 @@ from unlearning.verification.equivalence import (
     parameter_gap,
     prediction_agreement,
 )
+from unlearning.verification.gaussian_poison import Planted
 from unlearning.verification.measurement import Measurement
 
 COMPARED_EXAMPLES = 2_000
@@ -152,6 +154,14 @@ def backdoor_success(task: Task, parameters: Vector, test: Examples | None, back
     attacked = triggered_test(test, trigger_of(backdoor, test))
     answers = predict(task, parameters, attacked).argmax(axis=1)
     return {"backdoor": attack_success_rate(answers, attacked.targets.numpy(), backdoor.label)}
+
+
+def noise_scores(task: Task, parameters: Vector, planted: Planted | None) -> Row:
+    """Return what the noise that a client planted says of the model; nothing where none was planted."""
+    if planted is None:
+        return {}
+    found = gaussian_poison.judge(gaussian_poison.scores(task, parameters, planted))
+    return {"noise": found.mean, "noise_z": found.z, "noise_tpr": found.tpr}
 
 
 def trigger_of(backdoor: Backdoor, test: Examples) -> Trigger:

@@ -25,6 +25,15 @@ DEFAULTS: Mapping[str, Any] = {
     "measure-every-recovery-round": False,
 }
 
+ORACLES = "oracles"
+"""The part that trains oracles; its row is in no table."""
+
+AT_ONCE = 10
+"""Oracles that are trained in one part: what a stopped run loses at most."""
+
+FIRST_ORACLE = 1_000_000
+"""Added to a seed: an oracle shares none with any other model."""
+
 _AFTER_TRAINING = {
     "recovery-max-rounds",
     "recovery-tolerance",
@@ -43,12 +52,16 @@ def of_any_machine(run: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One row of the results: a case and who forgets; `contender` is None for Original and Retrain."""
+    """One row of the results: a case and who forgets; `contender` is None for Original, Retrain and oracles.
+
+    seeds: of the oracles that are trained together.
+    """
 
     setting: Setting
     case: Case
     name: str
     contender: Contender | None = None
+    seeds: tuple[int, ...] = ()
 
     @property
     def title(self) -> str:
@@ -56,11 +69,13 @@ class Part:
         return ": ".join(filter(None, (self.setting.name, self.case.name, self.name)))
 
 
-def parts_of(experiment: Experiment, setting: Setting) -> list[Part]:
+def parts_of(experiment: Experiment, setting: Setting, seed: int) -> list[Part]:
     """Return all parts of one seed and setting in their order: what is compared with comes before what is
     compared.
     """
     parts = [Part(setting, case, name) for case in experiment.cases for name in (ORIGINAL, RETRAIN)]
+    if seeds := _oracle_seeds(experiment, seed):
+        parts += [Part(setting, case, ORACLES, seeds=seeds) for case in experiment.cases]
     return parts + [
         Part(setting, case, contender.name, contender)
         for case in experiment.cases
@@ -69,21 +84,36 @@ def parts_of(experiment: Experiment, setting: Setting) -> list[Part]:
     ]
 
 
+def _oracle_seeds(experiment: Experiment, seed: int) -> tuple[int, ...]:
+    """Return the seeds of the oracles that one part trains: for several seeds at once, for the others none."""
+    position = experiment.seeds.index(seed)
+    if not experiment.oracles or position % AT_ONCE:
+        return ()
+    return tuple(FIRST_ORACLE + one for one in experiment.seeds[position : position + AT_ONCE])
+
+
 def seed_directory(work: Path, experiment: Experiment, setting: Setting, seed: int) -> Path:
     """Return where the federations of one setting and seed are."""
     run = experiment.run_of(setting)
     decisive = {name: value for name, value in of_any_machine(run).items() if name not in _AFTER_TRAINING}
     backdoor = setting.backdoor.model_dump() if setting.backdoor else None
+    key: list[Any] = [decisive, backdoor]
+    if setting.noise:
+        key.append({"noise": setting.noise.model_dump()})
+    if experiment.oracles:
+        key.append("the same clients in every seed")
     name = f"{run.get('dataset', 'digits')}-{run.get('model', 'logistic')}"
-    return work / f"{safe(name)}-{digest([decisive, backdoor])}" / f"seed-{seed}"
+    return work / f"{safe(name)}-{digest(key)}" / f"seed-{seed}"
 
 
 def row_path(directory: Path, experiment: Experiment, part: Part) -> Path:
     """Return the file of a finished row."""
     decisive = of_any_machine({**DEFAULTS, **experiment.run_of(part.setting)})
-    contender = part.contender.model_dump(mode="json", exclude={"title"}) if part.contender else part.name
-    key = digest([decisive, part.case.model_dump(mode="json", exclude={"name"}), contender])
-    return directory / f"{safe(part.case.name)}--{safe(part.name)}-{key}.json"
+    contender: Any = (
+        part.contender.model_dump(mode="json", exclude={"title"}) if part.contender else part.name
+    )
+    key = [decisive, part.case.model_dump(mode="json", exclude={"name"}), contender, *part.seeds]
+    return directory / f"{safe(part.case.name)}--{safe(part.name)}-{digest(key)}.json"
 
 
 def digest(value: Any) -> str:

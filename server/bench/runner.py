@@ -22,9 +22,10 @@ from pathlib import Path
 from subprocess import run as run_command
 from typing import Any
 
+from server.bench import oracles
 from server.bench.columns import Row
 from server.bench.experiment import Experiment
-from server.bench.parts import Part, of_any_machine, parts_of
+from server.bench.parts import ORACLES, Part, of_any_machine, parts_of
 from server.bench.seed_run import SeedRun
 
 Progress = Callable[[int, int, str], None]
@@ -38,7 +39,7 @@ def run(experiment: Experiment, work: Path, *, jobs: int, progress: Progress) ->
     jobs: how many parts run at once, each in a process of its own.
     """
     runs = _seed_runs(work, experiment)
-    wanted = [(one, part) for one in runs for part in parts_of(experiment, one.setting)]
+    wanted = [(one, part) for one in runs for part in parts_of(experiment, one.setting, one.seed)]
     if jobs == 1:
         for number, (one, part) in enumerate(wanted):
             progress(number, len(wanted), f"seed {one.seed}: {part.title}")
@@ -56,7 +57,22 @@ def run(experiment: Experiment, work: Path, *, jobs: int, progress: Progress) ->
                 for future in finished:
                     future.result()
     progress(len(wanted), len(wanted), "done")
+    if experiment.oracles:
+        return _beside_oracles(wanted)
     return [one.row(part) for one, part in wanted]
+
+
+def _beside_oracles(wanted: Sequence[tuple[SeedRun, Part]]) -> list[Row]:
+    """Return the rows with how far each method's models are from the oracles of its setting and case."""
+    groups: dict[tuple[str, str], list[tuple[SeedRun, Part]]] = {}
+    for one, part in wanted:
+        groups.setdefault((part.setting.name, part.case.name), []).append((one, part))
+    rows = []
+    for group in groups.values():
+        of_oracles = [oracles.read(one.margins_path(part)) for one, part in group if part.name == ORACLES]
+        told = [(one.row(part), one.margins_path(part)) for one, part in group if part.name != ORACLES]
+        rows += oracles.with_figures(told, oracles.stacked(of_oracles))
+    return rows
 
 
 def circumstances(experiment: Experiment) -> dict[str, Any]:
@@ -106,7 +122,7 @@ def _turns(experiment: Experiment, runs: Sequence[SeedRun]) -> list[tuple[int, P
     ordered = [
         (part.contender is not None, position, number, part)
         for number, one in enumerate(runs)
-        for position, part in enumerate(parts_of(experiment, one.setting))
+        for position, part in enumerate(parts_of(experiment, one.setting, one.seed))
     ]
     return [(number, part) for _, _, number, part in sorted(ordered, key=lambda turn: turn[:3])]
 

@@ -14,20 +14,20 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, reduce
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 from flwr.clientapp import ClientApp
 from flwr.supercore.object_ref import load_app
 
 from server.app import open_federation, run_federation
-from server.bench import measures
+from server.bench import measures, oracles
+from server.bench.client_data import ClientData
 from server.bench.columns import ORIGINAL, RETRAIN, Row
-from server.bench.experiment import Backdoor, Case, Contender, Experiment, Setting
-from server.bench.parts import DEFAULTS, Part, digest, row_path, seed_directory
+from server.bench.experiment import Case, Contender, Experiment, Setting
+from server.bench.parts import DEFAULTS, ORACLES, Part, digest, row_path, seed_directory
 from server.deletion.measuring import forget_sets
 from server.federation.checkpoints import CheckpointStore
 from server.federation.context import FederationContext
@@ -37,15 +37,14 @@ from server.federation.state import FederationState
 from server.requests.admission import admit
 from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings
+from unlearning.batched_training import suits, train_federations
 from unlearning.durable_files import write_atomically
 from unlearning.errors import ConfigurationError
 from unlearning.methods.registry import method_named, preparations
 from unlearning.plain import from_plain
-from unlearning.requests import DeletionRequest, Exclusions, Status, Target
-from unlearning.tasks import load_server_test, load_site, make_task
-from unlearning.tasks.task import Examples, forgotten_mask, join
+from unlearning.requests import DeletionRequest, Exclusions, Status
+from unlearning.tasks import make_task
 from unlearning.training import initial_parameters
-from unlearning.verification.backdoor import poison
 from unlearning.verification.measurement import Measurement, measure
 from unlearning.verification.observations import merge
 
@@ -54,9 +53,6 @@ CLIENT_APP = "client.app:app"
 
 FACTS = "trained.json"
 """The file of a federation that has finished its training; without it the training is done again."""
-
-_BACKDOOR_STREAM = 1
-"""Mixed into the seed, so that which examples are poisoned depends on nothing else that is drawn."""
 
 _NO_GATE = {"max-score-loss": 0.0, "max-round-score-loss": 0.0}
 """What a method does to a model is what is measured here, however bad."""
@@ -68,8 +64,12 @@ class SeedRun:
     def __init__(self, work: Path, experiment: Experiment, setting: Setting, seed: int) -> None:
         self.directory = seed_directory(work, experiment, setting, seed)
         self.experiment, self.setting, self.seed = experiment, setting, seed
+        self.work = work
         self.run_config = {**_NO_GATE, **DEFAULTS, **experiment.run_of(setting), "seed": seed}
         self.directory.mkdir(parents=True, exist_ok=True)
+        self.data = ClientData(
+            self.directory, setting, self._run.task(), shares_clients=bool(experiment.oracles)
+        )
 
     def finished_row(self, part: Part) -> Row | None:
         """Return the row of a part that was finished before."""
@@ -78,6 +78,10 @@ class SeedRun:
             return None
         named = {"seed": self.seed, "setting": part.setting.name, "case": part.case.name, "method": part.name}
         return {**json.loads(path.read_text(encoding="utf-8")), **named}
+
+    def margins_path(self, part: Part) -> Path:
+        """Return the file of the margins of a part's model, in an experiment with oracles."""
+        return row_path(self.directory, self.experiment, part).with_suffix(".npz")
 
     def row(self, part: Part) -> Row:
         """Return the row of a part; it is computed unless it was finished before. Others may compute other
@@ -91,6 +95,8 @@ class SeedRun:
                 started = time.monotonic()
                 row = self._compute(part, path.with_suffix(""))
                 row["wall_seconds"] = round(time.monotonic() - started, 1)
+                if found := row.pop("margins", None):
+                    oracles.save(self.margins_path(part), found)
                 write_atomically(path, json.dumps(row, indent=1).encode())
         known = self.finished_row(part)
         assert known is not None, "it was written just now"
@@ -99,13 +105,38 @@ class SeedRun:
     def _compute(self, part: Part, directory: Path) -> Row:
         if part.contender is not None:
             return self._forgotten(part.case, part.contender, directory)
+        if part.name == ORACLES:
+            return self._oracles(part)
         return self._original(part.case) if part.name == ORIGINAL else self._retrain(part.case)
 
-    # --- the three kinds of parts
+    # --- the four kinds of parts
+
+    def _oracles(self, part: Part) -> Row:
+        """Return the margins of several oracles: a model in a row."""
+        settings = self._run
+        task = make_task(settings.task())
+        if settings.fraction == 1 and suits(task, settings.training(1)):
+            models = train_federations(
+                task,
+                self.data.retained(part.case),
+                settings.training,
+                rounds=settings.rounds,
+                seeds=part.seeds,
+            )
+            audited = oracles.audited_examples(self.data, part.case)
+            found = [oracles.margins_of(task, model, audited) for model in models]
+        else:
+            alone = Part(self.setting, part.case, RETRAIN)
+            found = []
+            for seed in part.seeds:
+                run = SeedRun(self.work, self.experiment, self.setting, seed)
+                run.row(alone)
+                found.append(oracles.read(run.margins_path(alone)))
+        return {"attacks": {}, "margins": oracles.stacked(found)}
 
     def _original(self, case: Case) -> Row:
         directory = self._train_original(self.experiment.shared_prepare())
-        row = self._of_training(directory, self._settings(directory), self._targets(case))
+        row = self._of_training(directory, self._settings(directory), case)
         retrained = self.row(Part(self.setting, case, RETRAIN))
         return (
             row
@@ -114,7 +145,7 @@ class SeedRun:
         )
 
     def _retrain(self, case: Case) -> Row:
-        targets, directory = self._targets(case), self._retrained_directory(case)
+        targets, directory = self.data.targets(case), self._retrained_directory(case)
         settings = self._settings(directory, **{"shadow-federations": 0})  # no deletion asks them there
         with self._alone(directory.name):
             store = CheckpointStore(directory / "checkpoints")
@@ -123,16 +154,16 @@ class SeedRun:
                 state = FederationState(parameters=start, exclusions=Exclusions().including(targets))
                 store.save(state, token=0)
             run_federation(self._grid(settings), settings, run_id=1)
-        return self._of_training(directory, settings, targets)
+        return self._of_training(directory, settings, case)
 
-    def _of_training(self, directory: Path, settings: RunSettings, targets: Sequence[Target]) -> Row:
+    def _of_training(self, directory: Path, settings: RunSettings, case: Case) -> Row:
         state = _newest(directory)
         with (
             self._alone(directory.name),
             open_federation(self._grid(settings), settings, run_id=1) as context,
         ):
             return {
-                **self._measure(context, state, targets),
+                **self._measure(context, state, case),
                 **measures.costs_of_rounds(context),
                 **_storage(state, {"server_bytes": 0, "client_bytes": 0}),
                 "recovery_rounds": None,
@@ -169,7 +200,7 @@ class SeedRun:
                 return {"failed": f"{wrong[0].status}: {wrong[0].reason}", "attacks": {}}
             reports = [_report(directory, request.id) for request in done]
             row = {
-                **self._measured_last(context, state, reports, self._targets(case)),
+                **self._measured_last(context, state, reports, case),
                 **self._of_deletion(context, reports, original, only_recovers=only_recovers),
                 **_storage(_newest(original), measures.stored_bytes(original, contender.method)),
                 **self._beside_retrain(case, _newest(original), state),
@@ -252,7 +283,7 @@ class SeedRun:
                     now=context.writer.now(),
                     by_operator=True,
                 )
-                for target in self._targets(case)
+                for target in self.data.targets(case)
             ]
 
     def _retrained_directory(self, case: Case) -> Path:
@@ -281,6 +312,10 @@ class SeedRun:
         assert isinstance(app, ClientApp)
         return InProcessGrid(app, nodes, settings.to_run_config())
 
+    def _own_data(self, client: str) -> dict[str, str]:
+        own = self.data.own_directory(client)
+        return {} if own is None else {"data-dir": str(own)}
+
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
         """Yield nobody else computes what has this name meanwhile: other processes and experiments share the
@@ -292,56 +327,6 @@ class SeedRun:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    # --- data
-
-    @cached_property
-    def _test(self) -> Examples | None:
-        return load_server_test(self._run.task())
-
-    def _site(self, client: str) -> Examples:
-        """Return what a client trains on."""
-        task = self._run.task()
-        own = self._own_data(client).get("data-dir")
-        return load_site(task, int(client), Path(own) if own else None).train
-
-    def _own_data(self, client: str) -> dict[str, str]:
-        """Return the poisoned client's data directory, as a node configuration names one."""
-        backdoor = self.setting.backdoor
-        if backdoor is None or client != backdoor.client:
-            return {}
-        directory = self.directory / "poisoned"
-        with self._alone("poisoned"):
-            self._poison(backdoor, client, directory)
-        return {"data-dir": str(directory)}
-
-    def _poison(self, backdoor: Backdoor, client: str, directory: Path) -> None:
-        if not (directory / "train.npz").exists():
-            clean = load_site(self._run.task(), int(client)).train
-            assert self._test is not None, "a backdoor is for data sets of pictures, which have test sets"
-            generator = np.random.default_rng([self.seed, _BACKDOOR_STREAM])
-            trigger = measures.trigger_of(backdoor, self._test)
-            planted, _ = poison(clean, trigger, backdoor.share, generator)
-            directory.mkdir(parents=True, exist_ok=True)
-            np.savez(
-                directory / "train.part.npz",
-                inputs=planted.inputs.numpy(),
-                targets=planted.targets.numpy(),
-                ids=planted.ids,
-            )
-            (directory / "train.part.npz").replace(directory / "train.npz")
-
-    def _targets(self, case: Case) -> list[Target]:
-        return case.targets({client: self._site(client).ids.tolist() for client in case.clients})
-
-    def _forgotten_examples(self, case: Case) -> Examples:
-        """Return what the case forgets, of all clients, in their order."""
-        exclusions = Exclusions().including(self._targets(case))
-        found = []
-        for number in range(self._run.num_clients):
-            site = self._site(str(number))
-            found.append(site.select(forgotten_mask(site, exclusions.of(str(number)))))
-        return reduce(join, found)
-
     # --- measures
 
     def _beside_retrain(self, case: Case, original: FederationState, state: FederationState) -> Row:
@@ -350,8 +335,8 @@ class SeedRun:
             original=original.parameters,
             unlearned=state.parameters,
             retrained=_newest(self._retrained_directory(case)).parameters,
-            test=self._test,
-            forgotten=self._forgotten_examples(case),
+            test=self.data.test,
+            forgotten=self.data.forgotten(case),
         )
 
     def _measured_last(
@@ -359,20 +344,20 @@ class SeedRun:
         context: FederationContext,
         state: FederationState,
         reports: Sequence[Mapping[str, Any]],
-        targets: Sequence[Target],
+        case: Case,
     ) -> Row:
         """Return the final model's figures: the report's, unless it tells of one of several requests or an
         earlier model.
         """
         told = from_plain(Measurement, reports[-1]["measurements"][-1])
         if len(reports) > 1 or told.round != state.round:
-            return self._measure(context, state, targets)
-        return self._scores(context, state, told)
+            return self._measure(context, state, case)
+        return self._scores(context, state, told, case)
 
-    def _measure(self, context: FederationContext, state: FederationState, targets: Sequence[Target]) -> Row:
+    def _measure(self, context: FederationContext, state: FederationState, case: Case) -> Row:
         register_clients(context.writer, context.clients.online())
         context.clients.restrict(state)
-        forgets = forget_sets(context.ledger, targets)
+        forgets = forget_sets(context.ledger, self.data.targets(case))
         observed = observe_all(context.clients, context.test_set, state, forgets)
         measurement = measure(
             stage="recovery",
@@ -382,11 +367,19 @@ class SeedRun:
             forgotten=merge(observed.forgotten.values()) if observed.forgotten else None,
             seed=context.settings.seed,
         )
-        return self._scores(context, state, measurement)
+        return self._scores(context, state, measurement, case)
 
-    def _scores(self, context: FederationContext, state: FederationState, measurement: Measurement) -> Row:
-        planted = measures.backdoor_success(context.task, state.parameters, self._test, self.setting.backdoor)
-        return measures.scores(measurement) | planted
+    def _scores(
+        self, context: FederationContext, state: FederationState, measurement: Measurement, case: Case
+    ) -> Row:
+        task, model = context.task, state.parameters
+        row = measures.scores(measurement)
+        row |= measures.backdoor_success(task, model, self.data.test, self.setting.backdoor)
+        row |= measures.noise_scores(task, model, self.data.planted())
+        if self.experiment.oracles:
+            audited = oracles.audited_examples(self.data, case)
+            row["margins"] = oracles.margins_of(task, model, audited)
+        return row
 
 
 def _newest(directory: Path) -> FederationState:

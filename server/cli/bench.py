@@ -28,6 +28,9 @@ def bench_command(
     ] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Parts that run at once, each in its own process.")] = 1,
     seed: Annotated[list[int] | None, typer.Option(help="Only these seeds.")] = None,
+    num_oracles: Annotated[
+        int, typer.Option("--oracles", min=0, help="So many oracles instead of the experiment's own number.")
+    ] = 0,
     list_them: Annotated[bool, typer.Option("--list", help="List the experiments that come along.")] = False,
 ) -> None:
     """Run an experiment: train, retrain and forget by every method; write the papers' tables and figures."""
@@ -43,6 +46,9 @@ def bench_command(
     chosen = found(experiment)
     if data_dir:
         chosen = chosen.model_copy(update={"run": {**chosen.run, "data-dir": data_dir}})
+    if num_oracles:
+        changes = {"oracles": num_oracles, "seeds": tuple(range(num_oracles))}
+        chosen = chosen.model_copy(update=changes)
     if seed:
         chosen = chosen.model_copy(update={"seeds": tuple(seed)})
 

@@ -49,11 +49,12 @@ class Scaling:
     std: Sequence[float] = ()
 
     def apply(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return bytes (n, channels, height, width) as standardised floats of the same shape."""
+        """Return bytes (n, channels, height, width), or (n, features), as standardised floats of the same shape."""
         scaled = pixels.astype(np.float32) / np.float32(255)
         if self.mean:
-            scaled -= np.asarray(self.mean, np.float32).reshape(-1, 1, 1)
-            scaled /= np.asarray(self.std, np.float32).reshape(-1, 1, 1)
+            each = (-1, *[1] * (pixels.ndim - 2))
+            scaled -= np.asarray(self.mean, np.float32).reshape(each)
+            scaled /= np.asarray(self.std, np.float32).reshape(each)
         return scaled
 
 

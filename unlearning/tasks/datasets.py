@@ -9,6 +9,7 @@ from torch import Generator, Tensor
 
 from unlearning.tasks.arrays import Arrays, Scaling
 from unlearning.tasks.augmentation import crop_and_flip
+from unlearning.tasks.features import NUM_FEATURES, read_features
 from unlearning.tasks.heart_disease import HOSPITALS, NUM_INPUTS, read_hospitals, read_own_hospital
 from unlearning.tasks.images import (
     NUCLEI_SITES,
@@ -79,6 +80,13 @@ DATASETS: Mapping[str, DatasetInfo | None] = {
     "fashion-mnist": _torchvision("FashionMNIST", (1, 28, 28), 10, Scaling((0.2860,), (0.3530,))),
     "cifar10": _cifar("CIFAR10", 10, Scaling((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))),
     "cifar100": _cifar("CIFAR100", 100, Scaling((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))),
+    "cifar10-features": DatasetInfo(
+        input_shape=(NUM_FEATURES,),
+        num_classes=10,
+        train=partial(read_features, train=True),
+        test=partial(read_features, train=False),
+        scaling=Scaling((0.5,), (1.0,)),
+    ),
     "nuclei": DatasetInfo(
         input_shape=(3, 128, 128),
         num_classes=2,

@@ -85,9 +85,17 @@ def mlp(input_shape: Shape, num_classes: int) -> nn.Module:
     )
 
 
+def mlp_head(input_shape: Shape, num_classes: int) -> nn.Module:
+    """Return one hidden layer of 256 ReLU units: a head on the features of a frozen network."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(prod(input_shape), 256), nn.ReLU(), nn.Linear(256, num_classes)
+    )
+
+
 MODELS: Mapping[str, ModelInfo] = {
     "logistic": ModelInfo(factory=logistic, images_only=False),
     "mlp": ModelInfo(factory=mlp, images_only=False),
+    "mlp-head": ModelInfo(factory=mlp_head, images_only=False),
     "cnn": ModelInfo(factory=cnn, smallest_side=CNN_POOLED_SIDE),
     "small-cnn": ModelInfo(factory=small_cnn, smallest_side=8),
     "lenet": ModelInfo(factory=lenet, smallest_side=12),

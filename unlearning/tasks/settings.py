@@ -29,10 +29,11 @@ class TaskChoice:
     """What is learnt."""
 
     dataset: str = "digits"
-    """`digits` (embedded), `fashion-mnist`, `mnist`, `cifar10`, `cifar100`, `nuclei`, `heart-disease`, `npz`"""
+    """`digits` (embedded), `fashion-mnist`, `mnist`, `cifar10`, `cifar100`, `cifar10-features`, `nuclei`,
+    `heart-disease`, `npz`"""
     model: str = "logistic"
-    """`logistic`, `mlp`, `cnn`, `small-cnn`, `lenet`, `resnet18`, `vit-lite`, `mit-b0`, `res-unet`, or your own
-    `package.module:factory`"""
+    """`logistic`, `mlp`, `mlp-head`, `cnn`, `small-cnn`, `lenet`, `resnet18`, `vit-lite`, `mit-b0`, `res-unet`, or your
+    own `package.module:factory`"""
     partition: str = "iid"
     """how a shared data set is dealt to clients: `iid`, `dirichlet` (label skew), `natural` (the data's own sites)"""
     alpha: float = 0.5

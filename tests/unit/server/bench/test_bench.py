@@ -49,6 +49,7 @@ def test_every_shipped_experiment_is_in_order(name):
         (("natural, ", "natural, natural, "), "natural is there twice"),
         (("natural, ", "retrain, "), "have a row of that name"),
         (("title: A tiny experiment", "title: [a, b"), "is no YAML"),
+        (("seeds: [0]", "seeds: [0]\noracles: 4"), "leave them out"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_reason(tmp_path, change, message):
@@ -93,7 +94,7 @@ def test_a_method_runs_only_where_it_serves(tmp_path):
     """FedEraser forgets clients; it has no part in a case of samples."""
     text = TINY.replace('clients: ["0"]}', 'clients: ["0"], share: 0.5}')
     experiment = Experiment.read(written(tmp_path, text))
-    names = [part.name for part in parts_of(experiment, experiment.settings[0])]
+    names = [part.name for part in parts_of(experiment, experiment.settings[0], 0)]
     assert names == ["original", "retrain", "natural", "puf-special"]
 
 
@@ -224,7 +225,7 @@ def test_other_settings_have_parts_of_their_own(tmp_path):
     places = [seed_directory(tmp_path, item, item.settings[0], 0) for item in (one, longer, recovered)]
     assert places[0] != places[1]
     assert places[0] == places[2]
-    parts = [parts_of(item, item.settings[0])[-1] for item in (one, recovered)]
+    parts = [parts_of(item, item.settings[0], 0)[-1] for item in (one, recovered)]
     assert row_path(places[0], one, parts[0]) != row_path(places[0], recovered, parts[1])
 
 

@@ -1,0 +1,136 @@
+"""Oracles: many retrained and unlearned models of one experiment, and how far apart they are."""
+
+import json
+
+import numpy as np
+import pytest
+
+from server.bench import oracles, runner, tables
+from server.bench.client_data import ClientData
+from server.bench.columns import RETRAIN
+from server.bench.experiment import Experiment
+from server.bench.parts import FIRST_ORACLE, ORACLES, Part, parts_of
+from server.bench.seed_run import SeedRun
+from unlearning.tasks import make_task
+
+KNOWING = """
+name: knowing
+title: Small federations that know their examples by heart
+run: {dataset: digits, model: mlp, num-clients: 3, rounds: 4, local-epochs: 6, batch-size: 8, learning-rate: 0.1,
+      max-examples: 90, max-test-examples: 60, recovery-max-rounds: 1}
+oracles: 4
+cases:
+  - {name: one client, clients: ["0"]}
+methods: [puf-special]
+columns: [test, klom-forget, klom-test-mean, u-lira, shift, num-oracles]
+"""
+
+
+def read(tmp_path, text=KNOWING):
+    path = tmp_path / "experiment.yaml"
+    path.write_text(text)
+    return Experiment.read(path)
+
+
+def test_oracles_say_the_seeds(tmp_path):
+    """Four of both kinds; their own seeds are nobody else's, and one part trains all four."""
+    experiment = read(tmp_path)
+    assert experiment.seeds == (0, 1, 2, 3)
+    parts = {seed: parts_of(experiment, experiment.settings[0], seed) for seed in experiment.seeds}
+    (of_oracles,) = [part for mine in parts.values() for part in mine if part.name == ORACLES]
+    assert of_oracles in parts[0]
+    assert of_oracles.seeds == tuple(FIRST_ORACLE + seed for seed in range(4))
+
+
+def test_all_seeds_have_the_same_clients(tmp_path):
+    """Else nothing could be said of one example; without oracles each seed deals anew."""
+    experiment = read(tmp_path)
+    runs = [SeedRun(tmp_path, experiment, experiment.settings[0], seed) for seed in (0, 3)]
+    assert runs[0].data.site("1").ids.tolist() == runs[1].data.site("1").ids.tolist()
+    plain = experiment.model_copy(update={"oracles": 0})
+    other = SeedRun(tmp_path, plain, plain.settings[0], 3)
+    assert other.data.site("1").ids.tolist() != runs[1].data.site("1").ids.tolist()
+    assert other.directory.parent != runs[1].directory.parent
+
+
+def test_an_oracle_is_what_retrain_is_with_that_seed(tmp_path):
+    """Trained several at once or by the deployment's code: the same margins, to single precision."""
+    experiment = read(tmp_path, KNOWING.replace("oracles: 4", "oracles: 2"))
+    setting, (case,) = experiment.settings[0], experiment.cases
+    part = Part(setting, case, ORACLES, seeds=(0, 1))
+    run = SeedRun(tmp_path, experiment, setting, 0)
+    run.row(part)
+    together = oracles.read(run.margins_path(part))
+    for seed in (0, 1):
+        alone = SeedRun(tmp_path, experiment, setting, seed)
+        alone.row(Part(setting, case, RETRAIN))
+        found = oracles.read(alone.margins_path(Part(setting, case, RETRAIN)))
+        for name in ("forget", "retained", "test"):
+            assert found[name] == pytest.approx(together[name][seed], abs=1e-3)
+
+
+@pytest.mark.slow
+def test_oracles_against_oracles_are_at_the_floor_and_the_original_is_far_from_it(tmp_path):
+    """Sixteen of each: Retrain's row is two sets of oracles, Original's knows what was forgotten by heart."""
+    experiment = read(tmp_path, KNOWING.replace("oracles: 4", "oracles: 16"))
+    rows = runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
+    found = {row["method"]: row["oracles"] for row in rows}
+    assert {row["method"] for row in rows} == {"original", "retrain", "puf-special"}
+    assert found["retrain"]["unlearned"] == found["retrain"]["oracles"] == 16
+    for name in ("klom-retained", "klom-test"):  # nobody forgot these
+        assert found["original"][name] < 1.5 * found["retrain"][name]
+    assert found["original"]["klom-forget-mean"] > 1.25 * found["retrain"]["klom-forget-mean"]
+    assert found["retrain"]["u-lira"] == pytest.approx(0.5, abs=0.1)
+    assert found["original"]["u-lira"] > found["retrain"]["u-lira"] + 0.15
+    text = tables.markdown(experiment, rows, {"experiment": "knowing"})
+    assert "KLoM, forget, 95th percentile" in text
+    assert json.dumps(rows)
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*--*.*")}
+    assert rows == runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
+    assert files == {path: path.stat().st_mtime_ns for path in files}
+
+
+def sets(generator, models, shift):
+    return {
+        "forget": generator.normal(shift, 1, (models, 80)),
+        "retained": generator.normal(size=(models, 80)),
+        "test": generator.normal(size=(models, 80)),
+    }
+
+
+def test_the_controls_hold_on_made_up_margins():
+    """Negative: two sets of oracles; positive: margins of the forgotten examples four deviations higher."""
+    generator = np.random.default_rng(0)
+    of_oracles = sets(generator, 20, 0)
+    floor = oracles.figures(sets(generator, 20, 0), of_oracles)
+    original = oracles.figures(sets(generator, 20, 4), of_oracles)
+    assert floor["u-lira"] == pytest.approx(0.5, abs=0.05)
+    assert floor["klom-forget-mean"] == pytest.approx(floor["klom-test-mean"], rel=0.15)
+    assert original["klom-forget-mean"] > 2 * floor["klom-forget-mean"]
+    assert original["klom-test-mean"] < 1.2 * floor["klom-test-mean"]
+    assert original["u-lira"] > 0.95
+    assert original["u-lira-centred"] > 0.95
+
+
+def test_a_model_that_blew_up_has_no_figures():
+    """Nor has a method whose every seed failed."""
+    generator = np.random.default_rng(0)
+    broken = sets(generator, 4, 0)
+    broken["forget"][2, 3] = np.inf
+    assert oracles.figures(broken, sets(generator, 4, 0)) == {}
+    assert oracles.figures({}, sets(generator, 4, 0)) == {}
+
+
+def test_the_noise_of_a_client_reaches_its_directory_and_stays_known(tmp_path):
+    """A tenth of the client's examples differ from the clean ones by what `planted` has."""
+    text = KNOWING.replace("oracles: 4", "seeds: [5]")
+    text += "settings: [{noise: {client: '1', share: 0.1, deviation: 0.5}}]\n"
+    experiment = read(tmp_path, text)
+    data: ClientData = SeedRun(tmp_path, experiment, experiment.settings[0], 5).data
+    clean, noisy, planted = data._clean("1"), data.site("1"), data.planted()
+    moved = np.flatnonzero((clean.inputs != noisy.inputs).flatten(1).any(dim=1).numpy())
+    assert planted is not None
+    assert set(clean.ids[moved]) == set(planted.clean.ids)
+    assert len(planted.clean) == round(0.1 * len(clean))
+    assert data.own_directory("0") is None
+    assert make_task(data.task).num_classes == 10

@@ -1,0 +1,60 @@
+"""U-LiRA by hand, against guessing, and under a constant shift."""
+
+import numpy as np
+import pytest
+
+from unlearning.errors import DataError
+from unlearning.verification.u_lira import centred, u_lira
+
+
+def test_each_half_is_judged_by_the_other_halfs_gaussians():
+    """By hand, one example: unlearned 9, 10, 11, 12, others 0, 1, 2, −9.
+
+    Fitted to the even ones: N(10, 1) and N(1, 1): 10 and 12 are called unlearned, 1 and −9 not. Fitted to the odd ones:
+    N(11, 1) and N(−4, 25): 9 and 11 are called unlearned; 0 and 2 not, for (2 − 11)² / 1 > (2 + 4)² / 25.
+    """
+    found = u_lira(np.array([[9.0], [10], [11], [12]]), np.array([[0.0], [1], [2], [-9]]))
+    assert found.balanced_accuracy == 1
+    assert found.tpr == 1
+
+
+def test_a_wrong_half_lowers_the_accuracy():
+    """By hand: 1 among the unlearned is called one of the others, N(1, 1) in both halves: 3 of 4 and 4 of 4."""
+    unlearned = np.array([[9.0], [10], [11], [1]])
+    never = np.array([[0.0], [0], [2], [2]])
+    assert u_lira(unlearned, never).accuracies == pytest.approx([(3 / 4 + 1) / 2])
+
+
+def test_between_two_sets_of_oracles_it_guesses():
+    """Within four standard errors of one half, and the true positives are those of chance."""
+    generator = np.random.default_rng(2)
+    found = u_lira(*generator.normal(size=(2, 40, 500)))
+    assert found.balanced_accuracy == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(2 * 40 * 500))
+    assert found.tpr < 0.03
+
+
+def test_each_example_has_an_attacker_of_its_own():
+    """Half of the examples are known better, half worse: in the mean nothing moved, and yet all are found."""
+    generator = np.random.default_rng(3)
+    oracles = generator.normal(size=(40, 100))
+    unlearned = generator.normal(size=(40, 100)) + np.where(np.arange(100) % 2, 6.0, -6.0)
+    assert abs(unlearned.mean() - oracles.mean()) < 0.2
+    assert u_lira(unlearned, oracles).balanced_accuracy > 0.99
+
+
+def test_a_constant_shift_looks_like_memory_until_it_is_taken_off():
+    """All margins 6 higher, of test examples too: found in every example, and in none when centred."""
+    generator = np.random.default_rng(4)
+    sides = [
+        (generator.normal(size=(40, 100)) + shift, generator.normal(size=(40, 300)) + shift)
+        for shift in (6.0, 0.0)
+    ]
+    assert u_lira(sides[0][0], sides[1][0]).balanced_accuracy > 0.99
+    plain = u_lira(*(centred(forget, test) for forget, test in sides))
+    assert plain.balanced_accuracy == pytest.approx(0.5, abs=0.03)
+
+
+def test_too_few_models_are_refused():
+    """Two in each half are the fewest with a variance."""
+    with pytest.raises(DataError, match="4 models of each kind"):
+        u_lira(np.zeros((3, 1)), np.zeros((4, 1)))

@@ -1,0 +1,88 @@
+"""U-LiRA: can an unlearned model be told from a retrained one, by an attacker of one's own for each example?
+
+For each forgotten example the margins φ of unlearned models and those of models that never saw it are fitted by a
+Gaussian each; a model that neither was fitted to is judged by the ratio of the two. Averages over examples, as of
+population attacks, hide those that are known best; here each has its own two Gaussians.
+
+    Λ = log N(φ; μ_unlearned, σ_unlearned²) − log N(φ; μ_never, σ_never²)        "unlearned" where Λ > 0
+
+Each half of both sets of models is fitted once and judged once, so no model is judged by a fit of itself, and
+between two sets of retrained models the balanced accuracy is ½ in the mean.
+
+**A constant shift.** A method that moves the margins of all examples by the same amount remembers none of them, and yet
+every example's Gaussians lie apart: here U-LiRA is then near 1. Where both sides have been unlearned, as in the
+paper, the shift is in both and U-LiRA sees nothing of it, however far the model is from a retrained one. So both are
+given: as it is, and with each model's mean margin on examples that were never trained on taken off (`centred`). What is
+left then is knowledge of single examples.
+
+Source: Hayes et al., Inexact Unlearning Needs More Careful Evaluations to Avoid a False Sense of Privacy (SaTML 2025);
+that "never saw it" are retrained models follows Georgiev et al., Attribute-to-Delete (ICLR 2025). Cross-fitting by
+halves and the centred form are ours.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unlearning.errors import DataError
+from unlearning.verification.discrimination import LOW_FPR, tpr_at_fpr
+from unlearning.verification.lira import Shadows, fit, online_scores
+
+Values = NDArray[np.float64]
+
+FEWEST = 4
+"""Models a set: two in each half are the fewest that have a variance."""
+
+
+@dataclass(frozen=True, slots=True)
+class ULira:
+    """What the attack finds.
+
+    accuracies (n,): of each example, the mean of both sides' shares that are judged rightly; ½ is guessing.
+    balanced_accuracy: their mean.
+    tpr: the share of (unlearned model, example) pairs that a threshold finds which 1 % of the others exceed.
+    """
+
+    accuracies: Values
+    balanced_accuracy: float
+    tpr: float
+
+
+def u_lira(unlearned: Values, never: Values) -> ULira:
+    """Judge margins φ on n forgotten examples: of unlearned models (u, n), and of others that never saw them (o, n).
+
+    Raises:
+        DataError: a set has fewer than four models, the shapes do not fit, or a margin is not a finite number.
+    """
+    if min(len(unlearned), len(never)) < FEWEST:
+        raise DataError(
+            f"U-LiRA needs {FEWEST} models of each kind at least, got {len(unlearned)} and {len(never)}."
+        )
+    ours, theirs = [], []
+    for fitted in (0, 1):
+        known = [side[fitted::2] for side in (unlearned, never)]
+        is_unlearned = np.zeros((len(known[0]) + len(known[1]), unlearned.shape[1]), dtype=np.bool_)
+        is_unlearned[: len(known[0])] = True
+        inside, outside = fit(Shadows(np.concatenate(known), is_unlearned))
+        ours += [online_scores(model, inside, outside) for model in unlearned[1 - fitted :: 2]]
+        theirs += [online_scores(model, inside, outside) for model in never[1 - fitted :: 2]]
+    found, others = np.stack(ours), np.stack(theirs)
+    accuracies = (_called(found) + 1 - _called(others)) / 2
+    return ULira(
+        accuracies=accuracies,
+        balanced_accuracy=float(accuracies.mean()),
+        tpr=tpr_at_fpr(found.ravel(), others.ravel(), LOW_FPR),
+    )
+
+
+def centred(margins: Values, test: Values) -> Values:
+    """Return margins (m, n) of m models less each one's mean margin on test examples, (m, t)."""
+    moved: Values = margins - test.mean(axis=1, keepdims=True)
+    return moved
+
+
+def _called(scores: Values) -> Values:
+    """Return the share of models that are judged unlearned, of each example; a tie counts half."""
+    called: Values = ((scores > 0) + 0.5 * (scores == 0)).mean(axis=0)
+    return called

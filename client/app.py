@@ -1,14 +1,45 @@
-"""The ClientApp: which message goes to which handler. Run by Flower as `client.app:app`.
+"""The ClientApp: which message goes to which handler. Flower runs `client.app:app`, or an app of your own:
 
-Every message starts a new Python process on a deployment, so what is heavy (torch, the data) is imported
-by the handler that needs it.
+app = make_client_app(make_task, load_site)
 """
+
+from collections.abc import Callable
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
+from client.handlers import Handler, handle_whoami
+from client.session import HANDLERS as IN_SESSIONS
+from client.session import handle_session
+from client.sites import SiteLoader
+from flower_unlearning_names import refuse_shadows
+from strategies import built_in
+from strategies.messages import SESSION, WHOAMI
+from strategies.task_source import LoadSite, MakeTask, TaskSource
 from unlearning.durable_files import keep_private
+
+HANDLERS: dict[str, Handler] = {**IN_SESSIONS, SESSION: handle_session, WHOAMI: handle_whoami}
+"""What answers a message of each type."""
+
+
+def make_client_app(make_task: MakeTask, load_site: LoadSite, *, table: str | None = None) -> ClientApp:
+    """Return the ClientApp of a federation that can forget, with a task and data of your own.
+
+    make_task: `make_task(settings) -> Task`, the same on server and clients.
+    load_site: `load_site(settings, node_config) -> Site`, this client's data.
+    table: of the settings, in `[tool.flwr.app.config]`; the name of make_task's package, if not given.
+
+    Raises:
+        ConfigurationError: a module of yours has the name of a package of ours.
+    """
+    refuse_shadows()
+    sites = SiteLoader(TaskSource.of(make_task, table), load_site)
+    app = ClientApp(mods=[keep_files_private])
+    for kind, handle in HANDLERS.items():
+        category, _, action = kind.partition(".")
+        getattr(app, category)(action or "default")(_answer_by(handle, sites))
+    return app
 
 
 def keep_files_private(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -17,68 +48,11 @@ def keep_files_private(message: Message, context: Context, call_next: ClientAppC
     return call_next(message, context)
 
 
-app = ClientApp(mods=[keep_files_private])
+def _answer_by(handle: Handler, sites: SiteLoader) -> Callable[[Message, Context], Message]:
+    def answer(message: Message, context: Context) -> Message:
+        return Message(handle(message, context, sites), reply_to=message)
+
+    return answer
 
 
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """Train the model locally."""
-    from client.handlers import handle_train
-
-    return Message(handle_train(message, context), reply_to=message)
-
-
-@app.train("unlearn")
-def unlearn(message: Message, context: Context) -> Message:
-    """Do one step of an unlearning method."""
-    from client.handlers import handle_unlearn
-
-    return Message(handle_unlearn(message, context), reply_to=message)
-
-
-@app.train("session")
-def session(message: Message, context: Context) -> Message:
-    """Answer further messages over a stream of its own."""
-    from client.session import handle_session
-
-    return Message(handle_session(message, context), reply_to=message)
-
-
-@app.train("shadows")
-def train_shadows(message: Message, context: Context) -> Message:
-    """Train this client's shadow models for one round."""
-    from client.shadows import handle_train_shadows
-
-    return Message(handle_train_shadows(message, context), reply_to=message)
-
-
-@app.evaluate()
-def measure(message: Message, context: Context) -> Message:
-    """Measure a model on the client's own data."""
-    from client.handlers import handle_measure
-
-    return Message(handle_measure(message, context), reply_to=message)
-
-
-@app.evaluate("shadows")
-def fit_shadows(message: Message, context: Context) -> Message:
-    """Compute what the shadow models make of the client's own data."""
-    from client.shadows import handle_fit_shadows
-
-    return Message(handle_fit_shadows(message, context), reply_to=message)
-
-
-@app.query("notice")
-def notice(message: Message, context: Context) -> Message:
-    """Take in what every message says: what is forgotten for good."""
-    from client.handlers import handle_notice
-
-    return Message(handle_notice(message, context), reply_to=message)
-
-
-@app.query("whoami")
-def whoami(message: Message, context: Context) -> Message:
-    """Say which client this node declares itself to be."""
-    from client.handlers import handle_whoami
-
-    return Message(handle_whoami(context), reply_to=message)
+app = make_client_app(built_in.make_task, built_in.load_site, table=built_in.NO_TABLE)

@@ -1,11 +1,10 @@
 """What a client does with each message. All work is here, away from Flower's wiring in `client.app`."""
 
 import time
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from logging import getLogger
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +12,7 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from client.memory import ClientMemory, memory_of, requests_to_send
+from client.sites import LoadedSite, Sites
 from strategies.joint_exchange import MEASURE_TOO, join_answers
 from strategies.messages import (
     CLIENT_ID,
@@ -38,9 +38,8 @@ from unlearning.methods.registry import method_named
 from unlearning.parameters import Vector
 from unlearning.peak_memory import MemoryWatch
 from unlearning.plain import from_plain, to_plain
-from unlearning.pseudonyms import is_keyed, names_of, reveal
+from unlearning.pseudonyms import is_keyed, reveal
 from unlearning.requests import Forget
-from unlearning.tasks import TaskSettings, drop_own_data, load_site, make_task
 from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
 from unlearning.training import Trained, TrainingSettings, train
 from unlearning.untrusted import as_line
@@ -49,43 +48,11 @@ from unlearning.verification.observations import observe_model
 _log = getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedSite:
-    """A client's data without what it may never use again, and what methods prepared of it.
-
-    names: the ids of all its samples by their keyed hashes, where the server has given it a key.
-    """
-
-    task: Task
-    train: Examples
-    held_out: Examples
-    names: Mapping[str, str]
-    sites: dict[tuple[str, Forget, Forget], ClientSite] = field(default_factory=dict)
-
-
-class SiteCache:
-    """What a process that answers many messages keeps between two of them."""
-
-    _MOST = 2  # what training needs, and what a deletion under way needs
-
-    def __init__(self) -> None:
-        self._loaded: dict[Hashable, LoadedSite] = {}
-
-    def get(self, key: Hashable, load: Callable[[], LoadedSite]) -> LoadedSite:
-        """Return what was loaded under `key`, loading it where it is not at hand."""
-        if key not in self._loaded:
-            while len(self._loaded) >= self._MOST:
-                del self._loaded[next(iter(self._loaded))]
-            self._loaded[key] = load()
-            drop_own_data()  # it is whole, with what was forgotten
-        return self._loaded[key]
-
-
 class Handler(Protocol):
     """What answers one kind of message."""
 
-    def __call__(self, message: Message, context: Context, cache: SiteCache | None = None) -> RecordDict:
-        """Return the answer; `cache` is the process's, where it answers more than one message."""
+    def __call__(self, message: Message, context: Context, sites: Sites) -> RecordDict:
+        """Return the answer; `sites` loads the client's data, and keeps it where more than one message is answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,12 +119,12 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
     A message may ask beside for the measurement of the model that it carries (`strategies.joint_exchange`).
     """
 
-    def handle(message: Message, context: Context, cache: SiteCache | None = None) -> RecordDict:
+    def handle(message: Message, context: Context, sites: Sites) -> RecordDict:
         memory = memory_of(context)
         local: ClientWork | None = None
         with MemoryWatch() as watch:
             try:
-                local = _open_site(message, context, memory, cache)
+                local = _open_site(message, context, memory, sites)
                 content = handler(message, local)
             except FlowerUnlearningError as exc:
                 content = _refusal(exc)
@@ -198,22 +165,15 @@ def _and_measured(work: RecordDict, message: Message, local: ClientWork) -> Reco
     return join_answers(work, content, time.monotonic() - started)
 
 
-def _open_site(
-    message: Message, context: Context, memory: ClientMemory, cache: SiteCache | None
-) -> ClientWork:
+def _open_site(message: Message, context: Context, memory: ClientMemory, sites: Sites) -> ClientWork:
     """Return the opened site; keep in `memory` what the message says about the past."""
     values = record_past(message, memory)
-    settings = RunSettings.from_run_config(context.run_config)
-    task = settings.task(int(context.node_config.get("num-partitions", 0)) or None)
-    partition = int(context.node_config.get("partition-id", 0))
-    own = str(context.node_config.get("data-dir", ""))
+    settings = sites.source.read(context.run_config)
     forget = _to_measure(values) | _to_measure(values.get(MEASURE_TOO, {}))
-    key = (task, partition, own, memory.tombstones(), forget)
-    load = partial(_load, task, partition, own, memory, forget)
     return ClientWork(
         client_id=client_id_of(context),
-        settings=settings,
-        loaded=load() if cache is None else cache.get(key, load),
+        settings=settings.run,
+        loaded=sites.load(settings, context.node_config, memory, forget),
         memory=memory,
         values=values,
         node_config=context.node_config,
@@ -224,20 +184,6 @@ def _open_site(
 def _to_measure(values: Mapping[str, Any]) -> Forget:
     """Return what a message counts as forgotten."""
     return from_plain(Forget, values.get("forget", {}))
-
-
-def _load(task: TaskSettings, partition: int, own: str, memory: ClientMemory, forget: Forget) -> LoadedSite:
-    """Load the client's data; of what may never be used again only what `forget` speaks of, which is measured."""
-    site = load_site(task, partition, Path(own) if own else None)
-    names = names_of(memory.keys(), {*site.train.ids.tolist(), *site.test.ids.tolist()})
-    gone = forgotten_mask(site.train, reveal(memory.tombstones(), names))
-    gone &= ~forgotten_mask(site.train, reveal(forget, names))
-    return LoadedSite(
-        task=make_task(task),
-        train=site.train.select(~gone) if gone.any() else site.train,
-        held_out=site.test,
-        names=names,
-    )
 
 
 def record_past(message: Message, memory: ClientMemory) -> dict[str, Any]:
@@ -367,7 +313,7 @@ def _measure(message: Message, local: ClientWork) -> RecordDict:
 handle_measure = message_handler(_measure)
 
 
-def handle_notice(message: Message, context: Context, cache: SiteCache | None = None) -> RecordDict:  # noqa: ARG001 - as all handlers
+def handle_notice(message: Message, context: Context, sites: Sites) -> RecordDict:  # noqa: ARG001 - as all handlers
     """Take in what every message says; neither data nor model is needed for that."""
     memory = memory_of(context)
     record_past(message, memory)
@@ -394,7 +340,7 @@ def sampling_generator(local: ClientWork, name: str) -> np.random.Generator:
     return np.random.default_rng(local_seed(local.settings.seed, f"{local.client_id}/{name}", 0))
 
 
-def handle_whoami(context: Context) -> RecordDict:
+def handle_whoami(message: Message, context: Context, sites: Sites) -> RecordDict:  # noqa: ARG001 - as all handlers
     """Return which client this node says it is."""
     memory = memory_of(context)
     return add_site_requests(arrays_content({}, {"client-id": client_id_of(context)}), memory)

@@ -8,7 +8,6 @@ from flwr.app import Context, Message, RecordDict
 
 from client.handlers import (
     Handler,
-    SiteCache,
     handle_measure,
     handle_notice,
     handle_train,
@@ -16,6 +15,7 @@ from client.handlers import (
 )
 from client.memory import memory_of
 from client.shadows import handle_fit_shadows, handle_train_shadows
+from client.sites import SiteCache, Sites
 from strategies.messages import MEASURE, NOTICE, TRAIN, UNLEARN, arrays_content, failure_values, told_values
 from strategies.sessions.client_half import run_client_session
 from strategies.sessions.endpoint import Tls
@@ -34,9 +34,9 @@ HANDLERS: dict[str, Handler] = {
 """What answers a message of each type that a session carries."""
 
 
-def handle_session(message: Message, context: Context) -> RecordDict:
+def handle_session(message: Message, context: Context, sites: Sites) -> RecordDict:
     """Answer what the server asks over one stream, until it ends the session or something is forgotten for good."""
-    memory, cache = memory_of(context), SiteCache()
+    memory, cache = memory_of(context), SiteCache(sites)
     known = memory.tombstones()
 
     def answer(told: Message) -> RecordDict:

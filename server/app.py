@@ -1,22 +1,26 @@
 """The ServerApp: wires settings, ledger, checkpoints and strategy to the live loop.
 
-Run by Flower as `server.app:app`, in simulation and on a deployment alike.
+Flower runs `server.app:app`, in simulation and on a deployment alike, or an app of your own:
+
+    app = make_server_app(make_task, load_test)
 """
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from logging import getLogger
 from pathlib import Path
 from socket import gethostname
+from typing import Any
 
 import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from flower_unlearning_names import refuse_shadows
 from server.certificate.keys import check_certificate_key
 from server.federation.checkpoints import CheckpointStore
 from server.federation.clients import Clients
@@ -44,40 +48,87 @@ from server.state_directory.files import (
 from server.state_directory.ledger_address import ledger_of_run
 from server.state_directory.noise_secret import make_noise_secret
 from server.state_directory.subject_key import subject_keys
+from strategies import built_in
 from strategies.fedavg import FedAvg
 from strategies.roster import Roster
 from strategies.round_plan import RoundPlan
 from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
 from strategies.sessions.session_grid import SessionGrid
+from strategies.task_source import LoadTest, MakeTask, TaskSource
 from unlearning.durable_files import keep_private, write_atomically
-from unlearning.errors import ConfigurationError, Fenced
+from unlearning.errors import AppError, ConfigurationError, Fenced
 from unlearning.methods.costs import training_flops
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.parameters import content_hash, flatten
-from unlearning.tasks import load_server_test, make_task
+from unlearning.tasks.own_code import load_own_test
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import build, initial_parameters
 
 _log = getLogger(__name__)
 
-app = ServerApp()
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppRun:
+    """What a run is of: its settings, what is learnt, and the server's test examples, if it has any.
+
+    written: the settings by the names that a person types, and who makes the task, for the state directory.
+    """
+
+    settings: RunSettings
+    task: Task
+    test: Examples | None
+    written: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], source: TaskSource, load_test: LoadTest) -> "AppRun":
+        """Return the run that `values` (Flower's `context.run_config`) describe, of this app.
+
+        Raises:
+            ConfigurationError: lists every setting that is wrong.
+            AppError: a function of the app raised, or returned something else than it must.
+        """
+        settings = source.read(values)
+        return cls(
+            settings=settings.run,
+            task=source.task(settings),
+            test=load_own_test(load_test, settings.own),
+            written=source.to_keep(settings),
+        )
 
 
-@app.main()
-def main(grid: Grid, context: Context) -> None:
-    """Run the federation of `context.run_config` until it is done or stopped."""
-    keep_private()
-    log_to_flower()
-    try:
-        settings = RunSettings.from_run_config(context.run_config)
-    except ConfigurationError as exc:
-        _log.error("%s", exc)
-        raise
-    run_federation(grid, settings, run_id=context.run_id)
+def make_server_app(make_task: MakeTask, load_test: LoadTest, *, table: str | None = None) -> ServerApp:
+    """Return the ServerApp of a federation that can forget, with a task of your own.
+
+    make_task: `make_task(settings) -> Task`, the same on server and clients.
+    load_test: `load_test(settings) -> Examples | None`, what the server itself measures on, if it has anything.
+    table: of the settings, in `[tool.flwr.app.config]`; the name of make_task's package, if not given.
+
+    Raises:
+        HiddenPackage: a module of yours has the name of a package of ours.
+    """
+    refuse_shadows()
+    source = TaskSource.of(make_task, table)
+    made = ServerApp()
+
+    @made.main()
+    def main(grid: Grid, context: Context) -> None:
+        """Run the federation of `context.run_config` until it is done or stopped."""
+        keep_private()
+        log_to_flower()
+        try:
+            run_federation(grid, AppRun.of(context.run_config, source, load_test), run_id=context.run_id)
+        except (ConfigurationError, AppError) as exc:
+            _log.error("%s", exc)
+            raise
+
+    return made
 
 
-def run_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> FederationState:
+app = make_server_app(built_in.make_task, built_in.load_test, table=built_in.NO_TABLE)
+
+
+def run_federation(grid: Grid, run: AppRun, *, run_id: int) -> FederationState:
     """Go on from the newest checkpoint, or start from fresh weights; returns the last state.
 
     Raises:
@@ -85,9 +136,10 @@ def run_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Federat
             checkpoint is of another model.
         Fenced: a newer server process has taken over.
     """
+    settings = run.settings
     scripted = parse_requests(settings.requests)
     check_certificate_key(settings.certificate_key)
-    with open_federation(grid, settings, run_id=run_id) as context:
+    with open_federation(grid, run, run_id=run_id) as context:
         state = context.checkpoints.newest()
         if state is not None:
             state = key_samples(state, context.ledger)
@@ -123,19 +175,19 @@ def _check_same_model(context: FederationContext, state: FederationState) -> Non
         raise ConfigurationError(
             [
                 f"state-dir: {context.state_dir} holds a model of {state.parameters.size:,} parameters, and the "
-                f"settings make one of {expected:,}. Leave dataset, model and prepare, or name another state-dir."
+                f"settings make one of {expected:,}. Leave the task's settings and prepare, or name another state-dir."
             ]
         )
 
 
 @contextmanager
-def open_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterator[FederationContext]:
+def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[FederationContext]:
     """Open a federation's parts, with the fencing token that makes this process the only writer."""
+    settings = run.settings
     state_dir = state_directory(settings, run_id)
     refuse_half_restored(state_dir)
     private_state(state_dir)
-    values = settings.to_run_config()
-    write_atomically(state_dir / SETTINGS_FILE, json.dumps(values, indent=1).encode())
+    write_atomically(state_dir / SETTINGS_FILE, json.dumps(dict(run.written), indent=1).encode())
     make_noise_secret(state_dir)
     keys = subject_keys(state_dir)
     endpoint = Endpoint.from_settings(settings)
@@ -145,14 +197,14 @@ def open_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterat
     try:
         preparations = Preparations(state_dir / KEPT, settings.preparations())
         plan = RoundPlan(subject_keys=keys, rules=preparations)
-        fedavg = FedAvg(settings, Roster(timeout_s=settings.round_timeout_s), plan)
+        fedavg = FedAvg(run.task, settings, Roster(timeout_s=settings.round_timeout_s), plan)
+        task = fedavg.task
         token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
         writer = LedgerWriter(ledger, token, _now)
         erase_unfinished(state_dir)
         erase_replay_inputs(state_dir)
-        task, examples = make_task(settings.task()), load_server_test(settings.task())
         clients = Clients(grid=sessions or grid, fedavg=fedavg, writer=writer)
-        test_set = ServerTestSet(task, examples, settings)
+        test_set = ServerTestSet(task, run.test, settings)
         yield FederationContext(
             settings=settings,
             task=task,
@@ -160,7 +212,7 @@ def open_federation(grid: Grid, settings: RunSettings, *, run_id: int) -> Iterat
                 task,
                 local_epochs=settings.epochs,
                 recovery_max_rounds=settings.recovery_max_rounds,
-                flops_per_example=_flops(task, examples),
+                flops_per_example=_flops(task, run.test),
             ),
             state_dir=state_dir,
             writer=writer,

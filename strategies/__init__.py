@@ -6,3 +6,7 @@
 May import `unlearning` and Flower; not `server`, `client` or a database. Nothing is imported here: the command line
 needs `tls_files` alone, and PyTorch takes seconds.
 """
+
+from flower_unlearning_names import refuse_shadows
+
+refuse_shadows()

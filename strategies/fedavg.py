@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from logging import getLogger
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -41,6 +42,8 @@ from unlearning.methods.method import Reply
 from unlearning.parameters import Vector
 from unlearning.plain import to_plain
 from unlearning.requests import NOTHING, Forget
+from unlearning.tasks.task import Task
+from unlearning.training import initial_parameters
 
 _log = getLogger(__name__)
 
@@ -48,18 +51,33 @@ _log = getLogger(__name__)
 class FedAvg(Strategy):
     """Federated averaging among eligible clients.
 
+    task: what is learnt; `self.task` is it as the methods train it that the settings prepare for.
+    settings: those of the run, its defaults if none are given; `changes` are settings by name, in place of theirs.
     plan: what rounds go by; `follow` gives it another one, and `aggregate` the counts of the round.
+
+    Raises:
+        ConfigurationError: lists every setting that is wrong, or does not fit the task.
     """
 
     def __init__(
-        self, settings: RunSettings, roster: Roster | None = None, plan: RoundPlan | None = None
+        self,
+        task: Task,
+        settings: RunSettings | None = None,
+        roster: Roster | None = None,
+        plan: RoundPlan | None = None,
+        **changes: Any,
     ) -> None:
-        self.settings = settings
+        self.settings = settings = (settings or RunSettings()).with_changes(changes)
+        self.task = settings.prepared_task(task)
         self.roster = roster or Roster()
         self.plan = plan or RoundPlan()
         self._count_limits = settings.count_limits()
         self._asked: AskedRound | None = None
         self._was_complete = False
+
+    def initial_arrays(self) -> ArrayRecord:
+        """Return the model that training starts from, for Flower's `start`: the same for the same seed."""
+        return model_record(initial_parameters(self.task, self.settings.seed))
 
     def follow(self, plan: RoundPlan) -> None:
         """Go by `plan` from now on."""

@@ -4,15 +4,17 @@ Tests and benchmarks use it; the driver code is the same as in simulation and on
 pass through Flower's own serialisation, so what travels here would travel there.
 """
 
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp import Grid
+from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -125,3 +127,33 @@ class InProcessGrid(Grid):
         except Exception as exc:  # noqa: BLE001 - a ClientApp that raises becomes an error reply, as in Flower
             return Message(Error(code=2, reason=f"{type(exc).__name__}: {exc}"), reply_to=message)
         return message_from_proto(message_to_proto(reply))
+
+
+def run_apps(
+    server_app: ServerApp, client_app: ClientApp, run_config: Mapping[str, Any], *, num_clients: int
+) -> InProcessGrid:
+    """Run a ServerApp to its end with `num_clients` clients in this process; client i has the partition i.
+
+    run_config: every setting of the run (`read_run_config`); `state-dir` says where checkpoints and reports go.
+    """
+    configs = [{"partition-id": number, "num-partitions": num_clients} for number in range(num_clients)]
+    grid = InProcessGrid(client_app, configs, run_config)
+    server_app(
+        grid, Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=dict(run_config))
+    )
+    return grid
+
+
+def read_run_config(app_dir: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in the app's pyproject.toml with `changes`, tables as Flower writes them: `table.name`."""
+    project = tomllib.loads((app_dir / "pyproject.toml").read_text(encoding="utf-8"))
+    return {**_flat(project["tool"]["flwr"]["app"].get("config", {})), **changes}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= (
+            _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        )
+    return found

@@ -5,6 +5,7 @@ Server and clients read the same values (Flower sends them to every ClientApp), 
 
 from collections.abc import Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -24,7 +25,8 @@ from strategies.update_checks import CountLimits
 from unlearning.errors import ConfigurationError
 from unlearning.methods.preparation import Prepared
 from unlearning.methods.registry import preparations
-from unlearning.tasks.settings import TaskChoice, TaskSettings, problems
+from unlearning.tasks.settings import TaskSettings, problems
+from unlearning.tasks.task import Task
 from unlearning.training import TrainingSettings
 from unlearning.training import local_seed as local_seed  # clients have it from here
 from unlearning.verification.shadow_models import FEWEST
@@ -44,7 +46,7 @@ _Part = TypeVar("_Part", TaskSettings, TrainingSettings)
     ),
 )
 class RunSettings(
-    DeletionSettings, SessionSettings, MemorySettings, TrainingSchedule, RoundSettings, TaskChoice
+    DeletionSettings, SessionSettings, MemorySettings, TrainingSchedule, RoundSettings, TaskSettings
 ):
     """Every setting of a run; names in the configuration are written with hyphens."""
 
@@ -69,6 +71,15 @@ class RunSettings(
             raise ConfigurationError(wrong)
         return settings
 
+    def with_changes(self, changes: Mapping[str, Any]) -> "RunSettings":
+        """Return these settings with others by name, which may be written with underscores.
+
+        Raises:
+            ConfigurationError: lists every wrong setting with what is allowed.
+        """
+        named = {_TYPED_NAMES.get(name, name): value for name, value in changes.items()}
+        return self.from_run_config({**self.to_run_config(), **named}) if changes else self
+
     def to_run_config(self) -> dict[str, Any]:
         """Return every setting by the name that a person types."""
         values: dict[str, Any] = _ADAPTER.dump_python(self, mode="json", by_alias=True)
@@ -83,7 +94,6 @@ class RunSettings(
             wrong += exc.problems
         else:
             for prepared in switched_on.values():
-                wrong += [] if wrong else prepared.preparation.problems(prepared.options, self.task())
                 wrong += prepared.preparation.training_problems(prepared.options, self.training(1))
             wrong += self.shadow_problems()
         return [*wrong, *self.bound_problems()]
@@ -160,12 +170,25 @@ class RunSettings(
         """Return what `prepare` switches on, by method."""
         return preparations(self.prepare)
 
-    def task(self, num_clients: int | None = None) -> TaskSettings:
-        """Return the part that says what is learnt; a node's own number of partitions goes before."""
-        settings = self._part(TaskSettings, num_clients=num_clients or self.num_clients)
-        for prepared in self.preparations().values():
-            settings = prepared.preparation.task_settings(prepared.options, settings)
-        return settings
+    def task(self) -> TaskSettings:
+        """Return the part that says which of the built-in tasks is learnt."""
+        return self._part(TaskSettings)
+
+    def prepared_task(self, task: Task) -> Task:
+        """Return `task` as the methods train it that `prepare` switches on.
+
+        Raises:
+            ConfigurationError: one of them cannot be prepared for with such a task.
+        """
+        switched_on = self.preparations().values()
+        wrong: list[str] = []
+        for prepared in switched_on:
+            wrong += prepared.preparation.problems(prepared.options, task, self.num_clients)
+        if wrong:
+            raise ConfigurationError(wrong)
+        for prepared in switched_on:
+            task = prepared.preparation.prepared_task(prepared.options, task)
+        return task
 
     def training(self, server_round: int, *, augment: bool | None = None) -> TrainingSettings:
         """Return how clients train in `server_round` (from 1); the learning rate decays with it.
@@ -186,6 +209,7 @@ class RunSettings(
 
 _ADAPTER = TypeAdapter(RunSettings)
 FIELDS: Mapping[str, FieldInfo] = vars(RunSettings)["__pydantic_fields__"]
+_TYPED_NAMES = {name: field.alias or name for name, field in FIELDS.items()}
 _SECRET_PLACES = {
     field.alias or name: mark
     for name, field in FIELDS.items()
@@ -202,6 +226,8 @@ def secrets_in(values: Mapping[str, Any]) -> list[str]:
 def _sentence(error: Any) -> str:
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        known = ", ".join(sorted(RunSettings().to_run_config()))
-        return f"{name}: there is no such setting. The settings are: {known}."
+        known = sorted(RunSettings().to_run_config())
+        near = get_close_matches(name, known, n=1)
+        meant = f"Did you mean {near[0]}?" if near else f"The settings are: {', '.join(known)}."
+        return f"{name}: there is no such setting. {meant}"
     return f"{name}: {error['msg']}, got {error['input']!r}."

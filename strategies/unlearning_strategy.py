@@ -42,7 +42,6 @@ from unlearning.methods.method import (
 from unlearning.methods.registry import check_supports, method_named, validated_parameters
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import NOTHING, Forget, Target
-from unlearning.tasks import make_task
 from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)
@@ -173,7 +172,7 @@ class UnlearningStrategy(Strategy):
         settings = self.fedavg.settings
         everyone = self.method.info.asks_everyone
         problem = Problem(
-            task=make_task(settings.task()),
+            task=self.fedavg.task,
             seed=settings.seed,
             rounds_trained=self._rounds_trained,
             targets=targets,

@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from client.app import app as client_app
-from server.app import run_federation
+from server.app import AppRun, run_federation
 from server.federation.checkpoints import CheckpointStore
 from server.federation.state import FederationState
 from server.ledger import Ledger
 from server.requests.admission import admit
 from server.state_directory.ledger_address import ledger_url
 from server.state_directory.subject_key import subject_keys
+from strategies import built_in
 from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings
 from unlearning.requests import DeletionRequest, Granularity, Target
+from unlearning.tasks import Task, make_task
 
 DEFAULTS: Mapping[str, Any] = {
     "dataset": "digits",
@@ -45,6 +47,16 @@ class InProcessFederation:
         directory.mkdir(parents=True, exist_ok=True)
         self._ledger: Ledger | None = None
         self.grid = self.new_grid()
+
+    @property
+    def app_run(self) -> AppRun:
+        """What the run is of."""
+        return AppRun.of(self.run_config, built_in.SOURCE, built_in.load_test)
+
+    @property
+    def task(self) -> Task:
+        """What is learnt."""
+        return make_task(self.settings.task())
 
     def prepare(self, text: str) -> None:
         """Set `prepare` before the first round."""
@@ -77,8 +89,8 @@ class InProcessFederation:
     def run(self, **changes: Any) -> FederationState:
         """Run the real ServerApp code to its end and give the last state."""
         given = {name.replace("_", "-"): value for name, value in changes.items()}
-        settings = RunSettings.from_run_config({**self.run_config, **given})
-        return run_federation(self.grid, settings, run_id=1)
+        run = AppRun.of({**self.run_config, **given}, built_in.SOURCE, built_in.load_test)
+        return run_federation(self.grid, run, run_id=1)
 
     def file(self, target: Target, method: str = "puf-special", **parameters: Any) -> DeletionRequest:
         """File a request through the door."""

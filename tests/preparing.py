@@ -12,8 +12,6 @@ from unlearning.methods.preparation import FederatedRound, LocalRound, Preparati
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions
 from unlearning.stores import MemoryStore
-from unlearning.tasks import TaskSettings
-from unlearning.tasks.ensemble import shard_task
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, initial_parameters, local_seed, train
 
@@ -23,8 +21,7 @@ def task_for(method: Method, task: Task, options: PreparationOptions | None = No
     preparation = method.info.preparation
     if preparation is None:
         return task
-    settings = preparation.task_settings(options or preparation.Options(), TaskSettings())
-    return shard_task(task, settings.shards, settings.vote) if settings.shards else task
+    return preparation.prepared_task(options or preparation.Options(), task)
 
 
 def trained_with(

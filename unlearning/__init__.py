@@ -7,3 +7,7 @@ Import from here: `unlearning.methods` (the seam and its registry), `unlearning.
 This package knows PyTorch and its numerical neighbours. It may not import flwr, grpc, ray, a
 database, or anything of `strategies`, `client` and `server`; import-linter enforces that.
 """
+
+from flower_unlearning_names import refuse_shadows
+
+refuse_shadows()

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import FedAvg as StockFedAvg
 
 from strategies.exchange import exchange
 from strategies.fedavg import FedAvg
-from strategies.messages import model_record, vector_of
+from strategies.messages import vector_of
 from strategies.run_config import RunSettings
 from strategies.sessions.endpoint import Endpoint
 from strategies.sessions.payloads import ACCOUNT, SessionStatistics
@@ -30,7 +30,6 @@ from unlearning.methods.registry import method_named
 from unlearning.parameters import content_hash
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.tasks import make_task
-from unlearning.training import initial_parameters
 
 app = ServerApp()
 
@@ -44,9 +43,9 @@ def main(grid: Grid, context: Context) -> None:
     endpoint = Endpoint.from_settings(settings)
     if endpoint is not None:
         grid = SessionGrid(grid, endpoint, always=settings.transport == "session")
-    ours = FedAvg(settings)
+    ours = FedAvg(make_task(settings.task()), settings)
     ours.await_clients(grid)
-    start = model_record(initial_parameters(make_task(settings.task()), settings.seed))
+    start = ours.initial_arrays()
     rounds: dict[str, Callable[[int], Any]] = {
         "empty": lambda number: _empty(grid, ours, number),
         "stock": lambda number: _stock(grid, settings, start, number),

@@ -31,6 +31,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from server.bench.columns import COLUMNS, ORIGINAL, RETRAIN
+from strategies import built_in
 from strategies.run_config import RunSettings
 from unlearning.errors import ConfigurationError, RequestError
 from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
@@ -247,6 +248,7 @@ class Experiment(_Strict):
         where = f"settings, {setting.name}" if setting.name else "run"
         try:
             run = RunSettings.from_run_config(self.run_of(setting))
+            built_in.SOURCE.prepared(self.run_of(setting))
         except ConfigurationError as exc:
             yield from (f"{where}: {problem}" for problem in exc.problems)
             return

@@ -22,7 +22,7 @@ from uuid import uuid4
 from flwr.clientapp import ClientApp
 from flwr.supercore.object_ref import load_app
 
-from server.app import open_federation, run_federation
+from server.app import AppRun, open_federation, run_federation
 from server.bench import measures, oracles
 from server.bench.client_data import ClientData
 from server.bench.columns import ORIGINAL, RETRAIN, Row
@@ -35,6 +35,7 @@ from server.federation.observing import observe_all
 from server.federation.roster_records import register_clients
 from server.federation.state import FederationState
 from server.requests.admission import admit
+from strategies import built_in
 from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings
 from unlearning.batched_training import suits, train_federations
@@ -43,7 +44,7 @@ from unlearning.errors import ConfigurationError
 from unlearning.methods.registry import method_named, preparations
 from unlearning.plain import from_plain
 from unlearning.requests import DeletionRequest, Exclusions, Status
-from unlearning.tasks import make_task
+from unlearning.tasks.task import Task
 from unlearning.training import initial_parameters
 from unlearning.verification.measurement import Measurement, measure
 from unlearning.verification.observations import merge
@@ -114,7 +115,7 @@ class SeedRun:
     def _oracles(self, part: Part) -> Row:
         """Return the margins of several oracles: a model in a row."""
         settings = self._run
-        task = make_task(settings.task())
+        task = _task_of(settings)
         if settings.fraction == 1 and suits(task, settings.training(1)):
             models = train_federations(
                 task,
@@ -150,17 +151,17 @@ class SeedRun:
         with self._alone(directory.name):
             store = CheckpointStore(directory / "checkpoints")
             if store.newest() is None:
-                start = initial_parameters(make_task(settings.task()), settings.seed)
+                start = initial_parameters(_task_of(settings), settings.seed)
                 state = FederationState(parameters=start, exclusions=Exclusions().including(targets))
                 store.save(state, token=0)
-            run_federation(self._grid(settings), settings, run_id=1)
+            run_federation(self._grid(settings), _app_run(settings), run_id=1)
         return self._of_training(directory, settings, case)
 
     def _of_training(self, directory: Path, settings: RunSettings, case: Case) -> Row:
         state = _newest(directory)
         with (
             self._alone(directory.name),
-            open_federation(self._grid(settings), settings, run_id=1) as context,
+            open_federation(self._grid(settings), _app_run(settings), run_id=1) as context,
         ):
             return {
                 **self._measure(context, state, case),
@@ -185,14 +186,14 @@ class SeedRun:
         )
         grid = self._grid(settings)
         filed = self._file_requests(grid, settings, case, contender)
-        run_federation(grid, settings, run_id=2)
+        run_federation(grid, _app_run(settings), run_id=2)
         # Recovery may stop before its first round; PUF's Natural is training on, so it takes one at least.
         only_recovers = not method_named(contender.method).info.moves_model
         if only_recovers and not _report(directory, filed[0].id)["recovery"]["rounds"]:
             settings = replace(settings, rounds=settings.rounds + 1)
-            run_federation(grid, settings, run_id=2)
+            run_federation(grid, _app_run(settings), run_id=2)
         state = _newest(directory)
-        with open_federation(grid, settings, run_id=2) as context:
+        with open_federation(grid, _app_run(settings), run_id=2) as context:
             done = [context.ledger.get(request.id) for request in filed]
             wrong = [request for request in done if request.status is not Status.COMPLETED]
             if wrong:  # a finding too: some methods do not survive every federation
@@ -255,8 +256,8 @@ class SeedRun:
                 return directory
             settings = self._settings(directory, prepare="; ".join(prepare.values()))
             grid = self._grid(settings)
-            run_federation(grid, settings, run_id=1)
-            with open_federation(grid, settings, run_id=1) as context:
+            run_federation(grid, _app_run(settings), run_id=1)
+            with open_federation(grid, _app_run(settings), run_id=1) as context:
                 rounds = list(context.ledger.all_rounds())
             facts = {"prepare": dict(prepare), "rounds_in_ledger": rounds[-1].sequence}
             write_atomically(directory / FACTS, json.dumps(facts).encode())
@@ -271,7 +272,7 @@ class SeedRun:
     def _file_requests(
         self, grid: InProcessGrid, settings: RunSettings, case: Case, contender: Contender
     ) -> list[DeletionRequest]:
-        with open_federation(grid, settings, run_id=2) as context:
+        with open_federation(grid, _app_run(settings), run_id=2) as context:
             return [
                 admit(
                     context.ledger,
@@ -331,7 +332,7 @@ class SeedRun:
 
     def _beside_retrain(self, case: Case, original: FederationState, state: FederationState) -> Row:
         return measures.beside_retrain(
-            make_task(self._run.task()),
+            _task_of(self._run),
             original=original.parameters,
             unlearned=state.parameters,
             retrained=_newest(self._retrained_directory(case)).parameters,
@@ -380,6 +381,14 @@ class SeedRun:
             audited = oracles.audited_examples(self.data, case)
             row["margins"] = oracles.margins_of(task, model, audited)
         return row
+
+
+def _task_of(settings: RunSettings) -> Task:
+    return built_in.SOURCE.prepared(settings.to_run_config())
+
+
+def _app_run(settings: RunSettings) -> AppRun:
+    return AppRun.of(settings.to_run_config(), built_in.SOURCE, built_in.load_test)
 
 
 def _newest(directory: Path) -> FederationState:

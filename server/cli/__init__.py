@@ -23,6 +23,7 @@ from server.cli import watch as cli_watch
 from server.cli.bench import bench_command
 from server.cli.connection import DEFAULT_SERVER, Connection
 from server.cli.model import model_command
+from server.cli.new import new_command
 from server.cli.plan import plan_command
 from server.demo import demo_command
 from server.operations.supervisor import supervise_command
@@ -95,6 +96,7 @@ app.command("certificate-key")(cli_verify.certificate_key)
 app.command("verify")(cli_verify.verify)
 app.command("serve")(cli_serve.serve)
 app.command("model")(model_command)
+app.command("new")(new_command)
 app.command("supervise")(supervise_command)
 app.command("check")(cli_operations.check)
 app.command("erase-residue")(cli_operations.erase_residue)

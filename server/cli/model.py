@@ -1,17 +1,26 @@
 """`flower-unlearn model`: the federation's model as a PyTorch state dictionary."""
 
 import json
+import sys
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unlearning.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from strategies.task_source import TaskSource
+
 
 def model_command(
     state_dir: Annotated[Path, typer.Option(help="The federation's state directory on the server.")],
     output: Annotated[Path, typer.Option(help="Where the state dictionary goes, such as model.pt.")],
+    app: Annotated[
+        Path, typer.Option(help="The directory of your own app, where the model is of its making.")
+    ] = Path(),
 ) -> None:
     """Write the newest model that is committed: torch.load(...) gives what load_state_dict takes."""
     import torch
@@ -20,7 +29,6 @@ def model_command(
     from server.state_directory.files import SETTINGS_FILE
     from strategies.run_config import RunSettings, secrets_in
     from unlearning.parameters import content_hash, load
-    from unlearning.tasks import make_task
     from unlearning.training import build
 
     path = state_dir / SETTINGS_FILE
@@ -32,13 +40,16 @@ def model_command(
             ]
         )
     values = json.loads(path.read_text(encoding="utf-8"))
+    source = _source_of(values, app)
     known = RunSettings().to_run_config()
     # Earlier versions wrote a password down, and settings that are gone.
     values = {
-        name: value for name, value in values.items() if name in known and not secrets_in({name: value})
+        name: value
+        for name, value in values.items()
+        if (name in known or "." in name) and not secrets_in({name: value})
     }
-    settings = RunSettings.from_run_config(values)
-    model = build(make_task(settings.task()), settings.seed)
+    task = source.prepared(values)
+    model = build(task, seed=0)
     before = state.deletion.before if state.deletion is not None else None
     parameters = state.parameters if before is None else before.parameters
     load(model, parameters)
@@ -47,5 +58,31 @@ def model_command(
         "" if before is None else " (a deletion is recovering and not committed: this is the model before it)"
     )
     typer.echo(
-        f"{output}: {settings.model} after round {state.round}, model hash {content_hash(parameters)}{note}"
+        f"{output}: {task.name} after round {state.round}, model hash {content_hash(parameters)}{note}"
     )
+
+
+def _source_of(values: Mapping[str, Any], app: Path) -> "TaskSource":
+    """Return what made the task of a federation with these settings: the built-in tasks, or an app in `app`.
+
+    Raises:
+        ConfigurationError: the app is not there.
+    """
+    from strategies import built_in
+    from strategies.task_source import MADE_BY, TABLE, TaskSource
+
+    made_by = str(values.get(MADE_BY, ""))
+    if not made_by:
+        return built_in.SOURCE
+    module, _, name = made_by.partition(":")
+    sys.path.insert(0, str(app.resolve()))
+    try:
+        function = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as exc:
+        raise ConfigurationError(
+            [
+                f"--app: the model is made by {made_by}, which cannot be imported from {app.resolve()} ({exc}). Name "
+                "the directory of the app, which holds its pyproject.toml."
+            ]
+        ) from exc
+    return TaskSource.of(function, str(values[TABLE]))

@@ -57,7 +57,7 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
         ),
         federation=FederationSummary(
             name=context.settings.federation,
-            task=f"{context.settings.model} on {context.settings.dataset}",
+            task=context.task.name,
             score_name=context.task.score_name,
             clients_known=known,
             clients_retained=tuple(name for name in known if not state.exclusions.is_forgotten(name)),

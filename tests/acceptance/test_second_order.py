@@ -68,7 +68,7 @@ def over_messages(method: str, forgotten: Exclusions, tmp_path: Path, **paramete
     }
     one = InProcessFederation(tmp_path, settings)
     counts = {client: len(examples) for client, examples in federation().clients.items()}
-    fedavg = FedAvg(one.settings, plan=RoundPlan(exclusions=forgotten, counts=counts))
+    fedavg = FedAvg(one.task, one.settings, plan=RoundPlan(exclusions=forgotten, counts=counts))
     strategy = UnlearningStrategy.by_name(method, [target("client")], fedavg, **parameters)
     model = model_record(federation().original)
     for number in range(1, 200):

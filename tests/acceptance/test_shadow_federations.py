@@ -110,7 +110,7 @@ def test_mia_u_finds_the_target_in_the_change_from_a_model_that_knew_it(history,
 def test_mia_u_finds_nothing_in_a_change_between_models_that_never_knew_the_target(history):
     """From the retrained model to the one two rounds later: no construction tells the target from test data."""
     forgets, observed = {}, []
-    with open_federation(history.grid, history.settings, run_id=1) as context:
+    with open_federation(history.grid, history.app_run, run_id=1) as context:
         register_clients(context.writer, context.clients.online())
         for state in (history.retrained, history.later):
             forgets = forget_sets(context.ledger, [client("1")])
@@ -135,11 +135,11 @@ def test_clients_and_server_draw_the_same_members(history, tmp_path):
         for node, context in history.grid.contexts.items()
         if node == message.metadata.dst_node_id
     )
-    site = load_site(history.settings.task(3), number)
+    site = load_site(replace(history.settings.task(), num_clients=3), number)
     half = site.train.select(shadow_membership(site.train.ids, 3, seed=history.settings.seed))
     seed = local_seed(shadow_seed(history.settings.seed, 3), str(number), 1)
     settings = replace(history.settings.training(1), seed=seed)
-    with open_federation(history.grid, history.settings, run_id=1) as context:
+    with open_federation(history.grid, history.app_run, run_id=1) as context:
         expected = train(context.task, shadow_models(message.content)[3], half, settings)
     fresh = InProcessGrid(
         client_app,

@@ -27,7 +27,6 @@ from typing_extensions import TypeVar
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions, Target
 from unlearning.stores import Arrays, Store
-from unlearning.tasks.settings import TaskSettings
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import Trained, TrainingSettings
 
@@ -187,12 +186,12 @@ class Preparation(Generic[OptionsT]):
         """
         return True
 
-    def task_settings(self, options: OptionsT, settings: TaskSettings) -> TaskSettings:
-        """Return what is learnt in place of `settings`."""
-        return settings
+    def prepared_task(self, options: OptionsT, task: Task) -> Task:
+        """Return what is learnt in place of `task`."""
+        return task
 
-    def problems(self, options: OptionsT, settings: TaskSettings) -> list[str]:
-        """Return why this cannot be switched on for such a task, one sentence each."""
+    def problems(self, options: OptionsT, task: Task, num_clients: int) -> list[str]:
+        """Return why this cannot be switched on for such a task and so many clients, one sentence each."""
         return []
 
     def training_problems(self, options: OptionsT, training: TrainingSettings) -> list[str]:

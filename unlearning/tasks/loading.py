@@ -12,7 +12,6 @@ from unlearning.errors import ConfigurationError, DataError
 from unlearning.tasks import losses, partitions
 from unlearning.tasks.arrays import Arrays, Scaling, examples
 from unlearning.tasks.datasets import DATASETS, DatasetInfo
-from unlearning.tasks.ensemble import shard_task
 from unlearning.tasks.models import MODELS, Kind, Shape, model_builder
 from unlearning.tasks.npz import TEST_FILE, TRAIN_FILE, read_npz
 from unlearning.tasks.partitions import Indices
@@ -49,7 +48,7 @@ def _task(settings: TaskSettings) -> Task:
         )
     segments = kind is Kind.SEGMENTATION
     load_pretrained = MODELS[settings.model].load_pretrained if settings.pretrained else None
-    task = Task(
+    return Task(
         name=f"{settings.dataset}/{settings.model}",
         num_classes=num_classes,
         score_name="dice" if segments else "accuracy",
@@ -60,7 +59,6 @@ def _task(settings: TaskSettings) -> Task:
         dtype=getattr(torch, settings.dtype),
         load_pretrained=partial(load_pretrained, settings.pretrained) if load_pretrained else None,
     )
-    return shard_task(task, settings.shards, settings.vote) if settings.shards else task
 
 
 def drop_own_data() -> None:

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from unlearning.errors import ConfigurationError
 from unlearning.tasks.datasets import DATASETS, USER_DATASET, DatasetInfo
@@ -25,7 +24,7 @@ DTYPES = ("float32", "float64")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskChoice:
+class TaskSettings:
     """What is learnt."""
 
     dataset: str = "digits"
@@ -61,17 +60,6 @@ class TaskChoice:
     """decides initial weights, the partition, sampling, the order of examples"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskSettings(TaskChoice):
-    """Which task, and how its data is shared out; the same on every machine.
-
-    shards, vote: an ensemble of so many models, and how it predicts (`ensemble`); 0 for a single model.
-    """
-
-    shards: int = 0
-    vote: Literal["majority", "mean"] = "majority"
-
-
 def problems(settings: TaskSettings) -> list[str]:
     """Return everything that is wrong with the settings, one sentence each; no data is read."""
     return [*_wrong_values(settings), *_wrong_dataset(settings), *_wrong_model(settings)]
@@ -98,8 +86,6 @@ def _wrong_values(settings: TaskSettings) -> Iterator[str]:
         yield f"max-test-examples must be 0 (all) or more, got {settings.max_test_examples}."
     if not 0 <= settings.seed < 2**31:
         yield f"seed must be 0 to {2**31 - 1}, got {settings.seed}."
-    if settings.shards < 0:
-        yield f"shards must be 0 (a single model) or more, got {settings.shards}."
     if settings.dtype not in DTYPES:
         yield f"Unknown dtype {settings.dtype!r}. The dtypes are: {', '.join(DTYPES)}."
 

@@ -17,6 +17,7 @@ from unlearning.errors import MethodFailed
 from unlearning.methods.method import Reply
 from unlearning.methods.registry import method_named
 from unlearning.requests import Granularity, Target
+from unlearning.tasks import TaskSettings, make_task
 
 START = np.zeros(650, dtype=np.float32)
 
@@ -45,7 +46,9 @@ def strategy(values: dict[str, Any]) -> tuple[UnlearningStrategy, list[Message]]
         {"dataset": "digits", "model": "logistic", "num-clients": len(values), "wait-timeout-s": 0.1}
     )
     grid = InProcessGrid(answer, [{"client-id": name} for name in values], {})
-    one = UnlearningStrategy(Reading(), [Target(Granularity.CLIENT, "0")], FedAvg(settings, Roster()))
+    one = UnlearningStrategy(
+        Reading(), [Target(Granularity.CLIENT, "0")], FedAvg(make_task(TaskSettings()), settings, Roster())
+    )
     asked = list(one.configure_train(1, model_record(START), ConfigRecord(), grid))
     return one, list(grid.send_and_receive(asked))
 

@@ -23,6 +23,7 @@ from unlearning.errors import ConfigurationError, MethodFailed, UpdateRefused
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
+from unlearning.tasks import TaskSettings, make_task
 
 START = np.array([1.0, 2.0, 3.0])
 Forge = Callable[[list[Message]], Sequence[Message]]
@@ -49,7 +50,7 @@ class OneRound:
         self.grid = InProcessGrid(app_adding(steps), [{"client-id": name} for name in names], {})
         given = {name.replace("_", "-"): value for name, value in settings.items()}
         config = RunSettings.from_run_config({"num-clients": len(steps), "wait-timeout-s": 0.1, **given})
-        self.strategy = FedAvg(config, Roster())
+        self.strategy = FedAvg(make_task(TaskSettings()), config, Roster())
         self.outcome = RoundOutcome()
 
     def run(self, forge: Forge = list, number: int = 1) -> Vector | None:

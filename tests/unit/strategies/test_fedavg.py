@@ -15,6 +15,7 @@ from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Reply
 from unlearning.parameters import weighted_mean
 from unlearning.requests import Exclusions, Granularity, Target
+from unlearning.tasks import TaskSettings, make_task
 
 START = np.array([1.0, 2.0, 3.0])
 
@@ -41,7 +42,7 @@ def one_round(answers, *, exclusions=None, rules=None, **settings):
     grid = InProcessGrid(Answers(answers), [{"client-id": name} for name in answers], {})
     given = {"num-clients": len(answers), "wait-timeout-s": 0.1, **settings}
     plan = RoundPlan(exclusions=exclusions or Exclusions(), rules=rules or RoundRules())
-    strategy = FedAvg(RunSettings.from_run_config(given), Roster(), plan)
+    strategy = FedAvg(make_task(TaskSettings()), RunSettings.from_run_config(given), Roster(), plan)
     messages = strategy.configure_train(1, model_record(START), ConfigRecord(), grid)
     outcome = strategy.aggregate(1, grid.send_and_receive(messages))
     return outcome.model, outcome, strategy
@@ -120,7 +121,9 @@ def test_a_forgotten_client_is_no_more_counted():
 def test_an_answer_to_another_round_is_refused():
     """A late or replayed update does not enter."""
     grid = InProcessGrid(Answers({"a": (1, START)}), [{"client-id": "a"}], {})
-    strategy = FedAvg(RunSettings.from_run_config({"num-clients": 1, "wait-timeout-s": 0.1}))
+    strategy = FedAvg(
+        make_task(TaskSettings()), RunSettings.from_run_config({"num-clients": 1, "wait-timeout-s": 0.1})
+    )
     old = list(grid.send_and_receive(strategy.configure_train(1, model_record(START), ConfigRecord(), grid)))
     outcome = strategy.aggregate(2, old)
     assert outcome.model is None
@@ -129,7 +132,7 @@ def test_an_answer_to_another_round_is_refused():
 
 def test_the_sample_is_seeded_sorted_and_of_the_right_size():
     """ceil(fraction · eligible), the same for the same seed and round, not always the same clients."""
-    strategy = FedAvg(RunSettings.from_run_config({"fraction": 0.3}))
+    strategy = FedAvg(make_task(TaskSettings()), RunSettings.from_run_config({"fraction": 0.3}))
     clients = [str(number) for number in range(10)]
     samples = [strategy.sample(clients, number) for number in range(20)]
     assert all(len(sample) == 3 and sample == sorted(sample) for sample in samples)
@@ -142,7 +145,7 @@ def test_an_exchange_ends_at_its_deadline_and_names_who_was_silent():
     grid = InProcessGrid(
         Answers({"a": (1, START), "b": (1, START)}), [{"client-id": "a"}, {"client-id": "b"}], {}
     )
-    strategy = FedAvg(RunSettings.from_run_config({"num-clients": 2}))
+    strategy = FedAvg(make_task(TaskSettings()), RunSettings.from_run_config({"num-clients": 2}))
     messages = strategy.train_messages(1, model_record(START), grid)
     original = grid.pull_messages
     grid.pull_messages = lambda ids: [  # type: ignore[method-assign]

@@ -9,6 +9,7 @@ from strategies.messages import arrays_content
 from strategies.run_config import RunSettings
 from strategies.shadows import average_shadows, collect_fits, shadow_arrays, shadow_models, shadow_record
 from unlearning.errors import ConfigurationError, UpdateRefused
+from unlearning.tasks import TaskSettings, make_task
 
 BEFORE = [np.zeros(3), np.ones(3)]
 
@@ -20,7 +21,7 @@ def reply(*trained, counts=None) -> RecordDict:
 
 
 def fedavg(**settings) -> FedAvg:
-    return FedAvg(RunSettings.from_run_config(settings))
+    return FedAvg(make_task(TaskSettings()), RunSettings.from_run_config(settings))
 
 
 GOOD = reply((0, 1, np.full(3, 4.0)), (1, 2, np.full(3, 3.0)))

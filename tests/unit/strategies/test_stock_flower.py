@@ -17,7 +17,7 @@ def ready(federation):
     """A federation, its strategy and its initial model."""
     one = federation(num_clients=3)
     start = initial_parameters(make_task(one.settings.task()), 0)
-    return one, FedAvg(one.settings), start
+    return one, FedAvg(one.task, one.settings), start
 
 
 def test_fedavg_gives_the_same_model_under_stock_start_and_the_live_loop(ready):

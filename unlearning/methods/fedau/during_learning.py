@@ -20,7 +20,7 @@ and head are sent; the auxiliary head stays with the client. A deletion costs on
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -28,7 +28,7 @@ import torch
 from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from unlearning.errors import FlowerUnlearningError, MethodFailed
+from unlearning.errors import MethodFailed
 from unlearning.methods.classifier_head import classifier_head, head_in, head_slots, size_of, with_head
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
@@ -48,8 +48,6 @@ from unlearning.methods.preparation import ClientOptions, Listed, LocalRound, Pr
 from unlearning.parameters import Vector, check_length, flatten
 from unlearning.requests import Granularity, Target
 from unlearning.stores import keep_newest, newest
-from unlearning.tasks.loading import make_task
-from unlearning.tasks.settings import TaskSettings
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import Trained, build, train
 
@@ -143,9 +141,16 @@ class AuxiliaryHead(Preparation[AuxiliaryHeadOptions]):
             return ""
         return f'it was prepared for {able}. That would need prepare = "fedau-learning {wanted}" in training.'
 
-    def problems(self, options: AuxiliaryHeadOptions, settings: TaskSettings) -> list[str]:
+    def problems(self, options: AuxiliaryHeadOptions, task: Task, num_clients: int) -> list[str]:
         """Say where the model has no classifier head, or there is no such class."""
-        return list(_unfit(options.class_label, settings))
+        label = options.class_label
+        try:
+            head_slots(task)
+        except MethodFailed as exc:
+            return [f"prepare: fedau-learning: {exc}"]
+        if label is not None and label >= task.num_classes:
+            return [f"prepare: fedau-learning: the classes are 0 to {task.num_classes - 1}, got {label}."]
+        return []
 
 
 class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
@@ -312,21 +317,6 @@ class _BothLosses:
     @property
     def mean_of_head(self) -> float:
         return self._total / self._seen
-
-
-@lru_cache(maxsize=16)  # every message is checked against the settings, and a model takes a while to build
-def _unfit(class_label: int | None, settings: TaskSettings) -> tuple[str, ...]:
-    try:
-        task = make_task(settings)
-    except FlowerUnlearningError:
-        return ()  # said elsewhere
-    try:
-        head_slots(task)
-    except MethodFailed as exc:
-        return (f"prepare: fedau-learning: {exc}",)
-    if class_label is not None and class_label >= task.num_classes:
-        return (f"prepare: fedau-learning: the classes are 0 to {task.num_classes - 1}, got {class_label}.",)
-    return ()
 
 
 def _prepared_for(options: AuxiliaryHeadOptions) -> str:

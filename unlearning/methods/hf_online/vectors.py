@@ -12,7 +12,6 @@ sends no vector, for all are zero; a client that joins later begins with a vecto
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from typing import cast
 
 import numpy as np
@@ -30,7 +29,6 @@ from unlearning.certified.tangents import Weights
 from unlearning.errors import (
     ConfigurationError,
     DataError,
-    FlowerUnlearningError,
     NumericalError,
     StoreFull,
     UpdateRefused,
@@ -49,8 +47,7 @@ from unlearning.methods.preparation import FederatedRound, LocalRound, Preparati
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Target
 from unlearning.stores import Arrays, Store, keep_newest, newest
-from unlearning.tasks.loading import make_task
-from unlearning.tasks.settings import TaskSettings
+from unlearning.tasks.task import Task
 from unlearning.training import Trained, TrainingSettings, build
 
 VECTORS = "vectors"
@@ -171,9 +168,19 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
                 continue
             keep_newest(store, unit, done.number, seal(vector, unit, key))
 
-    def problems(self, options: CarriedVectorOptions, settings: TaskSettings) -> list[str]:
+    def problems(self, options: CarriedVectorOptions, task: Task, num_clients: int) -> list[str]:
         """Say where the vectors have no room, or the model no derivative."""
-        return list(_unfit(len(options.clients) or settings.num_clients, options.max_gib, settings))
+        units = len(options.clients) or num_clients
+        try:
+            dimension = Weights(build(task, seed=0)).dimension
+            needed = vector_bytes(dimension=dimension, num_units=units, dtype=task.dtype)
+            check_memory(needed, int(options.max_gib * GIB), units)
+        except NumericalError as exc:
+            return [f"prepare: hf-online: {exc}"]
+        except ConfigurationError as exc:
+            advice = "In a federation: name them with clients=…, or raise max_gib."
+            return [f"prepare: hf-online: {problem} {advice}" for problem in exc.problems]
+        return []
 
     def training_problems(self, options: CarriedVectorOptions, training: TrainingSettings) -> list[str]:
         """Refuse other optimizers than SGD, with or without momentum."""
@@ -299,21 +306,3 @@ def _mark_lost(store: Store, client: str, number: int) -> None:
     else:
         store.save(client, number, {_LOST: np.array(1)})
     store.erase_rounds(client, until=number - 1)
-
-
-@lru_cache(maxsize=16)  # every message is checked against the settings, and a model takes a while to build
-def _unfit(num_units: int, max_gib: float, settings: TaskSettings) -> tuple[str, ...]:
-    try:
-        task = make_task(settings)
-    except FlowerUnlearningError:
-        return ()  # said elsewhere
-    try:
-        dimension = Weights(build(task, seed=0)).dimension
-        needed = vector_bytes(dimension=dimension, num_units=num_units, dtype=task.dtype)
-        check_memory(needed, int(max_gib * GIB), num_units)
-    except NumericalError as exc:
-        return (f"prepare: hf-online: {exc}",)
-    except ConfigurationError as exc:
-        advice = "In a federation: name them with clients=…, or raise max_gib."
-        return tuple(f"prepare: hf-online: {problem} {advice}" for problem in exc.problems)
-    return ()

@@ -16,8 +16,8 @@ from unlearning.methods.sisa.history import model_key, read_log, write_log
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions
 from unlearning.stores import Store
-from unlearning.tasks.ensemble import part
-from unlearning.tasks.settings import TaskSettings
+from unlearning.tasks.ensemble import part, shard_task
+from unlearning.tasks.task import Task
 from unlearning.training import Trained, train
 
 
@@ -98,17 +98,15 @@ class Sharding(Preparation[ShardingOptions]):
         """Return whether its slice has begun."""
         return options.place(client_id)[1] <= options.slice_of(number)
 
-    def task_settings(self, options: ShardingOptions, settings: TaskSettings) -> TaskSettings:
+    def prepared_task(self, options: ShardingOptions, task: Task) -> Task:
         """Return an ensemble of the same model."""
-        return replace(settings, shards=options.shards, vote=options.vote)
+        return shard_task(task, options.shards, options.vote)
 
-    def problems(self, options: ShardingOptions, settings: TaskSettings) -> list[str]:
+    def problems(self, options: ShardingOptions, task: Task, num_clients: int) -> list[str]:
         """Say where there is no client for every shard."""
-        if options.shards <= settings.num_clients:
+        if options.shards <= num_clients:
             return []
-        return [
-            f"prepare: sisa: {options.shards} shards, and num-clients is {settings.num_clients}; use fewer."
-        ]
+        return [f"prepare: sisa: {options.shards} shards, and num-clients is {num_clients}; use fewer."]
 
     def erase(
         self,

@@ -10,6 +10,7 @@ from unlearning.methods.registry import METHODS, preparations
 from unlearning.plain import from_plain, to_plain
 from unlearning.requests import Granularity, Target
 from unlearning.tasks import make_task
+from unlearning.tasks.ensemble import shard_task
 from unlearning.tasks.settings import TaskSettings
 
 CLIENT = Target(Granularity.CLIENT, "1")
@@ -107,4 +108,4 @@ def test_what_a_preparation_cannot_forget_is_refused_with_its_reason():
 
 def test_an_ensemble_has_no_classifier_head():
     """The last linear layer is that of the last shard."""
-    assert not FederationProfile.of(make_task(TaskSettings(shards=2))).has_classifier_head
+    assert not FederationProfile.of(shard_task(make_task(TaskSettings()), 2)).has_classifier_head

@@ -6,7 +6,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from strategies.run_config import RunSettings
+from strategies import built_in
 from tests.tasks import tiny_classification
 from unlearning.errors import ConfigurationError, MethodFailed
 from unlearning.methods.fedau.during_learning import AuxiliaryHead, AuxiliaryHeadOptions, auxiliary_labels
@@ -319,6 +319,6 @@ def test_samples_and_a_class_at_once_are_refused():
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, reason):
-    """When the configuration is read."""
+    """Before anything is trained."""
     with pytest.raises(ConfigurationError, match=reason):
-        RunSettings.from_run_config(settings)
+        built_in.SOURCE.prepared(settings)

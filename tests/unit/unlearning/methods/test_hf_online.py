@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+from strategies import built_in
 from strategies.run_config import RunSettings
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
 from unlearning.certified import Weighting, create_key, feature_norm
@@ -28,7 +29,7 @@ from unlearning.methods.registry import METHODS, check_supports, validated_param
 from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.requests import Exclusions, Forget, Granularity, Target
 from unlearning.stores import DirectoryStore, MemoryStore, Store
-from unlearning.tasks import TaskSettings
+from unlearning.tasks import TaskSettings, make_task
 from unlearning.training import TrainingSettings, initial_parameters, local_seed, train
 
 METHOD, PREPARATION = METHODS["hf-online"], CarryVectors()
@@ -349,14 +350,14 @@ def normalised(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 def test_what_vectors_cannot_be_carried_through_is_refused_at_the_start(settings, words):
     """Other optimizers, batch statistics, and more memory than the limit, each with what to do."""
     with pytest.raises(ConfigurationError, match=words):
-        RunSettings.from_run_config({"prepare": "hf-online", **settings})
+        built_in.SOURCE.prepared({"prepare": "hf-online", **settings})
 
 
 def test_ten_clients_of_the_default_model_have_room():
     """The same settings without what is wrong in them; momentum and decay are allowed."""
     settings = {"prepare": "hf-online", "momentum": 0.9, "weight-decay": 0.1}
     assert RunSettings.from_run_config(settings).momentum == 0.9
-    assert PREPARATION.problems(CarriedVectorOptions(), TaskSettings()) == []
+    assert PREPARATION.problems(CarriedVectorOptions(), make_task(TaskSettings()), 10) == []
 
 
 def test_vectors_are_encrypted_where_a_key_is_named(tmp_path):

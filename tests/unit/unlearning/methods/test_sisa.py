@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from strategies.run_config import RunSettings
+from strategies import built_in
 from tests.preparing import task_for, trained_with
 from unlearning.errors import ConfigurationError, DataError, MethodFailed, UpdateRefused
 from unlearning.methods.method import (
@@ -29,7 +29,7 @@ from unlearning.stores import MemoryStore
 from unlearning.tasks import TaskSettings, load_site, make_task
 from unlearning.tasks.ensemble import part
 from unlearning.tasks.task import Examples, Task, forgotten_mask
-from unlearning.training import TrainingSettings
+from unlearning.training import TrainingSettings, build
 
 METHOD: Method = METHODS["sisa"]
 OPTIONS = ShardingOptions(shards=2, slices=2, slice_rounds=2)
@@ -314,18 +314,17 @@ def test_a_client_whose_model_is_no_ensemble_says_so():
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, reason):
-    """When the configuration is read."""
+    """Before anything is trained."""
     with pytest.raises(ConfigurationError, match=reason):
-        RunSettings.from_run_config(settings)
+        built_in.SOURCE.prepared(settings)
 
 
 def test_the_setting_makes_the_federations_model_an_ensemble():
     """Server and clients build the same one from it."""
-    settings = RunSettings.from_run_config({"prepare": "sisa shards=3 vote=mean"}).task()
-    assert (settings.shards, settings.vote) == (3, "mean")
-    shard = make_task(settings).shard
-    assert shard is not None
-    assert shard.name == make_task(RunSettings().task()).name
+    task = built_in.SOURCE.prepared({"prepare": "sisa shards=3 vote=mean"})
+    assert task.shard is not None
+    assert task.shard.name == "digits/logistic"
+    assert build(task, 0).votes.shape == (3,)
 
 
 def test_the_ensemble_learns():

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from unlearning.parameters import flatten
-from unlearning.tasks import TaskSettings, make_task, problems
+from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.ensemble import Ensemble, part, shard_task
 from unlearning.training import build, initial_parameters
 
@@ -83,7 +83,7 @@ def test_a_loss_is_finite_where_no_shard_votes_for_the_class():
 
 def test_shards_start_as_the_single_model_with_the_next_seeds():
     """Shard s of seed 5 is the model of seed 5 + s; nobody votes yet; the random state is left as it was."""
-    task = make_task(TaskSettings(shards=3))
+    task = shard_task(make_task(TaskSettings()), 3)
     assert task.shard is not None
     torch.manual_seed(1)
     expected = torch.rand(1)
@@ -97,9 +97,8 @@ def test_shards_start_as_the_single_model_with_the_next_seeds():
 
 def test_masks_are_voted_on_pixel_by_pixel():
     """A segmenter's outputs (n, classes, h, w) sum to probabilities in every pixel."""
-    task = make_task(
-        TaskSettings(dataset="npz", model="res-unet", num_classes=2, input_shape="3x16x16", shards=2)
-    )
+    settings = TaskSettings(dataset="npz", model="res-unet", num_classes=2, input_shape="3x16x16")
+    task = shard_task(make_task(settings), 2)
     outputs = build(task, 0).eval()(torch.rand(2, 3, 16, 16))
     assert outputs.shape == (2, 2, 16, 16)
     assert torch.allclose(outputs.exp().sum(dim=1), torch.ones(2, 16, 16), atol=1e-5)
@@ -112,8 +111,3 @@ def test_the_flat_vector_has_the_votes_and_then_the_shards():
     places = [part(vector, shard, 2) for shard in range(2)]
     assert [(where.start, where.stop) for where in places] == [(2, 652), (652, 1302)]
     assert vector.size == 1302
-
-
-def test_a_negative_number_of_shards_is_refused():
-    """With what is allowed."""
-    assert problems(TaskSettings(shards=-1)) == ["shards must be 0 (a single model) or more, got -1."]

@@ -13,6 +13,7 @@ from unlearning.errors import ConfigurationError, DataError
 from unlearning.methods.classifier_head import head_slots, size_of
 from unlearning.parameters import layout
 from unlearning.tasks import TaskSettings, make_task, problems
+from unlearning.tasks.ensemble import shard_task
 from unlearning.tasks.models import MODELS
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import build, initial_parameters
@@ -189,10 +190,8 @@ def test_a_checkpoint_gives_the_encoder_and_leaves_the_head(checkpoint: Path):
 @needs_package
 def test_every_shard_of_an_ensemble_starts_from_the_checkpoint(checkpoint: Path):
     """Encoders are equal, heads are not."""
-    settings = TaskSettings(
-        dataset="cifar10", model="mit-b0", image_side=SIDE, pretrained=str(checkpoint), shards=2
-    )
-    task = make_task(settings)
+    settings = TaskSettings(dataset="cifar10", model="mit-b0", image_side=SIDE, pretrained=str(checkpoint))
+    task = shard_task(make_task(settings), 2)
     vector = initial_parameters(task, 0)
     values = {slot.name: vector[slot.start : slot.stop] for slot in layout(build(task, 0))}
     encoder, head = "network.segformer.stages.0.patch_embeddings.proj.weight", "network.classifier.weight"

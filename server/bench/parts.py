@@ -28,7 +28,7 @@ DEFAULTS: Mapping[str, Any] = {
 ORACLES = "oracles"
 """The part that trains oracles; its row is in no table."""
 
-AT_ONCE = 10
+AT_ONCE = 5
 """Oracles that are trained in one part: what a stopped run loses at most."""
 
 FIRST_ORACLE = 1_000_000
@@ -85,11 +85,13 @@ def parts_of(experiment: Experiment, setting: Setting, seed: int) -> list[Part]:
 
 
 def _oracle_seeds(experiment: Experiment, seed: int) -> tuple[int, ...]:
-    """Return the seeds of the oracles that one part trains: for several seeds at once, for the others none."""
-    position = experiment.seeds.index(seed)
-    if not experiment.oracles or position % AT_ONCE:
+    """Return the seeds of the oracles that are trained with a seed's parts: several with every fifth, else none.
+
+    So there are a few more oracles than seeds where the number is no multiple of five, and more seeds only add some.
+    """
+    if not experiment.oracles or seed % AT_ONCE:
         return ()
-    return tuple(FIRST_ORACLE + one for one in experiment.seeds[position : position + AT_ONCE])
+    return tuple(range(FIRST_ORACLE + seed, FIRST_ORACLE + seed + AT_ONCE))
 
 
 def seed_directory(work: Path, experiment: Experiment, setting: Setting, seed: int) -> Path:

@@ -183,12 +183,7 @@ def _check_same_model(context: FederationContext, state: FederationState) -> Non
 @contextmanager
 def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[FederationContext]:
     """Open a federation's parts, with the fencing token that makes this process the only writer."""
-    settings = run.settings
-    state_dir = state_directory(settings, run_id)
-    refuse_half_restored(state_dir)
-    private_state(state_dir)
-    write_atomically(state_dir / SETTINGS_FILE, json.dumps(dict(run.written), indent=1).encode())
-    make_noise_secret(state_dir)
+    settings, state_dir = run.settings, _prepare_directory(run, run_id)
     keys = subject_keys(state_dir)
     endpoint = Endpoint.from_settings(settings)
     ledger = Ledger.open(ledger_of_run(settings.ledger, state_dir), keys)
@@ -208,12 +203,7 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
         yield FederationContext(
             settings=settings,
             task=task,
-            federation=FederationProfile.of(
-                task,
-                local_epochs=settings.epochs,
-                recovery_max_rounds=settings.recovery_max_rounds,
-                flops_per_example=_flops(task, run.test),
-            ),
+            federation=_profile(settings, task, run.test),
             state_dir=state_dir,
             writer=writer,
             clients=clients,
@@ -231,6 +221,16 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
         ledger.close()
 
 
+def _prepare_directory(run: AppRun, run_id: int) -> Path:
+    """Return the state directory, private and with the run's settings and noise secret in it."""
+    state_dir = state_directory(run.settings, run_id)
+    refuse_half_restored(state_dir)
+    private_state(state_dir)
+    write_atomically(state_dir / SETTINGS_FILE, json.dumps(dict(run.written), indent=1).encode())
+    make_noise_secret(state_dir)
+    return state_dir
+
+
 def state_directory(settings: RunSettings, run_id: int) -> Path:
     """Return where the federation's files are; without `state-dir` a fresh directory for this run only."""
     if settings.state_dir:
@@ -239,11 +239,15 @@ def state_directory(settings: RunSettings, run_id: int) -> Path:
     return home / "flower-unlearning" / f"run-{run_id}"
 
 
-def _flops(task: Task, examples: Examples | None) -> float:
-    """Return the floating-point operations of training on one example; 0 where the server has none to count on."""
-    if not examples:
-        return 0.0
-    return training_flops(task, examples.select(np.arange(min(2, len(examples)))))
+def _profile(settings: RunSettings, task: Task, examples: Examples | None) -> FederationProfile:
+    """Return what the federation is; operations are counted on the server's test examples, and 0 without any."""
+    few = examples.select(np.arange(min(2, len(examples)))) if examples else None
+    return FederationProfile.of(
+        task,
+        local_epochs=settings.epochs,
+        recovery_max_rounds=settings.recovery_max_rounds,
+        flops_per_example=training_flops(task, few) if few else 0.0,
+    )
 
 
 def _now() -> datetime:

@@ -20,7 +20,7 @@ from unlearning.errors import RequestError
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.peak_memory import MemoryWatch
 from unlearning.plain import to_plain
-from unlearning.requests import Status
+from unlearning.requests import DeletionRequest, Status
 
 _log = getLogger(__name__)
 
@@ -73,6 +73,9 @@ class LiveLoop:
     def _next_state(self, state: FederationState) -> FederationState | None:
         context = self._context
         register_clients(context.writer, context.clients.online())
+        if state.phase is Phase.TRAINING:
+            self._file_scripted(state.training_rounds)
+            queue.schedule(context.writer)
         context.clients.restrict(state)
         match state.phase:
             case Phase.UNLEARNING:
@@ -86,12 +89,10 @@ class LiveLoop:
 
     def _between_rounds(self, state: FederationState) -> FederationState | None:
         context = self._context
-        self._file_scripted(state)
-        queue.schedule(context.writer)
-        deletion = None if state.is_resting else queue.claim(context, state, self._notes)
-        if deletion is not None:
-            return steps.begin(context, state, deletion)
-        if context.shadows.is_due(state, self._shadow_turns):
+        claimed = [] if state.is_resting else self._claim()
+        if claimed:
+            return steps.begin(context, state, claimed)
+        if context.shadows.is_due(state.training_rounds, self._shadow_turns):
             self._shadow_turns += 1
             context.shadows.train_round(state)
             return state
@@ -108,7 +109,6 @@ class LiveLoop:
         if wait_s > 0:
             time.sleep(min(wait_s, LOOK_S))
             return state
-        context.clients.restrict(state)
         self._next_round_at = time.monotonic() + context.settings.round_interval_s
         return self._train(state)
 
@@ -133,25 +133,19 @@ class LiveLoop:
             self._announced = federation
         announce_account(context, state)
 
-    def _file_scripted(self, state: FederationState) -> None:
+    def _claim(self) -> list[DeletionRequest]:
+        context = self._context
+        return queue.claim(context.writer, context.settings, set(context.clients.online()), self._notes)
+
+    def _file_scripted(self, training_rounds: int) -> None:
         context = self._context
         for scripted in self._scripted:
-            if scripted.at > state.training_rounds or context.ledger.find(scripted.key) is not None:
-                continue
-            if scripted.key in self._refused:
+            key = scripted.new.idempotency_key
+            if scripted.at > training_rounds or key in self._refused or context.ledger.find(key) is not None:
                 continue
             try:
-                request = admit(
-                    context.ledger,
-                    scripted.target,
-                    method=scripted.method,
-                    parameters=scripted.parameters,
-                    submitted_by="run configuration",
-                    idempotency_key=scripted.key,
-                    now=context.writer.now(),
-                    by_operator=True,
-                )
-                _log.info("Request %s filed: forget %s", request.id, scripted.target.describe())
+                request = admit(context.ledger, scripted.new, now=context.writer.now(), by_operator=True)
+                _log.info("Request %s filed: forget %s", request.id, scripted.new.target.describe())
             except RequestError as exc:
-                self._refused.add(scripted.key)
-                _log.error("The request of the run configuration, %s, is refused: %s", scripted.key, exc)
+                self._refused.add(key)
+                _log.error("The request of the run configuration, %s, is refused: %s", key, exc)

@@ -9,7 +9,7 @@ from client.app import app as client_app
 from server.app import AppRun, run_federation
 from server.federation.checkpoints import CheckpointStore
 from server.federation.state import FederationState
-from server.ledger import Ledger
+from server.ledger import Ledger, NewRequest
 from server.requests.admission import admit
 from server.state_directory.ledger_address import ledger_url
 from server.state_directory.subject_key import subject_keys
@@ -94,16 +94,10 @@ class InProcessFederation:
 
     def file(self, target: Target, method: str = "puf-special", **parameters: Any) -> DeletionRequest:
         """File a request through the door."""
-        return admit(
-            self.ledger,
-            target,
-            method=method,
-            parameters=parameters,
-            submitted_by="test",
-            idempotency_key=None,
-            by_operator=True,
-            now=datetime.now(UTC),
+        new = NewRequest(
+            target=target, method=method, parameters=parameters, submitted_by="test", idempotency_key=""
         )
+        return admit(self.ledger, new, by_operator=True, now=datetime.now(UTC))
 
     def checkpoint(self) -> FederationState | None:
         """The newest checkpoint."""

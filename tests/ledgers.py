@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from benchmarks.speed.postgresql import private_server
-from server.ledger import Ledger
+from server.ledger import Allowance, Ledger, NewRequest
 from server.ledger.database import Database
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
@@ -146,8 +146,12 @@ def sql(url: str, ledger: Ledger) -> Iterator[sa.Engine]:
 
 
 def submit(ledger: Ledger, target: Target = CLIENT_3, *, key: str = "key", **changes: Any) -> DeletionRequest:
-    values: dict[str, Any] = {"method": "puf", "parameters": {"rate": 2.0}, "submitted_by": "ada", "now": NOW}
-    return ledger.submit(target, idempotency_key=key, **values | changes)
+    """File a request; `changes` are of its fields, of the time `now`, and of what the submitter may file."""
+    now = changes.pop("now", NOW)
+    allowance = Allowance(max_open=changes.pop("max_open", None), daily=changes.pop("quota", None))
+    values: dict[str, Any] = {"method": "puf", "parameters": {"rate": 2.0}, "submitted_by": "ada"}
+    new = NewRequest(target=target, idempotency_key=key, **values | changes)
+    return ledger.submit(new, now=now, allowance=allowance)
 
 
 def advance(ledger: Ledger, request_id: str, to: Status, token: int, **changes: Any) -> DeletionRequest:

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from client.peer import peer_pb2 as pb
-from client.peer.gate import Call, Gate, NotAdmitted, TooManyCalls, certified_name
+from client.peer.call_admission import Call, CallAdmission, NotAdmitted, TooManyCalls, certified_name
 from client.peer.items import Greeting, Item, Offer, Payload, item_from, item_values
 from client.peer.peer_pb2_grpc import (
     PeerServiceServicer,
@@ -130,7 +130,7 @@ class PeerServer(PeerServiceServicer):
                 f"Cannot listen at {bind}: the port is taken, or other machines can reach it and there is no "
                 "tls section in the configuration. Choose another port, give certificates, or listen at 127.0.0.1."
             ) from exc
-        self._gate = Gate(reception.admits, call_s=reception.timeout_s)
+        self._admission = CallAdmission(reception.admits, call_s=reception.timeout_s)
         add_PeerServiceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
         self._server.start()
 
@@ -140,7 +140,7 @@ class PeerServer(PeerServiceServicer):
         """Take one payload."""
         name = certified_name(context) if self._is_certified else None
         try:
-            with self._gate.call(name, context.cancel) as call:
+            with self._admission.call(name, context.cancel) as call:
                 return pb.Receipt(known=sorted(self._take(request_iterator, call)))
         except grpc.RpcError:
             raise  # the caller has gone, or was cut off
@@ -169,7 +169,7 @@ class PeerServer(PeerServiceServicer):
 
     def stop(self) -> None:
         """Take no more payloads; those at hand are finished."""
-        self._gate.close()
+        self._admission.close()
         self._server.stop(grace=2.0).wait()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from grpc_health.v1 import health_pb2
 
-from server.api.gate import Exchange
+from server.api.call_checks import Exchange
 from unlearning.errors import RequestNotFound
 
 SERVICE_NAME: str = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
 from server.api.access import Caller, Role
-from server.ledger import LimitExceeded, Quota
+from server.ledger import Allowance, LimitExceeded, Quota
 from unlearning.errors import ConfigurationError
 from unlearning.requests import MAX_SAMPLE_IDS
 
@@ -67,10 +67,10 @@ class Limits:
         """The largest message that a caller may send."""
         return int(self.max_message_mib * MEBIBYTE)
 
-    @property
-    def quota(self) -> Quota:
-        """What one client may file within 24 hours."""
-        return Quota(requests_per_day=self.max_requests_per_day, samples_per_day=self.max_samples_per_day)
+    def allowance(self, caller: Caller) -> Allowance:
+        """Return how much a caller may file; only clients are bounded by the day."""
+        daily = Quota(requests_per_day=self.max_requests_per_day, samples_per_day=self.max_samples_per_day)
+        return Allowance(max_open=self.max_open_requests, daily=daily if caller.is_client else None)
 
     def check_size(self, size_bytes: int) -> None:
         """Refuse a message that is too large.

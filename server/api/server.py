@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import grpc
 
 from server.api import deletion_pb2 as pb
-from server.api.gate import HARD_LIMIT_FACTOR, Exchange, Gate
+from server.api.call_checks import HARD_LIMIT_FACTOR, CallChecks, Exchange
 from server.api.health import SERVICE_NAME as HEALTH_NAME
 from server.api.health import Health
 from server.api.limits import Limits, Places, SampleQuota
@@ -100,7 +100,7 @@ def serve(
     credentials = None if tls is None else tls.server_credentials()
     workers = Workers()
     refusals = RefusalLog(ledger, clock=utc_now, monotonic=time.monotonic)
-    gate = Gate(
+    checks = CallChecks(
         limits=limits,
         refusals=refusals,
         workers=workers,
@@ -109,7 +109,7 @@ def serve(
     )
     health = Health(("", _SERVICE.full_name))
     service = DeletionService(ledger, reports_dir, limits=limits)
-    served = _handlers(gate, service, ledger, limits, health)
+    served = _handlers(checks, service, ledger, limits, health)
 
     async def start() -> tuple[grpc.aio.Server, int]:
         options = (
@@ -127,7 +127,7 @@ def serve(
 
 
 def _handlers(
-    gate: Gate, service: DeletionService, ledger: Ledger, limits: Limits, health: Health
+    checks: CallChecks, service: DeletionService, ledger: Ledger, limits: Limits, health: Health
 ) -> list["grpc.GenericRpcHandler[Any, Any]"]:
     """Return what gRPC runs for each call of the protocol, and for the health check."""
     calls = Places(limits.max_calls, limits.max_calls_per_caller, "calling", "wait for the answers")
@@ -146,8 +146,8 @@ def _handlers(
     handlers = {}
     for method in _SERVICE.methods:
         answer, places = streams.get(method.name) or (_one_answer(service, method.name), calls)
-        handlers[method.name] = gate.handler(method.name, answer, places)
-    check = gate.handler("Check", health.serve, calls, for_all=True)
+        handlers[method.name] = checks.handler(method.name, answer, places)
+    check = checks.handler("Check", health.serve, calls, for_all=True)
     return [
         grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers),
         grpc.method_handlers_generic_handler(HEALTH_NAME, {"Check": check}),

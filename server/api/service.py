@@ -1,6 +1,6 @@
 """What the deletion service answers to each call: admission and ledger, translated to gRPC.
 
-Errors are raised; the gate (gate.py), which every call has passed, turns them into statuses. Each call has one
+Errors are raised; the checks (call_checks.py), which every call has passed, turn them into statuses. Each call has one
 message and one answer and runs in a thread of its caller's; the two that stream are in watching.py and uploads.py.
 """
 
@@ -15,7 +15,7 @@ from server.api import deletion_pb2 as pb
 from server.api.access import Caller
 from server.api.errors import AccessDenied
 from server.api.limits import Limits
-from server.ledger import Ledger
+from server.ledger import Ledger, NewRequest
 from server.requests.admission import admit, check_admissible
 from server.requests.plan import Measured
 from server.requests.planning import past_deletions, plan
@@ -59,18 +59,20 @@ class DeletionService:
         """Admit a request whose target has been read already."""
         access.check_may_file(caller, target)
         try:
-            return admit(
-                self._ledger,
-                target,
+            new = NewRequest(
+                target=target,
                 method=request.method,
                 parameters=convert.parameters_of(request.parameters_json),
                 submitted_by=caller.submitter_name(request.submitted_by),
                 submitted_role=caller.role and str(caller.role),
                 idempotency_key=request.idempotency_key,
+            )
+            return admit(
+                self._ledger,
+                new,
                 now=self._clock(),
                 by_operator=caller.is_operator,
-                max_open=self._limits.max_open_requests,
-                quota=self._limits.quota if caller.is_client else None,
+                allowance=self._limits.allowance(caller),
             )
         except (ConflictingRequest, UnknownClient) as exc:
             self._refuse_discreetly(caller, request.idempotency_key, exc)

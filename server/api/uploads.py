@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from server.api import access, convert
 from server.api import deletion_pb2 as pb
-from server.api.gate import Exchange
+from server.api.call_checks import Exchange
 from server.api.limits import SampleQuota
 from server.api.service import DeletionService
 from server.ledger import LimitExceeded

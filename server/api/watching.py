@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from server.api import convert
 from server.api import deletion_pb2 as pb
-from server.api.gate import Exchange
+from server.api.call_checks import Exchange
 from server.api.service import DeletionService
 from server.ledger import Event, Ledger, RoundRecord
 from unlearning.requests import DeletionRequest

@@ -34,6 +34,7 @@ from server.federation.context import FederationContext
 from server.federation.observing import observe_all
 from server.federation.roster_records import register_clients
 from server.federation.state import FederationState
+from server.ledger import NewRequest
 from server.requests.admission import admit
 from strategies import built_in
 from strategies.in_process_grid import InProcessGrid
@@ -276,11 +277,13 @@ class SeedRun:
             return [
                 admit(
                     context.ledger,
-                    target,
-                    method=contender.method,
-                    parameters=contender.parameters,
-                    submitted_by="benchmark",
-                    idempotency_key=str(uuid4()),
+                    NewRequest(
+                        target=target,
+                        method=contender.method,
+                        parameters=contender.parameters,
+                        submitted_by="benchmark",
+                        idempotency_key=str(uuid4()),
+                    ),
                     now=context.writer.now(),
                     by_operator=True,
                 )
@@ -359,7 +362,7 @@ class SeedRun:
         register_clients(context.writer, context.clients.online())
         context.clients.restrict(state)
         forgets = forget_sets(context.ledger, self.data.targets(case))
-        observed = observe_all(context.clients, context.test_set, state, forgets)
+        observed = observe_all(context.clients, context.test_set, state.parameters, state.round, forgets)
         measurement = measure(
             stage="recovery",
             round=state.round,

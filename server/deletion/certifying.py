@@ -25,7 +25,7 @@ from server.certificate.document import (
 from server.certificate.keys import key_id, signer
 from server.deletion.privacy_account import FINDING
 from server.ledger import Event, Ledger
-from server.report import ReportData
+from server.report import ReportData, ReportedRequest
 from unlearning.durable_files import write_atomically
 from unlearning.plain import to_plain
 from unlearning.pseudonyms import commitment
@@ -76,22 +76,11 @@ def _certificate(
     unsigned_because: str,
 ) -> Certificate:
     event = last_event(ledger, report.request.id)
-    head_sequence, head_hash = ledger.event_head()
     asked, facts = report.request, report.to_json()
     return Certificate(
         issued_at=event.at.astimezone(UTC).isoformat(timespec="seconds"),
         federation=report.federation.name,
-        request=CertifiedRequest(
-            id=asked.id,
-            granularity=asked.granularity,
-            client_id=asked.client_id,
-            class_label=asked.class_label,
-            num_samples=asked.num_samples,
-            sample_ids_commitment=_commitment(ledger, asked.id),
-            submitted_by=asked.submitted_by,
-            created_at=asked.created_at,
-            served_with=list(asked.served_with),
-        ),
+        request=_request(ledger, asked),
         method=CertifiedMethod(
             name=asked.method,
             title=asked.method_title,
@@ -103,10 +92,7 @@ def _certificate(
             unlearned=report.model_hash_after_unlearning,
             after=report.model_hash_after,
         ),
-        ledger=LedgerPlace(
-            event=Position(sequence=event.sequence, hash=ledger.event_hash(event.sequence) or ""),
-            head=Position(sequence=head_sequence, hash=head_hash),
-        ),
+        ledger=_place(ledger, event),
         attacks=CertifiedAttacks(**facts["attacks"]),
         scores={"before": _scores(report.first("before")), "after": _scores(report.final())},
         not_measured=[*report.not_measured, *_gaps(report)],
@@ -115,6 +101,29 @@ def _certificate(
         privacy=_privacy(report),
         key_id=signed_by,
         unsigned_because=unsigned_because,
+    )
+
+
+def _request(ledger: Ledger, asked: ReportedRequest) -> CertifiedRequest:
+    return CertifiedRequest(
+        id=asked.id,
+        granularity=asked.granularity,
+        client_id=asked.client_id,
+        class_label=asked.class_label,
+        num_samples=asked.num_samples,
+        sample_ids_commitment=_commitment(ledger, asked.id),
+        submitted_by=asked.submitted_by,
+        created_at=asked.created_at,
+        served_with=list(asked.served_with),
+    )
+
+
+def _place(ledger: Ledger, event: Event) -> LedgerPlace:
+    """Return where `event` and the newest event of all stand in the chain."""
+    sequence, digest = ledger.event_head()
+    return LedgerPlace(
+        event=Position(sequence=event.sequence, hash=ledger.event_hash(event.sequence) or ""),
+        head=Position(sequence=sequence, hash=digest),
     )
 
 

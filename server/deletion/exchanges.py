@@ -2,24 +2,120 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
+from server.deletion.measuring import measure_beside
+from server.deletion.privacy_account import account_for
+from server.federation.context import FederationContext
+from server.federation.gate import check_unlearned
+from server.federation.roster_records import RoundResult
+from server.federation.state import ActiveDeletion, Before, FederationState, Phase
+from server.state_directory.noise_secret import noise_key
 from strategies.exchange import Exchange
+from strategies.messages import model_record
 from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.errors import MethodFailed
+from unlearning.methods.method import UnlearningState
+from unlearning.methods.registry import method_named, validated_parameters
+from unlearning.parameters import content_hash
+from unlearning.requests import Status
 
 # How many clients' reasons a failure lists; a federation may have thousands of clients.
 _SHOWN = 5
 
 
-def take_in(done: Exchange, strategy: UnlearningStrategy, number: int) -> None:
-    """Take the answers to the strategy's messages of round `number`; afterwards its state is the next one.
+def carry_out(context: FederationContext, state: FederationState) -> FederationState:
+    """Carry out the method's next exchange, durably; after the last one the unlearned model is on trial.
+
+    The model as it was is measured with the first one, or before it where the method begins from another model.
 
     Raises:
         MethodFailed: the replies do not suffice; the message ends with why clients gave no usable one.
+        ModelRefused: the method has made a model of them that is not finite, or has exploded.
     """
+    clients, number = context.clients, state.round + 1
+    if state.active_deletion().method_state is None:
+        context.preparations.discard(state.active_deletion())
+    strategy = _strategy_of(context, state)
+    work = strategy.unlearn_messages(number, model_record(state.parameters), clients.grid)
+    stage = None if state.active_deletion().measurements else "before"
+    state, done = measure_beside(context, state, stage, work)
+    if done is None:
+        context.save(state)
+        return state
+    found = _take_in(done, strategy, number)
+    clients.refused |= strategy.outcome.refused  # of this exchange: only the last one has a record
+    check_unlearned(found.parameters, state.parameters)
+    deletion, memory = state.active_deletion(), clients.peak_memory(done)
+    deletion = replace(
+        deletion,
+        method_state=found,
+        participants=tuple(sorted({*deletion.participants, *strategy.outcome.participants})),
+        unlearning_cost=deletion.unlearning_cost.plus(done, memory),
+    )
+    if not found.finished:
+        state = replace(state, round=number, deletion=deletion)
+        context.save(state)
+        return state
+    findings = account_for(context, deletion, found, number, state.generation_of(deletion.method))
+    state = _put_on_trial(state, replace(deletion, findings=findings), found)
+    state = replace(state, num_examples=dict(clients.fedavg.plan.num_examples))
+    state = context.preparations.branch(state, deletion)
+    result = RoundResult(state=state, exchange=done, outcome=strategy.outcome, memory=memory)
+    context.records.record(result, "unlearning", deletion.request_ids)
+    context.save(state)
+    context.writer.move_all(deletion.request_ids, Status.RECOVERING)
+    return state
+
+
+def _strategy_of(context: FederationContext, state: FederationState) -> UnlearningStrategy:
+    """Return the deletion's method as a strategy that goes on where the method stands."""
+    deletion = state.active_deletion()
+    method = method_named(deletion.method)
+    return UnlearningStrategy(
+        method,
+        deletion.targets,
+        context.clients.fedavg,
+        parameters=validated_parameters(method, deletion.parameters),
+        state=deletion.method_state,
+        rounds_trained=state.training_rounds,
+        kept=context.preparations.store_for(deletion, state.generation_of(deletion.method)),
+        noise_key=noise_key(context.state_dir, deletion.request_ids) if method.info.draws_noise else None,
+    )
+
+
+def _put_on_trial(
+    state: FederationState, deletion: ActiveDeletion, found: UnlearningState
+) -> FederationState:
+    """Return `state` with the unlearned model, the one before beside it."""
+    before = Before(
+        parameters=state.parameters,
+        num_examples=state.num_examples,
+        prepared_since=state.prepared_since,
+        generations=state.generations,
+    )
+    return replace(
+        state,
+        round=state.round + 1,
+        parameters=found.parameters,
+        phase=Phase.RECOVERING,
+        deletion=replace(
+            deletion,
+            method_state=None,
+            before=before,
+            work=found.work,
+            hash_unlearned=content_hash(found.parameters),
+        ),
+    )
+
+
+def _take_in(done: Exchange, strategy: UnlearningStrategy, number: int) -> UnlearningState:
+    """Take the answers to the strategy's messages of round `number`; return the method's next state."""
     _check_final(done, strategy)
     with _explain_failure(done, strategy):
         strategy.aggregate_train(number, done.messages.values())
+    assert strategy.state is not None
+    return strategy.state
 
 
 def _check_final(done: Exchange, strategy: UnlearningStrategy) -> None:

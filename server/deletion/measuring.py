@@ -7,12 +7,15 @@ from typing import Any
 
 from flwr.app import Message
 
+from server.federation.clients import Clients
 from server.federation.context import FederationContext
 from server.federation.gate import retained_scores
 from server.federation.observing import ModelObservations, measuring_messages, read_all
+from server.federation.shadow_federations import ShadowFindings
 from server.federation.state import ActiveDeletion, FederationState
 from server.ledger import Ledger
 from strategies.exchange import Exchange
+from strategies.joint_exchange import JointMessages
 from strategies.run_config import RunSettings
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.verification.measurement import Measurement, Stage, measure
@@ -21,43 +24,46 @@ from unlearning.verification.observations import Outputs, merge
 
 def measure_model(context: FederationContext, state: FederationState, stage: Stage) -> FederationState:
     """Return `state` with one more measurement of its model for each request of the deletion."""
-    done = context.clients.exchange(ask_to_measure(context, state))
-    return with_measurement(context, state, stage, done)
+    forgets = forget_sets(context.ledger, state.active_deletion().targets)
+    done = context.clients.exchange(
+        measuring_messages(context.clients, state.parameters, state.round, forgets)
+    )
+    return _with_measurement(context, state, stage, forgets, done)
 
 
-def ask_to_measure(context: FederationContext, state: FederationState) -> dict[str, Message]:
-    """Return the messages by client that ask for a measurement of the state's model."""
-    context.clients.restrict(state)
-    return measuring_messages(context.clients, state, _forgets(context, state))
+def measure_beside(
+    context: FederationContext, state: FederationState, stage: Stage | None, work: Mapping[str, Message]
+) -> tuple[FederationState, Exchange | None]:
+    """Exchange `work`, and with it the measurement of the state's model where it is due, at a `stage`.
+
+    The exchange is None where the work starts from another model: then it waits, and only the measurement was done.
+    """
+    clients = context.clients
+    if stage is None:
+        return state, clients.exchange(work)
+    forgets = forget_sets(context.ledger, state.active_deletion().targets)
+    measurement = measuring_messages(clients, state.parameters, state.round, forgets)
+    both = JointMessages(work=work, measurement=measurement)
+    if not both.is_possible:
+        return measure_model(context, state, stage), None
+    done, measured = clients.exchange_both(both)
+    return _with_measurement(context, state, stage, forgets, measured), done
 
 
-def with_measurement(
-    context: FederationContext, state: FederationState, stage: Stage, done: Exchange
+def _with_measurement(
+    context: FederationContext,
+    state: FederationState,
+    stage: Stage,
+    forgets: Mapping[str, Forget],
+    done: Exchange,
 ) -> FederationState:
     """Return `state` with the measurement of its model that clients answered in the exchange `done`."""
-    deletion, ledger = state.active_deletion(), context.ledger
-    forgets = _forgets(context, state)
-    observed = read_all(context.clients, context.test_set, state, forgets, done)
+    deletion = state.active_deletion()
+    observed = read_all(context.clients, context.test_set, state.parameters, forgets, done)
     if stage == "before":
-        deletion = _ask_shadows(context, state, forgets, replace(deletion, outputs_before=_outputs(observed)))
-    of_model = partial(
-        measure,
-        stage=stage,
-        round=state.round,
-        test=observed.test,
-        retained=observed.retained,
-        seed=context.settings.seed,
-        outputs_before=deletion.outputs_before if stage != "before" else None,
-        shadow_fits=deletion.shadow_fits,
-        learns_change=context.settings.mia_u_classifiers,
-    )
-    measurements = {
-        request_id: (
-            *deletion.measurements.get(request_id, ()),
-            of_model(**_forgotten_by(sorted(forget_sets(ledger, [target])), observed, deletion.shadow_notes)),
-        )
-        for request_id, target in zip(deletion.request_ids, deletion.targets, strict=True)
-    }
+        found = context.shadows.ask(state.round, state.training_rounds, forgets)
+        deletion = _with_shadows(replace(deletion, outputs_before=_outputs(observed)), found, context.clients)
+    measurements = _measure_each(context, deletion, observed, stage, state.round)
     deletion = replace(
         deletion,
         measurements=measurements,
@@ -75,8 +81,31 @@ def with_measurement(
     return replace(state, deletion=deletion)
 
 
-def _forgets(context: FederationContext, state: FederationState) -> dict[str, Forget]:
-    return forget_sets(context.ledger, state.active_deletion().targets)
+def _measure_each(
+    context: FederationContext,
+    deletion: ActiveDeletion,
+    observed: ModelObservations,
+    stage: Stage,
+    number: int,
+) -> dict[str, tuple[Measurement, ...]]:
+    """Return the measurements of each request so far, with one of round `number` more."""
+    of_model = partial(
+        measure,
+        stage=stage,
+        round=number,
+        test=observed.test,
+        retained=observed.retained,
+        seed=context.settings.seed,
+        outputs_before=deletion.outputs_before if stage != "before" else None,
+        shadow_fits=deletion.shadow_fits,
+        learns_change=context.settings.mia_u_classifiers,
+    )
+    found = {}
+    for request_id, target in zip(deletion.request_ids, deletion.targets, strict=True):
+        clients = sorted(forget_sets(context.ledger, [target]))
+        newest = of_model(**_forgotten_by(clients, observed, deletion.shadow_notes))
+        found[request_id] = (*deletion.measurements.get(request_id, ()), newest)
+    return found
 
 
 def _forgotten_by(
@@ -98,14 +127,8 @@ def _forgotten_by(
     }
 
 
-def _ask_shadows(
-    context: FederationContext,
-    state: FederationState,
-    forgets: Mapping[str, Forget],
-    deletion: ActiveDeletion,
-) -> ActiveDeletion:
+def _with_shadows(deletion: ActiveDeletion, found: ShadowFindings, clients: Clients) -> ActiveDeletion:
     """Return `deletion` with what the shadow models say of its examples, where there are shadow models."""
-    found = context.shadows.ask(state, forgets)
     deletion = replace(deletion, shadow_fits=found.fits, shadow_notes=found.notes)
     if found.training is None:
         return deletion
@@ -113,7 +136,7 @@ def _ask_shadows(
     return replace(
         deletion,
         shadow_cost=found.training.cost,
-        measuring_cost=deletion.measuring_cost.plus(done, context.clients.peak_memory(done)),
+        measuring_cost=deletion.measuring_cost.plus(done, clients.peak_memory(done)),
     )
 
 

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from server.federation.context import FederationContext
-from server.federation.preparations import FIRST
 from server.federation.state import ActiveDeletion, FederationState, Phase
 from server.requests.privacy_budget import (
     FACT,
@@ -35,7 +34,6 @@ from unlearning.methods.registry import method_named
 from unlearning.parameters import content_hash
 from unlearning.plain import to_plain
 from unlearning.requests import Granularity, Target
-from unlearning.stores import DirectoryStore
 from unlearning.training import initial_parameters
 
 FINDING = "privacy account"
@@ -46,11 +44,16 @@ _UNDONE = f"A restore has undone deletions ({UNDONE_FILE}); releases that went w
 
 
 def account_for(
-    context: FederationContext, state: FederationState, deletion: ActiveDeletion, found: UnlearningState
+    context: FederationContext,
+    deletion: ActiveDeletion,
+    found: UnlearningState,
+    number: int,
+    generation: str | None,
 ) -> dict[str, Any]:
-    """Return the findings of a method that has finished, with the account where it draws noise.
+    """Return the findings of a method that has finished in round `number`, with the account where it draws noise.
 
     The release is in the ledger when this returns, before anything of it is committed or sent.
+    generation: of the method's store.
 
     Raises:
         MethodFailed: the deletion would use more than the budget; nothing of it may be committed.
@@ -66,17 +69,18 @@ def account_for(
         if (release.name, release.after) != (deletion.request_ids[0], after)
     )
     targets = frozenset(target.client_id for target in deletion.targets if target.client_id is not None)
-    before = content_hash(state.parameters)
-    bound = _bound(context, state, deletion.method)
-    sensitivity, unmet = bound(targets, before, earlier, declared=noise.sensitivity, unmet=_undone(context))
+    bound = _bound(context, deletion.method, generation)
+    sensitivity, unmet = bound(
+        targets, deletion.hash_before, earlier, declared=noise.sensitivity, unmet=_undone(context)
+    )
     release = AccountedRelease(
         name=deletion.request_ids[0],
-        number=state.round + 1,
+        number=number,
         sigma=noise.sigma,
         sensitivity=sensitivity,
         unmet=unmet,
         clients=tuple(sorted(targets)),
-        before=before,
+        before=deletion.hash_before,
         after=after,
     )
     if budgeted is not None:
@@ -110,7 +114,8 @@ def announce_account(context: FederationContext, state: FederationState) -> None
         return
     prepared = context.preparations.prepared[name]
     earlier = earlier_releases(context.ledger)
-    bound, model, unmet = _bound(context, state, name), content_hash(state.parameters), _undone(context)
+    bound = _bound(context, name, state.generation_of(name))
+    model, unmet = content_hash(state.parameters), _undone(context)
     sensitivities = {}
     for record in context.ledger.clients():
         target = Target(Granularity.CLIENT, record.client_id)
@@ -131,9 +136,9 @@ def announce_account(context: FederationContext, state: FederationState) -> None
     context.writer.set_facts({FACT: fact})
 
 
-def _bound(context: FederationContext, state: FederationState, name: str) -> SensitivityBound:
+def _bound(context: FederationContext, name: str, generation: str | None) -> SensitivityBound:
     """Return what bounds the sensitivity of releases by a method, from what is kept for it."""
-    store = DirectoryStore(context.preparations.directory / name / state.generations.get(name, FIRST))
+    store = context.preparations.store(name, generation)
     options = context.preparations.prepared[name].options
     return method_named(name).sensitivity_bound(
         options, store, lambda: initial_parameters(context.task, context.settings.seed)

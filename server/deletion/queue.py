@@ -5,7 +5,7 @@ from logging import getLogger
 
 from server.deletion.failed_attempt import finish_giving_up
 from server.federation.context import FederationContext
-from server.federation.state import ActiveDeletion, FederationState, Phase
+from server.federation.state import FederationState, Phase
 from server.ledger import Ledger, LedgerWriter
 from server.requests.admission import check_admissible
 from server.requests.privacy_budget import may_serve_together
@@ -13,7 +13,6 @@ from strategies.run_config import RunSettings
 from unlearning.errors import IllegalMove, RequestError
 from unlearning.methods.method import Need
 from unlearning.methods.registry import method_named
-from unlearning.parameters import content_hash
 from unlearning.requests import DeletionRequest, Status
 
 _log = getLogger(__name__)
@@ -52,41 +51,27 @@ def schedule(writer: LedgerWriter) -> None:
         writer.move(request.id, Status.SCHEDULED)
 
 
-def claim(context: FederationContext, state: FederationState, notes: dict[str, str]) -> ActiveDeletion | None:
-    """Take the first request that can be served now, and those that the method can serve with it.
+def claim(
+    writer: LedgerWriter, settings: RunSettings, online: set[str], notes: dict[str, str]
+) -> list[DeletionRequest]:
+    """Take the first request that can be served now, and those that the method can serve with it; none where none can.
 
     notes: what was noted last of requests that wait, by id; brought up to date.
     """
-    online = set(context.clients.online())
     ready: list[DeletionRequest] = []
-    for request in context.ledger.list_requests(statuses=(Status.SCHEDULED,)):
+    for request in writer.ledger.list_requests(statuses=(Status.SCHEDULED,)):
         absent = _find_absent(request, online)
         if absent:
-            _note_once(context.writer, notes, request.id, f"waiting for {absent} to come online")
+            _note_once(writer, notes, request.id, f"waiting for {absent} to come online")
         else:
             ready.append(request)
-    if not ready:
-        return None
-    first, accepted = ready[0], context.ledger.accepted_loss(ready[0].id)
     taken: list[DeletionRequest] = []
-    for request in _served_together(context.ledger, context.settings, ready):
+    for request in _served_together(writer.ledger, settings, ready) if ready else []:
         try:
-            taken.append(context.writer.move(request.id, Status.UNLEARNING))
+            taken.append(writer.move(request.id, Status.UNLEARNING))
         except IllegalMove as exc:  # it was cancelled at this very moment
             _log.info("%s", exc)
-    if not taken:
-        return None
-    return ActiveDeletion(
-        request_ids=tuple(request.id for request in taken),
-        targets=tuple(context.ledger.target_of(request) for request in taken),
-        method=first.method,
-        parameters=dict(first.parameters),
-        attempt=1 + max(request.attempts for request in taken),
-        accepted_loss=accepted[0],
-        accepted_by=accepted[1],
-        started_round=state.round,
-        hash_before=content_hash(state.parameters),
-    )
+    return taken
 
 
 def _served_together(

@@ -3,11 +3,12 @@
 import platform
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from server.deletion.formula_costs import formula_costs
 from server.deletion.privacy_account import drop_release
 from server.federation.context import FederationContext
-from server.federation.state import ActiveDeletion, FederationState
+from server.federation.state import ActiveDeletion, FederationState, PhaseCost
 from server.ledger import Event
 from server.report import (
     FederationSummary,
@@ -18,10 +19,11 @@ from server.report import (
     ReportEvent,
     UnlearningPhase,
 )
-from unlearning.methods.method import MethodParameters
+from strategies.run_config import RunSettings
+from unlearning.methods.method import MethodInfo, MethodParameters
 from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
-from unlearning.requests import Granularity, Target
+from unlearning.requests import DeletionRequest, Exclusions, Granularity, Target
 
 PACKAGES = ("flower-unlearning", "flwr", "torch", "numpy", "scikit-learn")
 NOT_MEASURED = (
@@ -33,35 +35,14 @@ NOT_MEASURED = (
 
 def report_of(context: FederationContext, state: FederationState, request_id: str) -> ReportData:
     """Gather everything that is known about the request `request_id` of the active deletion."""
-    deletion = state.active_deletion()
-    request = context.ledger.get(request_id)
-    target = request.target
+    deletion, ledger = state.active_deletion(), context.ledger
+    request = ledger.get(request_id)
     method = method_named(request.method)
-    parameters: MethodParameters = validated_parameters(method, request.parameters)
-    known = tuple(sorted(record.client_id for record in context.ledger.clients()))
+    parameters = validated_parameters(method, request.parameters)
+    shadows = deletion.shadow_cost
     return ReportData(
-        request=ReportedRequest(
-            id=request.id,
-            target=target.describe(),
-            granularity=str(target.granularity),
-            client_id=target.client_id,
-            num_samples=target.num_samples or None,
-            class_label=target.class_label,
-            method=request.method,
-            method_title=method.info.title,
-            method_source=method.info.source,
-            parameters=parameters.model_dump(),
-            submitted_by=request.submitted_by,
-            created_at=_text(request.created_at),
-            served_with=tuple(other for other in deletion.request_ids if other != request_id),
-        ),
-        federation=FederationSummary(
-            name=context.settings.federation,
-            task=context.task.name,
-            score_name=context.task.score_name,
-            clients_known=known,
-            clients_retained=tuple(name for name in known if not state.exclusions.is_forgotten(name)),
-        ),
+        request=_request(request, method.info, parameters, deletion),
+        federation=_federation(context, state.exclusions),
         model_hash_before=deletion.hash_before,
         model_hash_after_unlearning=deletion.hash_unlearned,
         model_hash_after=content_hash(state.parameters),
@@ -69,53 +50,78 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
             rounds=deletion.unlearning_cost.exchanges,
             participants=deletion.participants,
             attempts=deletion.attempt,
-            seconds=deletion.unlearning_cost.seconds,
-            bytes_sent=deletion.unlearning_cost.bytes_sent,
-            bytes_received=deletion.unlearning_cost.bytes_received,
-            peak_memory=deletion.unlearning_cost.peak_memory,
             findings=drop_release(deletion.findings),
+            **_spent(deletion.unlearning_cost),
         ),
         recovery=RecoveryPhase(
             rounds=deletion.recovery_rounds,
             stop_reason=deletion.stop_reason,
             target_score=deletion.target_score,
-            seconds=deletion.recovery_cost.seconds,
-            bytes_sent=deletion.recovery_cost.bytes_sent,
-            bytes_received=deletion.recovery_cost.bytes_received,
-            peak_memory=deletion.recovery_cost.peak_memory,
+            **_spent(deletion.recovery_cost),
         ),
-        measuring=MeasuringCost(
-            seconds=deletion.measuring_cost.seconds,
-            bytes_sent=deletion.measuring_cost.bytes_sent,
-            bytes_received=deletion.measuring_cost.bytes_received,
-            peak_memory=deletion.measuring_cost.peak_memory,
-        ),
-        shadows=None
-        if not deletion.shadow_cost.exchanges
-        else MeasuringCost(
-            seconds=deletion.shadow_cost.seconds,
-            bytes_sent=deletion.shadow_cost.bytes_sent,
-            bytes_received=deletion.shadow_cost.bytes_received,
-            peak_memory=deletion.shadow_cost.peak_memory,
-        ),
+        measuring=MeasuringCost(**_spent(deletion.measuring_cost)),
+        shadows=MeasuringCost(**_spent(shadows)) if shadows.exchanges else None,
         formulas=formula_costs(context, state, method, parameters),
         measurements=tuple(deletion.measurements.get(request_id, ())),
-        events=tuple(_line(event) for event in context.ledger.all_events(request_id)),
+        events=tuple(_line(event) for event in ledger.all_events(request_id)),
         stop_rule=_stop_rule(context, deletion),
-        exclusions_note=_exclusions_note(target),
-        not_measured=(*NOT_MEASURED, *_not_switched_on(context)),
+        exclusions_note=_exclusions_note(request.target),
+        not_measured=(*NOT_MEASURED, *_not_switched_on(context.settings)),
         software={name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
         seeds={"run": context.settings.seed},
         written_at=_text(context.writer.now()),
     )
 
 
-def _not_switched_on(context: FederationContext) -> list[str]:
+def _request(
+    request: DeletionRequest, method: MethodInfo, parameters: MethodParameters, deletion: ActiveDeletion
+) -> ReportedRequest:
+    target = request.target
+    return ReportedRequest(
+        id=request.id,
+        target=target.describe(),
+        granularity=str(target.granularity),
+        client_id=target.client_id,
+        num_samples=target.num_samples or None,
+        class_label=target.class_label,
+        method=request.method,
+        method_title=method.title,
+        method_source=method.source,
+        parameters=parameters.model_dump(),
+        submitted_by=request.submitted_by,
+        created_at=_text(request.created_at),
+        served_with=tuple(other for other in deletion.request_ids if other != request.id),
+    )
+
+
+def _federation(context: FederationContext, exclusions: Exclusions) -> FederationSummary:
+    settings = context.settings
+    known = tuple(sorted(record.client_id for record in context.ledger.clients()))
+    return FederationSummary(
+        name=settings.federation,
+        task=context.task.name,
+        score_name=context.task.score_name,
+        clients_known=known,
+        clients_retained=tuple(name for name in known if not exclusions.is_forgotten(name)),
+    )
+
+
+def _spent(cost: PhaseCost) -> dict[str, Any]:
+    """Return what a phase has cost, as every phase of the report names it."""
+    return {
+        "seconds": cost.seconds,
+        "bytes_sent": cost.bytes_sent,
+        "bytes_received": cost.bytes_received,
+        "peak_memory": cost.peak_memory,
+    }
+
+
+def _not_switched_on(settings: RunSettings) -> list[str]:
     """Return the attacks that the settings do without, and which setting runs them."""
     off = []
-    if not context.settings.shadow_federations:
+    if not settings.shadow_federations:
         off.append("LiRA, the attack with shadow models: set shadow-federations")
-    if not context.settings.mia_u_classifiers:
+    if not settings.mia_u_classifiers:
         off.append("MIA-U, the attack on the change, with classifiers: set mia-u-classifiers")
     return off
 

@@ -15,53 +15,58 @@ again after a crash changes nothing:
     verify      report and certificate, ledger: completed, then checkpoint; older checkpoints are erased.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
 
 from server.deletion.certifying import write_certificate
-from server.deletion.exchanges import take_in
+from server.deletion.exchanges import carry_out
 from server.deletion.failed_attempt import give_up
-from server.deletion.measuring import (
-    ask_to_measure,
-    first_measurements,
-    forget_sets,
-    measure_model,
-    with_measurement,
-)
-from server.deletion.privacy_account import account_for, result_of
+from server.deletion.measuring import first_measurements, forget_sets, measure_beside, measure_model
+from server.deletion.privacy_account import result_of
 from server.deletion.report_facts import report_of
 from server.federation.context import FederationContext
-from server.federation.gate import check_unlearned, judge, refusal
-from server.federation.roster_records import RoundResult
-from server.federation.state import ActiveDeletion, Before, FederationState, Phase
-from server.report import write_report
+from server.federation.gate import judge, refusal
+from server.federation.state import ActiveDeletion, FederationState, Phase
+from server.report import ReportData, write_report
 from server.state_directory.files import REPORTS
-from server.state_directory.noise_secret import noise_key
-from strategies.exchange import Exchange
-from strategies.joint_exchange import JointMessages
-from strategies.messages import model_record
 from strategies.sessions.session_grid import SessionGrid
-from strategies.unlearning_strategy import UnlearningStrategy
 from unlearning.errors import MethodFailed, ModelRefused, RequestError, SessionError
-from unlearning.methods.method import UnlearningState
 from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
-from unlearning.requests import Status
+from unlearning.requests import DeletionRequest, Status
 from unlearning.verification.measurement import Stage
 
 _log = getLogger(__name__)
 
 
-def begin(context: FederationContext, state: FederationState, deletion: ActiveDeletion) -> FederationState:
-    """Write the checkpoint "before"."""
+def begin(
+    context: FederationContext, state: FederationState, requests: Sequence[DeletionRequest]
+) -> FederationState:
+    """Write the checkpoint "before" of one deletion that serves all `requests`."""
+    first, ledger = requests[0], context.ledger
+    accepted_loss, accepted_by = ledger.accepted_loss(first.id)
+    deletion = ActiveDeletion(
+        request_ids=tuple(request.id for request in requests),
+        targets=tuple(ledger.target_of(request) for request in requests),
+        method=first.method,
+        parameters=dict(first.parameters),
+        attempt=1 + max(request.attempts for request in requests),
+        accepted_loss=accepted_loss,
+        accepted_by=accepted_by,
+        started_round=state.round,
+        hash_before=content_hash(state.parameters),
+    )
     _log.info(
         "Deletion of %s by %s begins (%s).",
         ", ".join(target.describe() for target in deletion.targets),
         deletion.method,
         ", ".join(deletion.request_ids),
     )
-    return context.save(replace(state, deletion=deletion, phase=Phase.UNLEARNING))
+    state = replace(state, deletion=deletion, phase=Phase.UNLEARNING)
+    context.save(state)
+    return state
 
 
 def unlearn(context: FederationContext, state: FederationState) -> FederationState:
@@ -70,16 +75,16 @@ def unlearn(context: FederationContext, state: FederationState) -> FederationSta
     try:
         deletion, grid = state.active_deletion(), context.clients.grid
         if not (method_named(deletion.method).info.is_iterative and isinstance(grid, SessionGrid)):
-            return _exchange(context, state)
+            return carry_out(context, state)
         if not deletion.measurements:
-            return context.save(measure_model(context, state, "before"))
+            state = measure_model(context, state, "before")
+            context.save(state)
+            return state
         with grid.session():
             while state.phase is Phase.UNLEARNING:
-                state = _exchange(context, state)
+                state = carry_out(context, state)
         return state
-    except MethodFailed as exc:
-        failure = exc
-    except ModelRefused as exc:
+    except (MethodFailed, ModelRefused) as exc:
         failure = exc
     except SessionError as exc:
         failure = MethodFailed(str(exc), retryable=True)
@@ -90,53 +95,39 @@ def unlearn(context: FederationContext, state: FederationState) -> FederationSta
 
 def recover(context: FederationContext, state: FederationState) -> FederationState:
     """Carry out one recovery round, or decide that it is enough; the model that it starts from is measured with it."""
-    deletion = state.active_deletion()
-    stage = _stage_to_measure(context, state, deletion)
-    if stage and context.test_set.examples is None and deletion.target_score is not None:
-        return context.save(measure_model(context, state, stage))  # what clients say may end the recovery
-    reason = _stop_reason(context, state, deletion)
+    stage = _stage_to_measure(context, state)
+    if stage and context.test_set.examples is None and state.active_deletion().target_score is not None:
+        state = measure_model(context, state, stage)  # what clients say may end the recovery
+        context.save(state)
+        return state
+    reason = _stop_reason(context, state)
     if reason:
-        if stage or first_measurements(deletion)[-1].round != state.round:
+        if stage or first_measurements(state.active_deletion())[-1].round != state.round:
             state = measure_model(context, state, stage or "recovery")
         return _decide(context, state, reason)
-    state, answers = _ask_recovery(context, state, stage)
-    if not answers.messages and not answers.failures:
-        return context.save(state) if stage else state  # nobody could be asked: that was no recovery round
-    done = context.take_round(state, answers)
-    deletion = state.active_deletion()
-    state = replace(
-        done.state,
-        deletion=replace(
+    state, answers = measure_beside(context, state, stage, context.ask_round(state))
+    if answers is not None and (answers.messages or answers.failures):
+        done, deletion = context.take_round(state, answers), state.active_deletion()
+        deletion = replace(
             deletion,
             recovery_rounds=deletion.recovery_rounds + 1,
             recovery_cost=deletion.recovery_cost.plus(done.exchange, done.memory),
-        ),
-    )
-    context.records.record(done, "recovery", deletion.request_ids)
-    return context.save(state)
+        )
+        state = replace(done.state, deletion=deletion)
+        context.records.record(done, "recovery", deletion.request_ids)
+    elif not stage:
+        return state  # nobody could be asked: that was no recovery round
+    context.save(state)
+    return state
 
 
-def _stage_to_measure(
-    context: FederationContext, state: FederationState, deletion: ActiveDeletion
-) -> Stage | None:
+def _stage_to_measure(context: FederationContext, state: FederationState) -> Stage | None:
     """Return at which stage the model is, if it has to be measured and has not been."""
-    last = first_measurements(deletion)[-1]
+    last = first_measurements(state.active_deletion())[-1]
     if last.stage == "before":
         return "unlearned"
     is_due = context.settings.measure_every_recovery_round and last.round != state.round
     return "recovery" if is_due else None
-
-
-def _ask_recovery(
-    context: FederationContext, state: FederationState, stage: Stage | None
-) -> tuple[FederationState, Exchange]:
-    """Ask for the next round, and, where there is a `stage`, for the measurement of the model before it."""
-    work = context.ask_round(state)
-    if stage is None:
-        return state, context.clients.exchange(work)
-    both = JointMessages(work=work, measurement=ask_to_measure(context, state))
-    answers, measured = context.clients.exchange_both(both)
-    return with_measurement(context, state, stage, measured), answers
 
 
 def _decide(context: FederationContext, state: FederationState, reason: str) -> FederationState:
@@ -157,7 +148,7 @@ def _decide(context: FederationContext, state: FederationState, reason: str) -> 
         exclusions=state.exclusions.including(deletion.targets),
         deletion=replace(deletion, stop_reason=reason, before=None),
     )
-    state = context.save(state)
+    context.save(state)
     context.shadows.erase()
     context.writer.move_all(deletion.request_ids, Status.VERIFYING, reason=f"{reason}; {verdict.text}")
     return state
@@ -166,128 +157,51 @@ def _decide(context: FederationContext, state: FederationState, reason: str) -> 
 def verify(context: FederationContext, state: FederationState) -> FederationState:
     """Write reports and certificates, complete the requests, erase the checkpoints that still carry the data."""
     deletion = state.active_deletion()
-    context.clients.notify(state, forget_sets(context.ledger, deletion.targets))
-    after = content_hash(state.parameters)
+    context.clients.notify(state.round, forget_sets(context.ledger, deletion.targets))
     for request_id in deletion.request_ids:
-        if context.ledger.get(request_id).status is Status.COMPLETED:
-            continue  # before a crash: the ledger names the certificate that was written then
-        context.writer.check_fence()  # an older process must not write over what is certified
-        report = report_of(context, state, request_id)
-        directory = context.state_dir / REPORTS / request_id
-        write_report(directory, report)
-        certificate_sha256 = write_certificate(
-            context.ledger, report, directory, context.settings.certificate_key
-        )
-        context.writer.move(
-            request_id,
-            Status.COMPLETED,
-            detail={"certificate_sha256": certificate_sha256},
-            result={
-                "report": str(Path(REPORTS) / request_id / "report.html"),
-                "certificate_sha256": certificate_sha256,
-                "model_hash_before": deletion.hash_before,
-                "model_hash_unlearned": deletion.hash_unlearned,
-                "model_hash_after": after,
-                "recovery_rounds": deletion.recovery_rounds,
-                "cost": _cost_of(deletion),
-                **result_of(deletion),
-            },
-        )
-        _log.info("Deletion request %s is completed; report in %s", request_id, directory)
+        # Before a crash: the ledger names the certificate that was written then.
+        if context.ledger.get(request_id).status is not Status.COMPLETED:
+            context.writer.check_fence()  # an older process must not write over what is certified
+            _complete(context, deletion, report_of(context, state, request_id))
     state = context.preparations.erase(state)
-    state = context.save(replace(state, phase=Phase.TRAINING, deletion=None))
+    state = replace(state, phase=Phase.TRAINING, deletion=None)
+    context.save(state)
     erased = context.checkpoints.erase_older()
     _log.info("%d older checkpoint(s) erased: they still carried what was forgotten.", erased)
     return state
 
 
-def _exchange(context: FederationContext, state: FederationState) -> FederationState:
-    """Carry out the method's next exchange; after the last one the unlearned model is on trial."""
-    deletion, clients = state.active_deletion(), context.clients
-    if deletion.method_state is None:
-        context.preparations.discard(deletion)
-    measurement = None if deletion.measurements else ask_to_measure(context, state)
-    strategy = _strategy_of(context, state, deletion)
-    number = state.round + 1
-    work = strategy.unlearn_messages(number, model_record(state.parameters), clients.grid)
-    if measurement is None:
-        done = clients.exchange(work)
-    else:
-        both = JointMessages(work=work, measurement=measurement)
-        if not both.is_possible:  # the method begins from another model
-            return context.save(measure_model(context, state, "before"))
-        done, measured = clients.exchange_both(both)
-        state = with_measurement(context, state, "before", measured)
-        deletion = state.active_deletion()
-    take_in(done, strategy, number)
-    found, outcome = strategy.state, strategy.outcome
-    assert found is not None
-    clients.refused |= outcome.refused  # of this exchange: only the last one has a record
-    check_unlearned(found.parameters, state.parameters)
-    memory = clients.peak_memory(done)
-    deletion = replace(
-        deletion,
-        method_state=found,
-        participants=tuple(sorted({*deletion.participants, *outcome.participants})),
-        unlearning_cost=deletion.unlearning_cost.plus(done, memory),
+def _complete(context: FederationContext, deletion: ActiveDeletion, report: ReportData) -> None:
+    """Write a request's report and certificate, and complete it with both in its result."""
+    request_id = report.request.id
+    directory = context.state_dir / REPORTS / request_id
+    write_report(directory, report)
+    certificate = {
+        "certificate_sha256": write_certificate(
+            context.ledger, report, directory, context.settings.certificate_key
+        )
+    }
+    context.writer.move(
+        request_id,
+        Status.COMPLETED,
+        detail=certificate,
+        result={
+            "report": str(Path(REPORTS) / request_id / "report.html"),
+            **certificate,
+            "model_hash_before": deletion.hash_before,
+            "model_hash_unlearned": deletion.hash_unlearned,
+            "model_hash_after": report.model_hash_after,
+            "recovery_rounds": deletion.recovery_rounds,
+            "cost": _cost_of(deletion),
+            **result_of(deletion),
+        },
     )
-    if not found.finished:
-        return context.save(replace(state, round=number, deletion=deletion))
-    findings = account_for(context, state, deletion, found)
-    following = _put_on_trial(state, replace(deletion, findings=findings), found)
-    following = replace(following, num_examples=dict(clients.fedavg.plan.num_examples))
-    following = context.preparations.branch(following, deletion)
-    result = RoundResult(state=following, exchange=done, outcome=outcome, memory=memory)
-    context.records.record(result, "unlearning", deletion.request_ids)
-    following = context.save(following)
-    context.writer.move_all(deletion.request_ids, Status.RECOVERING)
-    return following
+    _log.info("Deletion request %s is completed; report in %s", request_id, directory)
 
 
-def _strategy_of(
-    context: FederationContext, state: FederationState, deletion: ActiveDeletion
-) -> UnlearningStrategy:
-    """Return the deletion's method as a strategy that goes on where the method stands."""
-    method = method_named(deletion.method)
-    return UnlearningStrategy(
-        method,
-        deletion.targets,
-        context.clients.fedavg,
-        parameters=validated_parameters(method, deletion.parameters),
-        state=deletion.method_state,
-        rounds_trained=state.training_rounds,
-        kept=context.preparations.store_for(state, deletion),
-        noise_key=noise_key(context.state_dir, deletion.request_ids) if method.info.draws_noise else None,
-    )
-
-
-def _put_on_trial(
-    state: FederationState, deletion: ActiveDeletion, found: UnlearningState
-) -> FederationState:
-    """Return `state` with the unlearned model, the one before beside it."""
-    before = Before(
-        parameters=state.parameters,
-        num_examples=state.num_examples,
-        prepared_since=state.prepared_since,
-        generations=state.generations,
-    )
-    return replace(
-        state,
-        round=state.round + 1,
-        parameters=found.parameters,
-        phase=Phase.RECOVERING,
-        deletion=replace(
-            deletion,
-            method_state=None,
-            before=before,
-            work=found.work,
-            hash_unlearned=content_hash(found.parameters),
-        ),
-    )
-
-
-def _stop_reason(context: FederationContext, state: FederationState, deletion: ActiveDeletion) -> str:
+def _stop_reason(context: FederationContext, state: FederationState) -> str:
     """Return why recovery ends now; empty while it goes on."""
+    deletion = state.active_deletion()
     known = {record.client_id for record in context.ledger.clients()}
     if known and all(state.left_out.is_forgotten(client) for client in known):
         return "no client is left to recover with"

@@ -44,7 +44,7 @@ class CheckpointStore:
         """Write `state`; when this returns it survives a crash."""
         entries = self._entries()
         sequence = max((entry.sequence for entry in entries), default=0) + 1
-        content = encode(state)
+        content = pack(state)
         digest = hashlib.sha256(content).hexdigest()[:16]
         path = self._directory / f"{sequence:010d}-{token:06d}-{digest}.npz"
         write_atomically(path, content)
@@ -98,13 +98,8 @@ class CheckpointStore:
         return found
 
 
-def encode(state: FederationState) -> bytes:
-    """Return a state as the bytes of a file."""
-    return pack(state)
-
-
 def decode(content: bytes) -> FederationState:
-    """Return the inverse of `encode`.
+    """Return the state in a checkpoint's bytes, which `pack` has made of it.
 
     Raises:
         CheckpointError: the bytes are no checkpoint of a version that is known here.

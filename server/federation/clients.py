@@ -85,13 +85,12 @@ class Clients:
         """Return the most memory of any client in an exchange, and of this process in the step so far."""
         return PeakMemory.of(done.client_memory.values(), self.memory.peak())
 
-    def notify(self, state: FederationState, clients: Iterable[str]) -> None:
-        """Tell these clients, as far as they are online, what is forgotten for good: a forgotten one hears no more.
+    def notify(self, number: int, clients: Iterable[str]) -> None:
+        """Tell these clients, as far as online, after round `number` what is forgotten: a forgotten one hears no more.
 
         What does not arrive is in the server's exclusions all the same.
         """
-        self.restrict(state)
         online = self.online()
         members = {client: online[client] for client in sorted(clients) if client in online}
-        for client, failure in self.exchange(self.fedavg.notices(state.round, members)).failures.items():
+        for client, failure in self.exchange(self.fedavg.notices(number, members)).failures.items():
             _log.warning("Client %s was not told what is forgotten: %s", client, failure)

@@ -7,7 +7,6 @@ import numpy as np
 from flwr.app import Message
 
 from server.federation.clients import Clients
-from server.federation.state import FederationState
 from strategies.exchange import Exchange
 from strategies.messages import model_record
 from strategies.observations import read_observations
@@ -81,35 +80,34 @@ class ModelObservations:
 
 
 def observe_all(
-    clients: Clients, test_set: ServerTestSet, state: FederationState, forgets: Mapping[str, Forget]
+    clients: Clients, test_set: ServerTestSet, parameters: Vector, number: int, forgets: Mapping[str, Forget]
 ) -> ModelObservations:
-    """Ask the retained clients of the round and those that forget to measure the state's model.
+    """Ask the retained clients of round `number` and those that forget to measure the model `parameters` (d,).
 
     forgets: what each concerned client counts as its forgotten set.
     """
-    done = clients.exchange(measuring_messages(clients, state, forgets))
-    return read_all(clients, test_set, state, forgets, done)
+    done = clients.exchange(measuring_messages(clients, parameters, number, forgets))
+    return read_all(clients, test_set, parameters, forgets, done)
 
 
 def measuring_messages(
-    clients: Clients, state: FederationState, forgets: Mapping[str, Forget]
+    clients: Clients, parameters: Vector, number: int, forgets: Mapping[str, Forget]
 ) -> dict[str, Message]:
-    """Return the messages by client that ask for the measurement of the state's model."""
+    """Return the messages by client that ask for the measurement of a model in round `number`."""
     online = clients.online()
-    retained = clients.sample(state.round, without=forgets)
+    retained = clients.sample(number, without=forgets)
     asked = {client: online[client] for client in sorted({*retained, *forgets}) if client in online}
-    record = model_record(state.parameters)
-    return clients.fedavg.measure_messages(state.round, record, asked, forgets)
+    return clients.fedavg.measure_messages(number, model_record(parameters), asked, forgets)
 
 
 def read_all(
     clients: Clients,
     test_set: ServerTestSet,
-    state: FederationState,
+    parameters: Vector,
     forgets: Mapping[str, Forget],
     done: Exchange,
 ) -> ModelObservations:
-    """Return what was observed of the state's model, by the server, and by the clients in the exchange `done`."""
+    """Return what was observed of a model, by the server, and by the clients in the exchange `done`."""
     fedavg = clients.fedavg
     missing = {client: str(failure) for client, failure in done.failures.items()}
     absent = [client for client in forgets if client not in done.messages and client not in missing]
@@ -123,7 +121,7 @@ def read_all(
             missing[client] = clients.refused[client] = as_line(
                 f"Its measurement ({name}) is refused: {reason}"
             )
-    own_test = test_set.observe(state.parameters)
+    own_test = test_set.observe(parameters)
     return ModelObservations(
         test=own_test if own_test is not None else sets["test"].merged,
         retained=sets["retained"].merged,

@@ -18,7 +18,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from server.federation.state import ActiveDeletion, FederationState
+from server.federation.state import FIRST, ActiveDeletion, FederationState
 from strategies.messages import by_preparation, name_for_preparations
 from strategies.round_plan import RoundRules
 from unlearning.errors import CheckpointError, ConfigurationError, StoreFull
@@ -31,9 +31,6 @@ from unlearning.stores import Arrays, DirectoryStore
 from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)
-
-FIRST = "0"
-"""The generation that training begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ class Preparations(RoundRules):
         generations = {name: state.generations[name] for name in self.prepared if name in state.generations}
         state = replace(state, prepared_since=since, generations=generations)
         for name in self.prepared:
-            store = self._current(name, state)
+            store = self.store(name, state.generation_of(name))
             needed = {store.directory}
             if state.deletion is not None:
                 needed.add(self._next(state.deletion))
@@ -77,13 +74,13 @@ class Preparations(RoundRules):
                 store.erase_rounds(client, beyond=state.round)
         return state
 
-    def store_for(self, state: FederationState, deletion: ActiveDeletion) -> PreparedStore | None:
-        """Return what the deletion's method can use; None where it is not prepared for."""
-        if deletion.method not in self.prepared or deletion.method not in state.prepared_since:
+    def store_for(self, deletion: ActiveDeletion, generation: str | None) -> PreparedStore | None:
+        """Return what the deletion's method can use; None where it is not prepared for, and has no `generation`."""
+        if deletion.method not in self.prepared or generation is None:
             return None
         return PreparedStore(
             options=self.prepared[deletion.method].options,
-            store=self._current(deletion.method, state),
+            store=self.store(deletion.method, generation),
             next_store=DirectoryStore(self._next(deletion)),
         )
 
@@ -115,7 +112,7 @@ class Preparations(RoundRules):
         return name_for_preparations(
             {
                 name: prepared.preparation.send(
-                    prepared.options, number, self._current(name, state), state.left_out
+                    prepared.options, number, self.store(name, state.generation_of(name)), state.left_out
                 )
                 for name, prepared in self.prepared.items()
                 if name in state.prepared_since
@@ -141,7 +138,7 @@ class Preparations(RoundRules):
                 continue
             own = replace(done, arrays={client: found.get(name, {}) for client, found in answers.items()})
             try:
-                prepared.preparation.keep(prepared.options, own, self._current(name, state))
+                prepared.preparation.keep(prepared.options, own, self.store(name, state.generation_of(name)))
             except (ConfigurationError, CheckpointError, OSError):
                 raise  # the operator's to mend; what was kept is whole
             except Exception as exc:  # noqa: BLE001 - an answer that passed `check` may still be none that it can use
@@ -158,7 +155,8 @@ class Preparations(RoundRules):
             if name == deletion.method and DirectoryStore(self._next(deletion)).list_keys():
                 generations[name] = self._next(deletion).name
                 continue
-            copy, current = self._copy(deletion, name), self._current(name, state).directory
+            copy = self._copy(deletion, name)
+            current = self.store(name, state.generations.get(name)).directory
             shutil.rmtree(copy, ignore_errors=True)
             if current.exists():
                 shutil.copytree(current, copy, copy_function=_link)
@@ -176,7 +174,7 @@ class Preparations(RoundRules):
         since = dict(state.prepared_since)
         moves_model = method_named(state.deletion.method).info.moves_model
         for name, prepared in self.prepared.items():
-            current = self._current(name, state)
+            current = self.store(name, state.generations.get(name))
             if not prepared.preparation.survives(
                 is_own=name == state.deletion.method, moves_model=moves_model
             ):
@@ -202,8 +200,9 @@ class Preparations(RoundRules):
         """Return how much room the stores take on disk, all together or one method's."""
         return sum(path.stat().st_size for path in (self.directory / name).glob("**/*.npz"))
 
-    def _current(self, name: str, state: FederationState) -> DirectoryStore:
-        return DirectoryStore(self.directory / name / state.generations.get(name, FIRST))
+    def store(self, name: str, generation: str | None) -> DirectoryStore:
+        """Return one generation of a method's store; the first where none is named."""
+        return DirectoryStore(self.directory / name / (generation or FIRST))
 
     def _next(self, deletion: ActiveDeletion) -> Path:
         return self.directory / deletion.method / f"{deletion.started_round}-{deletion.attempt}"

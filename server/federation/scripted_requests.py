@@ -6,9 +6,9 @@
 other; doing it again after a restart is harmless, because its place in the list is its key.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from server.ledger import NewRequest
 from unlearning.errors import ConfigurationError, InvalidRequest
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import Granularity, Target
@@ -20,11 +20,8 @@ _KNOWN = frozenset({"at", "client", "samples", "class", "method"})
 class ScriptedRequest:
     """A request that is filed after `at` training rounds."""
 
-    key: str
     at: int
-    target: Target
-    method: str
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    new: NewRequest
 
 
 def parse_requests(text: str) -> tuple[ScriptedRequest, ...]:
@@ -64,10 +61,11 @@ def _parse(entry: str, key: str) -> ScriptedRequest:
         target = Target(Granularity.SAMPLE, words.get("client"), ids)
     else:
         target = Target(Granularity.CLIENT, words.get("client"))
-    return ScriptedRequest(
-        key=key,
-        at=at,
+    new = NewRequest(
         target=target,
         method=words.get("method", DEFAULT_METHOD),
         parameters={name: value for name, value in words.items() if name not in _KNOWN},
+        submitted_by="run configuration",
+        idempotency_key=key,
     )
+    return ScriptedRequest(at=at, new=new)

@@ -28,7 +28,7 @@ from strategies.exchange import Exchange
 from strategies.run_config import RunSettings
 from strategies.shadows import average_shadows, collect_fits, fit_messages, train_messages
 from unlearning.parameters import Vector
-from unlearning.requests import Forget
+from unlearning.requests import Exclusions, Forget
 from unlearning.tasks.task import Task, forgotten_mask
 from unlearning.training import initial_parameters
 from unlearning.verification.shadow_models import ShadowFits, fit_models, shadow_seed, train_models
@@ -68,20 +68,23 @@ class ShadowFederations:
     store: ShadowStore
 
     def resume(self, state: FederationState) -> None:
-        """Erase, at a start, shadow models that are of other settings, or trained on what was forgotten since."""
-        if self.store.rounds() and self._current(state) is None:
+        """Erase, at a start, shadow models that are of other settings, or trained on what was forgotten since.
+
+        From then on those that are stored belong to this run: a deletion that is committed erases them.
+        """
+        if self.store.rounds() and not self._belongs(self.store.load(), state):
             self.store.erase()
 
-    def is_due(self, state: FederationState, turns: int) -> bool:
-        """Tell whether the shadow federations are behind and it is their turn, after `turns` since the last round.
+    def is_due(self, training_rounds: int, turns: int) -> bool:
+        """Tell whether they are behind the `training_rounds` and it is their turn, after `turns` since the last one.
 
         A run that has done its rounds does the last one with them, and does not stay to catch up after a deletion.
         """
         settings = self.settings
         if not settings.shadow_federations or turns >= MOST_TURNS:
             return False
-        behind = state.training_rounds - self.store.rounds()
-        is_over = 0 < settings.rounds <= state.training_rounds
+        behind = training_rounds - self.store.rounds()
+        is_over = 0 < settings.rounds <= training_rounds
         return behind == 1 or (behind > 1 and not is_over)
 
     def train_round(self, state: FederationState) -> None:
@@ -90,7 +93,7 @@ class ShadowFederations:
         Raises:
             Fenced: a newer server process has taken over.
         """
-        before = self._current(state) or self._fresh(state)
+        before = self.store.load() or self._fresh(state.exclusions)
         number = before.rounds + 1
         messages = train_messages(
             self.clients.fedavg,
@@ -103,12 +106,29 @@ class ShadowFederations:
             _log.warning("No client can train the shadow federations now.")
             return
         done = self.clients.exchange(messages)
+        following = self._average(before, done)
+        if following is None:
+            return
+        self.clients.writer.check_fence()
+        self.store.save(following)
+        _log.info(
+            "Round %d of %d of the %d shadow federations: %d byte(s), %.1f s",
+            number,
+            state.training_rounds,
+            len(following.models),
+            done.bytes_sent + done.bytes_received,
+            done.seconds,
+        )
+
+    def _average(self, before: ShadowState, done: Exchange) -> ShadowState | None:
+        """Return the shadow federations after a round; None where no client's answer can enter."""
+        number = before.rounds + 1
         own = self._train_here(before.models, number)
         models, participants, refused = average_shadows(before.models, done.replies, own, self.clients.fedavg)
         self.clients.refused |= refused
         if not participants:
-            return
-        following = replace(
+            return None
+        return replace(
             before,
             models=tuple(models),
             rounds=number,
@@ -118,31 +138,21 @@ class ShadowFederations:
             },
             cost=before.cost.plus(done, self.clients.peak_memory(done)),
         )
-        self.clients.writer.check_fence()
-        self.store.save(following)
-        _log.info(
-            "Round %d of %d of the %d shadow federations: %d client(s), %d byte(s), %.1f s",
-            number,
-            state.training_rounds,
-            len(models),
-            len(participants),
-            done.bytes_sent + done.bytes_received,
-            done.seconds,
-        )
 
-    def ask(self, state: FederationState, forgets: Mapping[str, Forget]) -> ShadowFindings:
+    def ask(self, number: int, training_rounds: int, forgets: Mapping[str, Forget]) -> ShadowFindings:
         """Return what the shadow models say of the forgotten examples, by client in `forgets`, and of test examples.
 
         Nothing where the settings want none; never an error, for a deletion does not wait for an attack.
+        number: of the federation's round, after `training_rounds` ordinary ones.
         """
         if not self.settings.shadow_federations:
             return ShadowFindings()
-        shadows = self._current(state)
+        shadows = self.store.load()
         rounds = 0 if shadows is None else shadows.rounds
-        if shadows is None or rounds < state.training_rounds - 1:
+        if shadows is None or rounds < training_rounds - 1:
             return ShadowFindings(
                 notes={
-                    "": f"the shadow federations have had {rounds} of {state.training_rounds} rounds; they begin anew "
+                    "": f"the shadow federations have had {rounds} of {training_rounds} rounds; they begin anew "
                     "after each deletion"
                 }
             )
@@ -151,11 +161,11 @@ class ShadowFederations:
         notes = self._who_cannot_say(shadows, forgets, online)
         asked = set(forgets) - set(notes)
         if uses_held_out:
-            asked |= set(self.clients.sample(state.round, without=forgets)) & set(online)
+            asked |= set(self.clients.sample(number, without=forgets)) & set(online)
         done = self.clients.exchange(
             fit_messages(
                 self.clients.fedavg,
-                state.round,
+                number,
                 shadows.models,
                 {client: online[client] for client in sorted(asked)},
                 forgets,
@@ -164,10 +174,8 @@ class ShadowFederations:
         )
         notes |= {client: str(failure) for client, failure in done.failures.items()}
         fits: dict[str, ShadowFits] = {} if uses_held_out else {"test": self._fit_here(shadows.models)}
-        for name, clients in {
-            "forgotten": set(forgets),
-            **({"test": asked} if uses_held_out else {}),
-        }.items():
+        sets = {"forgotten": set(forgets)} | ({"test": asked} if uses_held_out else {})
+        for name, clients in sets.items():
             found, refused = collect_fits(done.replies, name, clients)
             fits |= {name: found} if found is not None else {}
             self.clients.refused |= refused
@@ -193,22 +201,25 @@ class ShadowFederations:
         if self.store.erase():
             _log.info("The shadow models are erased: they were trained on what was forgotten.")
 
-    def _current(self, state: FederationState) -> ShadowState | None:
-        """Return the shadow federations, if they belong to these settings and know nothing that was forgotten since."""
-        found = self.store.load()
+    def _belongs(self, found: ShadowState | None, state: FederationState) -> bool:
+        """Tell whether `found` belongs to these settings and knows nothing that was forgotten since."""
         settings = self.settings
         if found is None or len(found.models) != settings.shadow_federations or found.seed != settings.seed:
-            return None
-        belongs = found.models[0].shape == state.parameters.shape and found.rounds <= state.training_rounds
-        return found if belongs and found.exclusions == state.exclusions else None
+            return False
+        is_of_this_model = found.models[0].shape == state.parameters.shape
+        return (
+            is_of_this_model
+            and found.rounds <= state.training_rounds
+            and found.exclusions == state.exclusions
+        )
 
-    def _fresh(self, state: FederationState) -> ShadowState:
+    def _fresh(self, exclusions: Exclusions) -> ShadowState:
         seed = self.settings.seed
         models = tuple(
             initial_parameters(self.task, shadow_seed(seed, number))
             for number in range(self.settings.shadow_federations)
         )
-        return ShadowState(models=models, seed=seed, exclusions=state.exclusions)
+        return ShadowState(models=models, seed=seed, exclusions=exclusions)
 
     def _train_here(self, models: tuple[Vector, ...], number: int) -> list[dict[int, tuple[int, Vector]]]:
         """Return what the server trains on its half of the test examples for each shadow model.

@@ -10,7 +10,7 @@ from datetime import date, datetime
 from logging import getLogger
 from typing import Any
 
-from server.ledger import Ledger, LedgerUnavailable, Quota, Refusal
+from server.ledger import Allowance, Ledger, LedgerUnavailable, NewRequest, Quota, Refusal
 from server.requests.admission import SITE, admit
 from strategies.messages import SITE_REQUESTS, Json
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
@@ -91,17 +91,15 @@ def _answer(ledger: Ledger, client: str, key: str, filed: Mapping[str, Any], now
     except Exception as exc:  # noqa: BLE001 - what was filed is the client's, and so is what it leads to
         return f"refused: {reason_of(exc)}"
     try:
-        request = admit(
-            ledger,
-            target,
+        new = NewRequest(
+            target=target,
             method=method,
             parameters=parameters,
             submitted_by=f"site of client {client}",
             submitted_role=SITE,
             idempotency_key=f"site/{client}/{key}",
-            now=now,
-            quota=Quota(),
         )
+        request = admit(ledger, new, now=now, allowance=Allowance(daily=Quota()))
     except (ConfigurationError, LedgerUnavailable):
         raise
     except (FlowerUnlearningError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as exc:

@@ -20,6 +20,9 @@ from unlearning.verification.measurement import Measurement
 from unlearning.verification.observations import Outputs
 from unlearning.verification.shadow_models import ShadowFits
 
+FIRST = "0"
+"""The generation of every method's store that training begins with."""
+
 
 class Phase(StrEnum):
     """What the next step will be about."""
@@ -141,6 +144,10 @@ class FederationState:
         """Return the deletion that is under way; only its steps ask."""
         assert self.deletion is not None, "only a step of a deletion asks"
         return self.deletion
+
+    def generation_of(self, method: str) -> str | None:
+        """Return the generation of a method's store that counts; None where the method is not prepared for."""
+        return self.generations.get(method, FIRST) if method in self.prepared_since else None
 
     @property
     def left_out(self) -> Exclusions:

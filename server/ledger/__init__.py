@@ -1,26 +1,40 @@
 """The ledger: every deletion request, what happened to it, and what was forgotten for good.
 
 Import from here: `Ledger`, `LedgerWriter` (for the ServerApp), the records `ClientRecord`, `RoundRecord`, `Event`,
-`Refusal`, `Quota`, and the errors `LedgerUnavailable`, `LimitExceeded`. It is one SQLite file or one PostgreSQL
-database, shared by every process of the server host. Its invariants live in the database (migrations/), not
-only in this code. The events are chained by hashes (chain.py) and commit to all other rows (seals.py).
+`Refusal`, `NewRequest`, `Allowance`, `Quota`, and the errors `LedgerUnavailable`, `LimitExceeded`. It is one SQLite
+file or one PostgreSQL database, shared by every process of the server host. Its invariants live in the database
+(migrations/), not only in this code. The events are chained by hashes (chain.py) and commit to all other rows
+(seals.py).
 
 This package may import `unlearning.requests`, `unlearning.pseudonyms` and `unlearning.errors`, nothing else of the
 project.
 """
 
 from server.ledger.database import LedgerUnavailable
-from server.ledger.records import ClientRecord, Event, LimitExceeded, Quota, Refusal, RoundRecord
+from server.ledger.records import (
+    UNBOUNDED,
+    Allowance,
+    ClientRecord,
+    Event,
+    LimitExceeded,
+    NewRequest,
+    Quota,
+    Refusal,
+    RoundRecord,
+)
 from server.ledger.store import Ledger
 from server.ledger.writer import LedgerWriter
 
 __all__ = [
+    "UNBOUNDED",
+    "Allowance",
     "ClientRecord",
     "Event",
     "Ledger",
     "LedgerUnavailable",
     "LedgerWriter",
     "LimitExceeded",
+    "NewRequest",
     "Quota",
     "Refusal",
     "RoundRecord",

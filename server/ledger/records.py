@@ -38,6 +38,33 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """How much one submitter may file. max_open: open requests, with the new one; daily: within 24 hours; None: any."""
+
+    max_open: int | None = None
+    daily: Quota | None = None
+
+
+UNBOUNDED = Allowance()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRequest:
+    """A request as it is filed.
+
+    submitted_role: in which role the submitter files; people of one name in two roles are two submitters.
+    idempotency_key: whoever files the same under it again gets the request that it made.
+    """
+
+    target: Target
+    method: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    submitted_by: str
+    submitted_role: str | None = None
+    idempotency_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One thing that happened to a request; never changed, never removed.
 

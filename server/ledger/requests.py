@@ -1,6 +1,7 @@
 """The requests, as people see them through the deletion service: filed, read, withdrawn, tried again."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +12,9 @@ from server.ledger.part import Part
 from server.ledger.records import (
     ACCEPTED_LOSS,
     SUBMITTED,
-    Quota,
+    UNBOUNDED,
+    Allowance,
+    NewRequest,
     as_json,
     no_such_request,
     request_number,
@@ -32,74 +35,24 @@ _requests = schema.requests
 class RequestsPart(Part):
     """The requests: what was asked, by whom, and what is forgotten for good."""
 
-    def submit(
-        self,
-        target: Target,
-        *,
-        method: str,
-        parameters: Mapping[str, Any],
-        submitted_by: str,
-        submitted_role: str | None = None,
-        idempotency_key: str,
-        now: datetime,
-        max_open: int | None = None,
-        quota: Quota | None = None,
-    ) -> DeletionRequest:
-        """Write a new request down, or return the one that this key has already made.
-
-        max_open: how many open requests `submitted_by` in this role may have, this one included.
-        quota: how much it may file within 24 hours.
+    def submit(self, new: NewRequest, *, now: datetime, allowance: Allowance = UNBOUNDED) -> DeletionRequest:
+        """Write a new request down, or return the one that its key has already made.
 
         Raises:
             ConflictingRequest: the key made another request, or one for this target is open.
-            LimitExceeded: `submitted_by` has too many open requests, or is over its quota.
+            LimitExceeded: the submitter has too many open requests, or is over its quota.
         """
-        target, parameters = self.key_target(target), as_json(parameters)
-        listed = samples.values_of(target.sample_ids)
+        new = replace(new, target=self.key_target(new.target), parameters=as_json(new.parameters))
+        listed = samples.values_of(new.target.sample_ids)
         with self._database.writing() as connection:
-            known = statements.find(connection, idempotency_key)
+            known = statements.find(connection, new.idempotency_key)
             if known is not None:
-                number = request_number(known.id)
-                asked = (known.target, known.method, known.parameters)
-                if asked == (target.without_ids(), method, parameters) and samples.names_same(
-                    connection, number, listed
-                ):
-                    return known
-                raise ConflictingRequest(
-                    f"The idempotency key belongs to request {known.id} "
-                    f"({known.target.describe()}, {known.method}), which asks for something else. "
-                    "Use a new key."
-                )
-            statements.refuse_if_open(connection, target.key)
-            if max_open is not None:
-                statements.refuse_if_too_many_open(connection, submitted_by, submitted_role, max_open)
-            if quota is not None:
-                statements.refuse_if_over_quota(
-                    connection, submitted_by, submitted_role, target.num_samples, quota, now
-                )
-            row = connection.execute(
-                sa.insert(_requests)
-                .values(
-                    idempotency_key=idempotency_key,
-                    target_key=target.key,
-                    target=_without_samples(target),
-                    client_id=target.client_id,
-                    method=method,
-                    parameters=parameters,
-                    submitted_by=submitted_by,
-                    submitted_role=submitted_role,
-                    status=str(Status.RECEIVED),
-                    reason="",
-                    retryable=False,
-                    attempts=0,
-                    created_at=now,
-                    updated_at=now,
-                    result={},
-                    num_samples=target.num_samples,
-                )
-                .returning(*_requests.c)
-            ).one()
-            if target.sample_ids:
+                _refuse_another(connection, known, new, listed)
+                return known
+            statements.refuse_if_open(connection, new.target.key)
+            statements.refuse_if_over(connection, new, allowance, now)
+            row = _insert(connection, new, now)
+            if new.target.sample_ids:
                 samples.insert(connection, row.number, listed)
             last_round = connection.scalar(sa.select(sa.func.max(schema.rounds.c.sequence))) or 0
             detail = {
@@ -107,7 +60,7 @@ class RequestsPart(Part):
                 **statements.row_seal(connection, row),
             }
             statements.append_event(
-                connection, row.number, SUBMITTED, actor=submitted_by, detail=detail, now=now
+                connection, row.number, SUBMITTED, actor=new.submitted_by, detail=detail, now=now
             )
         return request_of(row)
 
@@ -243,6 +196,43 @@ class RequestsPart(Part):
                 for row in connection.execute(query).all()
             ]
         return Exclusions().including(targets)
+
+
+def _refuse_another(
+    connection: sa.Connection, known: DeletionRequest, new: NewRequest, listed: Mapping[str, object]
+) -> None:
+    """Refuse a new request under a key that has made another one."""
+    asked = (known.target, known.method, known.parameters)
+    if asked == (new.target.without_ids(), new.method, new.parameters) and samples.names_same(
+        connection, request_number(known.id), listed
+    ):
+        return
+    raise ConflictingRequest(
+        f"The idempotency key belongs to request {known.id} ({known.target.describe()}, {known.method}), which asks "
+        "for something else. Use a new key."
+    )
+
+
+def _insert(connection: sa.Connection, new: NewRequest, now: datetime) -> sa.Row[Any]:
+    values = {
+        "idempotency_key": new.idempotency_key,
+        "target_key": new.target.key,
+        "target": _without_samples(new.target),
+        "client_id": new.target.client_id,
+        "method": new.method,
+        "parameters": new.parameters,
+        "submitted_by": new.submitted_by,
+        "submitted_role": new.submitted_role,
+        "status": str(Status.RECEIVED),
+        "reason": "",
+        "retryable": False,
+        "attempts": 0,
+        "created_at": now,
+        "updated_at": now,
+        "result": {},
+        "num_samples": new.target.num_samples,
+    }
+    return connection.execute(sa.insert(_requests).values(values).returning(*_requests.c)).one()
 
 
 def _without_samples(target: Target) -> dict[str, Any]:

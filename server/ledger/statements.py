@@ -10,8 +10,9 @@ from server.ledger import chain, samples, schema, seals
 from server.ledger.records import (
     DAY,
     MOVED,
+    Allowance,
     LimitExceeded,
-    Quota,
+    NewRequest,
     as_json,
     no_such_request,
     request_number,
@@ -63,30 +64,6 @@ def refuse_if_open(connection: sa.Connection, target_key: str) -> None:
         )
 
 
-def refuse_if_too_many_open(
-    connection: sa.Connection, submitted_by: str, submitted_role: str | None, max_open: int
-) -> None:
-    """Refuse one more request of somebody who has `max_open` open ones.
-
-    Raises:
-        LimitExceeded: there are as many.
-    """
-    num_open = connection.scalar(
-        sa.select(sa.func.count())
-        .select_from(_requests)
-        .where(
-            _requests.c.submitted_by == submitted_by,
-            _requests.c.submitted_role.is_not_distinct_from(submitted_role),
-            _requests.c.status.in_([str(status) for status in OPEN_STATUSES]),
-        )
-    )
-    if (num_open or 0) >= max_open:
-        raise LimitExceeded(
-            f"{submitted_by!r} has {num_open:,} open requests; at most {max_open:,} are allowed. "
-            "Wait until some are over, or cancel some."
-        )
-
-
 def exclude(connection: sa.Connection, request: DeletionRequest, now: datetime) -> None:
     """Exclude the request's target for good; earlier versions did so before recovery, which stays as it is."""
     number, table = request_number(request.id), schema.exclusions
@@ -95,30 +72,37 @@ def exclude(connection: sa.Connection, request: DeletionRequest, now: datetime) 
         connection.execute(sa.insert(table).values(request_number=number, at=now))
 
 
-def refuse_if_over_quota(
-    connection: sa.Connection,
-    submitted_by: str,
-    submitted_role: str | None,
-    num_samples: int,
-    quota: Quota,
-    now: datetime,
-) -> None:
-    """Refuse a request with which somebody has filed more than the quota within 24 hours; all that was filed counts.
+def refuse_if_over(connection: sa.Connection, new: NewRequest, allowance: Allowance, now: datetime) -> None:
+    """Refuse a request with which its submitter goes beyond its allowance; within 24 hours all that was filed counts.
 
     Raises:
-        LimitExceeded: it is more.
+        LimitExceeded: it does.
     """
-    count, named = connection.execute(
-        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_requests.c.num_samples), 0)).where(
-            _requests.c.submitted_by == submitted_by,
-            _requests.c.submitted_role.is_not_distinct_from(submitted_role),
-            _requests.c.created_at > now - DAY,
+    by_submitter = (
+        _requests.c.submitted_by == new.submitted_by,
+        _requests.c.submitted_role.is_not_distinct_from(new.submitted_role),
+    )
+    if allowance.max_open is not None:
+        is_open = _requests.c.status.in_([str(status) for status in OPEN_STATUSES])
+        num_open = connection.scalar(
+            sa.select(sa.func.count()).select_from(_requests).where(*by_submitter, is_open)
         )
+        if (num_open or 0) >= allowance.max_open:
+            raise LimitExceeded(
+                f"{new.submitted_by!r} has {num_open:,} open requests; at most {allowance.max_open:,} are allowed. "
+                "Wait until some are over, or cancel some."
+            )
+    quota = allowance.daily
+    if quota is None:
+        return
+    samples_named = sa.func.coalesce(sa.func.sum(_requests.c.num_samples), 0)
+    count, named = connection.execute(
+        sa.select(sa.func.count(), samples_named).where(*by_submitter, _requests.c.created_at > now - DAY)
     ).one()
-    if count + 1 > quota.requests_per_day or named + num_samples > quota.samples_per_day:
+    if count + 1 > quota.requests_per_day or named + new.target.num_samples > quota.samples_per_day:
         raise LimitExceeded(
-            f"{submitted_by!r} has filed {count:,} requests naming {named:,} samples within 24 hours, cancelled ones "
-            f"included; with this one it would be over the quota of {quota.requests_per_day:,} requests and "
+            f"{new.submitted_by!r} has filed {count:,} requests naming {named:,} samples within 24 hours, cancelled "
+            f"ones included; with this one it would be over the quota of {quota.requests_per_day:,} requests and "
             f"{quota.samples_per_day:,} samples. Try again tomorrow, or ask the federation's operator to file it."
         )
 

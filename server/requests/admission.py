@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from server.ledger import Ledger, Quota
+from server.ledger import UNBOUNDED, Allowance, Ledger, NewRequest
 from unlearning.errors import AlreadyForgotten, InvalidRequest, UnknownClient
 from unlearning.plain import from_plain
 from unlearning.pseudonyms import PREFIX, is_keyed, names_of
@@ -34,26 +34,17 @@ _SHOWN = 20
 
 def admit(
     ledger: Ledger,
-    target: Target,
+    new: NewRequest,
     *,
-    method: str,
-    parameters: Mapping[str, Any],
-    submitted_by: str,
-    submitted_role: str | None = None,
-    idempotency_key: str,
     now: datetime,
     by_operator: bool = False,
-    max_open: int | None = None,
-    quota: Quota | None = None,
+    allowance: Allowance = UNBOUNDED,
 ) -> DeletionRequest:
     """Check a new request and write it down; it is durable when this returns.
 
     The method's default parameters are written down too, so that a request says everything about
     itself. Without an idempotency key it gets one; a key seen before returns the request it made.
-    submitted_role: in which role the submitter files; people of one name in two roles are two submitters.
     by_operator: whether an operator files it, who may choose parameters beyond the method's safe ranges.
-    max_open: how many open requests this submitter may have; None: as many as it likes.
-    quota: how much it may file within 24 hours; None: as much as it likes.
 
     Raises:
         InvalidRequest: a parameter, the key or the submitter's name is malformed, or beyond the safe range.
@@ -65,27 +56,17 @@ def admit(
         LimitExceeded: the submitter has too many open requests, or is over its quota.
         LedgerUnavailable: the ledger cannot be written.
     """
-    key = idempotency_key or str(uuid4())
-    _check_text("idempotency key", key)
-    _check_text("submitter's name", submitted_by)
-    _check_ids(target)
-    target = ledger.key_target(target)
-    complete = _complete_parameters(target, method, parameters, by_operator=by_operator)
+    new = replace(new, idempotency_key=new.idempotency_key or str(uuid4()))
+    _check_text("idempotency key", new.idempotency_key)
+    _check_text("submitter's name", new.submitted_by)
+    _check_ids(new.target)
+    target = ledger.key_target(new.target)
+    complete = _complete_parameters(target, new.method, new.parameters, by_operator=by_operator)
     # A request sent twice gets its first answer, also when its client has been forgotten since.
-    if ledger.find(key) is None:
+    if ledger.find(new.idempotency_key) is None:
         _check_target(ledger, target)
-        _check_eligible(ledger, target, method, complete)
-    return ledger.submit(
-        target,
-        method=method,
-        parameters=complete,
-        submitted_by=submitted_by,
-        submitted_role=submitted_role,
-        idempotency_key=key,
-        now=now,
-        max_open=max_open,
-        quota=quota,
-    )
+        _check_eligible(ledger, target, new.method, complete)
+    return ledger.submit(replace(new, target=target, parameters=complete), now=now, allowance=allowance)
 
 
 def check_admissible(ledger: Ledger, target: Target, *, method: str, parameters: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from server.ledger import Ledger
 from server.operations.backup import back_up, restore
 from server.operations.backup_manifest import FILE, read_verified
 from tests.federation import client
-from tests.ledgers import NOW
+from tests.ledgers import NOW, submit
 from unlearning.errors import BackupError, Fenced
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Status, Target
@@ -346,19 +346,13 @@ def test_a_ledger_comes_back_on_either_database(url, tmp_path):
         pytest.skip("pg_dump is not installed")
     ledger = Ledger.open(url)
 
-    def submit(class_label: int) -> str:
-        return ledger.submit(
-            Target(Granularity.CLASS, class_label=class_label),
-            method="not",
-            parameters={},
-            submitted_by="ada",
-            idempotency_key=str(class_label),
-            now=NOW + timedelta(seconds=class_label),
-        ).id
+    def file(class_label: int) -> str:
+        target, now = Target(Granularity.CLASS, class_label=class_label), NOW + timedelta(seconds=class_label)
+        return submit(ledger, target, key=str(class_label), now=now).id
 
-    first = submit(1)
+    first = file(1)
     back_up(tmp_path / "backup", state_dir=tmp_path / "state", ledger_url=url, now=NOW)
-    second = submit(2)
+    second = file(2)
     with pytest.raises(BackupError, match=second):
         restore(tmp_path / "backup", state_dir=tmp_path / "state", ledger_url=url, now=NOW)
     ledger.close()

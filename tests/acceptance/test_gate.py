@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from server.federation.checkpoints import CheckpointStore, encode
+from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
 from strategies.messages import NOTICE, model_record, vector_of
 from tests.federation import InProcessFederation, client
 from tests.kills import Killed, Killer
-from unlearning.archive import pack_arrays, unpack_arrays
+from unlearning.archive import pack, pack_arrays, unpack_arrays
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Status, Target
 
@@ -295,8 +295,8 @@ def test_a_deletion_that_an_earlier_version_committed_is_not_judged(federation, 
         deletion=replace(state.deletion, before=None, scores_before={}, scores={}),
     )
     store = CheckpointStore(one.directory / "checkpoints")
-    content = encode(older)
-    monkeypatch.setattr("server.federation.checkpoints.encode", lambda _state: without_the_gate(content))
+    content = pack(older)
+    monkeypatch.setattr("server.federation.checkpoints.pack", lambda _state: without_the_gate(content))
     store.save(older, token=99)
     monkeypatch.undo()
     one.ledger.acquire_fence("test", now=datetime.now(UTC))

@@ -115,7 +115,7 @@ def test_mia_u_finds_nothing_in_a_change_between_models_that_never_knew_the_targ
         for state in (history.retrained, history.later):
             forgets = forget_sets(context.ledger, [client("1")])
             context.clients.restrict(state)
-            one = observe_all(context.clients, context.test_set, state, forgets)
+            one = observe_all(context.clients, context.test_set, state.parameters, state.round, forgets)
             observed.append({"test": one.test, "forgotten": merge(one.forgotten.values())})
     before = {name: item.outputs for name, item in observed[0].items()}
     figures, _ = attack_figures(
@@ -211,8 +211,7 @@ def test_two_shadow_rounds_at_most_follow_a_training_round(
     store.save(replace(history.shadows_before, rounds=2))
     chosen = SimpleNamespace(shadow_federations=settings[0], rounds=settings[1])
     shadows = ShadowFederations(settings=chosen, task=None, clients=None, test_set=None, store=store)
-    state = replace(history.original, training_rounds=rounds)
-    assert shadows.is_due(state, turns) == is_due
+    assert shadows.is_due(rounds, turns) == is_due
 
 
 def test_shadow_federations_leave_the_federation_alone(history, tmp_path):

@@ -20,7 +20,7 @@ from client.peer.items import RELEASE, Item, Kind
 from client.peer.journal import DirectoryJournal
 from server.certificate.checks import Outcome, check_report, check_signature
 from server.certificate.document import decode as read_certificate
-from server.federation.checkpoints import decode, encode
+from server.federation.checkpoints import decode
 from server.federation.shadow_store import ShadowStore
 from server.federation.state import FederationState, Phase, PhaseCost
 from tests.federation import InProcessFederation
@@ -152,7 +152,7 @@ def check_full(state: FederationState) -> None:
 def test_every_field_of_a_checkpoint_is_read_and_kept(full: bytes) -> None:
     """From the old form, and once more from the new one."""
     check_full(decode(full))
-    check_full(decode(encode(decode(full))))
+    check_full(decode(pack(decode(full))))
 
 
 def test_a_checkpoint_of_version_2_is_read() -> None:
@@ -201,7 +201,7 @@ def test_what_cannot_be_read_is_refused_with_a_sentence(
     meta = entries(full)["meta"]
     if change == "newer":
         monkeypatch.setattr("unlearning.archive.VERSION", 3)
-        content = encode(decode(full))
+        content = pack(decode(full))
         expected = "version 3, this program reads version 2. Use the flower-unlearning that wrote it"
     elif change == "older":
         content = file_of({**entries(full), "meta": {**meta, "version": 0}})

@@ -16,7 +16,7 @@ from unlearning.requests import Granularity, Status, Target
 FILE_MANY = """
 import sys
 from datetime import UTC, datetime
-from server.ledger import Ledger
+from server.ledger import Ledger, NewRequest
 from unlearning.requests import Granularity, Target
 
 ledger = Ledger.open(sys.argv[1])
@@ -24,10 +24,9 @@ print("ready", flush=True)
 sys.stdin.readline()
 for number in range(20):
     name = f"{sys.argv[2]}-{number}"
-    ledger.submit(
-        Target(Granularity.CLIENT, name), method="puf", parameters={}, submitted_by="ada",
-        idempotency_key=name, now=datetime.now(UTC),
-    )
+    target = Target(Granularity.CLIENT, name)
+    new = NewRequest(target=target, method="puf", submitted_by="ada", idempotency_key=name)
+    ledger.submit(new, now=datetime.now(UTC))
 """
 
 

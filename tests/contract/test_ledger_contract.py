@@ -379,7 +379,7 @@ def test_an_insert_past_the_ledger_obeys_the_rules(
 SUBMIT_MANY = """
 import sys
 from datetime import UTC, datetime
-from server.ledger import Ledger
+from server.ledger import Ledger, NewRequest
 from unlearning.errors import ConflictingRequest
 from unlearning.requests import Granularity, Target
 
@@ -388,10 +388,9 @@ print("ready", flush=True)
 sys.stdin.readline()
 for number in range(15):
     try:
-        ledger.submit(
-            Target(Granularity.CLIENT, str(number)), method="puf", parameters={}, submitted_by="ada",
-            idempotency_key=f"{sys.argv[2]}-{number}", now=datetime.now(UTC),
-        )
+        target, key = Target(Granularity.CLIENT, str(number)), f"{sys.argv[2]}-{number}"
+        new = NewRequest(target=target, method="puf", submitted_by="ada", idempotency_key=key)
+        ledger.submit(new, now=datetime.now(UTC))
     except ConflictingRequest:
         print("refused", flush=True)
     else:
@@ -401,14 +400,13 @@ for number in range(15):
 SUBMIT_AND_HANG = """
 import sys
 from datetime import UTC, datetime
-from server.ledger import Ledger
+from server.ledger import Ledger, NewRequest
 from unlearning.requests import Granularity, Target
 
 ledger = Ledger.open(sys.argv[1])
-request = ledger.submit(
-    Target(Granularity.CLIENT, "3"), method="puf", parameters={}, submitted_by="ada",
-    idempotency_key="key", now=datetime.now(UTC),
-)
+target = Target(Granularity.CLIENT, "3")
+new = NewRequest(target=target, method="puf", submitted_by="ada", idempotency_key="key")
+request = ledger.submit(new, now=datetime.now(UTC))
 print(request.id, flush=True)
 sys.stdin.readline()
 """

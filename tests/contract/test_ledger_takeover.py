@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from server.ledger import Ledger
 from server.ledger.database import Database
-from tests.ledgers import LATER
+from tests.ledgers import submit
 from unlearning.errors import ConfigurationError, IllegalMove
 from unlearning.pseudonyms import SubjectKeys, is_keyed, keyed_id
 from unlearning.requests import Granularity, Status, Target
@@ -125,13 +125,9 @@ def test_opening_a_ledger_again_changes_nothing(of_second_schema: str) -> None:
 def test_a_ledger_taken_over_goes_on(opened: Ledger) -> None:
     """Its requests move, and the same request with its old key is the one that it was."""
     target = Target(Granularity.SAMPLE, "hospital-0", frozenset({"patient-0001", "patient-0002"}))
-    same = opened.submit(
-        target,
-        method="puf-special",
-        parameters={"unlearning_rate": 2.0},
-        submitted_by="somebody",
-        idempotency_key="k7",
-        now=LATER,
+    parameters = {"unlearning_rate": 2.0}
+    same = submit(
+        opened, target, key="k7", method="puf-special", parameters=parameters, submitted_by="somebody"
     )
     assert same.id == "r-000007"
     token = opened.acquire_fence("loop", now=datetime.now(UTC))

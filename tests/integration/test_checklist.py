@@ -25,6 +25,7 @@ from server.operations.checklist.running import (
 )
 from tests.deletion_service import free_port
 from tests.integration.conftest import REPOSITORY
+from tests.ledgers import submit
 from unlearning.requests import Granularity, Target
 
 NOW = datetime.now(UTC) + timedelta(hours=1)  # certificates made by the tests are valid then
@@ -233,14 +234,7 @@ def test_a_connection_is_really_tried():
 def filed(good: Installation, now: datetime) -> None:
     ledger = Ledger.open(f"sqlite:///{good.state_dir / 'ledger.db'}")
     for label in (1, 2):
-        ledger.submit(
-            Target(Granularity.CLASS, class_label=label),
-            method="not",
-            parameters={},
-            submitted_by="ada",
-            idempotency_key=str(label),
-            now=now,
-        )
+        submit(ledger, Target(Granularity.CLASS, class_label=label), key=str(label), now=now)
     ledger.close()
 
 

@@ -17,6 +17,7 @@ from server.ledger.database import Database
 from server.operations.logs import FORMAT_VARIABLE, JsonLines, is_json_wanted
 from server.operations.metrics import LedgerCollector
 from server.operations.metrics_http import MetricsServer, serve_metrics
+from tests.ledgers import submit
 from unlearning.errors import ConfigurationError
 from unlearning.requests import Granularity, Status, Target
 
@@ -37,14 +38,8 @@ class Book:
         )
 
     def submit(self, client: str) -> str:
-        return self.ledger.submit(
-            Target(Granularity.CLIENT, client),
-            method="puf-special",
-            parameters={},
-            submitted_by="ada",
-            idempotency_key=client,
-            now=self.now,
-        ).id
+        target = Target(Granularity.CLIENT, client)
+        return submit(self.ledger, target, key=client, method="puf-special", now=self.now).id
 
     def move(self, request_id: str, to: Status, after_s: float) -> None:
         self.now += timedelta(seconds=after_s)

@@ -16,8 +16,9 @@ from server.api.server import RunningServer, serve
 from server.api.tls import TlsFiles
 from server.ledger import Ledger, Refusal
 from server.requests.admission import SITE
+from tests import ledgers
 from tests.certificates import Authority
-from tests.deletion_service import FORGETTING, NOW, LiveLoop, submit
+from tests.deletion_service import FORGETTING, LiveLoop, submit
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, RequestNotFound, UnknownClient
 from unlearning.requests import Granularity, Status, Target
 
@@ -321,14 +322,12 @@ def test_a_client_cancels_what_its_site_filed(as_: Callable[[str], DeletionClien
 
 
 def _filed(ledger: Ledger, submitted_by: str, role: str | None) -> str:
-    return ledger.submit(
-        Target(Granularity.CLIENT, "3"),
+    return ledgers.submit(
+        ledger,
         method="puf-special",
-        parameters={},
+        key=f"{submitted_by}/{role}",
         submitted_by=submitted_by,
         submitted_role=role,
-        idempotency_key=f"{submitted_by}/{role}",
-        now=NOW,
     ).id
 
 

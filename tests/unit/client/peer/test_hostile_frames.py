@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from client.peer.gate import Gate
+from client.peer.call_admission import CallAdmission
 from client.peer.grpc_transport import MAX_TEXT_BYTES, PeerServer, frames_of
 from client.peer.in_process import hand_over
 from client.peer.items import Greeting, Offer
@@ -54,7 +54,7 @@ class Server:
 
     peer: Peer
     service: PeerServer
-    gate: Gate
+    admission: CallAdmission
     state_dir: Path
 
     def deliver(self, frames: list[bytes]) -> Context:
@@ -75,9 +75,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         state_dir, lambda sender, payload: hand_over(peer, sender, payload), max_numbers=9
     )
     service._is_certified = False
-    service._gate = gate = Gate(peer.admits, call_s=10.0)
-    yield Server(peer, service, gate, state_dir)
-    gate.close()
+    service._admission = admission = CallAdmission(peer.admits, call_s=10.0)
+    yield Server(peer, service, admission, state_dir)
+    admission.close()
 
 
 def frames(

@@ -39,7 +39,7 @@ def clock() -> Clock:
 
 
 def record(refusals: RefusalLog, caller: Caller, call: str, error: RequestError) -> None:
-    """What the gate does with a refusal."""
+    """What the checks do with a refusal."""
     refusals.write(refusals.take(caller, call, error))
 
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from server.federation.checkpoints import CheckpointStore, decode, encode
+from server.federation.checkpoints import CheckpointStore, decode
 from server.federation.state import ActiveDeletion, FederationState, Phase, PhaseCost
+from unlearning.archive import pack
 from unlearning.errors import CheckpointError
 from unlearning.methods.costs import WorkDone
 from unlearning.methods.method import Noise, UnlearningState
@@ -49,7 +50,7 @@ STATE = FederationState(
 
 def test_everything_survives_a_round_trip():
     """A checkpoint holds exactly the state, the method's own memory included."""
-    back = decode(encode(STATE))
+    back = decode(pack(STATE))
     assert back.deletion is not None
     method = back.deletion.method_state
     assert method is not None
@@ -108,5 +109,5 @@ def test_no_readable_checkpoint_is_an_error_and_not_a_fresh_start(tmp_path):
 def test_a_half_written_file_is_never_taken_for_a_checkpoint(tmp_path):
     """A crash while writing leaves a partial file only."""
     store = CheckpointStore(tmp_path)
-    (tmp_path / ".partial-1").write_bytes(encode(STATE)[:100])
+    (tmp_path / ".partial-1").write_bytes(pack(STATE)[:100])
     assert store.newest() is None

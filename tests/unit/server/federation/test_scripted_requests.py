@@ -9,14 +9,16 @@ from unlearning.requests import Granularity
 
 def test_a_script_is_read():
     """Clients, samples, classes, methods and their parameters."""
-    first, second, third = parse_requests(
+    scripted = parse_requests(
         "at=3 client=2; at=5 client=1 samples=17,21 method=puf-regular unlearning_rate=3; at=6 class=7;"
     )
-    assert (first.at, first.target.client_id, first.method) == (3, "2", "puf-special")
+    first, second, third = (one.new for one in scripted)
+    assert [one.at for one in scripted] == [3, 5, 6]
+    assert (first.target.client_id, first.method) == ("2", "puf-special")
     assert second.target.sample_ids == {"17", "21"}
     assert second.parameters == {"unlearning_rate": "3"}
     assert third.target.granularity is Granularity.CLASS
-    assert len({first.key, second.key, third.key}) == 3
+    assert len({one.idempotency_key for one in (first, second, third)}) == 3
 
 
 def test_every_wrong_entry_is_reported():

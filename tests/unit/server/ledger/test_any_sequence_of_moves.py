@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from server.ledger import Ledger
+from tests.ledgers import submit
 from unlearning.errors import Fenced, RequestError
 from unlearning.requests import LEGAL_MOVES, OPEN_STATUSES, Exclusions, Granularity, Status, Target
 
@@ -37,14 +38,7 @@ class AnyoneDoesAnything(RuleBasedStateMachine):
     @rule(client=st.sampled_from(CLIENTS), key=st.integers(1, 6))
     def submit(self, client: str, key: int) -> None:
         with suppress(RequestError):  # a refusal is lawful; the invariants say whether it left anything
-            self._ledger.submit(
-                Target(Granularity.CLIENT, client),
-                method="puf",
-                parameters={},
-                submitted_by="ada",
-                idempotency_key=str(key),
-                now=self._tick(),
-            )
+            submit(self._ledger, Target(Granularity.CLIENT, client), key=str(key), now=self._tick())
 
     @rule(
         number=st.integers(1, 6),

@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from server.ledger import Ledger
+from tests.ledgers import submit
 from unlearning.requests import Granularity, Status, Target
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -24,14 +25,7 @@ def ledger(url: str) -> Iterator[Ledger]:
     opened = Ledger.open(url)
     token = opened.acquire_fence("loop", now=NOW)
     for key, client in (("1", "3"), ("2", "3"), ("3", "4")):
-        request = opened.submit(
-            Target(Granularity.CLIENT, client),
-            method="puf",
-            parameters={},
-            submitted_by="ada",
-            idempotency_key=key,
-            now=NOW,
-        )
+        request = submit(opened, Target(Granularity.CLIENT, client), key=key)
         if key == "1":
             opened.move(request.id, Status.FAILED, token=token, now=NOW, retryable=True)
     for status in (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING):

@@ -21,7 +21,7 @@ from server.operations.superlink_residue import (
     last_erased_event,
 )
 from server.operations.supervisor import Supervisor
-from tests.ledgers import WAY
+from tests.ledgers import WAY, submit
 from tests.residue import files_with
 from unlearning.errors import DeploymentError
 from unlearning.requests import Granularity, Status, Target
@@ -78,14 +78,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def complete(ledger: Ledger, label: int) -> None:
     """Carry a deletion out, as far as the ledger goes."""
-    request = ledger.submit(
-        Target(Granularity.CLASS, class_label=label),
-        method="not",
-        parameters={},
-        submitted_by="ada",
-        idempotency_key=f"key {label}",
-        now=NOW,
-    )
+    request = submit(ledger, Target(Granularity.CLASS, class_label=label), key=f"key {label}", now=NOW)
     token = ledger.acquire_fence("loop", now=NOW)
     for status in WAY:
         ledger.move(request.id, status, token=token, now=NOW)

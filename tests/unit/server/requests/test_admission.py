@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.ledger import ClientRecord, Ledger
+from server.ledger import ClientRecord, Ledger, NewRequest
 from server.requests.admission import admit, check_admissible
 from unlearning.errors import (
     AlreadyForgotten,
@@ -44,14 +44,10 @@ def ledger(empty: Ledger, token: int) -> Ledger:
 
 
 def file(ledger: Ledger, target: Target = CLIENT_3, **changes: Any) -> DeletionRequest:
-    values: dict[str, Any] = {
-        "method": "puf-special",
-        "parameters": {},
-        "submitted_by": "ada",
-        "idempotency_key": "",
-        "now": NOW,
-    }
-    return admit(ledger, target, **values | changes)
+    """File a request; an operator's where `by_operator` says so."""
+    by_operator = changes.pop("by_operator", False)
+    values: dict[str, Any] = {"method": "puf-special", "submitted_by": "ada", "idempotency_key": ""}
+    return admit(ledger, NewRequest(target=target, **values | changes), now=NOW, by_operator=by_operator)
 
 
 def forget(ledger: Ledger, token: int, target: Target, **changes: Any) -> None:

@@ -52,7 +52,7 @@ class Call:
         return now - self.heard_at > idle_s or now - self.begun_at > call_s
 
 
-class Gate:
+class CallAdmission:
     """Admission of calls. admits: whether a peer of this name is, or may become, a member."""
 
     def __init__(self, admits: Callable[[str], bool], *, call_s: float, idle_s: float = IDLE_S) -> None:
@@ -60,7 +60,7 @@ class Gate:
         self._calls: set[Call] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        threading.Thread(target=self._watch, name="peer-gate", daemon=True).start()
+        threading.Thread(target=self._watch, name="peer-calls", daemon=True).start()
 
     @contextmanager
     def call(self, name: str | None, cancel: Callable[[], object]) -> Iterator[Call]:

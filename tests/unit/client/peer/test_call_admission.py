@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from client.peer.gate import CALLS_PER_PEER
+from client.peer.call_admission import CALLS_PER_PEER
 from client.peer.grpc_transport import PeerConnection, PeerServer, frames_of
 from client.peer.items import Greeting, Payload
 from client.peer.peer_pb2_grpc import PeerServiceStub

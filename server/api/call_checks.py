@@ -38,7 +38,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 
 class Exchange:
-    """One call that has passed the gate: its caller, its messages, and threads for what blocks."""
+    """One call that has passed the checks: its caller, its messages, and threads for what blocks."""
 
     def __init__(self, call: str, caller: Caller, context: Context, limits: Limits, workers: Workers) -> None:
         self.caller = caller
@@ -92,7 +92,7 @@ class Exchange:
 Serve = Callable[[Exchange], Awaitable[None]]
 
 
-class Gate:
+class CallChecks:
     """The checks that stand before every call of one server."""
 
     def __init__(
@@ -114,7 +114,7 @@ class Gate:
     def handler(
         self, call: str, serve: Serve, places: Places, *, for_all: bool = False
     ) -> "grpc.RpcMethodHandler[Any, Any]":
-        """Return what gRPC runs for a call: `serve`, behind the gate, in one of these places.
+        """Return what gRPC runs for a call: `serve`, behind the checks, in one of these places.
 
         for_all: it needs no role (health).
         """

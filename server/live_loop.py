@@ -57,7 +57,8 @@ class LiveLoop:
         clients.fedavg.await_clients(clients.grid)
         register_clients(context.writer, clients.online())
         context.shadows.resume(state)
-        state = context.save(queue.reconcile(context, context.preparations.resume(state)))
+        state = queue.reconcile(context, context.preparations.resume(state))
+        context.save(state)
         self._announce(state)
         while (following := self.step(state)) is not None:
             if following is not state:  # a step that only waited has nothing to announce
@@ -120,7 +121,8 @@ class LiveLoop:
         self._shadow_turns = 0
         # Recorded first: a round that is done again is recorded again, so a crash leaves none unrecorded.
         context.records.record(done, "training")
-        return context.save(state)
+        context.save(state)
+        return state
 
     def _announce(self, state: FederationState) -> None:
         """Tell the deletion service, through the ledger, what this federation can serve, whenever that changes."""

@@ -19,6 +19,7 @@ from unlearning.methods.method import UnlearningState
 from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
+from unlearning.verification.measurement import Stage
 
 # How many clients' reasons a failure lists; a federation may have thousands of clients.
 _SHOWN = 5
@@ -38,7 +39,7 @@ def carry_out(context: FederationContext, state: FederationState) -> FederationS
         context.preparations.discard(state.active_deletion())
     strategy = _strategy_of(context, state)
     work = strategy.unlearn_messages(number, model_record(state.parameters), clients.grid)
-    stage = None if state.active_deletion().measurements else "before"
+    stage: Stage | None = None if state.active_deletion().measurements else "before"
     state, done = measure_beside(context, state, stage, work)
     if done is None:
         context.save(state)

@@ -38,7 +38,8 @@ def give_up(
         status, retryable = Status.FAILED, True
     for request_id in deletion.request_ids:
         context.writer.move(request_id, status, reason=reason, retryable=retryable)
-    state = context.save(_go_back(state))
+    state = _go_back(state)
+    context.save(state)
     context.preparations.discard(deletion)
     return state
 

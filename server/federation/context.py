@@ -51,7 +51,7 @@ class FederationContext:
         """The ledger, to read."""
         return self.writer.ledger
 
-    def save(self, state: FederationState) -> FederationState:
+    def save(self, state: FederationState) -> None:
         """Make `state` durable.
 
         Raises:
@@ -60,7 +60,6 @@ class FederationContext:
         self.writer.check_fence()
         state = replace(state, event_sequence=self.ledger.last_event_sequence())
         self.checkpoints.save(state, token=self.writer.token)
-        return state
 
     def train_round(self, state: FederationState) -> RoundResult:
         """Carry out one ordinary round among the eligible clients; without a usable update the model stays."""

@@ -11,9 +11,10 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
+from client.last_answer import LastAnswer, key_of
 from client.memory import ClientMemory, memory_of, requests_to_send
 from client.sites import LoadedSite, Sites
-from strategies.joint_exchange import MEASURE_TOO, join_answers
+from strategies.joint_exchange import FAILED, MEASURE_TOO, join_answers
 from strategies.messages import (
     CLIENT_ID,
     PEAK_MEMORY,
@@ -120,11 +121,15 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
     """
 
     def handle(message: Message, context: Context, sites: Sites) -> RecordDict:
-        memory = memory_of(context)
+        memory, last, key = memory_of(context), LastAnswer.of(context), key_of(message, context)
         local: ClientWork | None = None
         with MemoryWatch() as watch:
             try:
-                local = _open_site(message, context, memory, sites)
+                values = record_past(message, memory)
+                again = last.find(key)
+                if again is not None:
+                    return again
+                local = _open_site(values, message, context, memory, sites)
                 content = handler(message, local)
             except FlowerUnlearningError as exc:
                 content = _refusal(exc)
@@ -136,9 +141,19 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
         content = with_values(content, {PEAK_MEMORY: to_plain(watch.peak())})
         if local is not None and MEASURE_TOO in local.values:
             content = _and_measured(content, message, local)
-        return add_site_requests(content, memory)
+        content = add_site_requests(content, memory)
+        if local is not None and _may_be_kept(content, local):
+            last.keep(key, message.metadata.message_type, content)
+        return content
 
     return handle
+
+
+def _may_be_kept(content: RecordDict, local: ClientWork) -> bool:
+    """Tell whether an answer is one to the work, and says nothing of what is forgotten for good."""
+    values = told_values(content)
+    is_work = "error" not in values and FAILED not in values
+    return is_work and not forgotten_mask(local.examples, local.tombstones).any()
 
 
 def _refusal(error: FlowerUnlearningError) -> RecordDict:
@@ -165,9 +180,10 @@ def _and_measured(work: RecordDict, message: Message, local: ClientWork) -> Reco
     return join_answers(work, content, time.monotonic() - started)
 
 
-def _open_site(message: Message, context: Context, memory: ClientMemory, sites: Sites) -> ClientWork:
-    """Return the opened site; keep in `memory` what the message says about the past."""
-    values = record_past(message, memory)
+def _open_site(
+    values: Mapping[str, Any], message: Message, context: Context, memory: ClientMemory, sites: Sites
+) -> ClientWork:
+    """Return the opened site for a message with these `values`."""
     settings = sites.source.read(context.run_config)
     forget = _to_measure(values) | _to_measure(values.get(MEASURE_TOO, {}))
     return ClientWork(
@@ -317,6 +333,7 @@ def handle_notice(message: Message, context: Context, sites: Sites) -> RecordDic
     """Take in what every message says; neither data nor model is needed for that."""
     memory = memory_of(context)
     record_past(message, memory)
+    LastAnswer.of(context).erase()
     return add_site_requests(arrays_content({}, {}), memory)
 
 

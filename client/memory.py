@@ -9,9 +9,10 @@ runs and restarts, and whoever operates the server cannot talk a client out of i
     state-dir/outbox/KEY.json     requests that the server has not confirmed yet
     state-dir/sent/KEY.json       requests with the server's answer, without the ids of samples
     state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.stores`)
+    state-dir/last-answer         the last answer, in case it is lost on its way (`client.last_answer`)
 
-When something more of the client's own is forgotten, all that methods keep here is erased: it was computed
-from that.
+When something more of the client's own is forgotten, all that methods keep here and the last answer are erased: they
+were computed from that.
 """
 
 import json
@@ -25,6 +26,7 @@ from uuid import uuid4
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 
+from client.last_answer import NAME, erase_last_answer
 from strategies.messages import SITE_REQUEST_BYTES, SITE_REQUESTS
 from unlearning.durable_files import close_state, write_atomically
 from unlearning.errors import CheckpointError, InvalidRequest
@@ -35,7 +37,7 @@ from unlearning.stores import Arrays, DirectoryStore, Store
 
 _RECORD = "flower-unlearning"
 _KEPT = f"{_RECORD}/kept/"
-_OURS = ("tombstones.json", "subject-keys", "outbox", "sent", "kept", "peer")
+_OURS = ("tombstones.json", "subject-keys", "outbox", "sent", "kept", "peer", NAME)
 """What this program keeps in a client's or a peer's state directory."""
 
 
@@ -113,6 +115,7 @@ class DirectoryMemory:
         if more:
             # Erased first: after a crash in between the tombstone is still to be written, so both come again.
             shutil.rmtree(self._directory / "kept", ignore_errors=True)
+            erase_last_answer(self._directory)
         if hashed != known:
             _write(self._directory / "tombstones.json", to_plain(hashed))
 

@@ -3,17 +3,18 @@
 What clients send is read in one place, `read_each`: whatever goes wrong there is a refusal of that client, by name.
 """
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-import httpx
 from flwr.app import Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from strategies.fetching import LOST_S, SLOWEST_LINK, Fetched, Fetches, Lost
 from strategies.messages import PEAK_MEMORY, Json, count_bytes, values_of
 from unlearning.errors import UpdateRefused
 from unlearning.peak_memory import Memory
@@ -26,12 +27,10 @@ NO_ANSWER = "no answer within"
 """How the reason begins where a client let a deadline pass."""
 REFUSED = 1000
 """The code of an error that stands for an answer that came and was thrown away."""
-MAX_PULLS = 64
-"""Of one look for answers. Up to so many clients are each asked for alone, so that what one sent, even if Flower itself
-cannot read it, takes no other's answer with it."""
-
-_LINK_ERRORS = (OSError, httpx.HTTPError)
-"""What the way to the SuperLink may raise, in contrast to what was fetched."""
+MAX_REPEATS = 2
+"""So often an answer that is lost on its way is asked for again."""
+LOST = 1001
+"""The code of an error that stands for an answer that came in part; Flower's own is `MESSAGE_UNAVAILABLE`."""
 
 
 @runtime_checkable
@@ -78,12 +77,14 @@ class Exchange:
 
     values: the JSON of each answer, by client.
     refused: answers that were thrown away, and why, by client, or by node where it was nobody's turn.
+    asked_again: how often, by client, because the answer was lost on its way.
     """
 
     messages: Mapping[str, Message] = field(default_factory=dict)
     values: Mapping[str, Json] = field(default_factory=dict)
     failures: Mapping[str, Failure] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    asked_again: Mapping[str, int] = field(default_factory=dict)
     bytes_sent: int = 0
     bytes_received: int = 0
     seconds: float = 0.0
@@ -120,21 +121,38 @@ def read_each(
 class _Collected:
     """What has come of an exchange so far, by client.
 
-    waiting: the client by the id of the message that it has not answered.
+    waiting: the client by the id of each message that it has not answered.
+    lost: why, where no message is waited for any more because the answer was lost.
     """
 
     messages: Mapping[str, Message]
     waiting: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
     answered: dict[str, Message] = field(default_factory=dict)
     values: dict[str, Json] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    asked_again: dict[str, int] = field(default_factory=dict)
+    sent: int = 0
     received: int = 0
 
-    def take(self, asked: str, reply: Message | str) -> None:
-        """Take in what was fetched for the message with the id `asked`: an answer, or why it cannot be read."""
+    def send(self, grid: Grid, messages: Mapping[str, Message]) -> None:
+        """Hand one message a client to the SuperLink."""
+        ids = list(grid.push_messages(list(messages.values())))
+        handed = {key: client for client, key in zip(messages, ids, strict=False) if key}
+        self.waiting |= handed
+        self.sent += sum(count_bytes(message.content) for message in messages.values())
+        for client in set(messages) - set(handed.values()):
+            self._fail(client, Failure("the message could not be handed to the SuperLink"))
+
+    def take(self, asked: str, reply: Fetched) -> None:
+        """Take in what was fetched for the message with the id `asked`: an answer, or why there is none."""
+        if isinstance(reply, Lost):
+            if asked in self.waiting:  # it may still come, so it is waited for as well
+                self.lost[self.waiting[asked]] = reply.reason
+            return
         if isinstance(reply, str):
-            client = self.waiting.pop(asked, None)
+            client = self.waiting.get(asked)
             if client is not None:
                 self._fail(client, Failure(reply, is_refusal=True))
             return
@@ -142,19 +160,54 @@ class _Collected:
         if client is None:
             self.refused[f"node {reply.metadata.src_node_id}"] = "It answers no open message."
             return
+        if reply.has_error() and reply.error.code in (LOST, ErrorCode.MESSAGE_UNAVAILABLE):
+            if client not in self.waiting.values():
+                self.lost[client] = f"its answer was lost on the way: {reply.error.reason}"
+            return
         found, problems = read_each({client: reply}, lambda who, one: _unpack(one, self.messages[who]))
         taken = found.get(client) or Failure(problems[client], is_refusal=True)
         if isinstance(taken, Failure):
             self._fail(client, taken)
             return
+        self._settle(client)
         self.answered[client] = reply
         self.values[client], size = taken
         self.received += size
 
+    def ask_again(self, grid: Grid) -> None:
+        """Send the same message once more to those whose answer was lost, if they are online and it was not too often.
+
+        A client that has the answer still gives the same one (`client.last_answer`); otherwise it does the same again,
+        for seeds depend on the round.
+        """
+        lost, self.lost = self.lost, {}
+        if not lost:
+            return
+        online = {node.node_id for node in grid.get_nodes()}
+        again: dict[str, Message] = {}
+        for client, reason in lost.items():
+            times, message = self.asked_again.get(client, 0), self.messages[client]
+            if times < MAX_REPEATS and message.metadata.dst_node_id in online:
+                self.asked_again[client] = times + 1
+                again[client] = _copy(message)
+                _log.warning(
+                    "Client %s is asked again (%d of %d): %s", client, times + 1, MAX_REPEATS, reason
+                )
+            elif client not in self.waiting.values():
+                self._fail(client, Failure(reason))
+        if again:
+            self.send(grid, again)
+
     def _fail(self, client: str, failure: Failure) -> None:
+        self._settle(client)
         self.failures[client] = failure
         if failure.is_refusal:
             self.refused[client] = failure.reason
+
+    def _settle(self, client: str) -> None:
+        """Wait for no other answer of a client: the first counts."""
+        self.waiting = {key: other for key, other in self.waiting.items() if other != client}
+        self.lost.pop(client, None)
 
 
 def exchange(
@@ -167,27 +220,29 @@ def exchange(
 
     An error reply's source node may be the SuperLink itself (the SuperNode was killed), so replies
     are matched by the message they answer. An answer to no open message (replayed), from another node than
-    the one asked, of another round or that cannot be read is refused. Pauses between two looks at the SuperLink are a
-    tenth of the time waited so far: each look costs it processor time. A `CountingGrid` wakes up by itself.
+    the one asked, of another round or that cannot be read is refused; one that was lost on its way is asked for again.
+    Pauses between two looks at the SuperLink are a tenth of the time waited so far: each look costs it processor time.
+    A `CountingGrid` wakes up by itself.
     """
     started = time.monotonic()
     counting = grid if isinstance(grid, CountingGrid) else None
     before = (counting.bytes_sent, counting.bytes_received) if counting else (0, 0)
-    ids = list(grid.push_messages(list(messages.values())))
-    found = _Collected(messages, {key: client for client, key in zip(messages, ids, strict=False) if key})
-    handed = set(found.waiting.values())
-    for client in messages:
-        if client not in handed:
-            found.failures[client] = Failure("the message could not be handed to the SuperLink")
-    while found.waiting:
-        for asked, reply in pull(grid, list(found.waiting)):
-            found.take(asked, reply)
-        if not found.waiting or time.monotonic() - started >= timeout_s:
-            break
-        waited = time.monotonic() - started
-        pause = min(max(waited * PAUSE_SHARE, SHORTEST_PAUSE_S), LONGEST_PAUSE_S, timeout_s)
-        (counting.wait if counting else time.sleep)(pause)
-    for client in found.waiting.values():
+    found = _Collected(messages)
+    found.send(grid, messages)
+    largest = max((count_bytes(message.content) for message in messages.values()), default=0)
+    with _looks(grid, LOST_S + largest / SLOWEST_LINK) as look:
+        while found.waiting:
+            for asked, reply in look(list(found.waiting)):
+                found.take(asked, reply)
+            if time.monotonic() - started >= timeout_s:
+                break
+            found.ask_again(grid)
+            if not found.waiting:
+                break
+            waited = time.monotonic() - started
+            pause = min(max(waited * PAUSE_SHARE, SHORTEST_PAUSE_S), LONGEST_PAUSE_S, timeout_s)
+            (counting.wait if counting else time.sleep)(pause)
+    for client in {*found.waiting.values(), *found.lost}:
         found.failures[client] = Failure(f"{NO_ANSWER} {timeout_s:g} s")
     for client, reason in sorted(found.failures.items()):
         _log.warning("Client %s did not take part: %s", client, reason)
@@ -198,13 +253,31 @@ def exchange(
         values=found.values,
         failures=found.failures,
         refused=found.refused,
-        bytes_sent=(
-            counting.bytes_sent - before[0]
-            if counting
-            else sum(count_bytes(message.content) for message in messages.values())
-        ),
+        asked_again=found.asked_again,
+        bytes_sent=counting.bytes_sent - before[0] if counting else found.sent,
         bytes_received=counting.bytes_received - before[1] if counting else found.received,
         seconds=time.monotonic() - started,
+    )
+
+
+@contextmanager
+def _looks(grid: Grid, lost_s: float) -> Iterator[Callable[[Sequence[str]], Iterator[tuple[str, Fetched]]]]:
+    """Give what fetches the answers that have come; a `CountingGrid` never lets itself be waited for."""
+    if isinstance(grid, CountingGrid):
+        yield lambda ids: ((ids[0], reply) for reply in grid.pull_messages(ids))
+        return
+    fetches = Fetches(grid, lambda: lost_s)
+    try:
+        yield fetches.pull
+    finally:
+        fetches.close()
+
+
+def _copy(message: Message) -> Message:
+    """Return the same message as a new one: Flower carries none twice."""
+    meta = message.metadata
+    return Message(
+        message.content, dst_node_id=meta.dst_node_id, message_type=meta.message_type, group_id=meta.group_id
     )
 
 
@@ -213,25 +286,6 @@ def reported_failure(values: Mapping[str, Any]) -> Failure | None:
     if "error" not in values:
         return None
     return Failure(as_line(values["error"]), is_final=values.get("is-final") is True)
-
-
-def pull(grid: Grid, message_ids: list[str]) -> Iterator[tuple[str, Message | str]]:
-    """Pull the answers that have come to these messages; or why there is none to be read, with the message's id."""
-    step = math.ceil(len(message_ids) / MAX_PULLS)
-    for start in range(0, len(message_ids), step):
-        group = message_ids[start : start + step]
-        try:
-            replies = list(grid.pull_messages(group))
-        except _LINK_ERRORS:
-            raise
-        except Exception as exc:  # noqa: BLE001 - Flower could not put together what a node has sent
-            # What came with it is lost, and Flower says so when it is asked again.
-            if len(group) > 1:
-                _log.warning("One of %d answers cannot be read: %s", len(group), reason_of(exc))
-                continue
-            yield group[0], reason_of(exc)
-        else:
-            yield from ((group[0], reply) for reply in replies)
 
 
 def _unpack(reply: Message, asked: Message) -> tuple[Json, int] | Failure:

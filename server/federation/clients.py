@@ -1,5 +1,6 @@
 """The clients as the server reaches them: who is online, who may train, what is asked of them and what comes back."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from logging import getLogger
@@ -25,6 +26,7 @@ class Clients:
     """Flower's grid, the strategy that asks, and what outlives one exchange.
 
     refused: answers refused since the last round was recorded, and why, by client or `node N`.
+    asked_again: how often since then, by client, because an answer was lost on its way.
     memory: watches this process during the live loop's step.
     """
 
@@ -32,6 +34,7 @@ class Clients:
     fedavg: FedAvg
     writer: LedgerWriter
     refused: dict[str, str] = field(default_factory=dict)
+    asked_again: Counter[str] = field(default_factory=Counter)
     memory: MemoryWatch = field(default_factory=MemoryWatch)
     _site_requests: SiteRequests = field(default_factory=SiteRequests)
     _waiting: dict[str, Target] = field(default_factory=dict)
@@ -70,6 +73,7 @@ class Clients:
         """Send, wait, and take in what clients filed at their own sites."""
         done = exchange(self.grid, messages, timeout_s=self.fedavg.settings.round_timeout_s)
         self.refused |= done.refused
+        self.asked_again.update(done.asked_again)
         self.take_site_requests(done)
         return done
 

@@ -1,5 +1,6 @@
 """What the ledger records of the federation itself: who is online, and what each round was like."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
@@ -90,6 +91,7 @@ class RoundRecords:
     def _metrics(self, done: RoundResult) -> dict[str, Any]:
         exchange, outcome = done.exchange, done.outcome
         refused, self.clients.refused = self.clients.refused, {}
+        asked_again, self.clients.asked_again = self.clients.asked_again, Counter()
         metrics: dict[str, Any] = {
             "participants": sorted(outcome.participants),
             "num_examples": sum(outcome.participants.values()),
@@ -111,6 +113,8 @@ class RoundRecords:
                 **outcome.refused,
             },
         }
+        if asked_again:
+            metrics["asked_again"] = dict(sorted(asked_again.items()))
         accounts = {
             client: SessionStatistics.from_json(values.get(ACCOUNT))
             for client, values in exchange.values.items()

@@ -19,7 +19,8 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from strategies.exchange import NO_ANSWER, REFUSED, Failure, pull, read_each, reported_failure
+from strategies.exchange import LOST, NO_ANSWER, REFUSED, Failure, read_each, reported_failure
+from strategies.fetching import Fetches, Lost
 from strategies.messages import SESSION, WHOAMI, Json, compose, count_bytes, round_of, values_of
 from strategies.sessions.connections import ClientConnection, ClientConnections
 from strategies.sessions.endpoint import Endpoint
@@ -62,7 +63,8 @@ class SessionGrid(Grid):
         self._lines = ClientConnections()
         self._ending: list[ClientConnection] = []
         self._pending: dict[str, ClientConnection] = {}
-        self._by_flower: dict[str, str] = {}
+        self._by_flower: dict[str, tuple[str, Message]] = {}
+        self._answers, self._returns = Fetches(grid), Fetches(grid)
         self._without_until: dict[int, float] = {}
         self._server: grpc.Server | None = None
         self._polled_at = 0.0
@@ -106,6 +108,9 @@ class SessionGrid(Grid):
         while self._ending and time.monotonic() < deadline:
             self._poll_flower(after_s=0.0)
             time.sleep(0.1)
+        self._answers.close()
+        self._returns.close()
+        self._answers, self._returns = Fetches(self._grid), Fetches(self._grid)
         self._server.stop(1.0).wait()
         self._server = None
         self._ending, self._pending, self._lines = [], {}, ClientConnections()
@@ -140,7 +145,7 @@ class SessionGrid(Grid):
         for key in message_ids:
             line = self._pending.get(key)
             if line is None:
-                flower += [self._by_flower[key]] if key in self._by_flower else []
+                flower += [key] if key in self._by_flower else []
                 continue
             reply = self._reply(key, line)
             if reply is not None:
@@ -290,17 +295,24 @@ class SessionGrid(Grid):
         ids = self._grid.push_messages(messages) if messages else []
         for key, message, flower_id in zip(keys, messages, ids, strict=False):
             if flower_id:
-                self._by_flower[key] = flower_id
+                self._by_flower[key] = flower_id, message
                 self._flower_bytes[0] += count_bytes(message.content)
 
-    def _pull_by_flower(self, flower_ids: list[str]) -> Iterator[Message]:
-        keys = {flower_id: key for key, flower_id in self._by_flower.items() if flower_id in set(flower_ids)}
-        for reply in self._grid.pull_messages(flower_ids) if flower_ids else ():
-            key = keys.get(reply.metadata.reply_to_message_id)
+    def _pull_by_flower(self, keys: list[str]) -> Iterator[Message]:
+        """Fetch what has come by Flower to the messages that this grid knows as `keys`."""
+        asked = {self._by_flower[key][0]: key for key in keys}
+        for flower_id, found in self._answers.pull(list(asked)):
+            if isinstance(found, Message):
+                key = asked.get(found.metadata.reply_to_message_id)
+                reply = found
+                self._flower_bytes[1] += count_bytes(reply.content) if reply.has_content() else 0
+            else:
+                key = asked[flower_id]
+                error = Error(LOST, found.reason) if isinstance(found, Lost) else Error(REFUSED, found)
+                reply = Message(error, reply_to=self._by_flower[key][1])
             if key is not None:
                 self._by_flower.pop(key, None)
                 reply.metadata.__dict__["_reply_to_message_id"] = key
-                self._flower_bytes[1] += count_bytes(reply.content) if reply.has_content() else 0
             yield reply
 
     def _poll_flower(self, *, after_s: float = _POLL_S) -> None:
@@ -313,9 +325,9 @@ class SessionGrid(Grid):
         if not waiting or time.monotonic() - self._polled_at < after_s:
             return
         self._polled_at = time.monotonic()
-        for asked, reply in pull(self._grid, list(waiting)):
-            line = waiting.get(asked if isinstance(reply, str) else reply.metadata.reply_to_message_id)
-            if line is not None:
+        for asked, reply in self._returns.pull(list(waiting)):
+            line = waiting.get(reply.metadata.reply_to_message_id if isinstance(reply, Message) else asked)
+            if line is not None and not isinstance(reply, Lost):  # Flower says so at last
                 with self._lines.changed:
                     self._note_return(line, reply)
         self._ending = [line for line in self._ending if not line.has_returned]

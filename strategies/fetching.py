@@ -1,0 +1,129 @@
+"""Looks for answers that do not wait for one of which only the head has come.
+
+Flower's look for an answer fetches it as well. If its head is there and its body is not, Flower 1.39 waits for the
+body for three minutes after the last of it came, and if the connection broke between the two it never comes. So each
+look is a thread's: the others' answers are seen meanwhile, deadlines hold, and after a while the answer counts as lost.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from logging import getLogger
+
+import httpx
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from unlearning.untrusted import reason_of
+
+_log = getLogger(__name__)
+
+MAX_PULLS = 64
+"""Of one look for answers. Up to so many clients are each asked for alone, so that what one sent, even if Flower itself
+cannot read it, takes no other's answer with it."""
+LOST_S, SLOWEST_LINK = 30.0, 125_000
+"""An answer whose body is not there so many seconds after its head, and a second for so many bytes more, is lost."""
+SLOW_S = 2.0
+"""A SuperLink that takes so long to say who is online is what keeps answers from coming."""
+_LOOK_S = 1.0  # how long a look is waited for; one without a stuck answer takes milliseconds
+
+_LINK_ERRORS = (OSError, httpx.HTTPError)
+"""What the way to the SuperLink may raise, in contrast to what was fetched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """In place of an answer: its head has come and its body does not."""
+
+    reason: str
+
+
+Fetched = Message | str | Lost
+"""An answer, or why it cannot be read, or that it is lost."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """A look that is under way at the answers to the messages `ids`."""
+
+    ids: tuple[str, ...]
+    future: Future[list[tuple[str, Message | str]]]
+    since: float
+    is_said: bool = False
+
+
+class Fetches:
+    """The looks for answers of one Grid; several may be under way, each at other messages.
+
+    lost_s: after so long a look's answer is lost.
+    """
+
+    def __init__(self, grid: Grid, lost_s: Callable[[], float] = lambda: LOST_S) -> None:
+        self._grid = grid
+        self._lost_s = lost_s
+        self._looks: list[_Look] = []
+        self._pool = ThreadPoolExecutor(max_workers=MAX_PULLS, thread_name_prefix="answers")
+
+    def close(self) -> None:
+        """Wait for nothing more."""
+        self._looks = []
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def pull(self, message_ids: Sequence[str]) -> Iterator[tuple[str, Fetched]]:
+        """Fetch the answers that have come to these messages; each with the message's id.
+
+        One that is lost is said to be so once, and may still come.
+        """
+        wanted = set(message_ids)
+        self._looks = [look for look in self._looks if wanted.intersection(look.ids)]
+        under_way = {key for look in self._looks for key in look.ids}
+        rest = [key for key in message_ids if key not in under_way]
+        step = math.ceil(len(rest) / MAX_PULLS)
+        begun = []
+        for start in range(0, len(rest), step or 1):
+            group = tuple(rest[start : start + step])
+            begun.append(_Look(group, self._pool.submit(_pull, self._grid, group), time.monotonic()))
+        wait([look.future for look in begun], timeout=_LOOK_S)
+        looks, self._looks = [*self._looks, *begun], []
+        for number, look in enumerate(looks):
+            if not look.future.done():
+                self._looks.append(look)
+                continue
+            try:
+                yield from look.future.result()
+            except BaseException:
+                self._looks += looks[number + 1 :]  # what they have fetched comes next time
+                raise
+        yield from self._lost()
+
+    def _lost(self) -> Iterator[tuple[str, Lost]]:
+        now, limit_s = time.monotonic(), self._lost_s()
+        late = [look for look in self._looks if not look.is_said and now - look.since > limit_s]
+        if not late:
+            return
+        self._grid.get_nodes()
+        if time.monotonic() - now > SLOW_S:
+            for look in self._looks:
+                look.since = time.monotonic()
+            return
+        for look in late:
+            if not look.future.done():
+                look.is_said = True
+                for key in look.ids:
+                    yield key, Lost(f"its answer was lost on the way: no more of it came for {limit_s:.0f} s")
+
+
+def _pull(grid: Grid, group: Sequence[str]) -> list[tuple[str, Message | str]]:
+    """Pull the answers that have come to a group of messages; or why there is none to be read."""
+    try:
+        return [(group[0], reply) for reply in grid.pull_messages(list(group))]
+    except _LINK_ERRORS:
+        raise
+    except Exception as exc:  # noqa: BLE001 - Flower could not put together what a node has sent
+        # What came with it is lost, and Flower says so when it is asked again.
+        if len(group) > 1:
+            _log.warning("One of %d answers cannot be read: %s", len(group), reason_of(exc))
+            return []
+        return [(group[0], reason_of(exc))]

@@ -1,0 +1,137 @@
+"""An answer of which only the head arrives: nobody waits for it, and it is asked for again."""
+
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Error, Message
+from flwr.common.constant import ErrorCode
+
+from strategies import exchange as exchanges
+from strategies.exchange import MAX_REPEATS, NO_ANSWER, Exchange, exchange
+from strategies.in_process_grid import InProcessGrid
+from strategies.messages import TRAIN, arrays_content, compose, model_record, named_arrays
+
+
+class LosingGrid(InProcessGrid):
+    """Of the answers numbered in `lost` (in order of asking) only the head comes: a look at one waits for `found`."""
+
+    def __init__(self, lost: Iterable[int], num_clients: int = 3) -> None:
+        self.answered: list[int] = []
+        super().__init__(self._app, [{} for _ in range(num_clients)], {})
+        self.lost = {f"message-{number}" for number in lost}
+        self.found = threading.Event()
+
+    def _app(self, message: Message, context: Context) -> Message:
+        self.answered.append(context.node_id)
+        return Message(arrays_content({"number": np.array(len(self.answered))}, {}), reply_to=message)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        ids = list(message_ids)
+        if self.lost.intersection(ids):
+            self.found.wait(20)
+        return super().pull_messages(ids)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch) -> None:
+    monkeypatch.setattr(exchanges, "LOST_S", 0.2)
+    monkeypatch.setattr("strategies.fetching._LOOK_S", 0.05)
+
+
+def ask(grid: InProcessGrid, timeout_s: float = 20.0) -> Exchange:
+    """One exchange with every client, named a, b and c."""
+    record = model_record(np.zeros(3, dtype=np.float32))
+    messages = {
+        name: compose(node_id, TRAIN, 7, {"training": {}}, record)
+        for name, node_id in zip("abc", grid.get_node_ids(), strict=False)
+    }
+    return exchange(grid, messages, timeout_s=timeout_s)
+
+
+def test_a_lost_answer_is_asked_for_again_with_the_same_message():
+    """Under the same round, to the same node, with the same content; the answer counts once, the others' too."""
+    grid = LosingGrid([2])
+    done = ask(grid)
+    grid.found.set()
+    assert sorted(done.messages) == ["a", "b", "c"]
+    assert (done.asked_again, done.failures, done.refused) == ({"b": 1}, {}, {})
+    first, again = (message for message in grid.sent if message.metadata.dst_node_id == 1002)
+    assert first.metadata.message_id != again.metadata.message_id
+    assert first.metadata.group_id == again.metadata.group_id == "7"
+    assert first.content == again.content
+    assert int(named_arrays(done.replies["b"])["number"]) == 4
+
+
+def test_the_first_answer_counts_where_it_comes_after_all():
+    """What was thought lost arrives while the second is on its way; nothing is counted twice."""
+    grid = LosingGrid([1, 2, 3])
+    grid.lost |= {f"message-{number}" for number in range(4, 7)}
+    threading.Timer(0.8, grid.found.set).start()
+    done = ask(grid)
+    assert sorted(done.messages) == ["a", "b", "c"]
+    assert sorted(done.asked_again) == ["a", "b", "c"]
+    assert done.refused == {}
+    assert {int(named_arrays(reply)["number"]) for reply in done.replies.values()} <= set(range(1, 10))
+
+
+def test_it_is_asked_so_often_and_no_more():
+    """Then Flower's own word that it is lost makes a failure that says so."""
+
+    class Never(LosingGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            for reply in super().pull_messages(message_ids):
+                error = Error(ErrorCode.MESSAGE_UNAVAILABLE, "objects are unavailable")
+                is_lost = reply.metadata.src_node_id == 1002
+                asked = next(
+                    one for one in self.sent if one.metadata.message_id == reply.metadata.reply_to_message_id
+                )
+                yield Message(error, reply_to=asked) if is_lost else reply
+
+    grid = Never([])
+    done = ask(grid)
+    assert sorted(done.messages) == ["a", "c"]
+    assert done.asked_again == {"b": MAX_REPEATS}
+    assert "lost on the way" in done.failures["b"].reason
+    assert grid.answered.count(1002) == 1 + MAX_REPEATS
+
+
+def test_a_deadline_holds_while_an_answer_is_waited_for():
+    """Flower itself would wait three minutes."""
+    grid = LosingGrid([2, 4, 5])
+    started = time.monotonic()
+    done = ask(grid, timeout_s=1.5)
+    assert time.monotonic() - started < 5
+    grid.found.set()
+    assert sorted(done.messages) == ["a", "c"]
+    assert done.failures["b"].reason.startswith(NO_ANSWER)
+
+
+def test_a_client_that_is_offline_is_not_asked_again(monkeypatch):
+    """Nobody would answer."""
+    grid = LosingGrid([2])
+    monkeypatch.setattr(grid, "get_nodes", list)
+    done = ask(grid, timeout_s=1.0)
+    grid.found.set()
+    assert done.asked_again == {}
+    assert sorted(done.failures) == ["b"]
+
+
+def test_a_superlink_that_is_away_loses_no_answer(monkeypatch):
+    """While it does not even say who is online, nobody is asked again."""
+    grid = LosingGrid([1, 2, 3])
+    monkeypatch.setattr("strategies.fetching.SLOW_S", 0.1)
+    original = grid.get_nodes
+
+    def slow() -> Any:
+        time.sleep(0.5)
+        grid.found.set()
+        return original()
+
+    monkeypatch.setattr(grid, "get_nodes", slow)
+    done = ask(grid)
+    assert sorted(done.messages) == ["a", "b", "c"]
+    assert done.asked_again == {}

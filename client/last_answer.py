@@ -76,7 +76,7 @@ class LastAnswer:
         if header != _header(key, body):
             self.erase()
             return None
-        _log.info("The server asks once more for the last answer; the same is given.")
+        _log.warning("The server asks once more for the last answer; the same is given.")
         return recorddict_from_proto(ProtoRecordDict.FromString(body))
 
     def keep(self, key: str, message_type: str, content: RecordDict) -> None:

@@ -224,7 +224,13 @@ def live_federation(directory: Path, *, num_clients: int, **settings: Any) -> It
 
     settings: of `LiveFederation`, and of the run beside those that all tests share.
     """
-    federation = LiveFederation(directory, num_clients=num_clients, **settings)
+    with running(LiveFederation(directory, num_clients=num_clients, **settings)) as federation:
+        yield federation
+
+
+@contextmanager
+def running(federation: LiveFederation) -> Iterator[LiveFederation]:
+    """The same for one that was made before."""
     stop = threading.Event()
     with federation.deployment as deployment, federation.service:
         supervisor = Supervisor(

@@ -190,7 +190,7 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
     always = settings.transport == "session"
     sessions = None if endpoint is None else SessionGrid(grid, endpoint, always=always)
     try:
-        preparations = Preparations(state_dir / KEPT, settings.preparations())
+        preparations = Preparations(directory=state_dir / KEPT, prepared=settings.preparations())
         plan = RoundPlan(subject_keys=keys, rules=preparations)
         fedavg = FedAvg(run.task, settings, Roster(timeout_s=settings.round_timeout_s), plan)
         task = fedavg.task

@@ -1,12 +1,35 @@
 """Flower strategies that can forget, and what they share with the clients.
 
-`fedavg.FedAvg` averages among eligible clients; `unlearning_strategy.UnlearningStrategy` forgets by any method of
-`unlearning.methods`. Both run under Flower's stock `start()` and under this project's live loop.
+`FedAvg` averages among eligible clients. Each method of `unlearning.methods` is a strategy with a name of its own
+(`PUFSpecial`, `NewtonCG`, `Retrain`, … : `strategies.by_name`). All of them run under Flower's stock `start()` and
+under this project's live loop.
 
-May import `unlearning` and Flower; not `server`, `client` or a database. Nothing is imported here: the command line
-needs `tls_files` alone, and PyTorch takes seconds.
+May import `unlearning` and Flower; not `server`, `client` or a database. Nothing is imported before it is asked for:
+the command line needs `tls_files` alone, and PyTorch takes seconds.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from flower_unlearning_names import refuse_shadows
 
+if TYPE_CHECKING:
+    from strategies.fedavg import FedAvg as FedAvg
+
 refuse_shadows()
+
+
+def __getattr__(name: str) -> Any:
+    """Return FedAvg, or the strategy of the method with this name."""
+    if name == "FedAvg":
+        from strategies.fedavg import FedAvg
+
+        return FedAvg
+    if name.startswith("_") or not name[0].isupper():  # a module, or what Python itself looks for
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from strategies.by_name import strategies_by_name
+
+    known = strategies_by_name()
+    if name not in known:
+        raise AttributeError(f"There is no strategy {name!r}; there are FedAvg, {', '.join(sorted(known))}.")
+    globals()[name] = known[name]
+    return known[name]

@@ -34,14 +34,17 @@ from strategies.messages import (
     vector_of,
 )
 from strategies.observations import read_observations
+from strategies.prepared_rounds import KeptInMemory
 from strategies.roster import Member, Roster
 from strategies.round_plan import RoundOutcome, RoundPlan
 from strategies.run_config import RunSettings
+from strategies.task_source import MakeTask, TaskSource
 from strategies.update_checks import over_the_median
 from unlearning.methods.method import Reply
+from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
 from unlearning.plain import to_plain
-from unlearning.requests import NOTHING, Forget
+from unlearning.requests import NOTHING, Exclusions, Forget
 from unlearning.tasks.task import Task
 from unlearning.training import initial_parameters
 
@@ -53,7 +56,9 @@ class FedAvg(Strategy):
 
     task: what is learnt; `self.task` is it as the methods train it that the settings prepare for.
     settings: those of the run, its defaults if none are given; `changes` are settings by name, in place of theirs.
-    plan: what rounds go by; `follow` gives it another one, and `aggregate` the counts of the round.
+    plan: what rounds go by; `follow` gives it another one, and `aggregate` the counts of the round. Without one, what
+        the settings prepare for is kept in memory.
+    rounds_trained: under Flower's `start()`, which counts its rounds anew each time.
 
     Raises:
         ConfigurationError: lists every setting that is wrong, or does not fit the task.
@@ -70,10 +75,25 @@ class FedAvg(Strategy):
         self.settings = settings = (settings or RunSettings()).with_changes(changes)
         self.task = settings.prepared_task(task)
         self.roster = roster or Roster()
-        self.plan = plan or RoundPlan()
+        self.plan = plan or RoundPlan(rules=KeptInMemory(prepared=settings.preparations()))
+        self.rounds_trained = 0
         self._count_limits = settings.count_limits()
         self._asked: AskedRound | None = None
         self._was_complete = False
+
+    @classmethod
+    def of(cls, run_config: Mapping[str, Any], make_task: MakeTask, *, table: str | None = None) -> "FedAvg":
+        """Return the strategy of a run's configuration and an app's task, as the clients understand both.
+
+        table: of the app's settings in `run_config`; the name of make_task's package, if not given.
+
+        Raises:
+            ConfigurationError: lists every setting that is wrong, or does not fit the task.
+            AppError: `make_task` raised, or returned no task.
+        """
+        source = TaskSource.of(make_task, table)
+        settings = source.read(run_config)
+        return cls(source.task(settings), settings.run)
 
     def initial_arrays(self) -> ArrayRecord:
         """Return the model that training starts from, for Flower's `start`: the same for the same seed."""
@@ -131,6 +151,9 @@ class FedAvg(Strategy):
     ) -> Iterable[Message]:
         """Ask a sample of the eligible clients to train; none if too few are online."""
         self.await_clients(grid)
+        rules = self.plan.rules
+        if isinstance(rules, KeptInMemory) and (sent := rules.to_send(server_round)):
+            arrays = model_record(vector_of(arrays), sent)
         return list(self.train_messages(server_round, arrays, grid).values())
 
     def train_messages(
@@ -197,9 +220,30 @@ class FedAvg(Strategy):
         outcome = self.aggregate(server_round, replies)
         if outcome.model is None:
             return None, None
+        self._keep(server_round, outcome)
         loss = math.nan if outcome.loss is None else outcome.loss
         total = sum(outcome.participants.values())
         return model_record(outcome.model), MetricRecord({NUM_EXAMPLES: total, "loss": loss})
+
+    def _keep(self, number: int, outcome: RoundOutcome) -> None:
+        """Let the methods that are prepared for keep what they need of a round, until something is forgotten."""
+        self.rounds_trained += 1
+        rules, asked = self.plan.rules, self._asked
+        if not isinstance(rules, KeptInMemory) or self.plan.exclusions != Exclusions():
+            return
+        assert asked is not None, "train_messages came first"
+        assert outcome.model is not None, "there is a round to keep"
+        done = FederatedRound(
+            number=number,
+            before=asked.model,
+            after=outcome.model,
+            models=outcome.models,
+            arrays=outcome.arrays,
+            refused=frozenset(outcome.refused),
+            task=self.task,
+            training=self.settings.training(number),
+        )
+        rules.keep(done)
 
     def aggregate(self, server_round: int, replies: Iterable[Message]) -> RoundOutcome:
         """Average the models that may enter, and take the counts of their clients into the plan."""

@@ -77,7 +77,7 @@ class RunSettings(
         Raises:
             ConfigurationError: lists every wrong setting with what is allowed.
         """
-        named = {_TYPED_NAMES.get(name, name): value for name, value in changes.items()}
+        named = {_TYPED_NAMES.get(name, name.replace("_", "-")): value for name, value in changes.items()}
         return self.from_run_config({**self.to_run_config(), **named}) if changes else self
 
     def to_run_config(self) -> dict[str, Any]:

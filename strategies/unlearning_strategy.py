@@ -26,6 +26,7 @@ from strategies.messages import (
     reply_of,
     vector_of,
 )
+from strategies.prepared_rounds import KeptInMemory
 from strategies.round_plan import RoundOutcome
 from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
 from unlearning.methods.method import (
@@ -39,7 +40,7 @@ from unlearning.methods.method import (
     UnlearningState,
     num_retained,
 )
-from unlearning.methods.registry import check_supports, method_named, validated_parameters
+from unlearning.methods.registry import checked, method_named
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.untrusted import reason_of
@@ -54,7 +55,8 @@ class UnlearningStrategy(Strategy):
     """Forget `targets` by `method`, then recover by `fedavg` among the retained clients.
 
     state: where the method stands; None before its first exchange. Give one to go on from it.
-    kept: what the server kept in training rounds for a method that was prepared for.
+    rounds_trained, kept: how many rounds were trained, and what the server kept in them for a method that was prepared
+        for; what `fedavg` knows of both, if not given.
     noise_key: what a method derives its noise from; None for the system's entropy.
     outcome: of the exchange that was aggregated last: who took part, and whose answer was refused and why.
     """
@@ -67,7 +69,7 @@ class UnlearningStrategy(Strategy):
         *,
         parameters: MethodParameters | None = None,
         state: UnlearningState | None = None,
-        rounds_trained: int = 0,
+        rounds_trained: int | None = None,
         kept: PreparedStore | None = None,
         noise_key: bytes | None = None,
     ) -> None:
@@ -77,8 +79,9 @@ class UnlearningStrategy(Strategy):
         self.parameters = parameters or method.Parameters()
         self.state = state
         self.outcome = RoundOutcome()
-        self._rounds_trained = rounds_trained
-        self._kept = kept
+        self._rounds_trained = fedavg.rounds_trained if rounds_trained is None else rounds_trained
+        rules = fedavg.plan.rules
+        self._kept = kept or (rules.kept_for(method.info.name) if isinstance(rules, KeptInMemory) else None)
         self._noise_key = noise_key
         self._asked: AskedExchange | None = None
 
@@ -94,9 +97,7 @@ class UnlearningStrategy(Strategy):
             InvalidRequest: a parameter is unknown or out of range.
         """
         chosen, wanted = method_named(method), tuple(targets)
-        for target in wanted:
-            check_supports(chosen, target)
-        return cls(chosen, wanted, fedavg, parameters=validated_parameters(chosen, parameters))
+        return cls(chosen, wanted, fedavg, parameters=checked(chosen, wanted, parameters))
 
     def summary(self) -> None:
         """Log what is forgotten and how."""

@@ -10,7 +10,6 @@ erased when the deletion of its data completes.
 
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from logging import getLogger
 from pathlib import Path
@@ -19,34 +18,24 @@ from typing import Any
 from numpy.typing import NDArray
 
 from server.federation.state import FIRST, ActiveDeletion, FederationState
-from strategies.messages import by_preparation, name_for_preparations
-from strategies.round_plan import RoundRules
+from strategies.messages import name_for_preparations
+from strategies.prepared_rounds import PreparedRounds, own_arrays
 from unlearning.errors import CheckpointError, ConfigurationError, StoreFull
 from unlearning.methods.method import PreparedStore
-from unlearning.methods.preparation import FederatedRound, Prepared
+from unlearning.methods.preparation import FederatedRound
 from unlearning.methods.registry import method_named
-from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions
-from unlearning.stores import Arrays, DirectoryStore
+from unlearning.stores import DirectoryStore
 from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Preparations(RoundRules):
-    """The server's half of what the setting `prepare` switches on.
-
-    directory: of all stores. prepared: by method's name.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparations(PreparedRounds):
+    """The server's half of what the setting `prepare` switches on; `directory` is that of all stores."""
 
     directory: Path
-    prepared: Mapping[str, Prepared]
-
-    @property
-    def keeps_models(self) -> bool:
-        """Whether a method may want every client's model of a round."""
-        return bool(self.prepared)
 
     def resume(self, state: FederationState) -> FederationState:
         """Return `state` as a run begins with it: what is newly switched on counts from now, what is off is erased.
@@ -89,20 +78,6 @@ class Preparations(RoundRules):
         for path in (self._next(deletion), *(self._copy(deletion, name) for name in self.prepared)):
             shutil.rmtree(path, ignore_errors=True)
 
-    def combine(self, before: Vector, models: Mapping[str, tuple[int, Vector]]) -> Vector:
-        """Make one model of a round's local ones: FedAvg's mean, unless a method trains in a way of its own."""
-        for prepared in self.prepared.values():
-            if prepared.preparation.replaces_training:
-                return prepared.preparation.combine(prepared.options, before, models)
-        return weighted_mean(models)
-
-    def takes_part(self, client_id: str, number: int) -> bool:
-        """Tell whether a client is asked in the training round `number`."""
-        return all(
-            prepared.preparation.takes_part(prepared.options, client_id, number)
-            for prepared in self.prepared.values()
-        )
-
     def to_send(self, state: FederationState, number: int) -> dict[str, NDArray[Any]]:
         """Return what travels with the model in the training round `number`, under the names it travels by.
 
@@ -119,26 +94,14 @@ class Preparations(RoundRules):
             }
         )
 
-    def check(self, sent: Arrays, returned: Arrays) -> None:
-        """Refuse a client's answer that lacks what methods need for what they sent, or has it wrong.
-
-        Raises:
-            UpdateRefused: what is wrong.
-        """
-        answers = by_preparation(returned)
-        for name, own in by_preparation(sent).items():
-            prepared = self.prepared[name]
-            prepared.preparation.check(prepared.options, own, answers.get(name, {}))
-
     def after_round(self, state: FederationState, done: FederatedRound) -> FederationState:
         """Let every method keep what it needs of a round that the next checkpoint will know."""
-        answers = {client: by_preparation(arrays) for client, arrays in done.arrays.items()}
         for name, prepared in self.prepared.items():
             if name not in state.prepared_since:
                 continue
-            own = replace(done, arrays={client: found.get(name, {}) for client, found in answers.items()})
             try:
-                prepared.preparation.keep(prepared.options, own, self.store(name, state.generation_of(name)))
+                store = self.store(name, state.generation_of(name))
+                prepared.preparation.keep(prepared.options, own_arrays(name, done), store)
             except (ConfigurationError, CheckpointError, OSError):
                 raise  # the operator's to mend; what was kept is whole
             except Exception as exc:  # noqa: BLE001 - an answer that passed `check` may still be none that it can use

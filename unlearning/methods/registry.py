@@ -1,6 +1,6 @@
 """The registry of methods and what is looked up in it by name. A new method is one file here and one line below."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -85,6 +85,18 @@ def validated_parameters(method: Method[ParametersT], values: Mapping[str, Any])
         raise InvalidRequest(
             f"Bad parameters for {method.info.name}: {problems}. It takes: {allowed}."
         ) from exc
+
+
+def checked(method: Method[ParametersT], targets: Iterable[Target], values: Mapping[str, Any]) -> ParametersT:
+    """Return `values` as the method's own parameters, once it is clear that it can forget the targets.
+
+    Raises:
+        UnsupportedRequest: the method cannot serve one of them.
+        InvalidRequest: a parameter is unknown or out of range.
+    """
+    for target in targets:
+        check_supports(method, target)
+    return validated_parameters(method, values)
 
 
 def check_supports(method: Method, target: Target) -> None:

@@ -1,0 +1,106 @@
+"""An app that `flower-unlearn new` writes, run from a wheel by a Python that knows no repository.
+
+The environment is a fresh one without packages of its own, but for the wheel: a `.pth` file lends it those of this one
+(Flower, PyTorch), whose own `.pth` files, and so this repository, are not followed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.processes.flower_control import FLOWER_ENVIRONMENT
+from tests.integration.conftest import REPOSITORY
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+STORY = Path(__file__).parent / "own_app_deployment.py"
+
+
+class Installed:
+    """An environment with the wheel, and an app that was begun there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.programs = directory / "venv" / "bin"
+        self.python = self.programs / "python"
+        venv.create(directory / "venv", with_pip=False, symlinks=True)
+        (site,) = (directory / "venv" / "lib").glob("python*/site-packages")
+        (site / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        wheels = directory / "wheels"
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+        self._run(
+            [*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), str(REPOSITORY)], directory
+        )
+        (wheel,) = wheels.glob("*.whl")
+        self._run(
+            [*pip, "--python", str(self.python), "install", "--quiet", "--no-deps", str(wheel)], directory
+        )
+        for name in ("flwr", "pytest"):
+            for entry in distribution(name).entry_points:
+                if entry.group == "console_scripts":
+                    self._write_program(entry.name, entry.value)
+        self.run("flower-unlearn", "new", "hospital", directory=directory)
+        self.app = directory / "hospital"
+
+    def run(self, name: str, *arguments: str, directory: Path | None = None, **environment: str) -> str:
+        """Run one of the environment's programs to its end, in the app's directory; return what it printed."""
+        return self._run([str(self.programs / name), *arguments], directory or self.app, **environment)
+
+    def _write_program(self, name: str, value: str) -> None:
+        module, _, function = value.partition(":")
+        path = self.programs / name
+        path.write_text(
+            f"#!{self.python}\nimport sys\nfrom {module} import {function} as main\nsys.exit(main())\n"
+        )
+        path.chmod(0o755)
+
+    def _run(self, command: list[str], directory: Path, **environment: str) -> str:
+        known = {
+            name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")
+        }
+        path = f"{self.programs}{os.pathsep}{known['PATH']}"
+        done = subprocess.run(
+            command,
+            cwd=directory,
+            env={**known, **FLOWER_ENVIRONMENT, "PATH": path, **environment},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel in an environment of its own."""
+    return Installed(tmp_path_factory.mktemp("own"))
+
+
+def test_the_packages_are_those_of_the_wheel(installed: Installed):
+    """Nothing of the repository is imported."""
+    places = "import client, server, strategies, unlearning as u; print(client.__file__, server.__file__, u.__file__)"
+    assert str(REPOSITORY) not in installed.run("python", "-c", places)
+
+
+def test_its_own_test_passes(installed: Installed):
+    """As its README says."""
+    assert "1 passed" in installed.run("python", "-m", "pytest", "-q")
+
+
+@pytest.mark.parametrize("transport", ["messages", "session"])
+def test_it_learns_and_forgets_on_a_deployment(installed: Installed, tmp_path: Path, transport: str):
+    """Its code comes to the nodes by Flower, also into the processes that a warm worker forks."""
+    told = installed.run("python", str(STORY), str(tmp_path), str(installed.app), transport)
+    report: dict[str, Any] = json.loads(told)
+    assert report["request"]["client_id"] == "1"
+    assert report["federation"]["task"] == "hospital"
+    assert report["measurements"][-1]["test"]["score"] > 0.8

@@ -1,0 +1,80 @@
+"""Every method is a Flower strategy by name, under Flower's own `start()`."""
+
+import inspect
+
+import pytest
+
+import strategies
+from strategies import FedAvg, PUFSpecial
+from strategies.by_name import class_name, strategies_by_name
+from strategies.messages import vector_of
+from strategies.unlearning_strategy import UnlearningStrategy
+from unlearning.errors import InvalidRequest, UnsupportedRequest
+from unlearning.methods.method import Method
+from unlearning.methods.registry import METHODS
+from unlearning.requests import Granularity, Target
+
+PROMISED = (
+    "PUFSpecial PUFRegular HFKCU HFKCUInfluence NewtonCG FedAU NoT GradientAscent PGA FedEraser MoDe SISA HFOnline "
+    "Retrain"
+)
+TINY = {"num_clients": 3, "max_examples": 90, "attack_samples": 5, "learning_rate": 0.5, "dtype": "float64"}
+CLIENT = [Target(Granularity.CLIENT, "1")]
+PREPARED = {"hf-online": "hf-online clients=1", "sisa": "sisa shards=1"}
+
+
+@pytest.mark.parametrize("name", PROMISED.split())
+def test_the_names_are_those_of_the_documentation(name):
+    """`from strategies import NAME`, for each of them."""
+    assert issubclass(getattr(strategies, name), UnlearningStrategy)
+
+
+def test_there_is_one_for_each_method_and_each_has_another_name():
+    """Without a list beside the registry."""
+    assert len(strategies_by_name()) == len(METHODS)
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.info.name)
+def test_each_unlearns_and_recovers_under_flowers_own_start(method: Method, federation):
+    """Two rounds are learnt, then the method's exchanges, then a round without the target."""
+    prepare = PREPARED.get(method.info.name, method.info.name) if method.info.preparation else ""
+    one = federation(prepare=prepare, **TINY)
+    fedavg = FedAvg(one.task, one.settings)
+    trained = fedavg.start(one.grid, fedavg.initial_arrays(), num_rounds=2)
+    forget = strategies_by_name()[class_name(method)](CLIENT, fedavg)
+    forgotten = trained
+    while not forget.is_finished:
+        forgotten = forget.start(one.grid, forgotten.arrays, num_rounds=3)
+    forgotten = forget.start(one.grid, forgotten.arrays, num_rounds=1)
+    assert (vector_of(forgotten.arrays) != vector_of(trained.arrays)).any()
+    last = [message for message in one.grid.sent if message.metadata.message_type == "train"][-2:]
+    assert one.node("1") not in {message.metadata.dst_node_id for message in last}
+
+
+def test_parameters_are_keywords_with_the_methods_own_defaults():
+    """As a reader of its signature sees them."""
+    own = METHODS["puf-special"].Parameters()
+    shown = inspect.signature(PUFSpecial).parameters
+    assert {name: shown[name].default for name in type(own).model_fields} == own.model_dump()
+    assert "unlearning_rate" in (PUFSpecial.__doc__ or "")
+
+
+def test_a_wrong_parameter_and_a_wrong_target_are_refused(federation):
+    """With the sentences that the deletion service has for them."""
+    fedavg = FedAvg(federation(**TINY).task)
+    with pytest.raises(InvalidRequest, match="It takes: as_published_code, flip_at_client, unlearning_rate"):
+        PUFSpecial(CLIENT, fedavg, rate=1)
+    with pytest.raises(UnsupportedRequest, match="works at the level"):
+        strategies.PGA([Target(Granularity.SAMPLE, "1", frozenset({"0"}))], fedavg)
+
+
+def test_settings_are_keywords_of_fedavg(federation):
+    """Checked as in a run's configuration."""
+    fedavg = FedAvg(federation(**TINY).task, learning_rate=0.25, local_epochs=3)
+    assert (fedavg.settings.learning_rate, fedavg.settings.epochs) == (0.25, 3)
+
+
+def test_an_unknown_name_is_told_with_those_there_are():
+    """So that a typing mistake is seen."""
+    with pytest.raises(AttributeError, match=r"no strategy 'PUFSpezial'; there are FedAvg, .*PUFSpecial"):
+        _ = strategies.PUFSpezial

@@ -86,6 +86,7 @@ def _symbols(context: FederationContext, state: FederationState, deletion: Activ
         examples_per_client=sum(counted) / len(counted) if counted else 0.0,
         epochs=context.settings.training(state.round).epochs,
         num_head_parameters=context.federation.num_head_parameters,
+        num_classes=context.federation.num_classes,
         training_rounds=state.training_rounds,
         work=deletion.work,
     )

@@ -125,6 +125,7 @@ def _symbols(
         num_parameters=federation.num_parameters,
         bytes_per_parameter=federation.bytes_per_parameter,
         num_head_parameters=federation.num_head_parameters,
+        num_classes=federation.num_classes,
         num_targets=len(targets),
         num_partial=0 if target.granularity is Granularity.CLIENT else len(targets),
         num_retained=len(staying - targets),

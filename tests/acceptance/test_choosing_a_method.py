@@ -85,7 +85,7 @@ def test_plan_prices_those_that_can_serve_and_gives_the_others_reasons(
     assert "= 0.5 round(s)" in said
     assert f"{special.flops:.3g} FLOPs" in said
     refused = {item.method for item in found.methods if item.refusal}
-    assert refused == {"federaser", "fedau-learning", "hf-online", "sisa"}
+    assert refused == {"exact-ridge", "federaser", "fedau-learning", "hf-online", "sisa"}
     assert "Then recovery: at most 1 round(s)" in said
 
 

@@ -29,10 +29,11 @@ PREPARED = [
     pytest.param("fedau-learning", "fedau-learning; pga", id="fedau-learning"),
     pytest.param("sisa", "sisa shards=1 slices=2", id="sisa"),
     pytest.param("hf-online", "hf-online clients=1,2; pga", id="hf-online"),
+    pytest.param("exact-ridge", "exact-ridge l2=0.5", id="exact-ridge"),
 ]
 """Method and the setting `prepare`."""
 
-ASKS_CLIENTS = [one for one in PREPARED if one.id != "hf-online"]
+ASKS_CLIENTS = [one for one in PREPARED if one.id not in ("hf-online", "exact-ridge")]
 """Those that fail when no client answers."""
 
 SMALL = {"num_clients": 3, "max_examples": 150, "recovery_max_rounds": 1, "attack_samples": 20}

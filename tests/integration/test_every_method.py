@@ -1,9 +1,9 @@
 """Every method that shares training, one request after the other, on one federation of real processes.
 
-Five clients train two rounds, prepared for FedEraser, PGA and FedAU; then requests are filed with the command
-that people use, and a second run of the app serves them. Four clients are forgotten first, then samples and classes
-of the one that is left. Rounds go over sessions. SISA, HF-online and the second-order methods have live tests of their
-own.
+Six clients train two rounds, prepared for FedEraser, PGA and FedAU; then requests are filed with the command
+that people use, and a second run of the app serves them. Five clients are forgotten first, then samples and classes
+of the one that is left. Rounds go over sessions. SISA, HF-online, exact ridge and the second-order methods have live
+tests of their own.
 """
 
 import json
@@ -29,7 +29,7 @@ from unlearning.tasks import load_site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-NUM_CLIENTS = 5
+NUM_CLIENTS = 6
 SAMPLES = 3
 RUN_CONFIG: Mapping[str, Any] = {
     **SETTINGS,
@@ -37,7 +37,7 @@ RUN_CONFIG: Mapping[str, Any] = {
     "rounds": 2,
     "recovery-max-rounds": 0,
     "max-score-loss": 0.0,  # with no recovery
-    "max-examples": 300,
+    "max-examples": 360,
     "attack-samples": 10,
 }
 
@@ -46,8 +46,8 @@ REQUESTS: Sequence[tuple[str, str]] = (
     ("pga", "--client 2"),
     ("mode", "--client 3 --parameter degradation_rounds=1 --parameter guidance_rounds=1"),
     ("fedmemprune", "--client 4"),
+    ("fedquit", "--client 5 --parameter learning_rate=0.001"),
     ("fedau-learning", "--client 0 --samples {ids}"),
-    ("fedquit", "--class 0 --parameter learning_rate=0.001"),
     ("natural", "--class 1"),
     ("puf-special", "--class 2"),
     ("puf-regular", "--class 3"),
@@ -55,10 +55,10 @@ REQUESTS: Sequence[tuple[str, str]] = (
     ("fedau", "--class 5"),
     ("gradient-ascent", "--class 6"),
     ("neggrad-plus", "--class 7 --parameter rounds=1"),
-    ("fedosd", "--class 9 --parameter unlearning_rounds=1 --parameter post_training_rounds=1"),
+    ("fedosd", "--class 0 --parameter unlearning_rounds=1 --parameter post_training_rounds=1"),
     ("retrain", "--class 8 --parameter rounds=1"),
 )
-"""In their order. Of one target there may be one open request, hence the classes."""
+"""In their order. Of one target there may be one open request, hence the classes; 9 is left to train on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,7 @@ def served_in_process(
 
 def test_no_method_is_left_out() -> None:
     """Those that train in another way, and those of the second order, are shown elsewhere."""
-    elsewhere = {"sisa", "hf-online", "newton-cg", "hf-kcu", "hf-kcu-influence"}
+    elsewhere = {"sisa", "hf-online", "exact-ridge", "newton-cg", "hf-kcu", "hf-kcu-influence"}
     assert {method for method, _ in REQUESTS} == set(METHODS) - elsewhere
 
 

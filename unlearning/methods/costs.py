@@ -61,6 +61,7 @@ class CostSymbols:
     epochs: float
     num_partial: int = 0
     num_head_parameters: int = 0
+    num_classes: int = 0
     training_rounds: int = 0
     work: WorkDone | None = None
 

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from unlearning.errors import ConfigurationError, InvalidRequest, UnknownMethod, UnsupportedRequest
+from unlearning.methods.exact_ridge.method import ExactRidge
 from unlearning.methods.fedau.during_learning import FedAuLearning
 from unlearning.methods.fedau.post_hoc import FedAu
 from unlearning.methods.federaser import FedEraser
@@ -43,6 +44,7 @@ METHODS: Mapping[str, Method] = {
         Pga(),
         Sisa(),
         HfOnline(),
+        ExactRidge(),
         FedEraser(),
         MoDe(),
         FedOsd(),

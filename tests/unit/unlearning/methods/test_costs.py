@@ -50,7 +50,11 @@ def test_targets_that_keep_a_part_recover_with_the_retained():
 
 # P_c = 10, R_ret = 6, k = 8, V = 4; FN = 77 FLOPs an epoch
 MORE = replace(
-    SYMBOLS, num_head_parameters=10, training_rounds=9, work=WorkDone(rounds=6, products=8, vectors=4)
+    SYMBOLS,
+    num_head_parameters=10,
+    num_classes=10,
+    training_rounds=9,
+    work=WorkDone(rounds=6, products=8, vectors=4),
 )
 
 
@@ -86,6 +90,7 @@ MORE = replace(
         ("retrain", {"rounds": 6}, Cost(14400, 6930.0, 400)),  # 800 · 3 · 6; 385 · 3 · 6
         ("retrain", {}, Cost(21600, 10395.0, 400)),  # as many rounds as there have been
         ("natural", {}, Cost(0, 0.0, 400)),
+        ("exact-ridge", {}, Cost(0, 0.0, 12400)),  # D = 10: 8 · (55 + 100) bytes, two of five clients each
     ],
 )
 def test_each_formula_by_hand(method, parameters, expected):
@@ -128,6 +133,11 @@ def test_partial_targets_of_puf_regular_send_a_second_vector():
     """2 · 5 vectors of 400 bytes and one more of each of the two targets that keep a part; no further work."""
     assert cost_of("puf-regular", replace(SYMBOLS, num_partial=2)) == Cost(4800, 1925.0, 400)
     assert cost_of("puf-special", replace(SYMBOLS, num_partial=2)) == Cost(1600, 770.0, 400)
+
+
+def test_exact_ridge_asks_partial_targets_for_sums():
+    """Two of them: 2 · 1240 bytes one way, 2 · 11 · 10 · (10 + 10) FLOPs each."""
+    assert cost_of("exact-ridge", replace(MORE, num_partial=2)) == Cost(2480, 8800.0, 12400)
 
 
 def test_partial_targets_of_methods_with_two_sides_send_a_second_vector_each_unlearning_round():

@@ -1,0 +1,373 @@
+"""Exact ridge against rational arithmetic, a dense float64 oracle and federations that never had what is forgotten."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy
+import torch
+from torch import nn
+
+from tests.preparing import trained_with
+from tests.tasks import tiny_classification
+from unlearning.errors import DataError, MethodFailed, NumericalError, UnsupportedRequest, UpdateRefused
+from unlearning.local import exchange, problem_of, unlearn
+from unlearning.methods.eligibility import FederationProfile, check_eligible
+from unlearning.methods.exact_ridge.method import SendSums, kept_statistics
+from unlearning.methods.exact_ridge.statistics import Statistics, parameters_of, solve
+from unlearning.methods.method import PreparedStore, Problem, Reply, UnlearningState
+from unlearning.methods.preparation import FederatedRound
+from unlearning.methods.registry import METHODS, preparations
+from unlearning.requests import Exclusions, Forget, Granularity, Target
+from unlearning.stores import MemoryStore
+from unlearning.tasks import TaskSettings, make_task
+from unlearning.tasks.task import Examples, forgotten_mask
+from unlearning.training import TrainingSettings, initial_parameters
+
+METHOD, PREPARATION = METHODS["exact-ridge"], SendSums()
+TASK = tiny_classification(lambda: nn.Linear(4, 3), num_classes=3)
+TRAINING = TrainingSettings()
+L2 = 0.7
+OPTIONS = PREPARATION.Options(l2=L2)
+
+CLIENT = Target(Granularity.CLIENT, "b")
+SAMPLES = Target(Granularity.SAMPLE, "b", frozenset({"b-0", "b-3", "b-4"}))
+CLASS = Target(Granularity.CLASS, class_label=1)
+
+
+def examples(client: str, count: int) -> Examples:
+    generator = torch.Generator().manual_seed(count)
+    inputs = torch.randn(count, 4, generator=generator)
+    return Examples(inputs, torch.arange(count) % 3, np.array([f"{client}-{i}" for i in range(count)]))
+
+
+DATA = {"a": examples("a", 11), "b": examples("b", 17), "c": examples("c", 8)}
+
+
+def oracle(data: Mapping[str, Examples]) -> np.ndarray:
+    """The ridge head by least squares on the augmented matrix, as weight and bias in one vector."""
+    inputs = np.concatenate([one.inputs.numpy().astype(np.float64) for one in data.values()])
+    labels = np.concatenate([one.targets.numpy() for one in data.values()])
+    rows = np.vstack([np.column_stack([inputs, np.ones(len(inputs))]), np.sqrt(L2) * np.eye(5)])
+    head = np.linalg.lstsq(rows, np.vstack([np.eye(3)[labels], np.zeros((5, 3))]), rcond=None)[0]
+    return np.concatenate([head[:4].T.ravel(), head[4]])
+
+
+def trained(data: Mapping[str, Examples], rounds: int = 2, task=TASK) -> tuple[np.ndarray, PreparedStore]:
+    model, _, kept = trained_with(METHOD, task, data, TRAINING, rounds=rounds, options=OPTIONS)
+    assert kept is not None
+    return model, kept
+
+
+def problem(target: Target, kept: PreparedStore, number: int = 3, data=DATA, task=TASK) -> Problem:
+    given = problem_of(METHOD, task, [target], data, TRAINING)
+    return replace(given, kept=kept, round=number, rounds_trained=number - 1)
+
+
+def without(target: Target) -> dict[str, Examples]:
+    """What stays of each client's examples."""
+    forgets = {client: target.forget for client in DATA if target.client_id in (None, client)}
+    kept = {
+        client: one.select(~forgotten_mask(one, forgets.get(client, Forget())))
+        for client, one in DATA.items()
+    }
+    return {client: one for client, one in kept.items() if len(one)}
+
+
+def rational_head(inputs: np.ndarray, labels: np.ndarray, l2: Fraction) -> np.ndarray:
+    """Θ* by Gauss-Jordan elimination in rational numbers, of two classes without a bias."""
+    rows = [[Fraction(value) for value in row] for row in inputs.tolist()]
+    size = len(rows[0])
+    table = [
+        [sum(row[i] * row[j] for row in rows) + (l2 if i == j else 0) for j in range(size)]
+        + [sum(row[i] for row, y in zip(rows, labels, strict=True) if y == c) for c in (0, 1)]
+        for i in range(size)
+    ]
+    for pivot in range(size):
+        table[pivot] = [value / table[pivot][pivot] for value in table[pivot]]
+        for other in set(range(size)) - {pivot}:
+            factor = table[other][pivot]
+            table[other] = [a - factor * b for a, b in zip(table[other], table[pivot], strict=True)]
+    return np.array([[float(value) for value in row[size:]] for row in table])
+
+
+class TestHead:
+    def test_of_one_example_by_hand(self):
+        """x = 2, class 0 of 2, no bias, λ = 1: G = 4, B = (2, 0), Θ = (0.4, 0)."""
+        one = Examples(torch.tensor([[2.0]]), torch.tensor([0]), np.array(["x"]))
+        layer = nn.Linear(1, 2, bias=False)
+        statistics = Statistics.of(one, layer)
+        assert (statistics.gram.tolist(), statistics.moments.tolist()) == ([[4.0]], [[2.0, 0.0]])
+        head = solve([statistics], 1.0)
+        np.testing.assert_allclose(head.matrix, [[0.4, 0.0]], rtol=1e-15)
+        assert parameters_of(head.matrix, layer, np.zeros(2, dtype=np.float32)).dtype == np.float32
+
+    def test_of_several_clients_it_is_that_of_all_their_examples(self):
+        """Against least squares on the augmented matrix; weight first, then bias, as in the model."""
+        layer = nn.Linear(4, 3)
+        head = solve([Statistics.of(one, layer) for one in DATA.values()], L2)
+        found = parameters_of(head.matrix, layer, np.zeros(15))
+        np.testing.assert_allclose(found, oracle(DATA), rtol=1e-12)
+
+    def test_a_lambda_that_rounding_swallows_is_an_error(self):
+        """Two equal columns of 1e9 and λ = 1e-9."""
+        alike = Examples(torch.full((3, 2), 1e9), torch.tensor([0, 1, 0]), np.array(["x", "y", "z"]))
+        with pytest.raises(NumericalError, match="Raise l2"):
+            solve([Statistics.of(alike, nn.Linear(2, 2, bias=False))], 1e-9)
+
+    def test_an_input_that_is_no_number_is_said_where_the_data_is(self):
+        """A sum would only be nan."""
+        broken = Examples(torch.tensor([[np.nan]]), torch.tensor([0]), np.array(["x"]))
+        with pytest.raises(DataError, match="not a finite number"):
+            Statistics.of(broken, nn.Linear(1, 2))
+
+
+class TestBound:
+    @pytest.mark.parametrize("seed", range(5))
+    def test_it_holds_against_rational_arithmetic_and_is_worth_something(self, seed):
+        """Below 1e-10 and above what rounding has really done."""
+        generator = np.random.default_rng(seed)
+        inputs, labels = generator.normal(size=(12, 3)), generator.integers(0, 2, size=12)
+        data = Examples(torch.from_numpy(inputs), torch.from_numpy(labels), np.arange(12).astype(str))
+        head = solve([Statistics.of(data, nn.Linear(3, 2, bias=False))], 0.5)
+        distance = np.linalg.norm(head.matrix - rational_head(inputs, labels, Fraction(1, 2)))
+        assert distance <= head.bound < 1e-10
+
+    def test_a_solver_that_fails_shows_in_it(self, monkeypatch):
+        """It is computed of the residual: a head that is off by 0.001 cannot have a bound below that."""
+        solved = scipy.linalg.cho_solve
+        monkeypatch.setattr(scipy.linalg, "cho_solve", lambda *given: solved(*given) + 1e-3)
+        head = solve([Statistics.of(DATA["a"], nn.Linear(4, 3))], L2)
+        assert head.bound > 1e-3
+
+
+class TestArrays:
+    def test_they_come_back_as_they_went(self):
+        """Half of the symmetric matrix travels."""
+        statistics = Statistics.of(DATA["a"], nn.Linear(4, 3))
+        arrays = statistics.to_arrays()
+        assert arrays["gram"].shape == (15,)
+        back = Statistics.from_arrays(arrays)
+        np.testing.assert_array_equal(back.gram, statistics.gram)
+        np.testing.assert_array_equal(back.moments, statistics.moments)
+        assert back.num_examples == 11
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"gram": np.zeros(14)},
+            {"gram": np.zeros(15, dtype=np.float32)},
+            {"gram": np.full(15, np.inf)},
+            {"gram": -np.ones(15)},
+            {"moments": np.zeros(15)},
+            {"moments": np.zeros((0, 3))},
+            {"moments": np.full((5, 3), np.nan)},
+            {"num_examples": np.array(-1)},
+            {"num_examples": np.array(1.5)},
+            {"num_examples": np.array([1])},
+        ],
+        ids=str,
+    )
+    def test_what_cannot_be_sums_is_refused(self, changed):
+        """From a client anything may come."""
+        arrays = Statistics.of(DATA["a"], nn.Linear(4, 3)).to_arrays()
+        with pytest.raises(UpdateRefused):
+            Statistics.from_arrays({**arrays, **changed})
+
+    def test_a_client_that_sends_none_or_another_models_is_refused_in_its_round(self):
+        """With its model, as any answer that cannot be used."""
+        sent = {"head": np.zeros((5, 3))}
+        with pytest.raises(UpdateRefused, match="other settings"):
+            PREPARATION.check(OPTIONS, sent, {})
+        with pytest.raises(UpdateRefused, match="shape"):
+            PREPARATION.check(OPTIONS, sent, Statistics.of(DATA["a"], nn.Linear(4, 4)).to_arrays())
+
+
+class TestTraining:
+    def test_the_second_round_has_the_head_of_everybody_and_the_third_the_same(self):
+        """The first sends sums and moves nothing."""
+        first, _ = trained(DATA, rounds=1)
+        np.testing.assert_array_equal(first, initial_parameters(TASK, 0))
+        second, _ = trained(DATA, rounds=2)
+        np.testing.assert_allclose(second, oracle(DATA), rtol=1e-11)
+        third, _ = trained(DATA, rounds=3)
+        np.testing.assert_array_equal(second, third)
+
+    def test_a_model_in_float32_is_the_rounded_head_to_the_bit(self):
+        """Averaging equal models must not move the last bit."""
+        single = replace(TASK, dtype=torch.float32)
+        model, kept = trained(DATA, task=single)
+        known = kept_statistics(kept.store)
+        head = solve([known[client] for client in sorted(known)], L2)
+        np.testing.assert_array_equal(model, parameters_of(head.matrix, nn.Linear(4, 3), model))
+
+    def test_whoever_is_forgotten_or_waits_for_it_is_not_in_the_next_head(self):
+        """A round never trains on what a request has named."""
+        _, kept = trained(DATA)
+        sent = PREPARATION.send(OPTIONS, 9, kept.store, Exclusions().including([CLIENT]))
+        np.testing.assert_allclose(
+            parameters_of(sent["head"], nn.Linear(4, 3), np.zeros(15)), oracle(without(CLIENT)), rtol=1e-11
+        )
+
+    def test_a_round_that_is_done_again_starts_from_the_sums_of_the_round_before(self):
+        """What round 2 has written itself is not read by it."""
+        _, kept = trained({"a": DATA["a"]}, rounds=1)
+        before = PREPARATION.send(OPTIONS, 2, kept.store, Exclusions())["head"]
+        PREPARATION.keep(OPTIONS, done(2, {"c": DATA["c"]}), kept.store)
+        np.testing.assert_array_equal(PREPARATION.send(OPTIONS, 2, kept.store, Exclusions())["head"], before)
+
+    def test_sums_of_another_model_are_left_out(self):
+        """They passed the first round's check, which has nothing to compare with."""
+        store = MemoryStore()
+        PREPARATION.keep(OPTIONS, done(1, {"a": DATA["a"], "c": DATA["c"]}, classes={"c": 4}), store)
+        assert store.list_keys() == ["a"]
+
+
+def done(
+    number: int, data: Mapping[str, Examples], classes: Mapping[str, int] | None = None
+) -> FederatedRound:
+    sums = {
+        client: Statistics.of(
+            one.select(one.targets.numpy() < 2), nn.Linear(4, (classes or {}).get(client, 3))
+        )
+        for client, one in data.items()
+    }
+    return FederatedRound(
+        number=number,
+        before=np.zeros(15),
+        after=np.zeros(15),
+        models={client: (len(one), np.zeros(15)) for client, one in data.items()},
+        arrays={client: one.to_arrays() for client, one in sums.items()},
+    )
+
+
+@pytest.mark.parametrize("target", [CLIENT, SAMPLES, CLASS], ids=lambda target: target.granularity)
+def test_the_head_is_that_of_a_federation_which_never_had_it(target):
+    """To the bit in float64, and so within the bound, while the deletion moves the head a lot."""
+    before, kept = trained(DATA)
+    state = unlearn(METHOD, problem(target, kept), before, DATA)
+    retrained, _ = trained(without(target))
+    np.testing.assert_array_equal(state.parameters, retrained)
+    np.testing.assert_allclose(state.parameters, oracle(without(target)), rtol=1e-11)
+    assert np.linalg.norm(state.parameters - before) > 0.02 * np.linalg.norm(before)
+    bound = state.findings["bound on ‖θ − θ*‖"]
+    assert np.linalg.norm(state.parameters - oracle(without(target))) <= bound < 1e-9
+    assert state.findings["certificate"].startswith(f"exact: ‖θ − θ*‖ ≤ {bound:.3g}")
+
+
+def test_in_float32_the_bound_has_the_rounding_of_the_model_too():
+    """The head is off by what the type can hold: more than in float64, less than the bound."""
+    single = replace(TASK, dtype=torch.float32)
+    before, kept = trained(DATA, task=single)
+    state = unlearn(METHOD, problem(CLIENT, kept, task=single), before, DATA)
+    distance = np.linalg.norm(state.parameters.astype(np.float64) - oracle(without(CLIENT)))
+    assert 1e-9 < distance <= state.findings["bound on ‖θ − θ*‖"] < 1e-6
+
+
+def test_a_whole_client_is_forgotten_without_asking_anybody():
+    """It need not be there, nor anybody else."""
+    before, kept = trained(DATA)
+    state = METHOD.begin(problem(CLIENT, kept), before)
+    assert state.finished
+    assert state.exchanges == 0
+
+
+def test_deletions_one_after_the_other_end_where_one_of_all_would():
+    """Samples, whose new sums are kept for it, then a client, then a class."""
+    before, kept = trained(DATA)
+    given = problem(SAMPLES, kept)
+    after = unlearn(METHOD, given, before, DATA).parameters
+    store = given.kept.next_store
+    PREPARATION.erase(OPTIONS, store, Exclusions().including([SAMPLES]), until=2, rewritten=True)
+    assert store.list_keys() == ["a", "b", "c"]
+    gone = Target(Granularity.CLIENT, "c")
+    kept = replace(kept, store=store, next_store=MemoryStore())
+    after = unlearn(METHOD, problem(gone, kept, number=4), after, DATA).parameters
+    left = {client: one for client, one in without(SAMPLES).items() if client != "c"}
+    np.testing.assert_array_equal(after, trained(left)[0])
+
+
+def test_of_a_class_whoever_is_away_is_left_out_until_it_sends_new_sums():
+    """Its earlier sums may hold examples of the class."""
+    before, kept = trained(DATA)
+    here = {client: DATA[client] for client in "ab"}
+    given = problem(CLASS, kept, data=here)
+    state = unlearn(METHOD, given, before, here)
+    left = {client: one for client, one in without(CLASS).items() if client != "c"}
+    np.testing.assert_array_equal(state.parameters, trained(left)[0])
+    assert given.kept.next_store.list_keys() == ["a", "b"]
+
+
+def test_what_is_kept_of_a_client_goes_with_it():
+    """As of any method that prepares."""
+    _, kept = trained(DATA)
+    PREPARATION.erase(OPTIONS, kept.store, Exclusions().including([CLIENT]), until=2, rewritten=False)
+    assert kept.store.list_keys() == ["a", "c"]
+
+
+def test_without_sums_of_anybody_who_stays_it_can_be_tried_after_a_round():
+    """As right after it was switched on."""
+    given = problem(CLIENT, PreparedStore(options=OPTIONS, store=MemoryStore(), next_store=MemoryStore()))
+    with pytest.raises(MethodFailed, match="Let a training round pass") as caught:
+        METHOD.begin(given, np.zeros(15))
+    assert caught.value.retryable
+
+
+def test_a_target_that_does_not_answer_or_has_nothing_of_it_ends_the_attempt():
+    """The one for now, the other for good; sums of another model are refused."""
+    before, kept = trained(DATA)
+    given = problem(SAMPLES, kept)
+    begun = METHOD.begin(given, before)
+    with pytest.raises(MethodFailed, match="client\\(s\\) b keep") as caught:
+        METHOD.aggregate(given, begun, {})
+    assert caught.value.retryable
+    nothing = Reply(vector=np.zeros(0), num_examples=0)
+    with pytest.raises(MethodFailed, match="nothing to unlearn") as caught:
+        METHOD.aggregate(given, begun, {"b": nothing})
+    assert not caught.value.retryable
+    other = Reply(
+        vector=np.zeros(0), num_examples=1, arrays=Statistics.of(DATA["a"], nn.Linear(4, 4)).to_arrays()
+    )
+    with pytest.raises(UpdateRefused, match="another model"):
+        METHOD.aggregate(given, begun, {"b": other})
+
+
+def test_an_exchange_is_counted():
+    """Checkpoints go by it."""
+    before, kept = trained(DATA)
+    given = problem(SAMPLES, kept)
+    state = exchange(METHOD, given, UnlearningState(parameters=before), DATA)
+    assert (state.exchanges, state.finished) == (1, True)
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_a_model_that_is_no_linear_layer_cannot_be_prepared_for(model):
+    """Said at the start of a run, by the model's task."""
+    settings = TaskSettings(dataset="fashion-mnist", model=model)
+    (reason,) = PREPARATION.problems(OPTIONS, settings)
+    assert "one linear layer" in reason
+    assert "fashion-mnist" in reason
+    assert PREPARATION.problems(OPTIONS, replace(settings, model="logistic")) == []
+
+
+def test_raw_pictures_that_are_too_large_are_refused_with_what_to_do():
+    """3x64x64: the sums of 12,288 inputs."""
+    settings = TaskSettings(dataset="npz", model="logistic", num_classes=2, input_shape="3x64x64")
+    (reason,) = PREPARATION.problems(OPTIONS, settings)
+    assert "features of a frozen network" in reason
+
+
+def test_every_other_method_is_refused_where_it_trains():
+    """A round would undo whatever they did to the model."""
+    known = FederationProfile.of(
+        make_task(TaskSettings()), prepare="exact-ridge", prepared_since={"exact-ridge": 0}
+    )
+    check_eligible(METHOD, CLIENT, known, preparations(known.prepare))
+    for name, method in METHODS.items():
+        if name != "exact-ridge":
+            with pytest.raises(
+                UnsupportedRequest, match=r"only exact-ridge can undo|cannot forget|not prepared"
+            ):
+                check_eligible(method, CLIENT, known, preparations(known.prepare))

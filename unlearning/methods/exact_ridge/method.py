@@ -1,0 +1,328 @@
+"""Exact ridge: forget by leaving out, of the sums that the head is made of, what belongs to the forgotten.
+
+Source: Quan, Wu, Montana, "Exact Federated Continual Unlearning for Ridge Heads on Frozen Foundation Models" (arXiv
+2603.12977). Of its text abstract and introduction could be read: the additive sums, fixed-size messages to add and
+to delete, a head that equals the retrained one after every request. What the server keeps and how it solves is ours.
+
+    G_i, B_i  client i's sums X̃ᵀX̃ and X̃ᵀY over its inputs, float64        Θ = (Σ G_i + λI)⁻¹ Σ B_i
+
+A round is no descent. Every client sends its sums beside its model, and takes as its model the head that the server has
+made of all sums of earlier rounds: after two rounds the model is the ridge head of everybody's data, and stays. Whole
+clients are left out of the sum, and nobody is asked. Who forgets samples or a class sends the sums of what it keeps,
+which take the place of its earlier ones: by exact arithmetic the same as to subtract those of what it forgets, as the
+paper does, without what cancels. The paper's server keeps the total alone; this one keeps each client's, so that a
+client need not be there to be forgotten. Both learn the difference; `docs/preparing.md` says what that tells.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from logging import getLogger
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+from torch import nn
+
+from unlearning.certified import linear_layer
+from unlearning.errors import FlowerUnlearningError, MethodFailed, NumericalError, UpdateRefused
+from unlearning.methods.costs import Cost, CostSymbols
+from unlearning.methods.exact_ridge.statistics import (
+    Head,
+    Statistics,
+    cast_bound,
+    parameters_of,
+    solve,
+    squared_loss,
+)
+from unlearning.methods.method import (
+    NUM_RETAINED,
+    ClientSite,
+    Instruction,
+    Method,
+    MethodInfo,
+    MethodParameters,
+    Need,
+    Problem,
+    Reply,
+    UnlearningState,
+    relative_change,
+)
+from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation, PreparationOptions
+from unlearning.parameters import Vector, weighted_mean
+from unlearning.requests import Exclusions, Granularity
+from unlearning.stores import Arrays, Store, keep_newest, newest
+from unlearning.tasks.loading import make_task
+from unlearning.tasks.settings import TaskSettings
+from unlearning.tasks.task import Task
+from unlearning.training import Trained, predict
+
+_log = getLogger(__name__)
+
+HEAD = "head"
+MAX_INPUTS = 8_192
+"""The sums of so many inputs are 270 MB a client, and solving for the head takes minutes."""
+
+
+class RidgeOptions(PreparationOptions):
+    """The L2 term."""
+
+    l2: float = Field(default=1.0, ge=1e-9, le=1e12, description="λ, of ½ Σ‖error‖² + λ/2 ‖head‖²")
+
+
+class SendSums(Preparation[RidgeOptions]):
+    """Every client sends its sums and takes over the head that was made of them."""
+
+    Options = RidgeOptions
+    replaces_training = True
+    stands_alone = True
+    keeps = "the server each client's sums of products of inputs and labels, of the last two rounds"
+
+    def send(self, options: RidgeOptions, number: int, store: Store, forgotten: Exclusions) -> Arrays:
+        """Send the head of all that clients have sent in earlier rounds; empty where they have sent nothing.
+
+        Raises:
+            NumericalError: float64 cannot solve for it.
+        """
+        known = kept_statistics(store, before=number)
+        staying = [known[client] for client in sorted(known) if not forgotten.is_forgotten(client)]
+        return {HEAD: solve(staying, options.l2).matrix if staying else np.zeros((0, 0))}
+
+    def check(self, options: RidgeOptions, sent: Arrays, returned: Arrays) -> None:
+        """Refuse sums that are none, or of another model than the others'."""
+        statistics = Statistics.from_arrays(returned)
+        if sent[HEAD].size and statistics.moments.shape != sent[HEAD].shape:
+            raise UpdateRefused(
+                f"Its sums are of a head of shape {statistics.moments.shape}, the federation's is {sent[HEAD].shape}."
+            )
+
+    def train(self, options: RidgeOptions, work: LocalRound, ordinary: Callable[[], Trained]) -> Trained:
+        """Return the sums of all examples, and the head that was sent as the model.
+
+        Raises:
+            MethodFailed: the model is not one linear layer.
+        """
+        if len(work.examples) == 0:
+            return ordinary()  # which says so
+        layer = layer_of(work.task)
+        work.returns.update(Statistics.of(work.examples, layer).to_arrays())
+        head = work.arrays[HEAD]
+        model = parameters_of(head, layer, work.model) if head.size else work.model
+        outputs = predict(work.task, model, work.examples)
+        return Trained(model, len(work.examples), squared_loss(outputs, work.examples.targets.numpy()))
+
+    def combine(
+        self, options: RidgeOptions, before: Vector, models: Mapping[str, tuple[int, Vector]]
+    ) -> Vector:
+        """Return the one head that all have taken over, to the bit; the mean, should they differ."""
+        _, first = next(iter(models.values()))
+        if all(np.array_equal(first, model) for _, model in models.values()):
+            return first
+        return weighted_mean(models)
+
+    def keep(self, options: RidgeOptions, done: FederatedRound, store: Store) -> None:
+        """Keep each client's newest sums, and those before, from which a round that is done again starts."""
+        for client in sorted(done.models):
+            statistics = Statistics.from_arrays(done.arrays[client])
+            if statistics.moments.size != done.before.size:
+                _log.warning("The sums of client %s are of another model and are not used.", client)
+                continue
+            keep_newest(store, client, done.number, statistics.to_arrays())
+
+    def problems(self, options: RidgeOptions, settings: TaskSettings) -> list[str]:
+        """Say where the model is not one linear layer, or has too many inputs."""
+        return list(_unfit(settings))
+
+
+class ExactRidge(Method[MethodParameters, RidgeOptions]):
+    """The head of the sums without what is forgotten; asks only those who keep a part of their examples."""
+
+    Parameters = MethodParameters
+    info = MethodInfo(
+        name="exact-ridge",
+        title="Exact ridge",
+        source="Quan et al., Exact Federated Continual Unlearning for Ridge Heads on Frozen Foundation Models",
+        granularities=frozenset(Granularity),
+        several_at_once=True,
+        needs=frozenset({Need.PREPARATION, Need.CLASSIFIER}),
+        remark=(
+            "exact to rounding, with the bound in the report; trains one linear layer with squared loss itself"
+        ),
+        cost_remark="the formula counts sums, and messages carry settings too",
+        replies_are_updates=False,
+        replies_have_any_length=True,
+        preparation=SendSums(),
+    )
+
+    def begin(self, problem: Problem[MethodParameters, RidgeOptions], parameters: Vector) -> UnlearningState:
+        """Solve without whole clients at once; where a target keeps a part, its sums have to come first.
+
+        Raises:
+            MethodFailed: the federation was not prepared, the model is not one linear layer, or no sums of a
+                client that stays are kept.
+        """
+        known = kept_statistics(self.kept(problem).store)
+        layer_of(problem.task)
+        state = UnlearningState(parameters=parameters)
+        if problem.partial:
+            return state
+        staying = {client: known[client] for client in known if client not in problem.targets}
+        return replace(_solved(problem, state, staying, asked=()), finished=True)
+
+    def configure(
+        self, problem: Problem[MethodParameters, RidgeOptions], state: UnlearningState
+    ) -> Mapping[str, Instruction]:
+        """Ask those who keep a part for the sums of that; the model need not travel."""
+        nothing = np.zeros(0, dtype=state.parameters.dtype)
+        return {
+            client: Instruction(
+                operation="sums", model=nothing, training=problem.training, forget=problem.targets[client]
+            )
+            for client in problem.partial
+        }
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """Return the sums of what is kept."""
+        return Reply(
+            vector=np.zeros(0, dtype=instruction.model.dtype),
+            num_examples=len(site.forget),
+            arrays=Statistics.of(site.retain, layer_of(site.task)).to_arrays(),
+            values={NUM_RETAINED: len(site.retain)},
+        )
+
+    def aggregate(
+        self,
+        problem: Problem[MethodParameters, RidgeOptions],
+        state: UnlearningState,
+        replies: Mapping[str, Reply],
+    ) -> UnlearningState:
+        """Solve with the new sums in the place of the old; they are kept for rounds and later deletions.
+
+        Of a class everybody may have had examples: who is not there to send new sums is left out until it does.
+
+        Raises:
+            MethodFailed: one who is to forget a part did not answer, or nobody holds an example of it.
+            UpdateRefused: sums are malformed, or of another model.
+        """
+        kept = self.kept(problem)
+        absent = sorted(set(problem.partial) - set(replies))
+        if absent:
+            raise MethodFailed(
+                f"Exact ridge needs the sums of what client(s) {', '.join(absent)} keep; none came.",
+                retryable=True,
+            )
+        if not any(replies[client].num_examples for client in problem.partial):
+            raise MethodFailed(
+                "No client holds an example of what is to be forgotten; there is nothing to unlearn.",
+                retryable=False,
+            )
+        anew = {client: Statistics.from_arrays(replies[client].arrays) for client in problem.partial}
+        for client, statistics in anew.items():
+            if statistics.moments.size != state.parameters.size:
+                raise UpdateRefused(f"The sums of client {client} are of another model.")
+        of_class = any(forget.classes for forget in problem.targets.values())
+        staying = {}
+        for client in kept.store.list_keys():
+            entry = newest(kept.store, client)
+            if entry is not None and not of_class and client not in problem.targets:
+                staying[client] = Statistics.from_arrays(entry[1])
+                kept.next_store.save(client, *entry)
+        for client, statistics in anew.items():
+            kept.next_store.save(client, problem.round, statistics.to_arrays())
+        following = _solved(problem, state, {**staying, **anew}, asked=problem.partial)
+        return following.advance(following.parameters, finished=True)
+
+    def cost(self, given: CostSymbols, parameters: MethodParameters, options: RidgeOptions | None) -> Cost:
+        """Compute S C_p bytes, 2 N D (D + C) C_p FLOPs, 2 S C stored; S = 8 (D (D + 1)/2 + D C) bytes of sums.
+
+        D inputs with the 1, so P = D C for C classes. In training each client sends S a round beside the model.
+        """
+        classes = max(given.num_classes, 1)
+        inputs = given.num_parameters // classes
+        sums = 8 * (inputs * (inputs + 1) // 2 + inputs * classes)
+        work = 2.0 * given.examples_per_client * inputs * (inputs + classes)
+        return Cost(sums * given.num_partial, work * given.num_partial, 2 * sums * given.num_clients)
+
+
+def layer_of(task: Task) -> nn.Linear:
+    """Return the one linear layer that the model is.
+
+    Raises:
+        MethodFailed: it is something else.
+    """
+    layer = linear_layer(task)
+    if layer is None or task.score_name != "accuracy" or layer.out_features != task.num_classes:
+        raise MethodFailed(
+            f'Exact ridge solves for one linear layer over classes (model = "logistic"); the model of {task.name} is '
+            "something else. Choose another method.",
+            retryable=False,
+        )
+    return layer
+
+
+def kept_statistics(store: Store, *, before: int | None = None) -> dict[str, Statistics]:
+    """Return each client's newest sums, of rounds before `before`."""
+    entries = {client: newest(store, client, before=before) for client in store.list_keys()}
+    return {client: Statistics.from_arrays(entry[1]) for client, entry in entries.items() if entry}
+
+
+def _solved(
+    problem: Problem[MethodParameters, RidgeOptions],
+    state: UnlearningState,
+    staying: Mapping[str, Statistics],
+    *,
+    asked: Sequence[str],
+) -> UnlearningState:
+    """Return `state` with the head of `staying`, and what is to be said of it."""
+    kept = problem.kept
+    assert kept is not None, "the caller has looked"
+    if not any(one.num_examples for one in staying.values()):
+        raise MethodFailed(
+            "No sums of a client that stays are kept. Let a training round pass, then retry.", retryable=True
+        )
+    try:
+        head = solve([staying[client] for client in sorted(staying)], kept.options.l2)
+    except NumericalError as exc:
+        raise MethodFailed(str(exc), retryable=False) from exc
+    parameters = parameters_of(head.matrix, layer_of(problem.task), state.parameters)
+    findings = {
+        **_certificate(head, parameters),
+        "clients whose sums remain": len(staying),
+        "examples in them": sum(one.num_examples for one in staying.values()),
+        "clients asked": len(asked),
+        "λ": kept.options.l2,
+        "size of the kept sums in bytes": kept.store.num_bytes(),
+        "relative change of the model ‖Δθ‖/‖θ‖": relative_change(state.parameters, parameters),
+    }
+    return replace(state, parameters=parameters, findings=findings)
+
+
+def _certificate(head: Head, parameters: Vector) -> dict[str, Any]:
+    """State how far the model is from retraining, by bounds that were computed."""
+    cast = cast_bound(head.matrix, parameters)
+    bound = head.bound + cast
+    statement = (
+        f"exact: ‖θ − θ*‖ ≤ {bound:.3g}, θ* the minimiser without what is forgotten, to infinite precision; so "
+        f"‖θ − θ_retrain‖ ≤ {2 * bound:.3g} for a retraining computed in the same way. It holds if the clients' sums "
+        "are of their data."
+    )
+    return {
+        "certificate": statement,
+        "bound on ‖θ − θ*‖": bound,
+        "of it by the model's type": cast,
+        "‖θ‖": float(np.linalg.norm(parameters.astype(np.float64))),
+    }
+
+
+@lru_cache(maxsize=16)  # every message is checked against the settings
+def _unfit(settings: TaskSettings) -> tuple[str, ...]:
+    try:
+        layer = layer_of(make_task(settings))
+    except FlowerUnlearningError as exc:
+        return (f"prepare: exact-ridge: {exc}",)
+    if layer.in_features > MAX_INPUTS:
+        return (
+            f"prepare: exact-ridge: the sums of {layer.in_features:,} inputs are too large (at most {MAX_INPUTS:,}). "
+            "Give it features of a frozen network in place of raw inputs.",
+        )
+    return ()

@@ -1,0 +1,174 @@
+"""The sums that a ridge head is made of, the head, and how far rounding has taken it from the exact one.
+
+    X̃  inputs with a 1 behind (n, D)    Y  one-hot labels (n, C)    G = X̃ᵀX̃    B = X̃ᵀY    λ  the L2 term
+    Θ  the head (D, C), the last row its bias:  Θ* = argmin ½‖X̃Θ − Y‖² + λ/2 ‖Θ‖² = (G + λI)⁻¹ B
+
+All in float64. Of the head Θ that came out, with R = B − (G + λI)Θ,
+
+    ‖Θ − Θ*‖ ≤ ( ‖R‖ + ‖δR‖ + ‖δG‖ ‖Θ‖ + ‖δB‖ ) / λ          in Frobenius norms
+
+because the exact G is positive semidefinite. What rounding has done to the sums and to R is bounded by the standard
+model (Higham, Accuracy and Stability of Numerical Algorithms, §3.1 and §3.5: an inner product of n terms is off by at
+most γ(n) Σ|xᵢ||yᵢ|, γ(n) = nu/(1 − nu), in whatever order it is summed), for client i of N with n_i examples:
+
+    ‖δG_i‖ ≤ γ(n_i + N) tr G_i     ‖δB_i‖ ≤ γ(n_i + N) √(n_i tr G_i)     ‖δR‖ ≤ γ(D + 3) (‖B‖ + (‖G‖ + λ) ‖Θ‖)
+
+So the bound is computed of what was found, not asserted of the algorithm: a solver that failed would show in R.
+Inputs are taken to be what the model gets, and each client's sums to be of its data.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy  # its parts are imported at their first use
+import torch
+from numpy.typing import NDArray
+
+from unlearning.errors import DataError, NumericalError, UpdateRefused
+from unlearning.parameters import Vector
+from unlearning.stores import Arrays
+from unlearning.tasks.task import Examples
+
+Matrix = NDArray[np.float64]
+
+UNIT = 2.0**-53
+SLACK = 1.01
+"""Traces and norms are themselves computed; they are off by far less than this."""
+
+GRAM, MOMENTS, COUNT = "gram", "moments", "num_examples"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """G (D, D), B (D, C) and n of one client."""
+
+    gram: Matrix
+    moments: Matrix
+    num_examples: int
+
+    @classmethod
+    def of(cls, examples: Examples, layer: torch.nn.Linear) -> "Statistics":
+        """Compute those of `examples` for a model that is this one linear layer.
+
+        Raises:
+            DataError: an input is not finite.
+        """
+        inputs = examples.inputs.numpy().reshape(len(examples), layer.in_features).astype(np.float64)
+        if not np.isfinite(inputs).all():
+            raise DataError("An input is not a finite number, and no sum over inputs would be one. Mend it.")
+        if layer.bias is not None:
+            inputs = np.concatenate([inputs, np.ones((len(inputs), 1))], axis=1)
+        labels = np.eye(layer.out_features)[examples.targets.numpy()]
+        return cls(gram=inputs.T @ inputs, moments=inputs.T @ labels, num_examples=len(examples))
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return them as they travel and are kept: of the symmetric G its upper triangle, row by row."""
+        triangle = self.gram[np.triu_indices(len(self.gram))]
+        return {GRAM: triangle, MOMENTS: self.moments, COUNT: np.array(self.num_examples)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> "Statistics":
+        """Return what `to_arrays` has made; from a client it may be anything.
+
+        Raises:
+            UpdateRefused: it cannot be the sums of any data.
+        """
+        if not {GRAM, MOMENTS, COUNT} <= set(arrays):
+            raise UpdateRefused(
+                "It lacks the sums that exact ridge is made of; the client runs other settings."
+            )
+        triangle, moments, count = arrays[GRAM], arrays[MOMENTS], arrays[COUNT]
+        size = moments.shape[0] if moments.ndim == 2 else 0
+        sound = (
+            size > 0
+            and triangle.shape == (size * (size + 1) // 2,)
+            and triangle.dtype == moments.dtype == np.float64
+            and np.isfinite(triangle).all()
+            and np.isfinite(moments).all()
+            and count.ndim == 0
+            and count.dtype.kind in "iu"
+            and int(count) >= 0
+        )
+        if not sound:
+            raise UpdateRefused("Its sums are malformed, of another type than float64, or not finite.")
+        gram = np.zeros((size, size))
+        gram[np.triu_indices(size)] = triangle
+        gram += np.triu(gram, 1).T
+        if (np.diagonal(gram) < 0).any():
+            raise UpdateRefused("A sum of squares in it is negative.")
+        return cls(gram=gram, moments=moments.astype(np.float64), num_examples=int(count))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """Θ (D, C), and a bound on its distance to the exact Θ* of the same data."""
+
+    matrix: Matrix
+    bound: float
+
+
+def solve(parts: Sequence[Statistics], l2: float) -> Head:
+    """Solve for the head of the sums of `parts`, in their order, by Cholesky factorisation.
+
+    Raises:
+        NumericalError: λ is too small beside the sums for float64 to solve.
+    """
+    gram = np.sum([part.gram for part in parts], axis=0)
+    moments = np.sum([part.moments for part in parts], axis=0)
+    regularised = gram + l2 * np.eye(len(gram))
+    try:
+        matrix = scipy.linalg.cho_solve(scipy.linalg.cho_factor(regularised, lower=True), moments)
+    except np.linalg.LinAlgError as exc:
+        raise NumericalError(
+            f"λ = {l2:g} is too small beside sums of squares of {np.trace(gram):.3g}: float64 cannot solve for the "
+            "head. Raise l2 in prepare, or scale the inputs."
+        ) from exc
+    residual = moments - gram @ matrix - l2 * matrix
+    return Head(matrix=matrix, bound=_bound(parts, Head(matrix=matrix, bound=_norm(residual)), l2))
+
+
+def _bound(parts: Sequence[Statistics], found: Head, l2: float) -> float:
+    """Compute the module's bound; `found.bound` is ‖R‖ as it was computed."""
+    size, length = len(found.matrix), _norm(found.matrix)
+    traces = [SLACK * float(np.trace(part.gram)) for part in parts]
+    factors = [_gamma(part.num_examples + len(parts)) for part in parts]
+    of_gram = sum(factor * trace for factor, trace in zip(factors, traces, strict=True))
+    of_moments = sum(
+        factor * math.sqrt(part.num_examples * trace)
+        for factor, trace, part in zip(factors, traces, parts, strict=True)
+    )
+    whole = SLACK * (sum(_norm(part.moments) for part in parts) + (sum(traces) + l2) * length)
+    of_residual = _gamma(size + 3) * whole
+    return SLACK * (found.bound + of_residual + of_gram * length + of_moments) / l2
+
+
+def parameters_of(matrix: Matrix, layer: torch.nn.Linear, like: Vector) -> Vector:
+    """Return the model's flat vector (d,), weight then bias, in the dtype of `like`, of a head (D, C)."""
+    if layer.bias is None:
+        return matrix.T.reshape(-1).astype(like.dtype)
+    return np.concatenate([matrix[:-1].T.reshape(-1), matrix[-1]]).astype(like.dtype)
+
+
+def cast_bound(matrix: Matrix, like: Vector) -> float:
+    """Bound ‖parameters − Θ‖ for parameters in the dtype of `like`; 0 in float64."""
+    if like.dtype == np.float64:
+        return 0.0
+    return SLACK * float(np.finfo(like.dtype).eps) / 2 * _norm(matrix)
+
+
+def squared_loss(inputs: Vector, labels: NDArray[np.int64]) -> float:
+    """Compute the mean of ½‖outputs − one-hot label‖², of outputs (n, C)."""
+    residual = inputs - np.eye(inputs.shape[1])[labels]
+    return float((residual**2).sum() / (2 * len(residual)))
+
+
+def _gamma(count: int) -> float:
+    """Compute γ(n) = nu/(1 − nu)."""
+    return count * UNIT / (1 - count * UNIT)
+
+
+def _norm(matrix: Matrix) -> float:
+    return float(np.linalg.norm(matrix))

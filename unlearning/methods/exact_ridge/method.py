@@ -16,7 +16,6 @@ client need not be there to be forgotten. Both learn the difference; `docs/prepa
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from logging import getLogger
 from typing import Any
 
@@ -25,7 +24,7 @@ from pydantic import Field
 from torch import nn
 
 from unlearning.certified import linear_layer
-from unlearning.errors import FlowerUnlearningError, MethodFailed, NumericalError, UpdateRefused
+from unlearning.errors import MethodFailed, NumericalError, UpdateRefused
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.exact_ridge.statistics import (
     Head,
@@ -52,8 +51,6 @@ from unlearning.methods.preparation import FederatedRound, LocalRound, Preparati
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions, Granularity
 from unlearning.stores import Arrays, Store, keep_newest, newest
-from unlearning.tasks.loading import make_task
-from unlearning.tasks.settings import TaskSettings
 from unlearning.tasks.task import Task
 from unlearning.training import Trained, predict
 
@@ -129,9 +126,18 @@ class SendSums(Preparation[RidgeOptions]):
                 continue
             keep_newest(store, client, done.number, statistics.to_arrays())
 
-    def problems(self, options: RidgeOptions, settings: TaskSettings) -> list[str]:
+    def problems(self, options: RidgeOptions, task: Task, num_clients: int) -> list[str]:
         """Say where the model is not one linear layer, or has too many inputs."""
-        return list(_unfit(settings))
+        try:
+            layer = layer_of(task)
+        except MethodFailed as exc:
+            return [f"prepare: exact-ridge: {exc}"]
+        if layer.in_features <= MAX_INPUTS:
+            return []
+        return [
+            f"prepare: exact-ridge: the sums of {layer.in_features:,} inputs are too large (at most {MAX_INPUTS:,}). "
+            "Give it features of a frozen network in place of raw inputs."
+        ]
 
 
 class ExactRidge(Method[MethodParameters, RidgeOptions]):
@@ -312,17 +318,3 @@ def _certificate(head: Head, parameters: Vector) -> dict[str, Any]:
         "of it by the model's type": cast,
         "‖θ‖": float(np.linalg.norm(parameters.astype(np.float64))),
     }
-
-
-@lru_cache(maxsize=16)  # every message is checked against the settings
-def _unfit(settings: TaskSettings) -> tuple[str, ...]:
-    try:
-        layer = layer_of(make_task(settings))
-    except FlowerUnlearningError as exc:
-        return (f"prepare: exact-ridge: {exc}",)
-    if layer.in_features > MAX_INPUTS:
-        return (
-            f"prepare: exact-ridge: the sums of {layer.in_features:,} inputs are too large (at most {MAX_INPUTS:,}). "
-            "Give it features of a frozen network in place of raw inputs.",
-        )
-    return ()

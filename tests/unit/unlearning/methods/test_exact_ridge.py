@@ -346,16 +346,16 @@ def test_an_exchange_is_counted():
 def test_a_model_that_is_no_linear_layer_cannot_be_prepared_for(model):
     """Said at the start of a run, by the model's task."""
     settings = TaskSettings(dataset="fashion-mnist", model=model)
-    (reason,) = PREPARATION.problems(OPTIONS, settings)
+    (reason,) = PREPARATION.problems(OPTIONS, make_task(settings), 3)
     assert "one linear layer" in reason
     assert "fashion-mnist" in reason
-    assert PREPARATION.problems(OPTIONS, replace(settings, model="logistic")) == []
+    assert PREPARATION.problems(OPTIONS, make_task(replace(settings, model="logistic")), 3) == []
 
 
 def test_raw_pictures_that_are_too_large_are_refused_with_what_to_do():
     """3x64x64: the sums of 12,288 inputs."""
     settings = TaskSettings(dataset="npz", model="logistic", num_classes=2, input_shape="3x64x64")
-    (reason,) = PREPARATION.problems(OPTIONS, settings)
+    (reason,) = PREPARATION.problems(OPTIONS, make_task(settings), 3)
     assert "features of a frozen network" in reason
 
 

@@ -54,7 +54,7 @@ class LiveLoop:
         context = self._context
         clients = context.clients
         clients.fedavg.follow(replace(clients.fedavg.plan, exclusions=state.exclusions))
-        clients.fedavg.await_clients(clients.grid)
+        clients.await_clients()
         register_clients(context.writer, clients.online())
         context.shadows.resume(state)
         state = queue.reconcile(context, context.preparations.resume(state))

@@ -40,6 +40,7 @@ from strategies.round_plan import RoundOutcome, RoundPlan
 from strategies.run_config import RunSettings
 from strategies.task_source import MakeTask, TaskSource
 from strategies.update_checks import over_the_median
+from unlearning.growing_pause import GrowingPause
 from unlearning.methods.method import Reply
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
@@ -49,6 +50,7 @@ from unlearning.tasks.task import Task
 from unlearning.training import initial_parameters
 
 _log = getLogger(__name__)
+_SAY_AGAIN = GrowingPause(first_s=10.0, longest_s=300.0)
 
 
 class FedAvg(Strategy):
@@ -121,22 +123,53 @@ class FedAvg(Strategy):
             if not self.plan.left_out(client).everything
         }
 
-    def await_clients(self, grid: Grid, is_stopped: Callable[[], bool] = lambda: False) -> None:
+    def await_clients(
+        self,
+        grid: Grid,
+        is_stopped: Callable[[], bool] = lambda: False,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Wait, with a limit, for the clients expected at the start, later for the fewest allowed.
 
         A simulation starts the server before its nodes; without this the first round would lack most.
+        `tell` is given the sentence that says who is waited for, whenever it has changed, and "" when that is over.
         """
-        wanted = self.settings.min_clients
-        if not self._was_complete:
-            gone = sum(1 for forget in self.plan.exclusions.clients.values() if forget.everything)
-            wanted = max(wanted, (self.settings.start_clients or self.settings.num_clients) - gone)
-        deadline = time.monotonic() + self.settings.wait_timeout_s
-        while (count := len(self.eligible(grid))) < wanted:
-            if time.monotonic() >= deadline or is_stopped():
+        wanted, setting = self._wanted_clients()
+        began = time.monotonic()
+        said, said_at, times = "", began, 0
+        while (count := len(here := self.eligible(grid))) < wanted:
+            waited_s = time.monotonic() - began
+            if waited_s >= self.settings.wait_timeout_s or is_stopped():
                 _log.warning("Going on with %d client(s), expected %d.", count, wanted)
                 break
+            names = f": {', '.join(here)}" if here else ""
+            sentence = f"Waiting for {wanted} client(s) ({setting}), {count} here{names}."
+            if sentence != said:
+                tell(sentence)
+            if sentence != said or time.monotonic() - said_at >= _SAY_AGAIN.after(times):
+                _log.info(
+                    "%s At most %.0f s more (wait-timeout-s).",
+                    sentence,
+                    self.settings.wait_timeout_s - waited_s,
+                )
+                said, said_at, times = sentence, time.monotonic(), times + 1
             time.sleep(0.5)
+        if said:
+            tell("")
         self._was_complete = True
+
+    def _wanted_clients(self) -> tuple[int, str]:
+        """Return how many clients are waited for, and the setting that says so."""
+        settings = self.settings
+        if self._was_complete:
+            return settings.min_clients, "min-clients"
+        gone = sum(1 for forget in self.plan.exclusions.clients.values() if forget.everything)
+        expected, setting = (
+            (settings.start_clients, "start-clients")
+            if settings.start_clients
+            else (settings.num_clients, "num-clients; start-clients is not set")
+        )
+        return max((settings.min_clients, "min-clients"), (expected - gone, setting))
 
     def sample(self, eligible: Iterable[str], server_round: int) -> list[str]:
         """Return a seeded sample of the eligible clients, sorted; the same for the same seed and round."""

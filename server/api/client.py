@@ -195,6 +195,11 @@ class DeletionClient:
         answer = self._call("ListClients", pb.ListClientsRequest())
         return [convert.client_of(item) for item in answer.clients]
 
+    def waiting(self) -> str:
+        """Return whom the run waits for, in a sentence; empty where it does not."""
+        answer: str = self._call("ListClients", pb.ListClientsRequest()).waiting
+        return answer
+
     def methods(self) -> list[MethodDescription]:
         """Return every method of the service."""
         answer = self._call("ListMethods", pb.ListMethodsRequest())

@@ -218,10 +218,12 @@ class Client(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., node_name: _Optional[str] = ..., public_key_hex: _Optional[str] = ..., online: _Optional[bool] = ..., last_seen: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., forgotten: _Optional[bool] = ..., num_forgotten_samples: _Optional[int] = ...) -> None: ...
 
 class ListClientsResponse(_message.Message):
-    __slots__ = ("clients",)
+    __slots__ = ("clients", "waiting")
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
     clients: _containers.RepeatedCompositeFieldContainer[Client]
-    def __init__(self, clients: _Optional[_Iterable[_Union[Client, _Mapping]]] = ...) -> None: ...
+    waiting: str
+    def __init__(self, clients: _Optional[_Iterable[_Union[Client, _Mapping]]] = ..., waiting: _Optional[str] = ...) -> None: ...
 
 class ListMethodsRequest(_message.Message):
     __slots__ = ()

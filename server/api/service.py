@@ -15,7 +15,7 @@ from server.api import deletion_pb2 as pb
 from server.api.access import Caller
 from server.api.errors import AccessDenied
 from server.api.limits import Limits
-from server.ledger import Ledger, NewRequest
+from server.ledger import WAITING, Ledger, NewRequest
 from server.requests.admission import admit, check_admissible
 from server.requests.plan import Measured
 from server.requests.planning import past_deletions, plan
@@ -159,7 +159,10 @@ class DeletionService:
             )
             for client in self._ledger.clients()
         ]
-        return pb.ListClientsResponse(clients=[convert.client_message(item) for item in statuses])
+        return pb.ListClientsResponse(
+            clients=[convert.client_message(item) for item in statuses],
+            waiting=str(self._ledger.facts().get(WAITING, "")),
+        )
 
     def ListMethods(  # noqa: N802
         self, request: pb.ListMethodsRequest, caller: Caller

@@ -19,14 +19,16 @@ from server.cli import certificates as cli_verify
 from server.cli import operations as cli_operations
 from server.cli import requests as cli_requests
 from server.cli import serve as cli_serve
+from server.cli import start as cli_start
 from server.cli import watch as cli_watch
 from server.cli.bench import bench_command
 from server.cli.connection import DEFAULT_SERVER, Connection
+from server.cli.federation_file import READ_THE_FILE, use_federation_file
 from server.cli.model import model_command
 from server.cli.new import new_command
 from server.cli.plan import plan_command
 from server.demo import demo_command
-from server.operations.supervisor import supervise_command
+from server.operations.federation_file import VARIABLE as FILE_VARIABLE
 from unlearning.durable_files import keep_private
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, RequestError
 
@@ -74,10 +76,19 @@ def connection(
     tls_key: Annotated[
         Path | None, typer.Option(envvar="FLOWER_UNLEARNING_TLS_KEY", help="Its private key (PEM).")
     ] = None,
+    federation_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar=FILE_VARIABLE,
+            help="On the server host: federation.toml, whose values are the defaults of the commands there.",
+        ),
+    ] = None,
 ) -> None:
     """Ask a live Flower federation to forget, and see what becomes of it."""
     any_tls = tls_ca or tls_cert or tls_key
-    ctx.obj = Connection(server, TlsFiles(tls_ca, tls_cert, tls_key) if any_tls else None)
+    ctx.obj = Connection(server, TlsFiles(tls_ca, tls_cert, tls_key) if any_tls else None, federation_file)
+    if federation_file is not None and ctx.invoked_subcommand in READ_THE_FILE:
+        use_federation_file(ctx, federation_file)
 
 
 app.command("request")(cli_requests.request)
@@ -97,7 +108,8 @@ app.command("verify")(cli_verify.verify)
 app.command("serve")(cli_serve.serve)
 app.command("model")(model_command)
 app.command("new")(new_command)
-app.command("supervise")(supervise_command)
+app.command("start")(cli_start.start)
+app.command("supervise")(cli_start.supervise)
 app.command("check")(cli_operations.check)
 app.command("erase-residue")(cli_operations.erase_residue)
 app.command("backup")(cli_operations.backup)

@@ -2,6 +2,7 @@
 
 import getpass
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,10 +15,11 @@ DEFAULT_SERVER = "127.0.0.1:9100"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The global options: where the service is and how to prove who one is."""
+    """The global options: where the service is, how to prove who one is, the federation's file."""
 
     server: str = DEFAULT_SERVER
     tls: TlsFiles | None = None
+    federation_file: Path | None = None
 
     def client(self) -> DeletionClient:
         """Open a client of the service; close it after use."""

@@ -32,6 +32,10 @@ def check(
         Path, typer.Option(help="The SuperLink's database, on a server host.")
     ] = SUPERLINK_DATABASE,
     client: Annotated[bool, typer.Option("--client", help="This is a client's host.")] = False,
+    server_address: Annotated[
+        str,
+        typer.Option(envvar="FEDERATION_SERVER", help="On a client's host: the server, which must answer."),
+    ] = "",
     from_outside: Annotated[
         str, typer.Option(help="Check instead, from another host, what of this server host can be reached.")
     ] = "",
@@ -45,6 +49,7 @@ def check(
         ledger_url=ledger or ledger_of_environment(),
         superlink_database=superlink_database,
         is_server=not client,
+        server_address=server_address if client else "",
     )
     found = list(
         inspect_from_outside(from_outside)

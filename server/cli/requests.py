@@ -163,7 +163,7 @@ def report(
 def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the clients of the federation."""
     with connection_of(ctx).client() as service:
-        found = service.clients()
+        found, waiting = service.clients(), service.waiting()
     if as_json:
         typer.echo(
             json.dumps(
@@ -201,6 +201,8 @@ def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
         rows,
         "No client has joined yet.",
     )
+    if waiting:
+        typer.echo(waiting)
 
 
 def methods(ctx: typer.Context) -> None:

@@ -24,6 +24,8 @@ def follow(service: DeletionClient, request_id: str, console: Console | None = N
     narrator = Narrator(console)
     request: DeletionRequest | None = None
     status = Status.RECEIVED
+    if waiting := service.waiting():
+        narrator.say(waiting)
     with narrator.show_progress():
         for item in service.watch(request_id):
             if isinstance(item, DeletionRequest):

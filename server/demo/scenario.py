@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from server.processes.flower_control import ConfigValue, config_argument
+from server.processes.flower_control import ConfigValue
 from strategies.run_config import RunSettings
 from unlearning.errors import ConfigurationError
 from unlearning.methods.registry import check_supports, method_named
@@ -98,34 +97,6 @@ def make_scenario(num_clients: int, method: str) -> Scenario:
         num_examples_all=int(counts.sum()),
         alone=tuple(int(digit) for digit in np.flatnonzero(_digits_held_alone(counts)[leaving])),
     )
-
-
-def write_app(directory: Path) -> Path:
-    """Write the thin app that `flwr run` submits into `directory`, and give it back.
-
-    It names the installed components and every setting, as the project's own pyproject.toml does, and
-    exists without a checkout; besides, bundling a checkout walks through all of its files.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "README.md").write_text("The app of `flower-unlearn demo`; the code is installed.\n")
-    lines = [
-        "[project]",
-        'name = "flower-unlearning"',
-        'version = "0.1.0"',
-        'description = "The demo of flower-unlearning."',
-        'license = "Apache-2.0"',
-        "dependencies = []",
-        "[tool.flwr.app]",
-        'publisher = "flower-unlearning"',
-        'fab-include = ["README.md"]',
-        "[tool.flwr.app.components]",
-        'serverapp = "server.app:app"',
-        'clientapp = "client.app:app"',
-        "[tool.flwr.app.config]",
-        *(config_argument({name: value}) for name, value in RunSettings().to_run_config().items()),
-    ]
-    (directory / "pyproject.toml").write_text("\n".join(lines) + "\n")
-    return directory
 
 
 def _choose_leaver(counts: NDArray[Any]) -> int:

@@ -16,11 +16,12 @@ from rich.console import Console
 
 from server.api.client import DeletionClient
 from server.api.narrator import GOING_ON, Narrator
-from server.demo.scenario import LIVE, ROUNDS_AFTER, ROUNDS_BEFORE, Scenario, make_scenario, write_app
+from server.demo.scenario import LIVE, ROUNDS_AFTER, ROUNDS_BEFORE, Scenario, make_scenario
 from server.demo.simulation import LocalSimulation
 from server.demo.view import interpret, introduce, outcome_table
 from server.ledger import Event, Ledger, RoundRecord
 from server.operations.superlink_residue import erase_residue
+from server.processes.app_directory import write_app
 from server.processes.deployment import LocalDeployment
 from server.state_directory.files import REPORTS
 from unlearning.durable_files import make_private

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 
 from server.federation.site_requests import SiteRequests
 from server.federation.state import FederationState
-from server.ledger import LedgerWriter
+from server.ledger import WAITING, LedgerWriter
 from strategies.exchange import Exchange, exchange
 from strategies.fedavg import FedAvg
 from strategies.joint_exchange import JointMessages
@@ -42,6 +42,10 @@ class Clients:
     def online(self) -> Mapping[str, Member]:
         """Return the clients that are online now, by id."""
         return self.fedavg.roster.online(self.grid)
+
+    def await_clients(self) -> None:
+        """Wait for the clients that a round needs; `clients` and `watch` say meanwhile who is waited for."""
+        self.fedavg.await_clients(self.grid, tell=lambda text: self.writer.set_facts({WAITING: text}))
 
     def sample(self, number: int, without: Iterable[str]) -> list[str]:
         """Return the sample of the eligible clients that the round `number` draws, `without` some."""

@@ -68,7 +68,7 @@ class FederationContext:
     def ask_round(self, state: FederationState) -> dict[str, Message]:
         """Return the messages of the round after `state` by client; none where too few may train."""
         fedavg, grid = self.clients.fedavg, self.clients.grid
-        fedavg.await_clients(grid)
+        self.clients.await_clients()
         number = state.round + 1
         record = model_record(state.parameters, self.preparations.to_send(state, number))
         return fedavg.train_messages(number, record, grid)

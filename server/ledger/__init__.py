@@ -13,6 +13,7 @@ project.
 from server.ledger.database import LedgerUnavailable
 from server.ledger.records import (
     UNBOUNDED,
+    WAITING,
     Allowance,
     ClientRecord,
     Event,
@@ -27,6 +28,7 @@ from server.ledger.writer import LedgerWriter
 
 __all__ = [
     "UNBOUNDED",
+    "WAITING",
     "Allowance",
     "ClientRecord",
     "Event",

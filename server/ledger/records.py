@@ -18,6 +18,8 @@ ACCEPTED_LOSS = "accepted_score_loss"
 """Under this key the event of a retry says how many points of score the model may lose this time."""
 SEALED = "sealed"
 """The kind of the federation's own events, which commit to rows of other tables (`server.ledger.seals`)."""
+WAITING = "waiting"
+"""The fact that says in a sentence whom the run waits for; empty where it does not."""
 DAY = timedelta(days=1)
 
 

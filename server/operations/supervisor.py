@@ -1,4 +1,4 @@
-"""Keeps the federation's run alive: submits it again when it ended in failure, and only then.
+"""Keeps the federation's run alive: submits it, and again when it ended in failure, and only then.
 
 A ServerApp that is killed is not restarted by Flower; its run becomes `finished:failed` within a
 minute. The run that is submitted in its place goes on from the newest checkpoint.
@@ -10,26 +10,20 @@ itself restarted decides the same.
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import takewhile
-from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import Protocol
 
 from server.ledger import Ledger, LedgerUnavailable
+from server.operations.federation_file import FederationFile
 from server.operations.logs import log_to_stderr
+from server.operations.starting import Submission, app_directory
 from server.operations.superlink_residue import ResidueEraser
-from server.processes.flower_control import (
-    ConfigValue,
-    FlowerControl,
-    Run,
-    parse_config_arguments,
-)
+from server.processes.flower_control import FlowerControl, Run
 from server.state_directory.ledger_address import asked_ledger
-from unlearning.errors import ConfigurationError, DeploymentError
+from unlearning.errors import DeploymentError
 from unlearning.growing_pause import GrowingPause
 
 _log = logging.getLogger(__name__)
@@ -50,7 +44,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Resubmit:
-    """The decision to submit the run again in `after_s` seconds; 0 is now."""
+    """The decision to submit the run in `after_s` seconds; 0 is now."""
 
     after_s: float
     reason: str
@@ -66,7 +60,7 @@ def decide(runs: Sequence[Run], *, now: datetime, pause: GrowingPause) -> Leave 
         if not run.is_finished:
             return Leave(f"run {run.run_id} is {run.status}")
     if not runs:
-        return Leave("no run was submitted yet")
+        return Resubmit(0.0, "no run was submitted yet")
     newest = runs[0]
     if not newest.has_failed:
         return Leave(f"run {newest.run_id} is {newest.status}")
@@ -85,30 +79,34 @@ def _failures_in_a_row(runs: Iterable[Run]) -> int:
     return 1 + sum(1 for _ in takewhile(lambda run: run.has_failed and run.lived_s < _HEALTHY_S, older))
 
 
+class Submits(Protocol):
+    """What a supervisor needs of `server.operations.starting.Submission`."""
+
+    def runs(self) -> list[Run]:
+        """Return the runs of the app, newest first."""
+
+    def submit(self) -> int:
+        """Submit the run and return its id."""
+
+
 class Supervisor:
     """A watch over the runs of one app on one SuperLink; see `decide`.
 
     A SuperLink that does not answer is not a failure of the run: the supervisor waits for it.
     `residue` erases what the SuperLink keeps of messages when a deletion is completed.
     `now` gives the time in UTC; it must agree with the SuperLink's to a few seconds.
-
-    Raises:
-        ConfigurationError: the settings hold a secret.
     """
 
     def __init__(
         self,
-        control: FlowerControl,
+        submission: Submits,
         *,
-        run_config: Mapping[str, ConfigValue] | None = None,
         pause: GrowingPause = DEFAULT_PAUSE,
         poll_s: float = 5.0,
         residue: ResidueEraser | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._control = control
-        self._run_config = dict(run_config or {})
-        control.refuse_secrets(self._run_config)
+        self._submission = submission
         self._pause = pause
         self._poll_s = poll_s
         self._residue = residue
@@ -118,7 +116,7 @@ class Supervisor:
     def step(self) -> float:
         """Look once and do what is to be done; return the seconds until the next look."""
         try:
-            decision = decide(self._control.runs(), now=self._now(), pause=self._pause)
+            decision = decide(self._submission.runs(), now=self._now(), pause=self._pause)
         except DeploymentError as exc:
             self._say(logging.WARNING, f"The SuperLink cannot be asked; waiting for it: {exc}")
             return self._poll_s
@@ -126,10 +124,10 @@ class Supervisor:
             self._say(logging.INFO, f"Nothing to do: {decision.reason}.")
             return self._poll_s
         if decision.after_s > 0:
-            self._say(logging.WARNING, f"Will submit the run again: {decision.reason}.")
+            self._say(logging.WARNING, f"Will submit the run: {decision.reason}.")
             return min(decision.after_s, self._poll_s)
         try:
-            run_id = self._control.submit_run(self._run_config)
+            run_id = self._submission.submit()
         except DeploymentError as exc:
             # It may have been taken nevertheless; the next look shows it.
             self._say(logging.ERROR, f"The run could not be submitted; looking again: {exc}")
@@ -164,44 +162,16 @@ class Supervisor:
             self._said = text
 
 
-def supervise_command(
-    app_dir: Annotated[Path, typer.Argument(help="The app's directory, with its pyproject.toml.")],
-    federation: Annotated[str, typer.Argument(help="A [superlink.NAME] table of $FLWR_HOME/config.toml.")],
-    run_config: Annotated[
-        list[str] | None,
-        typer.Option(help="A setting of the submitted runs, key=value; repeatable."),
-    ] = None,
-    delay_s: Annotated[
-        float, typer.Option(min=0, help="Wait after a first failure, seconds.")
-    ] = DEFAULT_PAUSE.first_s,
-    longest_delay_s: Annotated[
-        float, typer.Option(min=0, help="The longest wait, seconds.")
-    ] = DEFAULT_PAUSE.longest_s,
-    poll_s: Annotated[float, typer.Option(min=0.1, help="Time between looks, seconds.")] = 5.0,
-    superlink_database: Annotated[
-        Path | None,
-        typer.Option(help="The SuperLink's database: erase what it keeps of messages after each deletion."),
-    ] = None,
-    state_dir: Annotated[
-        Path | None, typer.Option(help="The server's state directory; needed with --superlink-database.")
-    ] = None,
-) -> None:
-    """Submit the federation's run again whenever it ends in failure; runs until SIGTERM or Ctrl-C."""
+def supervise(file: FederationFile, *, pause: GrowingPause, poll_s: float) -> None:
+    """Submit the file's run and again whenever it ends in failure, until SIGTERM or Ctrl-C."""
     log_to_stderr()
-    if (superlink_database is None) != (state_dir is None):
-        raise ConfigurationError(["--superlink-database, --state-dir: give both or none."])
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    residue = None
-    if superlink_database is not None and state_dir is not None:
-        ledger = Ledger.open(asked_ledger("", state_dir))
-        residue = ResidueEraser(database=superlink_database, state_dir=state_dir, ledger=ledger)
-    supervisor = Supervisor(
-        FlowerControl(app_dir, federation),
-        run_config=parse_config_arguments(run_config or []),
-        pause=GrowingPause(first_s=delay_s, longest_s=longest_delay_s),
-        poll_s=poll_s,
-        residue=residue,
-    )
-    supervisor.run(stop)
+    submission = Submission(file, FlowerControl(app_directory(file), file.superlink))
+    ledger = Ledger.open(asked_ledger(str(file.run.get("ledger", "")), file.state_dir))
+    residue = ResidueEraser(database=file.superlink_database, state_dir=file.state_dir, ledger=ledger)
+    try:
+        Supervisor(submission, pause=pause, poll_s=poll_s, residue=residue).run(stop)
+    finally:
+        ledger.close()

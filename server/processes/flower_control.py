@@ -85,24 +85,6 @@ def config_argument(values: Mapping[str, ConfigValue]) -> str:
     return " ".join(words)
 
 
-def parse_config_arguments(arguments: Sequence[str]) -> dict[str, ConfigValue]:
-    """Read settings given one by one as `key=value`, the value spelled as in TOML: `model="cnn"`.
-
-    Raises:
-        DeploymentError: one is not of that form.
-    """
-    settings: dict[str, ConfigValue] = {}
-    for argument in arguments:
-        try:
-            parsed = tomllib.loads(argument)
-        except tomllib.TOMLDecodeError as exc:
-            raise DeploymentError(
-                f'{argument!r} is not a setting ({exc}): write key=value, texts in double quotes: key="text".'
-            ) from exc
-        settings.update(parsed)
-    return settings
-
-
 def program(name: str) -> str:
     """Find a program that is installed beside this Python, then on the PATH.
 
@@ -214,6 +196,15 @@ class FlowerControl:
         """
         answer = self._ask(["supernode", "register", str(public_key), self.federation, "--name", name])
         return int(answer["node-id"])
+
+    def count_registered(self) -> int:
+        """Return how many SuperNodes may take part: those registered with a key, or online without one.
+
+        Raises:
+            DeploymentError: the SuperLink cannot be reached.
+        """
+        nodes = self._ask(["supernode", "list", self.federation])["nodes"]
+        return sum(1 for node in nodes if node["status"] in ("registered", "online", "offline"))
 
     def log(self, run_id: int) -> str:
         """Return what the run's ServerApp has logged so far; empty if it cannot be had."""

@@ -17,6 +17,7 @@ from server.processes.layout import FEDERATION
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import WAIT_S, LiveFederation
 from tests.integration.namespaces import Network
+from unlearning.durable_files import make_private
 from unlearning.requests import DeletionRequest, Target
 
 CONTROL_PORT, RUNTIME_PORT, FLEET_PORT, DELETION_PORT = 8000, 9094, 9092, 9100
@@ -110,10 +111,15 @@ class SeparateHosts(LocalDeployment):
         return self._network.command_on(SERVER, command)
 
     def _supervisor_command(self) -> list[str]:
-        command = [program("flower-unlearn"), "supervise", str(REPOSITORY), FEDERATION]
-        for name, value in self.run_config.items():
-            command += ["--run-config", config_argument({name: value})]
-        return [*command, "--poll-s", "20"]  # a look costs seconds of processor time
+        file = self.layout.server_dir / "federation.toml"
+        above = {"name": "main", "state-dir": str(self.layout.state_dir), "app": str(REPOSITORY)}
+        above |= {"superlink-database": str(self.layout.superlink_database)}
+        run = {name: value for name, value in self.run_config.items() if name not in above}
+        make_private(file.parent)
+        lines = [config_argument({name: value}) for name, value in above.items()]
+        file.write_text("\n".join([*lines, "[run]", *(config_argument({n: v}) for n, v in run.items())]))
+        # a look costs seconds of processor time
+        return [program("flower-unlearn"), "--federation-file", str(file), "supervise", "--poll-s", "20"]
 
     def _make_keys(self, address: str) -> None:
         """Make keys by the scripts of deploy/, the server's certificate for its address on the network."""

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from server.cli import app
-from server.ledger import ClientRecord, Ledger, RoundRecord
+from server.ledger import WAITING, ClientRecord, Ledger, RoundRecord
 from server.operations.checklist import Finding, Installation, Level, inspection
 from server.operations.checklist.files import check_certificates, check_secrets, check_state
 from server.operations.checklist.running import (
@@ -21,8 +21,10 @@ from server.operations.checklist.running import (
     check_ledger,
     check_ports,
     check_processes,
+    check_server_address,
     check_versions,
 )
+from server.state_directory.ledger_address import ledger_url
 from tests.deletion_service import free_port
 from tests.integration.conftest import REPOSITORY
 from tests.ledgers import submit
@@ -33,6 +35,7 @@ SUPERLINK = (
     "/opt/f/bin/python3 /opt/f/bin/flower-superlink --ssl-keyfile server.key --enable-supernode-auth "
     "--host 127.0.0.1 --port 8000 --isolation process"
 )
+HELPERS = ["/opt/f/bin/python3 /opt/f/bin/flower-superexec", "python3 /opt/f/bin/flower-unlearn supervise"]
 FLEET_AND_SERVICE = [("0.0.0.0", 9092), ("0.0.0.0", 9100)]
 MOUNTS = [("/", "ext4")]
 
@@ -75,7 +78,7 @@ def test_a_good_installation_has_no_faults(good):
     assert faults(check_secrets(good)) == []
     assert faults(check_certificates(good, now=NOW)) == []
     assert faults(check_state(good, mounts=MOUNTS, free_bytes=10**12)) == []
-    assert faults(check_processes([SUPERLINK], good)) == []
+    assert faults(check_processes([SUPERLINK, *HELPERS], good)) == []
     assert faults(check_ports([("127.0.0.1", 8000), *FLEET_AND_SERVICE], good)) == []
     assert faults(check_ledger(good, now=NOW)) == []
     assert faults(check_versions()) == []
@@ -174,8 +177,37 @@ def test_a_state_directory_is_private_local_and_has_room(good):
 )
 def test_a_superlink_that_is_started_wrongly_is_a_problem(good, old, new, words):
     """Each option that protects it."""
-    [fault] = faults(check_processes([SUPERLINK.replace(old, new)], good))
+    [fault] = faults(check_processes([SUPERLINK.replace(old, new), *HELPERS], good))
     assert words in fault
+
+
+@pytest.mark.parametrize(("dead", "words"), [(0, "No flower-superexec"), (1, "supervise` is running")])
+def test_a_helper_that_is_dead_is_a_problem(good, dead, words):
+    """Without the one no ServerApp starts, without the other none starts again."""
+    [fault] = faults(check_processes([SUPERLINK, HELPERS[1 - dead]], good))
+    assert words in fault
+
+
+def test_a_server_that_has_no_address_or_does_not_answer_is_a_problem():
+    """On a client's host, by the name that it was given."""
+    [fault] = faults(check_server_address("nowhere.invalid", can_connect=lambda *_: True))
+    assert "nowhere.invalid has no address here" in fault
+    [fault] = faults(check_server_address("localhost", can_connect=lambda *_: False))
+    assert "does not answer at port 9092" in fault
+    assert faults(check_server_address("localhost", can_connect=lambda *_: True)) == []
+
+
+def test_a_run_that_waits_or_does_not_sign_is_a_warning(good):
+    """With whom it waits for, and what to do."""
+    (good.state_dir / "settings.json").write_text('{"certificate-key": ""}')
+    [fault] = faults(check_state(good, mounts=MOUNTS, free_bytes=10**12))
+    assert "does not sign" in fault
+    ledger = Ledger.open(ledger_url(good.state_dir))
+    token = ledger.acquire_fence("test", now=NOW)
+    ledger.set_facts({WAITING: "Waiting for 3 client(s)."}, token=token, now=NOW)
+    ledger.close()
+    [fault] = faults(check_ledger(good, now=NOW))
+    assert "Waiting for 3 client(s)." in fault
 
 
 def test_a_client_host_needs_a_supernode_and_no_superlink():

@@ -16,8 +16,9 @@ import pytest
 from rich.console import Console
 
 from server.demo import exit_on_signals
-from server.demo.scenario import SETTINGS, make_scenario, write_app
+from server.demo.scenario import SETTINGS, make_scenario
 from server.demo.view import interpret, outcome_table
+from server.processes.app_directory import write_app
 from server.processes.flower_control import program
 from strategies.run_config import RunSettings
 from tests.integration.conftest import REPOSITORY

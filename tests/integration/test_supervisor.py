@@ -9,6 +9,7 @@ import pytest
 from server.operations.supervisor import Supervisor
 from server.processes.deployment import SUPERLINK, LocalDeployment
 from tests.integration.deployments import kill_server_app, restart
+from tests.supervised import OneRun
 from unlearning.growing_pause import GrowingPause
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -17,8 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 @contextmanager
 def supervised(deployment: LocalDeployment, **run_config) -> Iterator[None]:
     supervisor = Supervisor(
-        deployment.control,
-        run_config={**deployment.run_config, **run_config},
+        OneRun(deployment.control, {**deployment.run_config, **run_config}),
         pause=GrowingPause(first_s=0.5, longest_s=300.0),
         poll_s=1.0,
     )

@@ -111,9 +111,15 @@ def _check_settings(path: Path) -> Iterator[Finding]:
     from strategies.run_config import secrets_in
 
     try:
-        found = secrets_in(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, AttributeError):
-        found = []  # `model` says what is wrong with it
+        settings = dict(json.loads(path.read_text(encoding="utf-8")))
+        found = secrets_in(settings)
+    except (OSError, ValueError, TypeError):
+        return  # `model` says what is wrong with it
+    if not settings.get("certificate-key"):
+        yield warning(
+            "The run does not sign its certificates of deletion.",
+            "flower-unlearn certificate-key DIR; name it as certificate-key in federation.toml; submit the run again.",
+        )
     for sentence in found:
         yield problem(
             f"{path}: {sentence}", "Change it, and erase backups of that time: clients have received it."

@@ -45,6 +45,7 @@ class Installation:
 
     config_dir: certificates, keys, secrets. ledger_url: empty for SQLite in the state directory; on a client
         host there is none. superlink_database: Flower's own, on a server host.
+    server_address: on a client's host, where it finds the server; empty: not looked at.
     """
 
     config_dir: Path = Path("/etc/flower-unlearning")
@@ -52,3 +53,4 @@ class Installation:
     ledger_url: str = ""
     superlink_database: Path = SUPERLINK_DATABASE
     is_server: bool = True
+    server_address: str = ""

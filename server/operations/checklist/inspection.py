@@ -14,6 +14,7 @@ from server.operations.checklist.running import (
     check_ledger,
     check_ports,
     check_processes,
+    check_server_address,
     check_versions,
 )
 from server.processes.process_group import living_processes
@@ -27,6 +28,8 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
     yield from check_processes((process.command for process in living_processes()), installation)
     yield from check_ports(listening_sockets(), installation)
     yield from check_versions()
+    if installation.server_address:
+        yield from check_server_address(installation.server_address, can_connect=can_connect)
     if installation.is_server:
         yield from check_superlink_database(installation)
         yield from check_ledger(installation, now=now)

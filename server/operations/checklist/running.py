@@ -8,7 +8,7 @@ from ipaddress import ip_address
 
 from packaging.requirements import Requirement
 
-from server.ledger import Ledger, LedgerUnavailable
+from server.ledger import WAITING, Ledger, LedgerUnavailable
 from server.ledger.database import Database
 from server.ledger.silence import REMEDY, sentence, silent_clients
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
@@ -22,8 +22,11 @@ _SKEW = timedelta(minutes=5)
 
 def check_processes(commands: Iterable[str], installation: Installation) -> Iterator[Finding]:
     """Check that SuperLink and SuperNode run with TLS, registered keys and in isolation. commands: command lines."""
+    found = list(commands)
     wanted = "flower-superlink" if installation.is_server else "flower-supernode"
-    running = [command for command in commands if _runs(command, wanted)]
+    running = [command for command in found if _runs(command, wanted)]
+    if installation.is_server:
+        yield from _check_helpers(found)
     if not running:
         yield problem(f"No {wanted} is running.", f"systemctl status {wanted}, or docker compose ps.")
     for command in running:
@@ -45,6 +48,39 @@ def check_processes(commands: Iterable[str], installation: Installation) -> Iter
             )
         else:
             yield ok("ServerApps run in processes of their own.")
+
+
+def _check_helpers(commands: Sequence[str]) -> Iterator[Finding]:
+    """Check that what starts the ServerApp, and what submits its run, is alive."""
+    if not any(_runs(command, "flower-superexec") for command in commands):
+        yield problem(
+            "No flower-superexec is running: no ServerApp can start.", "systemctl restart flower-superexec"
+        )
+    if not any(_runs(command, "flower-unlearn") and " supervise" in command for command in commands):
+        yield problem(
+            "No `flower-unlearn supervise` is running: nobody submits the run, nor again when it has failed.",
+            "systemctl restart flower-unlearning-supervisor",
+        )
+
+
+def check_server_address(address: str, *, can_connect: Callable[[str, int], bool]) -> Iterator[Finding]:
+    """Check, on a client's host, that the server's name means an address and that its fleet port answers."""
+    port = next(iter(PUBLIC_PORTS))
+    try:
+        socket.getaddrinfo(address, port)
+    except OSError as exc:
+        yield problem(
+            f"The server's name {address} has no address here: {exc}.",
+            "Mend FEDERATION_SERVER in /etc/flower-unlearning/environment, DNS or /etc/hosts.",
+        )
+        return
+    if can_connect(address, port):
+        yield ok(f"The server {address} answers at port {port}.")
+    else:
+        yield problem(
+            f"The server {address} does not answer at port {port}.",
+            "Check that its SuperLink runs, and the firewalls between.",
+        )
 
 
 def check_ports(listening: Sequence[tuple[str, int]], installation: Installation) -> Iterator[Finding]:
@@ -124,6 +160,9 @@ def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Findi
     try:
         yield from _check_open_ledger(ledger, url.partition(":")[0].partition("+")[0], now)
         yield from check_residue(installation, ledger)
+        waiting = str(ledger.facts().get(WAITING, ""))
+        if waiting:
+            yield warning(f"The run waits. {waiting}", "Start the missing clients, or lower start-clients.")
         for client, rounds in silent_clients(ledger).items():
             yield problem(sentence(client, rounds), REMEDY)
     except LedgerUnavailable as exc:

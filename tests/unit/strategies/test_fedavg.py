@@ -209,3 +209,25 @@ def test_what_the_rules_refuse_does_not_enter():
     assert model is None
     assert outcome == RoundOutcome(refused={"a": "Nothing is good enough."})
     assert strategy.plan.num_examples == {}
+
+
+def test_whom_a_round_waits_for_is_said(caplog):
+    """How many, by which setting, and who is here; then that it is over."""
+    caplog.set_level("INFO")
+    grid = InProcessGrid(
+        Answers({"a": (1, START), "b": (1, START)}), [{"client-id": "a"}, {"client-id": "b"}], {}
+    )
+    told: list[str] = []
+    settings = RunSettings.from_run_config({"start-clients": 3, "wait-timeout-s": 0.6})
+    strategy = FedAvg(settings)
+    strategy.await_clients(grid, tell=told.append)
+    assert told == ["Waiting for 3 client(s) (start-clients), 2 here: a, b.", ""]
+    assert "2 here: a, b. At most 1 s more (wait-timeout-s)." in caplog.text
+
+
+def test_nothing_is_said_where_nobody_is_waited_for():
+    """Nor is the ledger written to."""
+    grid = InProcessGrid(Answers({"a": (1, START)}), [{"client-id": "a"}], {})
+    told: list[str] = []
+    FedAvg(RunSettings.from_run_config({"num-clients": 1})).await_clients(grid, tell=told.append)
+    assert told == []

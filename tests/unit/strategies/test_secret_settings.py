@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from server.operations.supervisor import Supervisor
+from server.operations.federation_file import FederationFile
+from server.operations.starting import Submission
 from server.processes.flower_control import FlowerControl, flower_environment
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE, ledger_of_run, ledger_url
 from strategies.run_config import RunSettings, secrets_in
@@ -94,7 +95,7 @@ def test_a_supervisor_does_not_begin_with_a_secret(tmp_path):
     """It would try again for ever."""
     control = FlowerControl(app_with(tmp_path, ""), "federation", run_command=never)
     with pytest.raises(ConfigurationError, match="ledger: it holds a password"):
-        Supervisor(control, run_config=SECRETS[0])
+        Submission(FederationFile(state_dir=tmp_path, run=SECRETS[0]), control)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 
 from server.operations.supervisor import Leave, Resubmit, Supervisor, decide
 from server.processes.flower_control import FlowerControl, Run
+from tests.supervised import OneRun
 from unlearning.growing_pause import GrowingPause
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -55,9 +56,9 @@ def test_a_failure_after_a_completed_run_is_a_failure():
     assert isinstance(decide(runs, now=NOW, pause=PAUSE), Resubmit)
 
 
-def test_no_run_is_started_unasked():
-    """The first run is an operator's."""
-    assert isinstance(decide([], now=NOW, pause=PAUSE), Leave)
+def test_the_first_run_is_submitted_too():
+    """So the run's settings stand in one place."""
+    assert decide([], now=NOW, pause=PAUSE).after_s == 0
 
 
 def test_the_wait_counts_from_the_failure():
@@ -144,7 +145,8 @@ def supervisor(flower, tmp_path: Path):
         '[project]\nname = "app"\n[tool.flwr.app]\npublisher = "tests"\n'
     )
     control = FlowerControl(tmp_path, "here", run_command=flower)
-    return Supervisor(control, run_config={"rounds": 0, "model": "cnn"}, pause=PAUSE, now=lambda: NOW)
+    run = OneRun(control, {"rounds": 0, "model": "cnn"})
+    return Supervisor(run, pause=PAUSE, now=lambda: NOW)
 
 
 def test_the_run_is_submitted_with_its_configuration(flower, supervisor, tmp_path):
@@ -219,7 +221,7 @@ def test_a_surprise_does_not_end_it(flower, supervisor):
         stop.set()
         return NOW
 
-    supervisor = Supervisor(supervisor._control, poll_s=0, now=now)
+    supervisor = Supervisor(supervisor._submission, poll_s=0, now=now)
     flower.runs = [row("running")]
     supervisor.run(stop)
     assert len(looks) == 2

@@ -10,7 +10,6 @@ from server.processes.flower_control import (
     DeploymentError,
     FlowerControl,
     config_argument,
-    parse_config_arguments,
 )
 
 
@@ -33,24 +32,6 @@ def test_a_text_that_flower_cannot_carry_is_refused(text):
     """What would arrive as something else is refused, by its name."""
     with pytest.raises(DeploymentError, match="motto"):
         config_argument({"motto": text})
-
-
-def test_settings_of_a_command_line_keep_their_types():
-    """Written as in TOML, read as in TOML."""
-    given = ["rounds=0", "learning-rate=0.5", 'model="cnn"', "augment=true"]
-    assert parse_config_arguments(given) == {
-        "rounds": 0,
-        "learning-rate": 0.5,
-        "model": "cnn",
-        "augment": True,
-    }
-
-
-@pytest.mark.parametrize("argument", ["model=cnn", "rounds"])
-def test_a_malformed_setting_is_explained(argument):
-    """The message shows how a setting is written."""
-    with pytest.raises(DeploymentError, match="key=value"):
-        parse_config_arguments([argument])
 
 
 def test_an_answer_is_found_behind_remarks(tmp_path):

@@ -1,0 +1,108 @@
+"""Submitting the run that a federation's file describes: what is submitted, and what is missing for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.certificate.keys import check_certificate_key
+from server.operations.federation_file import FederationFile
+from server.processes.app_directory import write_app
+from server.processes.flower_control import ConfigValue, FlowerControl, Run
+from unlearning.errors import ConfigurationError, DeploymentError
+
+_APP = "app"
+START_CLIENTS, NUM_CLIENTS = "start-clients", "num-clients"
+
+
+def app_directory(file: FederationFile) -> Path:
+    """Return the directory of the app that the file names; of the installed one, written beside the state directory."""
+    return file.app if file.app is not None else write_app(file.state_dir.parent / _APP)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """The run of a federation's file on its SuperLink.
+
+    Raises:
+        ConfigurationError: the file's settings hold a secret.
+    """
+
+    file: FederationFile
+    control: FlowerControl
+
+    def __post_init__(self) -> None:
+        self.control.refuse_secrets(self.file.run_settings())
+
+    def settings(self, registered: int) -> Mapping[str, ConfigValue]:
+        """Return what is submitted; without a word on how many clients to wait for, all `registered` are waited for."""
+        settings = self.file.run_settings()
+        if registered and not {START_CLIENTS, NUM_CLIENTS} & settings.keys():
+            settings[START_CLIENTS] = registered
+        return settings
+
+    def runs(self) -> list[Run]:
+        """Return the app's runs, newest first; see `FlowerControl.runs`."""
+        return self.control.runs()
+
+    def submit(self) -> int:
+        """Submit the run and return its id.
+
+        Raises:
+            DeploymentError: the SuperLink cannot be asked, or did not take it.
+        """
+        return self.control.submit_run(self.settings(self.control.count_registered()))
+
+    def start(self) -> int:
+        """Submit the run, if there is none under way, and return its id.
+
+        Raises:
+            ConfigurationError: settings are wrong.
+            DeploymentError: a run is under way, or the SuperLink did not take this one.
+        """
+        wrong = [*self._wrong_settings()]
+        if wrong:
+            raise ConfigurationError(wrong)
+        live = _live(self.runs())
+        if live is not None:
+            raise DeploymentError(f"Run {live.run_id} is {live.status}, and a federation has one at a time.")
+        return self.submit()
+
+    def missing(self) -> list[str]:
+        """Say in one sentence each what the run would fail or wait for."""
+        wrong = [*self._wrong_settings()]
+        if self.file.certificate_key is None:
+            wrong.append("certificate-key: there is none, so certificates of deletion would be unsigned.")
+        else:
+            try:
+                check_certificate_key(str(self.file.certificate_key))
+            except ConfigurationError as exc:
+                wrong += exc.problems
+        if not self.file.state_dir.is_dir():
+            wrong.append(f"state-dir: there is no directory {self.file.state_dir}.")
+        try:
+            registered, live = self.control.count_registered(), _live(self.runs())
+        except DeploymentError as exc:
+            return [*wrong, f"The SuperLink {self.file.superlink} does not answer: {exc}"]
+        if not registered:
+            wrong.append(
+                "No client is registered: `flower-unlearn setup client NAME` admits one. The run would wait."
+            )
+        if live is not None:
+            wrong.append(f"Run {live.run_id} is {live.status}; `flwr stop {live.run_id}` ends it.")
+        return wrong
+
+    def _wrong_settings(self) -> list[str]:
+        # Imported here because it needs PyTorch, which takes seconds.
+        from strategies.run_config import RunSettings
+
+        if self.file.app is not None:  # its own settings are checked by its own code
+            return []
+        try:
+            RunSettings.from_run_config(self.file.run_settings())
+        except ConfigurationError as exc:
+            return [*exc.problems]
+        return []
+
+
+def _live(runs: list[Run]) -> Run | None:
+    return next((run for run in runs if not run.is_finished), None)

@@ -1,0 +1,37 @@
+"""The thin app that `flwr run` submits: it names the installed components and every setting, and carries no code."""
+
+from pathlib import Path
+
+from server.processes.flower_control import config_argument
+
+
+def write_app(directory: Path) -> Path:
+    """Write the app into `directory`, and give it back.
+
+    It exists without a checkout; besides, bundling a checkout walks through all of its files.
+    """
+    # Imported here because it needs PyTorch, which takes seconds; most commands do not.
+    from strategies.run_config import RunSettings
+
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "README.md").write_text(
+        "The app of flower-unlearning; the code is installed on every machine.\n"
+    )
+    lines = [
+        "[project]",
+        'name = "flower-unlearning"',
+        'version = "0.1.0"',
+        'description = "A live federation that can forget."',
+        'license = "Apache-2.0"',
+        "dependencies = []",
+        "[tool.flwr.app]",
+        'publisher = "flower-unlearning"',
+        'fab-include = ["README.md"]',
+        "[tool.flwr.app.components]",
+        'serverapp = "server.app:app"',
+        'clientapp = "client.app:app"',
+        "[tool.flwr.app.config]",
+        *(config_argument({name: value}) for name, value in RunSettings().to_run_config().items()),
+    ]
+    (directory / "pyproject.toml").write_text("\n".join(lines) + "\n")
+    return directory

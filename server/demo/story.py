@@ -16,6 +16,9 @@ from rich.console import Console
 
 from server.api.client import DeletionClient
 from server.api.narrator import GOING_ON, Narrator
+from server.certificate.checks import LedgerView, check_ledger, check_report, check_signature, open_ledger
+from server.certificate.document import decode
+from server.certificate.keys import PUBLIC_KEY, load_public_key, make_key_pair
 from server.demo.scenario import LIVE, ROUNDS_AFTER, ROUNDS_BEFORE, Scenario, make_scenario
 from server.demo.simulation import LocalSimulation
 from server.demo.view import interpret, introduce, outcome_table
@@ -24,11 +27,12 @@ from server.operations.superlink_residue import erase_residue
 from server.processes.app_directory import write_app
 from server.processes.deployment import LocalDeployment
 from server.state_directory.files import REPORTS
+from server.state_directory.ledger_address import ledger_url
 from unlearning.durable_files import make_private
 from unlearning.errors import ConfigurationError, DeploymentError, FlowerUnlearningError
 from unlearning.requests import OPEN_STATUSES, Status
 
-REPORT_PAGE, REPORT_JSON = "report.html", "report.json"
+REPORT_PAGE, REPORT_JSON, CERTIFICATE = "report.html", "report.json", "certificate.json"
 
 _LIMIT_S = 600.0
 _POLL_S = 0.3
@@ -61,13 +65,45 @@ def tell(
     except (SystemExit, KeyboardInterrupt):
         console.print(f"Ended early. Everything was stopped. The logs are in {directory}.", soft_wrap=True)
         raise
-    for name in (REPORT_PAGE, REPORT_JSON):
-        shutil.copyfile(report / name, directory / name)
+    for path in (
+        *(report / name for name in (REPORT_PAGE, REPORT_JSON, CERTIFICATE)),
+        _keys(directory) / PUBLIC_KEY,
+    ):
+        shutil.copyfile(path, directory / path.name)
+    checks = _check_certificate(directory)
     if not keep:
         for path in directory.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
     _conclude(console, scenario, directory, keep)
+    for line in checks:
+        console.print(line, soft_wrap=True)
+
+
+def _keys(directory: Path) -> Path:
+    """Return where the key pair is that signs the demo's certificate."""
+    return directory / "server" / "certificate-key"
+
+
+def _check_certificate(directory: Path) -> list[str]:
+    """Return what `flower-unlearn verify` says of the certificate, and how to ask it again."""
+    content = (directory / CERTIFICATE).read_bytes()
+    file = decode(content)
+    ledger = open_ledger(ledger_url(directory / "server" / "state"))
+    try:
+        checks = [
+            check_signature(file, load_public_key(directory / PUBLIC_KEY)),
+            check_report(file.certificate, directory / REPORT_JSON),
+            check_ledger(file.certificate, content, LedgerView.of_ledger(ledger)),
+        ]
+    finally:
+        ledger.close()
+    command = f"flower-unlearn verify {CERTIFICATE} --public-key {PUBLIC_KEY} --report {REPORT_JSON}"
+    return [
+        f"Its certificate: {directory / CERTIFICATE}, signed.",
+        *(f"  {check.of}: {check.outcome}. {check.sentence}" for check in checks),
+        f"Check it again, there: {command}",
+    ]
 
 
 def _conclude(console: Console, scenario: Scenario, directory: Path, keep: bool) -> None:
@@ -128,7 +164,8 @@ def _play(narrator: Narrator, scenario: Scenario, directory: Path, simulation: b
 def _make_federation(
     narrator: Narrator, scenario: Scenario, directory: Path, app: Path, simulation: bool
 ) -> LocalDeployment:
-    num, settings = scenario.num_clients, scenario.run_config
+    signing_key, _, _ = make_key_pair(_keys(directory))
+    num, settings = scenario.num_clients, {**scenario.run_config, "certificate-key": str(signing_key)}
     if simulation:
         narrator.now("starting a SuperLink for simulations")
         settings |= {"requests": scenario.scripted_request}

@@ -28,6 +28,7 @@ from server.state_directory.ledger_address import ledger_url
 from tests.deletion_service import free_port
 from tests.integration.conftest import REPOSITORY
 from tests.ledgers import submit
+from unlearning.durable_files import write_atomically
 from unlearning.requests import Granularity, Target
 
 NOW = datetime.now(UTC) + timedelta(hours=1)  # certificates made by the tests are valid then
@@ -199,7 +200,7 @@ def test_a_server_that_has_no_address_or_does_not_answer_is_a_problem():
 
 def test_a_run_that_waits_or_does_not_sign_is_a_warning(good):
     """With whom it waits for, and what to do."""
-    (good.state_dir / "settings.json").write_text('{"certificate-key": ""}')
+    write_atomically(good.state_dir / "settings.json", b'{"certificate-key": ""}')
     [fault] = faults(check_state(good, mounts=MOUNTS, free_bytes=10**12))
     assert "does not sign" in fault
     ledger = Ledger.open(ledger_url(good.state_dir))

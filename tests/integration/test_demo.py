@@ -98,7 +98,24 @@ class TestTheWholeStory:
 
     def test_only_the_report_is_left(self, told):
         """Logs, ledger and checkpoints, which held what was forgotten, are gone."""
-        assert sorted(path.name for path in told.directory.iterdir()) == ["report.html", "report.json"]
+        assert sorted(path.name for path in told.directory.iterdir()) == [
+            *("certificate-signing.pub", "certificate.json", "report.html", "report.json")
+        ]
+
+    def test_its_certificate_is_signed_and_holds(self, told):
+        """As the demo says, and as `verify` says when it is asked again."""
+        assert [
+            line.split(":")[1].split(".")[0].strip() for line in told.output.splitlines() if line[:2] == "  "
+        ][-3:] == ["holds"] * 3
+        files = [
+            str(told.directory / name)
+            for name in ("certificate.json", "certificate-signing.pub", "report.json")
+        ]
+        status, said = run_program(
+            "flower-unlearn", "verify", files[0], "--public-key", files[1], "--report", files[2]
+        )
+        assert status == 0, said
+        assert "The certificate holds" in said
 
     def test_the_request_came_while_rounds_went_on(self, told):
         """Training rounds before the request and after its completion."""

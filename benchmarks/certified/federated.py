@@ -16,7 +16,7 @@ import numpy as np
 import typer
 
 from benchmarks.tables import Row, median, provenance, table, write
-from unlearning.certified import add_noise, analytic_sigma, feature_norm
+from unlearning.certified import Sensitivity, add_noise, analytic_sigma, feature_norm
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.sensitivity import Deletion, deletion_sensitivity
 from unlearning.methods.hf_online.vectors import CarryVectors, kept_rounds, kept_vector
@@ -103,20 +103,9 @@ def measure_federation(
     options = CarriedVectorOptions(clients=frozenset({LEAVES}), feature_norm=radius)
     store = MemoryStore()
     model = train_federation(setup, options, store)
-    exact = retrain_without(setup)
-    vector = kept_vector(options, store, LEAVES)
-    assert vector is not None, "it was named before training"
-    kept = kept_rounds(options, store)
-    deletion = Deletion(
-        targets=frozenset({LEAVES}),
-        model=content_hash(model),
-        start=kept.rounds[0].before,
-        kept_at={LEAVES: store.rounds(LEAVES)[-1]},
-    )
-    sensitivity, unmet = deletion_sensitivity(kept, deletion, earlier=())
-    assert sensitivity is not None, unmet
+    exact = retrain_without(setup, frozenset({LEAVES}))
+    unlearned, sensitivity = delete_by_addition(options, store, model, frozenset({LEAVES}))
     sigma = analytic_sigma(epsilon=epsilon, delta=delta, sensitivity=sensitivity.value)
-    unlearned = model + vector
     test = load_server_test(settings)
     assert test is not None, "digits has test data"
     models = {
@@ -176,13 +165,34 @@ def train_federation(setup: Setup, options: CarriedVectorOptions, store: MemoryS
     return model
 
 
-def retrain_without(setup: Setup) -> Vector:
-    """Return the same rounds without the client that leaves."""
+def delete_by_addition(
+    options: CarriedVectorOptions, store: MemoryStore, model: Vector, leaving: frozenset[str]
+) -> tuple[Vector, Sensitivity]:
+    """Return the model (d,) with the vectors of those who leave added, and the proven bound."""
+    unlearned = model.copy()
+    for client in sorted(leaving):
+        vector = kept_vector(options, store, client)
+        assert vector is not None, "it was named before training"
+        unlearned += vector
+    kept = kept_rounds(options, store)
+    deletion = Deletion(
+        targets=leaving,
+        model=content_hash(model),
+        start=kept.rounds[0].before,
+        kept_at={client: store.rounds(client)[-1] for client in leaving},
+    )
+    sensitivity, unmet = deletion_sensitivity(kept, deletion, earlier=())
+    assert sensitivity is not None, unmet
+    return unlearned, sensitivity
+
+
+def retrain_without(setup: Setup, leaving: frozenset[str]) -> Vector:
+    """Return the same rounds without the clients that leave."""
     model = initial_parameters(setup.task, setup.training.seed)
     for number in range(1, setup.rounds + 1):
         models = {}
         for client, examples in setup.data.items():
-            if client != LEAVES:
+            if client not in leaving:
                 local = train(setup.task, model, examples, setup.local(client, number))
                 models[client] = (local.num_examples, local.parameters)
         model = weighted_mean(models)

@@ -1,8 +1,8 @@
 """A ServerApp that times rounds: Flower's own FedAvg, ours, and PUF-Regular's unlearning round, in turn.
 
 All with the same clients, model and data, in one run; `benchmarks/speed/rounds.py` starts it. The kinds take turns
-so that a slow minute of the machine hits all of them. Settings are the project's own; where to write, how
-often to repeat and which kinds come from the environment, because clients read the same run configuration.
+so that a slow minute of the machine hits all of them. Settings are the project's own; where to write, how often to
+repeat and which kinds stand in a file that the environment names, because clients read the same run configuration.
 """
 
 import json
@@ -38,8 +38,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Time the kinds of rounds in turn and write the seconds of each."""
     settings = RunSettings.from_run_config(context.run_config)
-    repeats = int(os.environ["BENCH_REPEATS"])
-    kinds = os.environ["BENCH_KINDS"].split(",")
+    plan = json.loads(Path(os.environ["BENCH_PLAN"]).read_text(encoding="utf-8"))
+    kinds: list[str] = plan["kinds"]
     endpoint = Endpoint.from_settings(settings)
     if endpoint is not None:
         grid = SessionGrid(grid, endpoint, always=settings.transport == "session")
@@ -55,11 +55,11 @@ def main(grid: Grid, context: Context) -> None:
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     processor: dict[str, list[float]] = {kind: [] for kind in kinds}
     number = 0
-    for kind in kinds:  # a round of each that does not count: Ray starts, data is loaded
+    for kind in kinds if plan["warm_up"] else []:  # does not count: Ray starts, data is loaded
         number += 1
         rounds[kind](number)
     totals: list[dict[str, float]] = []
-    for _ in range(repeats):
+    for _ in range(plan["repeats"]):
         for kind in kinds:
             number += 1
             started, busy = time.perf_counter(), _busy()
@@ -68,9 +68,12 @@ def main(grid: Grid, context: Context) -> None:
             processor[kind].append(_busy() - busy)
             if kind == "ours":
                 totals.append(came_of_it[1])
-    model, _ = _ours(grid, ours, start, 1)
+    model = _ours(grid, ours, start, 1)[0] if "ours" in kinds else ""
     found = {**seconds, "processor": processor, "computed": totals, "model": model}
-    Path(os.environ["BENCH_OUTPUT"]).write_text(json.dumps(found), encoding="utf-8")
+    written = Path(f"{plan['output']}.new")
+    written.write_text(json.dumps(found), encoding="utf-8")
+    written.rename(plan["output"])
+    time.sleep(plan["linger_s"])
     if isinstance(grid, SessionGrid):
         grid.close()
 

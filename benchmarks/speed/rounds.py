@@ -16,7 +16,7 @@ import re
 import statistics
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,9 +49,24 @@ def write_app(directory: Path) -> Path:
     return directory
 
 
-def environment(output: Path, repeats: int, kinds: str) -> dict[str, str]:
-    """Return what the ServerApp reads."""
-    return {"BENCH_OUTPUT": str(output), "BENCH_REPEATS": str(repeats), "BENCH_KINDS": kinds}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The kinds of rounds that the ServerApp times, how often each, and where it writes the seconds.
+
+    warm_up: whether a round of each kind goes before that does not count. linger_s: how long the run stays afterwards.
+    """
+
+    output: Path
+    kinds: tuple[str, ...]
+    repeats: int
+    warm_up: bool = True
+    linger_s: float = 0.0
+
+    def write(self, path: Path) -> dict[str, str]:
+        """Write the plan to `path`; returns the variable by which the ServerApp finds it."""
+        text = json.dumps({**asdict(self), "output": str(self.output)})
+        path.write_text(text, encoding="utf-8")
+        return {"BENCH_PLAN": str(path)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,19 +76,21 @@ class Arm:
     deployment: dict[str, bool]
     settings: dict[str, ConfigValue]
     training: str
-    kinds: str
+    kinds: tuple[str, ...]
 
 
 ARMS = {
     "stock Flower": Arm(
-        deployment={"with_worker": False}, settings={}, training="stock", kinds="empty,stock"
+        deployment={"with_worker": False}, settings={}, training="stock", kinds=("empty", "stock")
     ),
-    "messages, warm worker": Arm(deployment={}, settings={}, training="ours", kinds="empty,ours,unlearning"),
+    "messages, warm worker": Arm(
+        deployment={}, settings={}, training="ours", kinds=("empty", "ours", "unlearning")
+    ),
     "sessions": Arm(
         deployment={"with_sessions": True},
         settings={"transport": "session"},
         training="ours",
-        kinds="empty,ours,unlearning",
+        kinds=("empty", "ours", "unlearning"),
     ),
 }
 """Stock Flower: its own FedAvg, a process a message, the same ClientApp."""
@@ -118,7 +135,7 @@ def _time_arm(arm: Arm, config: dict[str, ConfigValue], clients: int, repeats: i
             num_clients=clients,
             app_dir=write_app(directory / "app"),
             run_config={**config, **arm.settings, "num-clients": clients},
-            environment=environment(result, repeats, arm.kinds),
+            environment=Plan(output=result, kinds=arm.kinds, repeats=repeats).write(directory / "plan.json"),
             **arm.deployment,
         ) as federation:
             status = federation.wait_until_finished(federation.submit_run(), 180 + 90 * (repeats + 1))
@@ -189,10 +206,11 @@ def simulation(
             home = directory / "home"
             home.mkdir()
             port = free_ports(1)[0]
+            plan = Plan(output=result, kinds=("stock", "ours", "unlearning"), repeats=repeats)
             variables = {
                 **os.environ,
                 **flower_environment(home),
-                **environment(result, repeats, "stock,ours,unlearning"),
+                **plan.write(directory / "plan.json"),
                 "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port),
                 "OMP_NUM_THREADS": "1",
             }

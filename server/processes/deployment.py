@@ -70,12 +70,12 @@ class LocalDeployment:
         self._added_environment = {"OMP_NUM_THREADS": "1", **(environment or {})}
         self._ledger_environment = {VARIABLE: ledger_url} if ledger_url else {}
         self._groups: dict[str, ProcessGroup] = {}
-        self._worker_dir = Path(tempfile.mkdtemp(prefix="flower-worker-")) if with_worker else None
+        self.worker_dir = Path(tempfile.mkdtemp(prefix="flower-worker-")) if with_worker else None
         self._expected: set[str] = set()
         self._add(SUPERLINK, layout.superlink_command(), layout.server_dir)
         self._add(SUPEREXEC, layout.superexec_command(), layout.server_dir)
-        if self._worker_dir is not None:  # a directory of its own: a Unix socket's address must be short
-            command = [program("flower-unlearn-site"), "worker", "--worker-dir", str(self._worker_dir)]
+        if self.worker_dir is not None:  # a directory of its own: a Unix socket's address must be short
+            command = [program("flower-unlearn-site"), "worker", "--worker-dir", str(self.worker_dir)]
             self._add(WORKER, command, directory / WORKER)
         for client in range(num_clients):
             self._add(supernode(client), layout.supernode_command(client), layout.client_dir(client))
@@ -139,8 +139,8 @@ class LocalDeployment:
             for group in groups:
                 if not group.wait_until_gone(max(0.0, deadline - time.monotonic())):
                     group.kill()
-        if self._worker_dir is not None:
-            shutil.rmtree(self._worker_dir, ignore_errors=True)
+        if self.worker_dir is not None:
+            shutil.rmtree(self.worker_dir, ignore_errors=True)
 
     # --- one program
 
@@ -281,8 +281,8 @@ class LocalDeployment:
         environment = self._environment_of(directory)
         if name in (SUPEREXEC, DELETION_SERVICE):
             environment |= self._ledger_environment
-        if self._worker_dir is not None and name.startswith(SUPERNODE):
-            environment["PATH"] = f"{self._worker_dir / 'bin'}{os.pathsep}{environment['PATH']}"
+        if self.worker_dir is not None and name.startswith(SUPERNODE):
+            environment["PATH"] = f"{self.worker_dir / 'bin'}{os.pathsep}{environment['PATH']}"
         self._groups[name] = ProcessGroup(name, command, environment=environment, directory=directory)
 
     def _environment_of(self, directory: Path) -> dict[str, str]:

@@ -3,7 +3,10 @@
 app = make_client_app(make_task, load_site)
 """
 
+import signal
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -35,7 +38,7 @@ def make_client_app(make_task: MakeTask, load_site: LoadSite, *, table: str | No
     """
     refuse_shadows()
     sites = SiteLoader(TaskSource.of(make_task, table), load_site)
-    app = ClientApp(mods=[keep_files_private])
+    app = ClientApp(mods=[end_at_sigterm, keep_files_private])
     for kind, handle in HANDLERS.items():
         category, _, action = kind.partition(".")
         getattr(app, category)(action or "default")(_answer_by(handle, sites))
@@ -45,6 +48,16 @@ def make_client_app(make_task: MakeTask, load_site: LoadSite, *, table: str | No
 def keep_files_private(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Make what this process writes unreadable for others on its machine, before it writes anything."""
     keep_private()
+    return call_next(message, context)
+
+
+def end_at_sigterm(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Let SIGTERM end this message's process as SIGKILL does, after which Flower gives the message up in a minute.
+
+    By Flower's own handler the process takes its leave without an answer, and its SuperNode waits for one for good.
+    """
+    if Path(sys.argv[0]).name == "flwr-clientapp":  # not in a simulation, whose processes are Ray's
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return call_next(message, context)
 
 

@@ -67,6 +67,7 @@ class LiveFederation:
         with_sessions: bool = True,
         with_worker: bool = True,
         node_config: Mapping[str, ConfigValue] | None = None,
+        environment: Mapping[str, str] | None = None,
         **settings: ConfigValue,
     ) -> None:
         given = {name.replace("_", "-"): value for name, value in settings.items()}
@@ -81,7 +82,9 @@ class LiveFederation:
             with_sessions=with_sessions,
             with_worker=with_worker,
             node_config=node_config,
+            environment=environment,
         )
+        self.run_id = 0
         self.filed: dict[str, Target] = {}
         self.ledger = Ledger.open(self._created(self.deployment.layout.ledger_url))
         self.service = DeletionClient(self.deployment.layout.deletion_address)
@@ -240,7 +243,7 @@ def running(federation: LiveFederation) -> Iterator[LiveFederation]:
             poll_s=10.0,  # a look costs two seconds of processor time
         )
         thread = threading.Thread(target=supervisor.run, args=(stop,))
-        deployment.submit_run()
+        federation.run_id = deployment.submit_run()
         thread.start()
         try:
             federation.wait_for_rounds(1)

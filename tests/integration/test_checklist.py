@@ -1,9 +1,12 @@
 """`flower-unlearn check` finds nothing in a good installation, and each fault in a bad one, with its remedy."""
 
+import os
 import shutil
+import signal
 import socket
 import sqlite3
 import subprocess
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +27,7 @@ from server.operations.checklist.running import (
     check_server_address,
     check_versions,
 )
+from server.operations.checklist.supernodes import GIVEN_UP, SuperNode, check_supernodes, supernodes_here
 from server.state_directory.ledger_address import ledger_url
 from tests.deletion_service import free_port
 from tests.integration.conftest import REPOSITORY
@@ -217,6 +221,66 @@ def test_a_client_host_needs_a_supernode_and_no_superlink():
     assert faults(check_processes(["python /x/flower-supernode --superlink fed:9092"], client)) == []
     assert faults(check_ports([("127.0.0.1", 9094)], client)) == []
     assert "--insecure" in faults(check_processes(["flower-supernode --insecure"], client))[0]
+
+
+CONNECTED, RECEIVED, SENT = (
+    "INFO : SuperNode ID: 7",
+    "INFO : Received successfully",
+    "INFO : Sending: train message",
+)
+
+
+@pytest.mark.parametrize(
+    ("works", "log", "silent_for", "expected"),
+    [
+        (
+            False,
+            [CONNECTED, RECEIVED],
+            GIVEN_UP,
+            "problem: The SuperNode (process 1) waits for a process that",
+        ),
+        (
+            False,
+            [CONNECTED, RECEIVED],
+            GIVEN_UP / 2,
+            "warning: The SuperNode (process 1) has received a message",
+        ),
+        (True, [CONNECTED, RECEIVED], GIVEN_UP, ""),
+        (False, [CONNECTED, RECEIVED, SENT], GIVEN_UP, ""),
+        (False, [CONNECTED], GIVEN_UP, ""),
+        (False, [CONNECTED, RECEIVED, CONNECTED], GIVEN_UP, ""),  # restarted since
+        (False, None, GIVEN_UP, "warning: What the SuperNode (process 1) writes cannot be read"),
+    ],
+)
+def test_a_supernode_that_waits_for_good_is_a_problem(works, log, silent_for, expected):
+    """It has taken a message, sent nothing, and nothing works at it; Flower gives a killed process a minute."""
+    text = None if log is None else "\n".join(log)
+    found = faults(
+        check_supernodes([SuperNode(pid=1, works=works, log=text, written_at=NOW)], now=NOW + silent_for)
+    )
+    assert len(found) == bool(expected)
+    assert all(fault.startswith(expected) for fault in found)
+
+
+def test_a_supernode_is_found_with_its_log_and_what_works_for_it(tmp_path):
+    """By the names of the programs; what it writes goes to a file."""
+    for name, text in (
+        ("flower-supernode", "echo ready; ./flwr-clientapp & wait"),
+        ("flwr-clientapp", "sleep 60"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o700)
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(["./flower-supernode"], cwd=tmp_path, stdout=file, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 20.0
+        while not (mine := [one for one in supernodes_here() if one.pid == process.pid and one.works]):
+            assert time.monotonic() < deadline
+        assert mine[0].log == "ready\n"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "10.0.0.10", "::"])

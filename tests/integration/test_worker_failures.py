@@ -1,7 +1,7 @@
 """What dies at a site with a warm worker, on real processes, beside what stock Flower makes of the same.
 
-One federation for all: clients 0 to 3 have the worker, 4 and 5 are Flower's own. Flower takes a minute to give a
-process up that was killed, so those kills come first, all at once, and are looked at last.
+One federation for all: clients 0 to 3 and 6 have the worker, 4, 5 and 7 are Flower's own. Flower takes a minute to give
+a process up that was killed, so those kills come first, all at once, and are looked at last.
 """
 
 import json
@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ import pytest
 
 from client.worker.places import WorkerPlaces
 from client.worker.server import ask_status
+from server.operations.checklist import Level
+from server.operations.checklist.supernodes import GIVEN_UP, check_supernodes, supernodes_here
 from server.processes.deployment import WORKER, LocalDeployment, supernode
 from server.processes.flower_control import flower_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 APP = Path(__file__).parent / "failing_app"
-NUM_CLIENTS = 6
-STOCK = (4, 5)
+NUM_CLIENTS = 8
+STOCK = (4, 5, 7)
 TERMINATED = (2, 5)
 START_S = 120.0
 GIVEN_UP_S = 150.0
@@ -81,9 +84,9 @@ class Site:
     """The federation, its worker, and its runs."""
 
     def __init__(self, deployment: LocalDeployment, directory: Path) -> None:
-        assert deployment._worker_dir is not None
+        assert deployment.worker_dir is not None
         self.deployment = deployment
-        self.places = WorkerPlaces(deployment._worker_dir)
+        self.places = WorkerPlaces(deployment.worker_dir)
         self._directory = directory
         self._count = 0
 
@@ -95,7 +98,7 @@ class Site:
         return place
 
     def ask(self, run: Path, client: int, do: str = "answer", timeout_s: float = ANSWER_S) -> Asked:
-        """Send a message to a client: `answer`, `hold` until it may go on, or `exhaust` its memory."""
+        """Send a message to a client: `answer`, `hold` (`hold-as-ours`) until it may go on, or `exhaust` its memory."""
         self._count += 1
         path = run / f"{self._count}-{client}-{do}"
         path.with_suffix(".new").write_text(
@@ -203,12 +206,15 @@ def killed(site: Site, run: Path) -> dict[str, Asked]:
         "child terminated": site.ask(run, 2, "hold", UNLIMITED_S),
         "stock killed": site.ask(run, 4, "hold", GIVEN_UP_S),
         "stock terminated": site.ask(run, 5, "hold", UNLIMITED_S),
+        "ours terminated": site.ask(run, 6, "hold-as-ours", GIVEN_UP_S),
+        "ours terminated, cold": site.ask(run, 7, "hold-as-ours", GIVEN_UP_S),
     }
     pids = {name: asked.pid() for name, asked in held.items()}
     os.kill(pids["child killed"], signal.SIGKILL)
     os.kill(pids["stock killed"], signal.SIGKILL)
-    os.kill(pids["child terminated"], signal.SIGTERM)
-    os.kill(pids["stock terminated"], signal.SIGTERM)
+    for name, pid in pids.items():
+        if "terminated" in name:
+            os.kill(pid, signal.SIGTERM)
     # One that is stopped by name: `pkill flwr-clientapp` finds the launcher.
     (launcher,) = (
         member.pid
@@ -309,12 +315,22 @@ def test_a_worker_of_another_version_serves_nothing_and_ends(site: Site, run: Pa
 
 
 @pytest.mark.parametrize(
-    ("name", "client"), [("child killed", 0), ("launcher killed", 1), ("stock killed", 4)]
+    ("name", "client"),
+    [
+        ("child killed", 0),
+        ("launcher killed", 1),
+        ("stock killed", 4),
+        ("ours terminated", 6),
+        ("ours terminated, cold", 7),
+    ],
 )
 def test_a_killed_process_is_an_error_after_a_minute(
     site: Site, run: Path, killed: dict[str, Asked], name: str, client: int
 ) -> None:
-    """With the worker as without it; then the site answers again. For want of memory the kernel kills the same way."""
+    """With the worker as without it; then the site answers again. For want of memory the kernel kills the same way.
+
+    And SIGTERM kills a process of this project's ClientApp in the same way.
+    """
     found = killed[name].result(GIVEN_UP_S)
     assert found["answer"] is None
     assert found["failure"] == "ClientApp stopped responding."
@@ -325,11 +341,30 @@ def test_a_killed_process_is_an_error_after_a_minute(
 def test_a_terminated_process_leaves_its_supernode_waiting_until_that_is_restarted(
     site: Site, run: Path, killed: dict[str, Asked]
 ) -> None:
-    """With the worker as without it. The server's deadlines hold; it names the client (`server.ledger.silence`)."""
+    """With the worker as without it, of a ClientApp that leaves SIGTERM to Flower.
+
+    The server's deadlines hold, it names the client (`server.ledger.silence`), and so does a check of the host.
+    """
     assert not killed["child terminated"].is_over
     assert not killed["stock terminated"].is_over
+    wedged = {site.deployment.pid(supernode(client)) for client in TERMINATED}
+    assert waiting_for_good(site) == wedged
     for asked in [site.ask(run, client, timeout_s=UNANSWERED_S) for client in TERMINATED]:
         assert asked.result()["failure"] == f"no answer within {UNANSWERED_S:g} s"
     site.restart(run, *TERMINATED)
     for client in TERMINATED:
         site.answers(run, client)
+    assert waiting_for_good(site) == set()
+
+
+def waiting_for_good(site: Site) -> set[int]:
+    """The SuperNodes of this federation that `flower-unlearn check --client` tells to restart."""
+    own = {site.deployment.pid(supernode(client)) for client in range(NUM_CLIENTS)}
+    later = datetime.now(UTC) + GIVEN_UP  # as if they had been silent for long
+    return {
+        one.pid
+        for one in supernodes_here()
+        if one.pid in own
+        for found in check_supernodes([one], now=later)
+        if found.level is Level.PROBLEM and "Restart it" in found.mend
+    }

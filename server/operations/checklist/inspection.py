@@ -17,6 +17,7 @@ from server.operations.checklist.running import (
     check_server_address,
     check_versions,
 )
+from server.operations.checklist.supernodes import check_supernodes, supernodes_here
 from server.processes.process_group import living_processes
 
 
@@ -33,6 +34,8 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
     if installation.is_server:
         yield from check_superlink_database(installation)
         yield from check_ledger(installation, now=now)
+    else:
+        yield from check_supernodes(supernodes_here(), now=now)
 
 
 def inspect_from_outside(host: str) -> Iterator[Finding]:

@@ -19,13 +19,15 @@ from client.worker.places import WorkerPlaces
 from client.worker.server import ask_status
 from unlearning.errors import ConfigurationError
 
-WAIT_S = 20.0
+WAIT_S, START_S = 20.0, 90.0
+FAKE_GPU = Path(__file__).parents[3] / "integration" / "fake_gpu"
 
 SERVE = """
 import os, sys
 from pathlib import Path
-if "WITH_TORCH" in os.environ:
-    import torch
+if "PRELOAD" in os.environ:
+    from client.worker.server import preload
+    assert preload().__name__ == "flwr_clientapp"
 from client.worker.places import WorkerPlaces
 from client.worker import freshness, server
 
@@ -68,7 +70,7 @@ class Site:
         self.worker = subprocess.Popen(
             [sys.executable, "-c", SERVE, str(self.places.directory), str(self.code)], env=self.environment
         )
-        wait_until(self.places.socket.exists)
+        wait_until(self.places.socket.exists, START_S)
 
     @contextmanager
     def launch(self, code: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
@@ -124,12 +126,22 @@ def site(directory: Path) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Site]:
-    """A worker for tests that leave it as it was: it imports PyTorch for seconds."""
+    """A worker for tests that leave it as it was: it imports for seconds all that a message needs.
+
+    On a machine with what passes for a GPU; `cuda` beside the worker's directory says which processes began it.
+    """
     with tempfile.TemporaryDirectory(prefix="worker-") as name:
-        made = Site(Path(name) / "w", WITH_TORCH="1")
-        made.start()
-        yield made
-        made.stop()
+        made = Site(
+            Path(name) / "w",
+            PRELOAD="1",
+            PYTHONPATH=os.pathsep.join([str(FAKE_GPU), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            FAKE_GPU_LOG=str(Path(name) / "cuda"),
+        )
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
 
 
 def test_a_message_has_its_launchers_arguments_environment_and_directory(shared, tmp_path):
@@ -341,18 +353,24 @@ def test_a_second_worker_is_refused(directory):
         pass
 
 
-def test_what_a_worker_imports_starts_no_thread_and_no_cuda():
-    """A fork takes along one thread; CUDA does not survive one."""
-    code = """
-import os, torch
-def fail(*_): raise AssertionError("CUDA was initialised before the fork")
-torch.cuda._lazy_init = fail
-from client.worker.server import preload
-assert preload().__name__ == "flwr_clientapp"
-assert not torch.cuda.is_initialized()
-assert len(os.listdir("/proc/self/task")) == 1, os.listdir("/proc/self/task")
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+def test_a_worker_has_one_thread_after_all_its_imports(shared):
+    """A fork takes along one thread."""
+    assert shared.worker is not None
+    assert len(list(Path(f"/proc/{shared.worker.pid}/task").iterdir())) == 1
+
+
+def test_on_a_gpu_site_each_message_begins_cuda_and_the_worker_never(shared):
+    """CUDA does not survive a fork: not even whether there is a GPU may be asked before it."""
+    code = (
+        "import os, torch\nfrom unlearning.tasks import TaskSettings, load_site, make_task\n"
+        "from unlearning.training import TrainingSettings, initial_parameters, train\n"
+        "settings = TaskSettings(dataset='digits', num_clients=4, max_examples=100)\ntask = make_task(settings)\n"
+        "train(task, initial_parameters(task, 0), load_site(settings, 0).train, TrainingSettings())\n"
+        "print(os.getpid())"
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert shared.worker is not None
+    ran = [shared.run(code) for _ in range(2)]
+    assert [status for status, *_ in ran] == [0, 0], ran
+    began = (shared.places.directory.parent / "cuda").read_text().split()
+    assert [began.count(output.strip()) for _, output, _ in ran] == [1, 1]
+    assert str(shared.worker.pid) not in began

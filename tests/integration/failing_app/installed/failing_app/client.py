@@ -1,4 +1,7 @@
-"""A ClientApp that says which process it is, waits until it may go on, and may run out of memory."""
+"""A ClientApp that says which process it is, waits until it may go on, and may run out of memory.
+
+Nothing of the project's own ClientApp is in it, but what that does at SIGTERM where a message asks to `hold-as-ours`.
+"""
 
 import os
 import resource
@@ -8,6 +11,8 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from client.app import end_at_sigterm
+
 app = ClientApp()
 ROOM_BYTES = 2**28
 
@@ -16,6 +21,13 @@ ROOM_BYTES = 2**28
 def act(message: Message, context: Context) -> Message:
     """Write this process's id into `path`.pid, wait for `path`.go, answer with the client's id."""
     told = message.content["told"]
+    if told["do"] == "hold-as-ours":
+        return end_at_sigterm(message, context, _act)
+    return _act(message, context)
+
+
+def _act(message: Message, context: Context) -> Message:
+    told = message.content["told"]
     path = str(told["path"])
     Path(f"{path}.new").write_text(str(os.getpid()))
     Path(f"{path}.new").rename(f"{path}.pid")
@@ -23,7 +35,7 @@ def act(message: Message, context: Context) -> Message:
         own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (own + ROOM_BYTES, own + ROOM_BYTES))
         bytearray(2 * ROOM_BYTES)
-    if told["do"] == "hold":
+    if str(told["do"]).startswith("hold"):
         while not Path(f"{path}.go").exists():
             time.sleep(0.05)
     answer = ConfigRecord({"client-id": str(context.node_config["client-id"]), "pid": os.getpid()})

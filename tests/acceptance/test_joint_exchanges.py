@@ -88,7 +88,7 @@ def test_models_and_figures_are_those_of_exchanges_of_their_own(
 ):
     """The same two exchanges, one after the other, give the same model and the same measurements, to the bit."""
     if not has_test_set:
-        monkeypatch.setattr("server.app.load_server_test", lambda _settings: None)
+        monkeypatch.setattr("unlearning.tasks.load_server_test", lambda _settings: None)
     found = []
     for name in ("joint", "apart"):
         one = federation(name=name, num_clients=3, fraction=0.67, **SETTINGS)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from typing import Annotated
 
 from server.api.access import Caller, Role
 from server.ledger import Allowance, LimitExceeded, Quota
@@ -20,33 +21,35 @@ LARGEST_MESSAGE_MIB = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The service's limits; each caller has its own count unless said otherwise.
+    """The service's limits, each with its sentence on the command line; a caller has its own count, or it says whose.
 
-    max_message_mib: of one message; a list of 30,000 sample ids fits into the default, longer ones come in parts.
-    calls_per_s: of clients and officers, with twice as many at once; operator_calls_per_s likewise.
-    max_calls: not yet answered, of clients and officers together, each max_calls_per_caller. Operators
-        together have as many places of their own; the same holds for watchers and uploads.
-    body_timeout_s: how long the service waits for a message.
-    max_open_requests: filed by one caller and not over.
-    max_watchers: `watch` streams of clients and officers together, each max_watchers_per_caller.
-    max_uploads: lists of samples on their way in parts, one of each client.
-    sample_ids_per_day: in such lists, of each client, with a day's worth at once; counted since the service started.
-    max_requests_per_day, max_samples_per_day: filed by one client within 24 hours, cancelled ones included.
+    Operators together have as many places of their own as clients and officers have. Of calls a second twice as many
+    are let in at once, of sample ids a day's worth.
     """
 
-    max_message_mib: float = 1.0
-    calls_per_s: float = 20.0
-    operator_calls_per_s: float = 500.0
-    max_calls: int = 64
-    max_calls_per_caller: int = 8
-    body_timeout_s: float = 10.0
-    max_open_requests: int = 1000
-    max_requests_per_day: int = Quota().requests_per_day
-    max_samples_per_day: int = Quota().samples_per_day
-    max_watchers: int = 32
-    max_watchers_per_caller: int = 4
-    max_uploads: int = 2
-    sample_ids_per_day: int = 2 * MAX_SAMPLE_IDS
+    max_message_mib: Annotated[float, "Largest message; 30,000 sample ids fit into one of 1 MiB."] = 1.0
+    calls_per_s: Annotated[float, "Calls a second of each client and officer."] = 20.0
+    operator_calls_per_s: Annotated[float, "Calls a second of each operator."] = 500.0
+    max_open_requests: Annotated[int, "Open requests that one caller may have."] = 1000
+    max_calls: Annotated[
+        int, "Unanswered calls of all clients and officers; operators have as many apart."
+    ] = 64
+    max_calls_per_caller: Annotated[int, "Unanswered calls of each client and officer."] = 8
+    body_timeout_s: Annotated[float, "How long to wait for a call's message."] = 10.0
+    max_requests_per_day: Annotated[int, "Requests that one client may file within 24 hours."] = (
+        Quota().requests_per_day
+    )
+    max_samples_per_day: Annotated[int, "Sample ids that a client's requests of 24 hours may name."] = (
+        Quota().samples_per_day
+    )
+    max_watchers: Annotated[
+        int, "`watch` streams of all clients and officers; operators have as many apart."
+    ] = 32
+    max_watchers_per_caller: Annotated[int, "`watch` streams of each client and officer."] = 4
+    max_uploads: Annotated[int, "Long lists of samples on their way, of all clients; operators likewise."] = 2
+    sample_ids_per_day: Annotated[int, "Sample ids in long lists that each client may send."] = (
+        2 * MAX_SAMPLE_IDS
+    )
 
     def __post_init__(self) -> None:
         problems = [

@@ -3,8 +3,12 @@
 import resource
 import signal
 import socket
+from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -15,9 +19,33 @@ from server.operations.logs import log_to_stderr
 from server.state_directory.files import REPORTS, private_state
 from server.state_directory.ledger_address import VARIABLE, asked_ledger
 
-_DEFAULT = Limits()
+
+def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each limit, in place of its argument `limits`."""
+    kinds = get_type_hints(Limits, include_extras=True)
+    options = [
+        Parameter(
+            limit.name,
+            Parameter.KEYWORD_ONLY,
+            default=limit.default,
+            annotation=Annotated[
+                get_args(kinds[limit.name])[0], typer.Option(help=get_args(kinds[limit.name])[1])
+            ],
+        )
+        for limit in fields(Limits)
+    ]
+    own = [one for one in signature(command).parameters.values() if one.name != "limits"]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        command(limits=Limits(**{limit.name: given.pop(limit.name) for limit in fields(Limits)}), **given)
+
+    run.__dict__["__signature__"] = signature(command).replace(parameters=[*own, *options])
+    run.__annotations__ = {one.name: one.annotation for one in (*own, *options)}
+    return run
 
 
+@_with_limits
 def serve(
     state_dir: Annotated[
         Path, typer.Option(help="The server's state directory: ledger (SQLite) and reports/.")
@@ -38,43 +66,8 @@ def serve(
     metrics: Annotated[
         str, typer.Option(help="Where to answer /metrics and /healthz over HTTP, HOST:PORT; not if empty.")
     ] = "",
-    max_message_mib: Annotated[float, typer.Option(help="Largest message.")] = _DEFAULT.max_message_mib,
-    calls_per_s: Annotated[
-        float, typer.Option(help="Calls a second of each client and officer.")
-    ] = _DEFAULT.calls_per_s,
-    operator_calls_per_s: Annotated[
-        float, typer.Option(help="Calls a second of each operator.")
-    ] = _DEFAULT.operator_calls_per_s,
-    max_open_requests: Annotated[
-        int, typer.Option(help="Open requests that one caller may have.")
-    ] = _DEFAULT.max_open_requests,
-    max_calls: Annotated[
-        int, typer.Option(help="Unanswered calls of all clients and officers; operators have as many apart.")
-    ] = _DEFAULT.max_calls,
-    max_calls_per_caller: Annotated[
-        int, typer.Option(help="Unanswered calls of each client and officer.")
-    ] = _DEFAULT.max_calls_per_caller,
-    body_timeout_s: Annotated[
-        float, typer.Option(help="How long to wait for a call's message.")
-    ] = _DEFAULT.body_timeout_s,
-    max_requests_per_day: Annotated[
-        int, typer.Option(help="Requests that one client may file within 24 hours.")
-    ] = _DEFAULT.max_requests_per_day,
-    max_samples_per_day: Annotated[
-        int, typer.Option(help="Sample ids that a client's requests of 24 hours may name.")
-    ] = _DEFAULT.max_samples_per_day,
-    max_watchers: Annotated[
-        int, typer.Option(help="`watch` streams of all clients and officers; operators have as many apart.")
-    ] = _DEFAULT.max_watchers,
-    max_watchers_per_caller: Annotated[
-        int, typer.Option(help="`watch` streams of each client and officer.")
-    ] = _DEFAULT.max_watchers_per_caller,
-    max_uploads: Annotated[
-        int, typer.Option(help="Long lists of samples on their way, of all clients; operators likewise.")
-    ] = _DEFAULT.max_uploads,
-    sample_ids_per_day: Annotated[
-        int, typer.Option(help="Sample ids in long lists that each client may send.")
-    ] = _DEFAULT.sample_ids_per_day,
+    *,
+    limits: Limits,
 ) -> None:
     """Run the deletion service until SIGTERM or Ctrl-C; what it has answered is durable."""
     # Imported here because the service knows the methods and so needs PyTorch; other commands do not.
@@ -85,21 +78,6 @@ def serve(
     from server.operations.restore_steps import refuse_half_restored
     from server.state_directory.subject_key import subject_keys
 
-    limits = Limits(
-        max_message_mib=max_message_mib,
-        calls_per_s=calls_per_s,
-        operator_calls_per_s=operator_calls_per_s,
-        max_open_requests=max_open_requests,
-        max_calls=max_calls,
-        max_calls_per_caller=max_calls_per_caller,
-        body_timeout_s=body_timeout_s,
-        max_requests_per_day=max_requests_per_day,
-        max_samples_per_day=max_samples_per_day,
-        max_watchers=max_watchers,
-        max_watchers_per_caller=max_watchers_per_caller,
-        max_uploads=max_uploads,
-        sample_ids_per_day=sample_ids_per_day,
-    )
     log_to_stderr()
     _allow_many_files(MAX_CONNECTIONS + RESERVED_FILES)
     refuse_half_restored(state_dir)

@@ -1,5 +1,6 @@
 """A whole federation in this process, for tests: the real server and client code on an in-process Grid."""
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from server.federation.checkpoints import CheckpointStore
 from server.federation.state import FederationState
 from server.ledger import Ledger, NewRequest
 from server.requests.admission import admit
+from server.state_directory.files import REPORTS
 from server.state_directory.ledger_address import ledger_url
 from server.state_directory.subject_key import subject_keys
 from strategies import built_in
@@ -102,6 +104,12 @@ class InProcessFederation:
     def checkpoint(self) -> FederationState | None:
         """The newest checkpoint."""
         return CheckpointStore(self.directory / "checkpoints").newest()
+
+    def report(self, request_id: str) -> dict[str, Any]:
+        """The report of a deletion, as it was written."""
+        path = self.directory / REPORTS / request_id / "report.json"
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
 
     def node(self, client_id: str) -> int:
         """The node id of a client."""

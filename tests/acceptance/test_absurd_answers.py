@@ -4,7 +4,6 @@ Every method whose exchange has retained clients train is asked twice, once with
 client absent: the unlearned models are the same to the bit.
 """
 
-import json
 from typing import Any
 
 import numpy as np
@@ -68,7 +67,7 @@ def test_an_absurd_answer_is_left_out_as_an_absent_one(federation, method):
     assert request.result["model_hash_unlearned"] == without.result["model_hash_unlearned"]
     [record] = [record for record in one.ledger.all_rounds() if record.kind == "unlearning"]
     assert "max-norm-factor allows 10 times the median" in record.metrics["refused"][HOSTILE]
-    report = json.loads((one.directory / "reports" / request.id / "report.json").read_text())
+    report = one.report(request.id)
     refused = report["unlearning"]["findings"]["answers that were refused"]
     assert list(refused) == [HOSTILE]
     assert "max-norm-factor" in refused[HOSTILE]

@@ -12,17 +12,11 @@ from strategies.joint_exchange import MEASURE_TOO
 from strategies.messages import MEASURE, NOTICE, TRAIN, UNLEARN, told_values
 from tests.federation import InProcessFederation, client
 from unlearning.errors import DataError
-from unlearning.requests import DeletionRequest, Granularity, Status, Target
+from unlearning.requests import Granularity, Status, Target
 from unlearning.tasks import load_site
 
 SETTINGS: dict[str, Any] = {"rounds": 1, "recovery_max_rounds": 2, "recovery_target": 1.0}
 """A score that nobody reaches, so there are two recovery rounds."""
-
-
-def report_of(one: InProcessFederation, request: DeletionRequest) -> dict[str, Any]:
-    path = one.directory / "reports" / request.id / "report.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
 
 
 def forget(one: InProcessFederation, target: Target, method: str, **parameters: Any) -> dict[str, Any]:
@@ -31,7 +25,7 @@ def forget(one: InProcessFederation, target: Target, method: str, **parameters: 
     request = one.file(target, method, **parameters)
     one.run()
     assert one.ledger.get(request.id).status is Status.COMPLETED
-    return report_of(one, request)
+    return one.report(request.id)
 
 
 @pytest.fixture
@@ -146,7 +140,7 @@ def test_who_cannot_train_measures_all_the_same_and_is_named(federation, monkeyp
     recoveries = [record for record in one.ledger.rounds() if record.kind == "recovery"]
     assert [record.metrics["participants"] for record in recoveries] == [["0", "2"]] * 2
     assert all("no room to train" in record.metrics["failed"]["1"] for record in recoveries)
-    counts = [item["retained"]["num_examples"] for item in report_of(one, request)["measurements"]]
+    counts = [item["retained"]["num_examples"] for item in one.report(request.id)["measurements"]]
     assert len(set(counts)) == 1
 
 

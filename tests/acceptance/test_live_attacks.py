@@ -1,7 +1,5 @@
 """The attacks on a live federation: what the report of a real deletion holds."""
 
-import json
-
 import pytest
 
 from tests.federation import InProcessFederation, client
@@ -18,9 +16,8 @@ def report(tmp_path_factory):
     federation.run()
     request = federation.file(client("1"))
     federation.run(rounds=3)
-    path = federation.directory / "reports" / request.id / "report.json"
     federation.close()
-    return json.loads(path.read_text(encoding="utf-8"))
+    return federation.report(request.id)
 
 
 def test_every_attack_runs_on_the_model_that_the_deletion_leaves(report):

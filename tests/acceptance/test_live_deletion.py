@@ -1,6 +1,5 @@
 """From a request to its report, with the real server and client code on an in-process Grid."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,7 +33,7 @@ def test_a_request_filed_between_rounds_is_completed(federation):
     one.run(rounds=3)
     done = one.ledger.get(request.id)
     assert done.status is Status.COMPLETED
-    report = json.loads((one.directory / "reports" / request.id / "report.json").read_text())
+    report = one.report(request.id)
     assert report["request"]["id"] == request.id
     assert (one.directory / "reports" / request.id / "report.html").exists()
 
@@ -132,7 +131,7 @@ def test_a_class_is_forgotten_on_every_client(federation):
     request = one.file(Target(Granularity.CLASS, class_label=4))
     one.run(rounds=3)
     assert one.ledger.get(request.id).status is Status.COMPLETED
-    report = json.loads((one.directory / "reports" / request.id / "report.json").read_text())
+    report = one.report(request.id)
     scores = [item["forgotten"]["score"] for item in report["measurements"]]
     assert scores[0] > 0.8
     assert scores[-1] < 0.1
@@ -333,7 +332,7 @@ def test_every_method_serves_a_live_request(federation, method, granularity):
     request = one.file(Target(granularity, "1", ids), method)
     one.run(rounds=2)
     assert one.ledger.get(request.id).status is Status.COMPLETED
-    report = json.loads((one.directory / "reports" / request.id / "report.json").read_text())
+    report = one.report(request.id)
     changed = report["model_hash_before"] != report["model_hash_after_unlearning"]
     assert changed == (method != "natural")  # the baseline only leaves the data out
     assert report["unlearning"]["rounds"] >= 1

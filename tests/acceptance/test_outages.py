@@ -1,7 +1,6 @@
 """A full disk, a database that goes away, a clock that jumps: the federation waits and goes on, to the same bits."""
 
 import errno
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -80,7 +79,7 @@ def finished_like(one, state: FederationState, expected: str) -> None:
     moves = [event.to_status for event in one.ledger.events(request.id)]
     assert request.status is Status.COMPLETED
     assert moves.count(Status.COMPLETED) == moves.count(Status.RECOVERING) == 1
-    assert json.loads((one.directory / "reports" / request.id / "report.json").read_text())
+    assert one.report(request.id)
     assert content_hash(state.parameters) == expected
 
 

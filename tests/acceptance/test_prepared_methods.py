@@ -3,7 +3,6 @@
 One line a method below; where a restart is meant, all nodes are new and only files are left.
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -164,7 +163,7 @@ def test_federaser_asks_those_of_the_stored_round_and_not_a_sample_of_today(fede
     request = one.file(client("1"), "federaser")
     one.run(rounds=4)
     assert one.ledger.get(request.id).status is Status.COMPLETED
-    report = json.loads((one.directory / "reports" / request.id / "report.json").read_text())
+    report = one.report(request.id)
     findings = report["unlearning"]["findings"]
     assert findings["left out of calibrations, their stored updates not used"] == "nobody"
     assert findings["stored rounds replayed"] == 4

@@ -43,7 +43,7 @@ BUDGET = "hf-online feature_norm=9 sigma=2 epsilon=1 delta=1e-5"
 
 def account(one: InProcessFederation, request_id: str) -> dict:
     """What the report of a deletion says of the account."""
-    report = json.loads((one.directory / "reports" / request_id / "report.json").read_text())
+    report = one.report(request_id)
     return report["unlearning"]["findings"][FINDING]
 
 

@@ -3,7 +3,6 @@
 The real server and client code run in this process, the streams are real gRPC on loopback.
 """
 
-import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -78,8 +77,7 @@ def forget_client_2(federation: InProcessFederation, **parameters: Any) -> Delet
 
 def unlearning_of(federation: InProcessFederation, request: DeletionRequest) -> dict[str, Any]:
     """What the report says of the unlearning."""
-    path = federation.directory / "reports" / request.id / "report.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["unlearning"]
+    found: dict[str, Any] = federation.report(request.id)["unlearning"]
     return found
 
 

@@ -4,7 +4,6 @@ Labels are half random, so a network that fits them has learnt them by heart: an
 find nothing in a network retrained without them.
 """
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -79,8 +78,7 @@ def history(tmp_path_factory):
     federation.shadows_before = ShadowStore(federation.directory).load()
     federation.request = federation.file(client("1"), "retrain")
     federation.retrained = federation.run()
-    path = federation.directory / "reports" / federation.request.id / "report.json"
-    federation.report = json.loads(path.read_text(encoding="utf-8"))
+    federation.last_report = federation.report(federation.request.id)
     federation.later = federation.run(rounds=ROUNDS + 2)
     yield federation
     federation.close()
@@ -89,13 +87,13 @@ def history(tmp_path_factory):
 @pytest.mark.parametrize("attack", [LIRA_ONLINE, LIRA_OFFLINE])
 def test_lira_finds_the_target_in_a_model_that_learnt_it_by_heart(history, attack):
     """Through the federation: shadow models, fits at the client, scores at the server."""
-    assert history.report["attacks"]["before"][attack]["auc"]["low"] > 0.75
+    assert history.last_report["attacks"]["before"][attack]["auc"]["low"] > 0.75
 
 
 @pytest.mark.parametrize("attack", [LIRA_ONLINE, LIRA_OFFLINE])
 def test_lira_finds_nothing_in_a_model_retrained_without_the_target(history, attack):
     """The interval reaches one half; it rests on all examples of the client and the test set."""
-    figure = history.report["attacks"]["after"][attack]
+    figure = history.last_report["attacks"]["after"][attack]
     assert figure["auc"]["low"] < 0.5 < figure["auc"]["high"]
     assert (figure["num_forgotten"], figure["num_test"]) == (80, 160)
 
@@ -103,8 +101,8 @@ def test_lira_finds_nothing_in_a_model_retrained_without_the_target(history, att
 @pytest.mark.parametrize("attack", LEARNT_MIA_U.values())
 def test_mia_u_finds_the_target_in_the_change_from_a_model_that_knew_it(history, attack):
     """Retraining is what the attack sees best; before the deletion there is no change."""
-    assert history.report["attacks"]["after"][attack]["auc"]["low"] > 0.55
-    assert attack not in history.report["attacks"]["before"]
+    assert history.last_report["attacks"]["after"][attack]["auc"]["low"] > 0.55
+    assert attack not in history.last_report["attacks"]["before"]
 
 
 def test_mia_u_finds_nothing_in_a_change_between_models_that_never_knew_the_target(history):
@@ -163,11 +161,11 @@ def test_shadow_models_travel_once_a_deletion_to_the_target_alone(history):
 def test_the_report_says_what_shadow_models_cost(history):
     """Each of 3 rounds sends the 4 models to 3 clients and back; what is beside them is under a twentieth."""
     model = history.original.parameters.nbytes
-    costs = history.report["shadows"]
+    costs = history.last_report["shadows"]
     for direction in ("bytes_sent", "bytes_received"):
         ratio = costs[direction] / (ROUNDS * NUM_SHADOWS * 3 * model)
         assert 1 < ratio < 1.05
-    assert not any("shadow-federations" in text for text in history.report["not_measured"])
+    assert not any("shadow-federations" in text for text in history.last_report["not_measured"])
 
 
 def test_a_deletion_reaches_the_shadow_models(history):
@@ -225,7 +223,7 @@ def test_shadow_federations_leave_the_federation_alone(history, tmp_path):
     kinds = [[(record.round, record.kind) for record in one.ledger.rounds()] for one in (plain, history)]
     assert kinds[0] == kinds[1]
     assert not (plain.directory / "shadows").exists()
-    report = json.loads((plain.directory / "reports" / request.id / "report.json").read_text())
+    report = plain.report(request.id)
     assert sum("set shadow-federations" in text for text in report["not_measured"]) == 1
     plain.close()
 
@@ -290,7 +288,7 @@ def test_a_kill_right_before_the_erasure_brings_no_shadow_model_back(tmp_path, m
     one.run(shadow_federations=NUM_SHADOWS)
     assert one.ledger.get(request.id).status is Status.COMPLETED
     assert "1" not in ShadowStore(one.directory).load().took_part
-    report = json.loads((one.directory / "reports" / request.id / "report.json").read_text())
+    report = one.report(request.id)
     assert LIRA_ONLINE in report["attacks"]["after"]
 
 
@@ -301,10 +299,7 @@ def test_a_deletion_does_not_wait_for_shadow_models_that_are_behind(tmp_path):
     one.run()
     requests = [one.file(client(name), method) for name, method in (("0", "natural"), ("1", "puf-special"))]
     one.run()
-    reports = [
-        json.loads((one.directory / "reports" / request.id / "report.json").read_text())
-        for request in requests
-    ]
+    reports = [one.report(request.id) for request in requests]
     assert LIRA_ONLINE in reports[0]["attacks"]["after"]
     assert LIRA_ONLINE not in reports[1]["attacks"]["after"]
     notes = reports[1]["measurements"][0]["not_measured"]
@@ -324,7 +319,7 @@ def test_without_a_test_set_of_the_server_clients_held_out_examples_are_compared
     one.run()
     request = one.file(client("1"), "natural")
     one.run()
-    report = json.loads((one.directory / "reports" / request.id / "report.json").read_text())
+    report = one.report(request.id)
     figure = report["attacks"]["before"][LIRA_ONLINE]
     assert (figure["num_forgotten"], figure["num_test"]) == (60, 80)
     asked = [

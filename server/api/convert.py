@@ -2,16 +2,23 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from server.api import deletion_pb2 as pb
 from server.ledger import ClientRecord, Event, Refusal, RoundRecord
 from unlearning.errors import InvalidRequest
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_Sent = TypeVar("_Sent", bound=Message)
+_Read = TypeVar("_Read", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,185 +106,103 @@ def parameters_of(text: str) -> Mapping[str, Any]:
 
 def request_message(request: DeletionRequest, *, without_ids: bool = False) -> pb.DeletionRequest:
     """Return the message. without_ids: for who has just sent a long list of samples and knows it."""
-    return pb.DeletionRequest(
-        id=request.id,
-        idempotency_key=request.idempotency_key,
-        target=target_message(request.target, without_ids=without_ids),
-        method=request.method,
-        parameters_json=json.dumps(dict(request.parameters)),
-        submitted_by=request.submitted_by,
-        submitted_role=request.submitted_role,
-        status=str(request.status),
-        reason=request.reason,
-        retryable=request.retryable,
-        attempts=request.attempts,
-        created_at=_timestamp(request.created_at),
-        updated_at=_timestamp(request.updated_at),
-        result_json=json.dumps(dict(request.result)),
-    )
+    return _write(pb.DeletionRequest, request, target=target_message(request.target, without_ids=without_ids))
 
 
 def request_of(message: pb.DeletionRequest, target: Target | None = None) -> DeletionRequest:
     """Return the request of a message. target: what was asked for, where the message leaves it out."""
-    return DeletionRequest(
-        id=message.id,
-        idempotency_key=message.idempotency_key,
-        target=target or target_of(message.target),
-        method=message.method,
-        parameters=json.loads(message.parameters_json),
-        submitted_by=message.submitted_by,
-        submitted_role=message.submitted_role if message.HasField("submitted_role") else None,
-        status=Status(message.status),
-        reason=message.reason,
-        retryable=message.retryable,
-        attempts=message.attempts,
-        created_at=_time(message.created_at),
-        updated_at=_time(message.updated_at),
-        result=json.loads(message.result_json),
-    )
+    asked = target or target_of(message.target)
+    return _read(DeletionRequest, message, target=asked, status=Status(message.status))
 
 
 def event_message(event: Event) -> pb.Event:
     """Return the message."""
-    return pb.Event(
-        sequence=event.sequence,
-        request_id=event.request_id,
-        kind=event.kind,
-        from_status=str(event.from_status or ""),
-        to_status=str(event.to_status or ""),
-        actor=event.actor,
-        detail_json=json.dumps(dict(event.detail)),
-        at=_timestamp(event.at),
-    )
+    return _write(pb.Event, event)
 
 
 def event_of(message: pb.Event) -> Event:
     """Return what the message says."""
-    return Event(
-        sequence=message.sequence,
-        request_id=message.request_id,
-        kind=message.kind,
-        from_status=Status(message.from_status) if message.from_status else None,
-        to_status=Status(message.to_status) if message.to_status else None,
-        actor=message.actor,
-        detail=json.loads(message.detail_json),
-        at=_time(message.at),
-    )
+    moved = {name: getattr(message, name) for name in ("from_status", "to_status")}
+    return _read(Event, message, **{name: Status(one) if one else None for name, one in moved.items()})
 
 
 def round_message(record: RoundRecord) -> pb.Round:
     """Return the message."""
-    return pb.Round(
-        sequence=record.sequence,
-        round=record.round,
-        kind=record.kind,
-        request_ids=record.request_ids,
-        metrics_json=json.dumps(dict(record.metrics)),
-        at=_timestamp(record.at),
-    )
+    return _write(pb.Round, record)
 
 
 def round_of(message: pb.Round) -> RoundRecord:
     """Return what the message says."""
-    return RoundRecord(
-        sequence=message.sequence,
-        round=message.round,
-        kind=message.kind,
-        request_ids=tuple(message.request_ids),
-        metrics=json.loads(message.metrics_json),
-        at=_time(message.at),
-    )
+    return _read(RoundRecord, message)
 
 
 def refusal_message(refusal: Refusal) -> pb.Refusal:
     """Return the message."""
-    return pb.Refusal(
-        sequence=refusal.sequence,
-        at=_timestamp(refusal.at),
-        caller=refusal.caller,
-        role=refusal.role,
-        call=refusal.call,
-        reason=refusal.reason,
-        detail_json=json.dumps(dict(refusal.detail)),
-    )
+    return _write(pb.Refusal, refusal)
 
 
 def refusal_of(message: pb.Refusal) -> Refusal:
     """Return what the message says."""
-    return Refusal(
-        sequence=message.sequence,
-        at=_time(message.at),
-        caller=message.caller,
-        role=message.role,
-        call=message.call,
-        reason=message.reason,
-        detail=json.loads(message.detail_json),
-    )
+    return _read(Refusal, message)
 
 
 def client_message(status: ClientStatus) -> pb.Client:
     """Return the message."""
-    client = status.client
-    return pb.Client(
-        client_id=client.client_id,
-        node_name=client.node_name,
-        public_key_hex=client.public_key_hex,
-        online=client.online,
-        last_seen=None if client.last_seen is None else _timestamp(client.last_seen),
-        forgotten=status.forgotten,
-        num_forgotten_samples=status.num_forgotten_samples,
-    )
+    forgotten = {"forgotten": status.forgotten, "num_forgotten_samples": status.num_forgotten_samples}
+    return _write(pb.Client, status.client, **forgotten)
 
 
 def client_of(message: pb.Client) -> ClientStatus:
     """Return what the message says."""
-    client = ClientRecord(
-        client_id=message.client_id,
-        node_name=message.node_name,
-        public_key_hex=message.public_key_hex,
-        online=message.online,
-        last_seen=_time(message.last_seen) if message.HasField("last_seen") else None,
-    )
-    return ClientStatus(client, message.forgotten, message.num_forgotten_samples)
+    return ClientStatus(_read(ClientRecord, message), message.forgotten, message.num_forgotten_samples)
 
 
 def method_message(method: MethodDescription) -> pb.Method:
     """Return the message."""
-    return pb.Method(
-        name=method.name,
-        title=method.title,
-        source=method.source,
-        granularities=method.granularities,
-        several_at_once=method.several_at_once,
-        needs=method.needs,
-        remark=method.remark,
-        parameters_json=json.dumps(dict(method.parameters)),
-        keeps=method.keeps,
-        measured_json=json.dumps(dict(method.measured)) if method.measured else "",
-    )
+    return _write(pb.Method, method, **({} if method.measured else {"measured_json": ""}))
 
 
 def method_of(message: pb.Method) -> MethodDescription:
     """Return what the message says."""
-    return MethodDescription(
-        name=message.name,
-        title=message.title,
-        source=message.source,
-        granularities=tuple(message.granularities),
-        several_at_once=message.several_at_once,
-        needs=tuple(message.needs),
-        remark=message.remark,
-        parameters=json.loads(message.parameters_json),
-        keeps=message.keeps,
-        measured=json.loads(message.measured_json) if message.measured_json else {},
-    )
+    return _read(MethodDescription, message)
+
+
+def _write(kind: type[_Sent], value: Any, **given: Any) -> _Sent:
+    """Return the message of a dataclass whose fields it has by the same names, mappings as NAME_json; None is left out.
+
+    given: fields of the message in place of the dataclass's, or beside them.
+    """
+    values = dict(given)
+    for item in fields(value):
+        found = getattr(value, item.name)
+        if isinstance(found, Mapping):
+            values.setdefault(f"{item.name}_json", json.dumps(dict(found)))
+        elif isinstance(found, datetime):
+            values[item.name] = _timestamp(found)
+        elif found is not None:
+            values.setdefault(item.name, found)
+    return kind(**values)
+
+
+def _read(kind: type[_Read], message: Message, **given: Any) -> _Read:
+    """Return the dataclass that `_write` has made a message of. given: fields that are not what the message has."""
+    values = dict(given)
+    wanted = {item.name for item in fields(kind)} - set(given)
+    for item in message.DESCRIPTOR.fields:
+        name = item.name.removesuffix("_json")
+        if name not in wanted or (item.has_presence and not message.HasField(item.name)):
+            continue
+        found = getattr(message, item.name)
+        if name != item.name:
+            values[name] = json.loads(found or "{}")
+        elif isinstance(found, Timestamp):
+            values[name] = found.ToDatetime(tzinfo=UTC)
+        else:
+            values[name] = found if isinstance(found, str | int) else tuple(found)  # what is repeated
+    return kind(**values)
 
 
 def _timestamp(value: datetime) -> Timestamp:
     message = Timestamp()
     message.FromDatetime(value)
     return message
-
-
-def _time(message: Timestamp) -> datetime:
-    return message.ToDatetime(tzinfo=UTC)

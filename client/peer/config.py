@@ -191,15 +191,9 @@ class PeerConfig(_Section):
 
     def training_settings(self) -> TrainingSettings:
         """Return the settings of one round's local training."""
-        training = self.training
-        return TrainingSettings(
-            epochs=training.local_epochs,
-            batch_size=training.batch_size,
-            learning_rate=training.learning_rate,
-            momentum=training.momentum,
-            weight_decay=training.weight_decay,
-            seed=training.seed,
-        )
+        of_rounds = {"rounds", "local_steps", "local_epochs"}
+        local = self.training.model_dump(exclude=of_rounds)
+        return TrainingSettings(epochs=self.training.local_epochs, **local)
 
     def corrections(self) -> CorrectionSettings:
         """Return how corrections are computed."""

@@ -3,15 +3,20 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 
 from unlearning.errors import RequestError, RequestNotFound
 from unlearning.plain import from_plain
 from unlearning.requests import DeletionRequest, Status, Target
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_Record = TypeVar("_Record", bound="DataclassInstance")
 
 SUBMITTED, MOVED = "submitted", "moved"
 ACCEPTED_LOSS = "accepted_score_loss"
@@ -157,48 +162,30 @@ def no_such_request(identifier: str) -> RequestNotFound:
 
 def request_of(row: sa.Row[Any]) -> DeletionRequest:
     """Return the request of a row of `requests`."""
-    return DeletionRequest(
-        id=request_id(row.number),
-        idempotency_key=row.idempotency_key,
-        target=from_plain(Target, {**row.target, "num_samples": row.num_samples}),
-        method=row.method,
-        parameters=row.parameters,
-        submitted_by=row.submitted_by,
-        submitted_role=row.submitted_role,
-        status=Status(row.status),
-        reason=row.reason,
-        retryable=row.retryable,
-        attempts=row.attempts,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        result=row.result,
-    )
+    target = from_plain(Target, {**row.target, "num_samples": row.num_samples})
+    return _read(DeletionRequest, row, id=request_id(row.number), target=target, status=Status(row.status))
 
 
 def event_of(row: sa.Row[Any]) -> Event:
     """Return the event of a row of `events`."""
-    return Event(
-        sequence=row.sequence,
+    return _read(
+        Event,
+        row,
         request_id="" if row.request_number is None else request_id(row.request_number),
-        kind=row.kind,
         from_status=Status(row.from_status) if row.from_status else None,
         to_status=Status(row.to_status) if row.to_status else None,
-        actor=row.actor,
-        detail=row.detail,
-        at=row.at,
     )
 
 
 def round_of(row: sa.Row[Any]) -> RoundRecord:
     """Return the record of a row of `rounds`."""
-    return RoundRecord(
-        sequence=row.sequence,
-        round=row.round,
-        kind=row.kind,
-        request_ids=tuple(row.request_ids),
-        metrics=row.metrics,
-        at=row.at,
-    )
+    return _read(RoundRecord, row, request_ids=tuple(row.request_ids))
+
+
+def _read(kind: type[_Record], row: sa.Row[Any], **given: Any) -> _Record:
+    """Return the record of a row whose columns have its fields' names. given: fields that are not what a column has."""
+    own = {item.name: getattr(row, item.name) for item in fields(kind) if item.name not in given}
+    return kind(**own, **given)
 
 
 def as_json(value: Any) -> Any:

@@ -32,7 +32,7 @@ from strategies.messages import (
     with_values,
 )
 from strategies.run_config import RunSettings, local_seed
-from unlearning.errors import DataError, FlowerUnlearningError
+from unlearning.errors import DataError, FlowerUnlearningError, UpdateRefused
 from unlearning.methods.method import ClientSite, Reply
 from unlearning.methods.preparation import LocalRound
 from unlearning.methods.registry import method_named
@@ -41,6 +41,7 @@ from unlearning.peak_memory import MemoryWatch
 from unlearning.plain import from_plain, to_plain
 from unlearning.pseudonyms import is_keyed, reveal
 from unlearning.requests import Forget
+from unlearning.tasks.own_code import name_of
 from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
 from unlearning.training import Trained, TrainingSettings, train
 from unlearning.untrusted import as_line
@@ -131,6 +132,9 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
                     return again
                 local = _open_site(values, message, context, memory, sites)
                 content = handler(message, local)
+            except UpdateRefused as exc:  # what the server sends fits the server's model
+                made_by = name_of(sites.source.make_task)
+                content = _refusal(UpdateRefused(f"The model of {made_by} on this machine: {exc}"))
             except FlowerUnlearningError as exc:
                 content = _refusal(exc)
             except Exception as exc:

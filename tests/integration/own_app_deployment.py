@@ -1,24 +1,45 @@
 """A story of an own app on real processes, told by a Python that has no repository on its path.
 
-Arguments: a directory for the federation, the app's directory, `messages` or `session`. Prints the report as JSON.
+Arguments: a directory for the federation, the app's directory, and `messages`, `session` or `simulation`. Prints the
+deletion's report as JSON.
 """
 
 import sys
 import time
 from pathlib import Path
 
-import server
 from server.api.client import DeletionClient
+from server.demo.simulation import LocalSimulation
 from server.ledger import Ledger
 from server.processes.deployment import LocalDeployment
 from unlearning.requests import Granularity, Target
 
 WAIT_S = 400.0
+CHANGED = """
+    Path(str(node_config["state-dir"]), "second-version").touch()
+    site, num_sites"""
+"""What the second version of the app does at a site, beside what the first one did."""
 
 
-def main(directory: Path, app_dir: Path, transport: str) -> None:
-    """Train, file a deletion through the deletion service, and print its report."""
-    print(f"packages from {Path(server.__file__).parents[1]}", file=sys.stderr)
+def main(directory: Path, app_dir: Path, kind: str) -> None:
+    """Train, forget client 1, and print the report."""
+    state_dir = simulate(directory, app_dir) if kind == "simulation" else deploy(directory, app_dir, kind)
+    (report,) = state_dir.glob("reports/*/report.json")
+    print(report.read_text(encoding="utf-8"))
+
+
+def simulate(directory: Path, app_dir: Path) -> Path:
+    """Let the run itself file the deletion, in Flower's simulation."""
+    settings = {"rounds": 3, "requests": "at=2 client=1", "recovery-max-rounds": 2}
+    with LocalSimulation(directory, num_clients=3, app_dir=app_dir, run_config=settings) as simulation:
+        run_id = simulation.submit_run()
+        status = simulation.wait_until_finished(run_id, WAIT_S)
+        assert status == "finished:completed", simulation.control.log(run_id)
+        return simulation.layout.state_dir
+
+
+def deploy(directory: Path, app_dir: Path, transport: str) -> Path:
+    """File the deletion with the deletion service; then run another version of the app on the same nodes."""
     settings = {"rounds": 0, "round-interval-s": 0.5, "transport": transport, "recovery-max-rounds": 2}
     started = time.monotonic()
     with LocalDeployment(
@@ -29,19 +50,24 @@ def main(directory: Path, app_dir: Path, transport: str) -> None:
         with_deletion_service=True,
         with_sessions=transport == "session",
     ) as deployment:
-        deployment.submit_run()
-        ledger = Ledger.open(deployment.layout.ledger_url)
+        layout = deployment.layout
+        run_id = deployment.submit_run()
+        ledger = Ledger.open(layout.ledger_url)
         deployment.wait_until(lambda: len(list(ledger.all_rounds())) >= 2, WAIT_S, "two rounds are over")
         print(f"two rounds after {time.monotonic() - started:.0f} s", file=sys.stderr)
-        service = DeletionClient(deployment.layout.deletion_address)
+        service = DeletionClient(layout.deletion_address)
         request = service.submit(Target(Granularity.CLIENT, "1"), method="puf-special", idempotency_key="")
         deployment.wait_until(lambda: not ledger.get(request.id).is_open, WAIT_S, "the deletion is over")
-        print(f"{ledger.get(request.id)} after {time.monotonic() - started:.0f} s", file=sys.stderr)
-        report = deployment.layout.state_dir / "reports" / request.id / "report.json"
-        print(report.read_text(encoding="utf-8"))
-        for name in deployment.names:
-            if name.startswith("flower-supernode") or name == "worker":
-                print(deployment.log_text(name)[-600:], file=sys.stderr)
+        print(f"{request.id} is over after {time.monotonic() - started:.0f} s", file=sys.stderr)
+        deployment.control.stop_run(run_id)
+        task = app_dir / "hospital" / "task.py"
+        text = task.read_text(encoding="utf-8").replace("\n    site, num_sites", CHANGED)
+        task.write_text(f"from pathlib import Path\n{text}", encoding="utf-8")
+        deployment.submit_run()
+        marks = [layout.client_dir(client) / "state" / "second-version" for client in (0, 2)]
+        deployment.wait_until(lambda: all(mark.exists() for mark in marks), WAIT_S, "the second version runs")
+        print(f"the second version runs after {time.monotonic() - started:.0f} s", file=sys.stderr)
+        return layout.state_dir
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ The environment is a fresh one without packages of its own, but for the wheel: a
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -96,10 +97,12 @@ def test_its_own_test_passes(installed: Installed):
     assert "1 passed" in installed.run("python", "-m", "pytest", "-q")
 
 
-@pytest.mark.parametrize("transport", ["messages", "session"])
-def test_it_learns_and_forgets_on_a_deployment(installed: Installed, tmp_path: Path, transport: str):
-    """Its code comes to the nodes by Flower, also into the processes that a warm worker forks."""
-    told = installed.run("python", str(STORY), str(tmp_path), str(installed.app), transport)
+@pytest.mark.parametrize("kind", ["simulation", "messages", "session"])
+def test_it_learns_and_forgets(installed: Installed, tmp_path: Path, kind: str):
+    """Its code comes to the nodes by Flower, also into the processes that a warm worker forks, and is never stale."""
+    app = tmp_path / "hospital"
+    shutil.copytree(installed.app, app, ignore=shutil.ignore_patterns("__pycache__"))
+    told = installed.run("python", str(STORY), str(tmp_path / "federation"), str(app), kind)
     report: dict[str, Any] = json.loads(told)
     assert report["request"]["client_id"] == "1"
     assert report["federation"]["task"] == "hospital"

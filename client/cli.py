@@ -9,6 +9,7 @@ import typer
 from client.commands import run_command
 from client.memory import DirectoryMemory
 from client.worker.places import WorkerPlaces, default_directory
+from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.plain import to_plain
 from unlearning.requests import Granularity, Target, parse_sample_ids
@@ -53,6 +54,40 @@ def status(state_dir: StateDir) -> None:
     for filed in memory.answered_requests():
         typer.echo(f"{filed['key']}  {filed['answer']}")
     typer.echo(f"tombstones: {json.dumps(to_plain(memory.tombstones()))[:200]}")
+
+
+@app.command()
+def setup(
+    name: Annotated[str, typer.Argument(help="This client's id, as the server's operator will register it.")],
+    server: Annotated[str, typer.Argument(help="The server's name, as in its certificate.")],
+    data_dir: Annotated[Path | None, typer.Option(help="This site's own data (docs/tasks.md).")] = None,
+    part_id: Annotated[int, typer.Option(help="Its part of a data set that is dealt out, from 0 on.")] = 0,
+    num_parts: Annotated[int, typer.Option(help="How many parts there are; the same at all sites.")] = 0,
+    answer: Annotated[Path | None, typer.Option(help="The folder as it came back from the server.")] = None,
+    config_dir: Annotated[Path, typer.Option(help="Where keys, certificates and settings go.")] = CONFIG_DIR,
+    state_root: Annotated[Path, typer.Option(help="Where the programs keep their state.")] = STATE_ROOT,
+    units_dir: Annotated[
+        Path, typer.Option(help="Where systemd's units go; none are written if it is not there.")
+    ] = UNITS_DIR,
+    user: Annotated[str, typer.Option(help="Who owns the files; empty: whoever calls this.")] = "flower",
+) -> None:
+    """Make keys, settings and unit of this site's host; doing it again changes nothing."""
+    from client.setup import UNIT, Data, setup_site, take_answer
+
+    host = Host(say=typer.echo, config_dir=config_dir, state_root=state_root, units_dir=units_dir, user=user)
+    if answer is not None:
+        take_answer(host, name, answer)
+        typer.echo(
+            f"Next: systemctl daemon-reload; systemctl enable --now {UNIT}\n"
+            "`flower-unlearn check --client` says whether all is well."
+        )
+        return
+    folder = setup_site(host, name, server, Data(directory=data_dir, part=part_id, parts=num_parts))
+    typer.echo(
+        f"Next: carry {folder} to the server, by a way that you trust, and there:\n"
+        f"  flower-unlearn setup client {name} {folder.name}\n"
+        f"It comes back with two files more: flower-unlearn-site setup {name} {server} --answer FOLDER"
+    )
 
 
 _WORKER_DIR = default_directory()

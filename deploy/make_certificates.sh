@@ -4,6 +4,8 @@
 #   make_certificates.sh DIR server HOST [HOST ...]   server.pem, server.key: SuperLink and deletion service
 #   make_certificates.sh DIR ROLE NAME                NAME.pem, NAME.key: who calls the deletion service
 #   make_certificates.sh DIR peer NAME HOST [HOST ...]  NAME.pem, NAME.key: a peer, without a server
+#   make_certificates.sh DIR request NAME          NAME.key, NAME.csr: at the caller's own site, without the authority
+#   make_certificates.sh DIR sign ROLE NAME CSR PEM  PEM: the certificate that such a request asks for
 #
 # HOST is a DNS name or an IPv4 address under which others reach the server or the peer; for the server
 # localhost and 127.0.0.1 are always added, because its own programs connect by loopback.
@@ -17,7 +19,7 @@
 set -eu
 umask 077
 
-usage() { sed -n '4,6s/^# *//p' "$0" >&2; exit 2; }
+usage() { sed -n '4,8s/^# *//p' "$0" >&2; exit 2; }
 [ $# -ge 3 ] || usage
 directory=$1
 kind=$2
@@ -102,6 +104,33 @@ peer)
     [ -e ca.key ] || make_authority
     # A peer serves its neighbours and calls them; without a role it is nobody to a deletion service.
     make_certificate "$peer" "/CN=$peer" serverAuth,clientAuth "$names"
+    ;;
+request)
+    # The key never leaves the site. The name in the request does not count: who signs says the name and the role.
+    check_name "$1"
+    if [ -e "$1.key" ]; then
+        echo "$directory/$1.key exists already: remove it and $1.csr to make new ones." >&2
+        exit 1
+    fi
+    openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -sha256 \
+        -keyout "$1.key" -out "$1.csr" -subj "/CN=$1" 2>/dev/null
+    ;;
+sign)
+    [ $# -eq 4 ] || usage
+    case $1 in operator | officer | client) ;; *) usage ;; esac
+    check_name "$2"
+    case $3$4 in /*/*) ;; *) echo "Give the whole paths of CSR and PEM." >&2; exit 2 ;; esac
+    if [ -e "$4" ]; then
+        echo "$4 exists already: remove it to make a new one." >&2
+        exit 1
+    fi
+    printf '%s\n' "basicConstraints=critical,CA:FALSE" "keyUsage=critical,digitalSignature" \
+        "extendedKeyUsage=clientAuth" > "$2.ext"
+    openssl x509 -req -sha256 -days "$certificate_days" -in "$3" -CA ca.crt -CAkey ca.key -CAcreateserial \
+        -subj "/OU=$1/CN=$2" -extfile "$2.ext" -out "$4" 2>/dev/null \
+        || { rm -f "$2.ext" "$4"; echo "$3 is no certificate request." >&2; exit 1; }
+    rm -f "$2.ext"
+    chmod 644 "$4"
     ;;
 *) usage ;;
 esac

@@ -19,6 +19,7 @@ from server.cli import certificates as cli_verify
 from server.cli import operations as cli_operations
 from server.cli import requests as cli_requests
 from server.cli import serve as cli_serve
+from server.cli import setup as cli_setup
 from server.cli import start as cli_start
 from server.cli import watch as cli_watch
 from server.cli.bench import bench_command
@@ -108,6 +109,7 @@ app.command("verify")(cli_verify.verify)
 app.command("serve")(cli_serve.serve)
 app.command("model")(model_command)
 app.command("new")(new_command)
+app.add_typer(cli_setup.app, name="setup")
 app.command("start")(cli_start.start)
 app.command("supervise")(cli_start.supervise)
 app.command("check")(cli_operations.check)

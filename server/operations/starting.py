@@ -12,6 +12,7 @@ from unlearning.errors import ConfigurationError, DeploymentError
 
 _APP = "app"
 START_CLIENTS, NUM_CLIENTS = "start-clients", "num-clients"
+NOBODY = "No client is registered: `flower-unlearn setup client NAME FOLDER` lets one in."
 
 
 def app_directory(file: FederationFile) -> Path:
@@ -48,9 +49,13 @@ class Submission:
         """Submit the run and return its id.
 
         Raises:
-            DeploymentError: the SuperLink cannot be asked, or did not take it.
+            DeploymentError: the SuperLink cannot be asked, or did not take it; or nobody is registered, and the file
+                does not say for how many clients to wait.
         """
-        return self.control.submit_run(self.settings(self.control.count_registered()))
+        settings = self.settings(self.control.count_registered())
+        if not {START_CLIENTS, NUM_CLIENTS} & settings.keys():
+            raise DeploymentError(NOBODY)
+        return self.control.submit_run(settings)
 
     def start(self) -> int:
         """Submit the run, if there is none under way, and return its id.
@@ -84,9 +89,7 @@ class Submission:
         except DeploymentError as exc:
             return [*wrong, f"The SuperLink {self.file.superlink} does not answer: {exc}"]
         if not registered:
-            wrong.append(
-                "No client is registered: `flower-unlearn setup client NAME` admits one. The run would wait."
-            )
+            wrong.append(NOBODY)
         if live is not None:
             wrong.append(f"Run {live.run_id} is {live.status}; `flwr stop {live.run_id}` ends it.")
         return wrong

@@ -11,13 +11,13 @@ Each has a directory of its own, as if it ran on a host of its own:
 import os
 import secrets
 import socket
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.processes.flower_control import ConfigValue, config_argument, program
 from server.state_directory.ledger_address import ledger_url
+from strategies.installation import run_script
 from unlearning.durable_files import make_private
 from unlearning.errors import DeploymentError
 
@@ -25,7 +25,6 @@ FEDERATION = "federation"
 """The name of the SuperLink in Flower's configuration file."""
 
 _GIVEN: set[int] = set()
-_SCRIPTS = Path(__file__).resolve().parents[2] / "deploy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +108,13 @@ class Layout:
             f'[superlink.{FEDERATION}]\naddress = "{self.control_address}"\n{trust}\n'
         )
         if self.secure and not self.authority.exists():
-            _run_script("make_certificates.sh", str(self.certificates_dir), "server", "localhost")
-            _run_script("make_certificates.sh", str(self.certificates_dir), "operator", "operator")
+            run_script("make_certificates.sh", str(self.certificates_dir), "server", "localhost")
+            run_script("make_certificates.sh", str(self.certificates_dir), "operator", "operator")
             sessions = str(self.session_certificates_dir)
-            _run_script("make_certificates.sh", sessions, "server", "localhost")
+            run_script("make_certificates.sh", sessions, "server", "localhost")
             for client in range(self.num_clients):
-                _run_script("make_supernode_key.sh", str(self.client_dir(client) / "key"))
-                _run_script("make_certificates.sh", sessions, "client", f"client-{client}")
+                run_script("make_supernode_key.sh", str(self.client_dir(client) / "key"))
+                run_script("make_certificates.sh", sessions, "client", f"client-{client}")
 
     def superlink_command(self) -> list[str]:
         """Return the command that starts `flower-superlink`."""
@@ -237,13 +236,3 @@ def free_ports(count: int) -> list[int]:
     if len(found) < count:
         raise DeploymentError(f"Only {len(found)} of {count} ports are free between {first} and {end}.")
     return found
-
-
-def _run_script(name: str, *arguments: str) -> None:
-    script = _SCRIPTS / name
-    if not script.exists():
-        raise DeploymentError(f"{script} is missing: a secure deployment needs a checkout of the repository.")
-    command = ["sh", str(script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise DeploymentError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")

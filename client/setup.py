@@ -1,0 +1,90 @@
+"""Setting a data owner's host up: keys that never leave it, settings and unit, and what goes to the server."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from strategies.installation import DEPLOY, Host
+from unlearning.errors import ConfigurationError
+
+PUBLIC_KEY, UNIT = "client-key.pub", "flower-supernode"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """Which data a site has: a directory of its own, or one part of a data set that is dealt out among `parts`."""
+
+    directory: Path | None = None
+    part: int = 0
+    parts: int = 0
+
+    def node_config(self) -> str:
+        """Return what the SuperNode is told of it.
+
+        Raises:
+            ConfigurationError: neither is given, or the part is none of the parts.
+        """
+        if self.directory is not None:
+            return f'data-dir="{self.directory}"'
+        if not 0 <= self.part < self.parts:
+            raise ConfigurationError(
+                [
+                    "--data-dir names this site's own data. Where a data set is dealt out instead, give --part-id "
+                    f"(from 0 on) and --num-parts, the same at all sites; got {self.part} of {self.parts}."
+                ]
+            )
+        return f"partition-id={self.part} num-partitions={self.parts}"
+
+
+def setup_site(host: Host, name: str, server: str, data: Data) -> Path:
+    """Make all that a client's host needs; return the folder that is carried to the server.
+
+    Raises:
+        ConfigurationError: it is not said which data the site has.
+        DeploymentError: a script failed, or there is no such user.
+    """
+    told = data.node_config()
+    config = host.directory(host.config_dir)
+    host.directory(host.state_root)
+    host.directory(host.state_dir)
+    key, request = config / "client-key", config / f"{name}.csr"
+    host.script("make_supernode_key.sh", str(key), makes=key)
+    host.script("make_certificates.sh", str(config), "request", name, makes=request)
+    host.file(config / "environment", _environment(host, name, server, told))
+    host.unit(UNIT)
+    folder = host.directory(config / "to-server" / name)
+    for path in (config / PUBLIC_KEY, request):
+        shutil.copyfile(path, folder / path.name)
+    return folder
+
+
+def take_answer(host: Host, name: str, folder: Path) -> None:
+    """Put what came back from the server where the site's programs look for it.
+
+    Raises:
+        ConfigurationError: it is not all there.
+    """
+    files = [folder / "ca.crt", folder / f"{name}.pem"]
+    absent = [str(path) for path in files if not path.is_file()]
+    if absent:
+        raise ConfigurationError(
+            [
+                f"--answer {folder}: {', '.join(absent)} is not there; `flower-unlearn setup client` makes both."
+            ]
+        )
+    for path in files:
+        host.file(host.config_dir / path.name, path.read_bytes())
+
+
+def _environment(host: Host, name: str, server: str, told: str) -> str:
+    """Return the environment of the site's programs: the example with this site's values."""
+    head, _, _ = (DEPLOY / "systemd" / "environment").read_text().partition("# Server host: what start")
+    return (
+        f"{host.localised(head)}FEDERATION_SERVER={server}\n"
+        f'NODE_CONFIG=\'{told} client-id="{name}" state-dir="{host.state_dir}"\'\n'
+        "# For requests with this client's own certificate: flower-unlearn list, report, verify --service\n"
+        f"FLOWER_UNLEARNING_SERVER={server}:9100\n"
+        f"FLOWER_UNLEARNING_TLS_CA={host.config_dir / 'ca.crt'}\n"
+        f"FLOWER_UNLEARNING_TLS_CERT={host.config_dir / f'{name}.pem'}\n"
+        f"FLOWER_UNLEARNING_TLS_KEY={host.config_dir / f'{name}.key'}\n"
+    )

@@ -1,0 +1,123 @@
+"""Setting a server host up, and letting a client in: what `flower-unlearn setup` does."""
+
+import secrets
+import shutil
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from server.certificate.keys import SIGNING_KEY, make_key_pair
+from server.operations.checklist.files import check_certificates, check_secrets, check_state
+from server.operations.checklist.finding import Installation, Level
+from server.processes.flower_control import FlowerControl
+from strategies.installation import DEPLOY, Host, run_script
+from unlearning.errors import ConfigurationError
+
+FEDERATION_FILE = "federation.toml"
+SERVICES = ("flower-superlink", "flower-superexec", "flower-unlearning")
+SUPERVISOR = "flower-unlearning-supervisor"
+PUBLIC_KEY = "client-key.pub"
+
+
+def setup_server(host: Host, name: str, addresses: Sequence[str]) -> None:
+    """Make all that the server host needs; what is there already stays as it is.
+
+    addresses: the names and addresses under which clients reach it.
+
+    Raises:
+        DeploymentError: a script failed, or there is no such user.
+    """
+    config, certificates = host.directory(host.config_dir), host.config_dir / "certificates"
+    host.directory(host.state_root)
+    host.directory(host.state_dir)
+    flower = host.directory(host.state_root / "flower")
+    host.script(
+        "make_certificates.sh", str(certificates), "server", *addresses, makes=certificates / "server.pem"
+    )
+    operator = certificates / "operator.pem"
+    host.script("make_certificates.sh", str(certificates), "operator", "operator", makes=operator)
+    host.file(config / "superexec.secret", secrets.token_bytes(32))
+    host.file(flower / "config.toml", _flower_config(certificates / "ca.crt"))
+    _make_signing_key(host, config / "certificate-key")
+    host.file(
+        config / FEDERATION_FILE,
+        host.localised((DEPLOY / FEDERATION_FILE).read_text()).replace('"main"', f'"{name}"'),
+    )
+    host.file(config / "environment", _server_environment(host))
+    host.file(config / "operator.environment", _operator_environment(addresses[0], certificates))
+    for service in (*SERVICES, SUPERVISOR):
+        host.unit(service)
+
+
+def let_in(host: Host, control: FlowerControl, client: str, folder: Path) -> int:
+    """Register a client's key, sign its request, and put into its folder what it takes back; return its node's id.
+
+    Raises:
+        ConfigurationError: the folder is not one that `flower-unlearn-site setup` made for this client.
+        DeploymentError: the SuperLink refuses the key, or the certificate cannot be made.
+    """
+    request = folder / f"{client}.csr"
+    absent = [str(path) for path in (folder / PUBLIC_KEY, request) if not path.is_file()]
+    if absent:
+        raise ConfigurationError(
+            [f"{folder}: {', '.join(absent)} is not there; `flower-unlearn-site setup` makes it."]
+        )
+    certificates = host.config_dir / "certificates"
+    certificate = folder / f"{client}.pem"
+    if not certificate.exists():
+        run_script(
+            "make_certificates.sh",
+            str(certificates),
+            "sign",
+            "client",
+            client,
+            str(request),
+            str(certificate),
+        )
+    shutil.copyfile(certificates / "ca.crt", folder / "ca.crt")
+    host.say(f"made   {certificate} and {folder / 'ca.crt'}: they go back to the site")
+    return control.register_supernode(folder / PUBLIC_KEY, client)
+
+
+def problems(host: Host, *, now: datetime) -> list[str]:
+    """Say what is wrong with the files of the host, as `flower-unlearn check` would."""
+    installation = Installation(config_dir=host.config_dir, state_dir=host.state_dir)
+    found = [
+        *check_secrets(installation),
+        *check_certificates(installation, now=now),
+        *check_state(installation, mounts=()),
+    ]
+    return [f"{finding.what} {finding.mend}" for finding in found if finding.level is Level.PROBLEM]
+
+
+def _make_signing_key(host: Host, directory: Path) -> None:
+    if (directory / SIGNING_KEY).exists():
+        host.say(f"kept   {directory / SIGNING_KEY}")
+        return
+    private, public, identity = make_key_pair(directory)
+    for path in (directory, private, public):
+        host.give(path)
+    host.say(f"made   {private}; hand {public} to whoever checks certificates (key id {identity})")
+
+
+def _flower_config(authority: Path) -> str:
+    return (
+        '[superlink]\ndefault = "federation"\n\n[superlink.federation]\naddress = "127.0.0.1:8000"\n'
+        f'root-certificates = "{authority}"\n'
+    )
+
+
+def _server_environment(host: Host) -> str:
+    """Return the environment of the server's programs: the example without what is a client host's."""
+    text = host.localised((DEPLOY / "systemd" / "environment").read_text())
+    return text.partition("# Client hosts only")[0]
+
+
+def _operator_environment(address: str, certificates: Path) -> str:
+    """Return what an operator's shell reads, so that no call has to name server and certificates."""
+    return (
+        f"# set -a; . THIS_FILE; set +a\nFLOWER_UNLEARNING_SERVER={address}:9100\n"
+        f"FLOWER_UNLEARNING_TLS_CA={certificates / 'ca.crt'}\n"
+        f"FLOWER_UNLEARNING_TLS_CERT={certificates / 'operator.pem'}\n"
+        f"FLOWER_UNLEARNING_TLS_KEY={certificates / 'operator.key'}\n"
+    )

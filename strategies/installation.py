@@ -1,0 +1,118 @@
+"""What `flower-unlearn setup` and `flower-unlearn-site setup` do to a host: files that are made once, and said.
+
+Here because server and clients share it. Keys and certificates come from the scripts of deploy/, which an
+administrator can call by hand as well.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from unlearning.durable_files import make_private, write_anew
+from unlearning.errors import DeploymentError
+
+DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
+"""Of a checkout, and of an installed package, which has it beside its modules."""
+CONFIG_DIR, STATE_ROOT = Path("/etc/flower-unlearning"), Path("/var/lib/flower-unlearning")
+PROGRAMS, UNITS_DIR = Path("/opt/flower-unlearning/bin"), Path("/etc/systemd/system")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Where things go on a host, and whose they become.
+
+    user: owns all but the units, where this process may give files away; "" leaves them this process's.
+    say: is told of each thing that was made, or was there.
+    """
+
+    say: Callable[[str], None]
+    config_dir: Path = CONFIG_DIR
+    state_root: Path = STATE_ROOT
+    units_dir: Path = UNITS_DIR
+    user: str = "flower"
+
+    @property
+    def state_dir(self) -> Path:
+        """The programs' state directory."""
+        return self.state_root / "state"
+
+    def directory(self, path: Path) -> Path:
+        """Make a directory of mode 700."""
+        make_private(path)
+        self.give(path)
+        return path
+
+    def localised(self, text: str) -> str:
+        """Return a file of deploy/ with this host's directories and this installation's programs."""
+        for usual, here in (
+            (CONFIG_DIR, self.config_dir),
+            (STATE_ROOT, self.state_root),
+            (PROGRAMS, Path(sys.executable).parent),
+        ):
+            text = text.replace(str(usual), str(here))
+        return text
+
+    def file(self, path: Path, content: str | bytes) -> None:
+        """Write a file of mode 600 where there is none."""
+        if path.exists():
+            self.say(f"kept   {path}")
+            return
+        write_anew(path, content.encode() if isinstance(content, str) else content)
+        self.give(path)
+        self.say(f"made   {path}")
+
+    def script(self, name: str, *arguments: str, makes: Path) -> None:
+        """Call a script of deploy/ that makes the file `makes`, where there is none.
+
+        Raises:
+            DeploymentError: it failed.
+        """
+        if makes.exists():
+            self.say(f"kept   {makes}")
+            return
+        run_script(name, *arguments)
+        for path in [makes.parent, *makes.parent.iterdir()]:
+            self.give(path)
+        self.say(f"made   {makes}")
+
+    def unit(self, name: str) -> None:
+        """Copy a systemd unit, with this host's directories, where there is systemd."""
+        if not self.units_dir.is_dir():
+            self.say(f"no {self.units_dir} here: start {name} by other means (deploy/README.md)")
+            return
+        text = self.localised((DEPLOY / "systemd" / f"{name}.service").read_text())
+        if self.user != "flower":
+            text = text.replace("User=flower\n", f"User={self.user}\n" if self.user else "")
+        path = self.units_dir / f"{name}.service"
+        if path.exists() and path.read_text() == text:
+            self.say(f"kept   {path}")
+            return
+        path.write_text(text)
+        self.say(f"made   {path}")
+
+    def give(self, path: Path) -> None:
+        """Give `path` to the user, as root can."""
+        if self.user and os.geteuid() == 0:
+            try:
+                shutil.chown(path, self.user, self.user)
+            except LookupError:
+                raise DeploymentError(
+                    f"There is no user {self.user} on this host: useradd --system --home-dir {self.state_root} "
+                    f"{self.user}, or give --user."
+                ) from None
+
+
+def run_script(name: str, *arguments: str) -> None:
+    """Run a script of deploy/ to its end.
+
+    Raises:
+        DeploymentError: it is not installed, or it failed; with what it said.
+    """
+    command = ["sh", str(DEPLOY / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise DeploymentError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")

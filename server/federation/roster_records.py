@@ -143,7 +143,7 @@ def register_clients(writer: LedgerWriter, online: Mapping[str, Member]) -> None
     now = writer.now()
     known = {record.client_id: record for record in writer.ledger.clients()}
     records = [
-        ClientRecord(client, f"node {member.node_id}", member.public_key_hex, True, now)
+        ClientRecord(client, str(member.node_id), member.public_key_hex, True, now)
         for client, member in online.items()
         if not _is_fresh(known.get(client), now)
     ]

@@ -17,6 +17,7 @@ from client.sites import LoadedSite, Sites
 from strategies.joint_exchange import FAILED, MEASURE_TOO, join_answers
 from strategies.messages import (
     CLIENT_ID,
+    FROZEN_PART,
     PEAK_MEMORY,
     SUBJECT_KEY,
     arrays_content,
@@ -43,7 +44,7 @@ from unlearning.pseudonyms import is_keyed, reveal
 from unlearning.requests import Forget
 from unlearning.tasks.own_code import name_of
 from unlearning.tasks.task import Examples, Task, forgotten_mask, unknown_ids
-from unlearning.training import Trained, TrainingSettings, train
+from unlearning.training import Trained, TrainingSettings, check_frozen_part, train
 from unlearning.untrusted import as_line
 from unlearning.verification.observations import observe_model
 
@@ -190,10 +191,12 @@ def _open_site(
     """Return the opened site for a message with these `values`."""
     settings = sites.source.read(context.run_config)
     forget = _to_measure(values) | _to_measure(values.get(MEASURE_TOO, {}))
+    loaded = sites.load(settings, context.node_config, memory, forget)
+    check_frozen_part(loaded.task, str(values.get(FROZEN_PART, "")))
     return ClientWork(
         client_id=client_id_of(context),
         settings=settings.run,
-        loaded=sites.load(settings, context.node_config, memory, forget),
+        loaded=loaded,
         memory=memory,
         values=values,
         node_config=context.node_config,

@@ -51,7 +51,7 @@ class SiteLoader:
         gone &= ~forgotten_mask(site.train, reveal(forget, names))
         return LoadedSite(
             task=task,
-            train=site.train.select(~gone) if gone.any() else site.train,
+            train=site.train.select(~gone).compacted() if gone.any() else site.train,
             held_out=site.test,
             names=names,
         )

@@ -22,6 +22,7 @@ from strategies.asked_round import AskedRound
 from strategies.exchange import read_each
 from strategies.messages import (
     CLIENT_ID,
+    FROZEN_PART,
     MEASURE,
     NOTICE,
     NUM_EXAMPLES,
@@ -47,7 +48,7 @@ from unlearning.parameters import Vector
 from unlearning.plain import to_plain
 from unlearning.requests import NOTHING, Exclusions, Forget
 from unlearning.tasks.task import Task
-from unlearning.training import initial_parameters
+from unlearning.training import frozen_part, initial_parameters
 
 _log = getLogger(__name__)
 _SAY_AGAIN = GrowingPause(first_s=10.0, longest_s=300.0)
@@ -76,6 +77,7 @@ class FedAvg(Strategy):
     ) -> None:
         self.settings = settings = (settings or RunSettings()).with_changes(changes)
         self.task = settings.prepared_task(task)
+        self._frozen_part = frozen_part(self.task)
         self.roster = roster or Roster()
         self.plan = plan or RoundPlan(rules=KeptInMemory(prepared=settings.preparations()))
         self.rounds_trained = 0
@@ -104,6 +106,11 @@ class FedAvg(Strategy):
     def follow(self, plan: RoundPlan) -> None:
         """Go by `plan` from now on."""
         self.plan = plan
+
+    def _site_values(self, client: str) -> Json:
+        """Return what every message tells a client; the hash of the frozen part too, where there is one."""
+        values = self.plan.site_values(client)
+        return {**values, FROZEN_PART: self._frozen_part} if self._frozen_part else values
 
     def summary(self) -> None:
         """Log the settings that decide a round."""
@@ -240,7 +247,7 @@ class FedAvg(Strategy):
                 member.node_id,
                 message_type,
                 server_round,
-                {**training, **(also or {}), CLIENT_ID: client, **self.plan.site_values(client)},
+                {**training, **(also or {}), CLIENT_ID: client, **self._site_values(client)},
                 arrays,
             )
             for client, member in members.items()
@@ -356,7 +363,7 @@ class FedAvg(Strategy):
                 server_round,
                 {
                     **(also or {}),
-                    **self.plan.site_values(client),
+                    **self._site_values(client),
                     "forget": to_plain(forgets.get(client, NOTHING)),
                     "samples": self.settings.attack_samples,
                 },
@@ -368,7 +375,7 @@ class FedAvg(Strategy):
     def notices(self, server_round: int, members: Mapping[str, Member]) -> dict[str, Message]:
         """Tell `members` what every message tells a client, and nothing else."""
         return {
-            client: compose(member.node_id, NOTICE, server_round, self.plan.site_values(client))
+            client: compose(member.node_id, NOTICE, server_round, self._site_values(client))
             for client, member in members.items()
         }
 

@@ -54,6 +54,8 @@ SITE_REQUEST_BYTES = 14 * 2**20
 
 SUBJECT_KEY = "subject-key"
 """The client's key of sample ids in a message that names some of its samples (`unlearning.pseudonyms`)."""
+FROZEN_PART = "frozen-part"
+"""Under this key every message says the hash of what of the model stays at home, where something does."""
 PEAK_MEMORY = "peak-memory"
 """Under this key of its JSON a client's answer says what memory its work took at most."""
 

@@ -23,8 +23,9 @@ from strategies.setting_groups import (
 from strategies.tls_files import is_loopback
 from strategies.update_checks import CountLimits
 from unlearning.errors import ConfigurationError
+from unlearning.methods.eligibility import unfit_preparations
 from unlearning.methods.preparation import Prepared
-from unlearning.methods.registry import preparations
+from unlearning.methods.registry import method_named, preparations
 from unlearning.tasks.settings import TaskSettings, problems
 from unlearning.tasks.task import Task
 from unlearning.training import TrainingSettings
@@ -181,7 +182,7 @@ class RunSettings(
             ConfigurationError: one of them cannot be prepared for with such a task.
         """
         switched_on = self.preparations().values()
-        wrong: list[str] = []
+        wrong = unfit_preparations(task, map(method_named, self.preparations()))
         for prepared in switched_on:
             wrong += prepared.preparation.problems(prepared.options, task, self.num_clients)
         if wrong:

@@ -5,7 +5,7 @@ Those with a file beside them are defined there, the others here.
 FlowerUnlearningError
 ├── ConfigurationError         a setting is wrong; lists every wrong setting at once
 ├── DataError                  a data set, a model or an example id is not what was promised
-├── AppError                   a function of the user's own app raised, or returned something else than it must
+├── AppError                   a function or data set of the user's own app raised, or gave something else than it must
 ├── UpdateRefused              a client's update may not enter the model
 ├── MethodFailed               an unlearning method cannot go on (retryable or not)
 ├── ModelRefused               a model may not become the federation's
@@ -62,7 +62,7 @@ class DataError(FlowerUnlearningError):
 
 
 class AppError(FlowerUnlearningError):
-    """A function of the user's own app raised, or returned something else than it must."""
+    """A function or data set of the user's own app raised, or gave something else than it must."""
 
 
 class UpdateRefused(FlowerUnlearningError):

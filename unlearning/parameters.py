@@ -2,17 +2,22 @@
 
 The vector holds every floating-point tensor of `state_dict()` in its order: parameters, and buffers
 such as a running mean. Integer buffers (a batch counter) are not part of it and stay as they are.
+
+Of a model with frozen parameters (`requires_grad` is false) it holds the others only. The frozen ones, and all buffers,
+stay at home: the task makes them, the same on every machine. So running statistics are the task's too and no training
+moves them: layers that have some normalise by them in training also (`hold_statistics`).
 """
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from unlearning.errors import UpdateRefused
 
@@ -29,20 +34,100 @@ class Slot:
     stop: int
 
 
+_MARK = "flower-unlearning"
+
+TRAVELLING_BUFFERS = "travelling_buffers"
+"""An attribute of a model: the names of buffers that are in the vector also where parameters are frozen."""
+
+
+def has_frozen(model: nn.Module) -> bool:
+    """Return whether some parameter is not trained."""
+    return any(not parameter.requires_grad for parameter in model.parameters())
+
+
+def travelling(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors that the flat vector holds, by name and in its order."""
+    state = model.state_dict(keep_vars=True)
+    found = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
+    if not has_frozen(model):
+        return found
+    also = getattr(model, TRAVELLING_BUFFERS, ())
+    return {
+        name: tensor
+        for name, tensor in found.items()
+        if name in also or (isinstance(tensor, nn.Parameter) and tensor.requires_grad)
+    }
+
+
+def at_home(model: nn.Module) -> dict[str, Tensor]:
+    """Return by name the tensors that the task makes on every machine; none where no parameter is frozen."""
+    if not has_frozen(model):
+        return {}
+    goes = travelling(model)
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in goes}
+
+
+def hold_statistics(model: nn.Module) -> None:
+    """Let layers with running statistics normalise by these in training also, where parameters are frozen."""
+    if not has_frozen(model):
+        return
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.running_mean is not None:
+            module.eval()
+            # `model.train()` sets every module's mode by its own `train`
+            module.__dict__["train"] = partial(_as_it_is, module)
+
+
+def is_held(module: nn.Module) -> bool:
+    """Return whether `hold_statistics` has set it."""
+    return "train" in module.__dict__
+
+
+def _as_it_is(module: nn.Module, mode: bool = True) -> nn.Module:  # noqa: ARG001 - as Module.train
+    return module
+
+
+def frozen_hash(model: nn.Module) -> str:
+    """Return SHA-256 (hex) of what stays at home: names, shapes, dtypes and bytes; empty where nothing does."""
+    kept = at_home(model)
+    if not kept:
+        return ""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(kept.items()):
+        values = tensor.detach().cpu().contiguous()
+        digest.update(f"{name}:{values.dtype}:{tuple(values.shape)}:".encode())
+        digest.update(values.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def state_to_save(model: nn.Module) -> dict[str, Any]:
+    """Return the whole `state_dict()`, frozen part and all, marked with which tensors the flat vector holds."""
+    state = model.state_dict()
+    if has_frozen(model):
+        metadata: dict[str, Any] = getattr(state, "_metadata")  # noqa: B009 - torch's, which its types do not name
+        metadata[_MARK] = {"travelling": list(travelling(model))}
+    return state
+
+
+def travelling_names(state: Mapping[str, Tensor]) -> frozenset[str] | None:
+    """Return which tensors of a saved state the flat vector holds; None for all that are floating-point."""
+    found = getattr(state, "_metadata", {}).get(_MARK)
+    return None if found is None else frozenset(map(str, found["travelling"]))
+
+
 def layout(model: nn.Module) -> tuple[Slot, ...]:
     """Return the names, shapes and positions of the flat vector's tensors."""
     slots: list[Slot] = []
     position = 0
-    for name, tensor in model.state_dict().items():
-        if tensor.is_floating_point():
-            slots.append(Slot(name, tuple(tensor.shape), position, position + tensor.numel()))
-            position += tensor.numel()
+    for name, tensor in travelling(model).items():
+        slots.append(Slot(name, tuple(tensor.shape), position, position + tensor.numel()))
+        position += tensor.numel()
     return tuple(slots)
 
 
 def flatten(model: nn.Module) -> Vector:
-    """Return the model's floating-point tensors as one array of shape (d,), in the model's dtype."""
-    tensors = [tensor for tensor in model.state_dict().values() if tensor.is_floating_point()]
+    """Return the tensors that travel as one array of shape (d,), in the model's dtype."""
+    tensors = travelling(model).values()
     return torch.cat([tensor.detach().reshape(-1).cpu() for tensor in tensors]).numpy()
 
 

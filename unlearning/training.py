@@ -3,16 +3,20 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import nn
 from torch.optim.sgd import sgd
 
-from unlearning.errors import DataError
-from unlearning.parameters import Vector, flatten, load
+from unlearning.errors import AppError, DataError
+from unlearning.own_training import run_own_training
+from unlearning.parameters import Vector, flatten, frozen_hash, has_frozen, hold_statistics, load
+from unlearning.tasks.batches import InOrder, Shuffled, data_loader
 from unlearning.tasks.task import Examples, PerExample, Task
 
 OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw"]
@@ -86,10 +90,63 @@ def initial_parameters(task: Task, seed: int) -> Vector:
 
 
 def build(task: Task, seed: int) -> nn.Module:
-    """Return a fresh model of the task's dtype; torch's global random state is left as it was."""
+    """Return a fresh model of the task's dtype; torch's global random state is left as it was.
+
+    Raises:
+        AppError: nothing of it would be trained.
+    """
     with torch.random.fork_rng(devices=[]):
         _seed_torch(seed)
-        return task.build_model().to(task.dtype)
+        model = task.build_model().to(task.dtype)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise AppError(
+            f"No parameter of the model of {task.name} has requires_grad; nothing would be trained."
+        )
+    hold_statistics(model)
+    return model
+
+
+def model_with(task: Task, parameters: Vector) -> nn.Module:
+    """Return the model with `parameters` (d,) and the frozen part that the task makes, in training mode.
+
+    The frozen part is that of the seed 0, pre-trained where the task has such weights: the same on every machine.
+
+    Raises:
+        UpdateRefused: `parameters` does not have the model's length.
+    """
+    model = _frozen_base(task)
+    load(model, parameters)
+    return model
+
+
+@lru_cache(maxsize=4)
+def frozen_part(task: Task) -> str:
+    """Return the hash of what of the model stays at home; empty where no parameter is frozen."""
+    return frozen_hash(_frozen_base(task))
+
+
+def check_frozen_part(task: Task, expected: str) -> None:
+    """Refuse to work on a model whose frozen part is another than the server's.
+
+    expected: the server's hash; empty where it names none.
+
+    Raises:
+        AppError: the two differ.
+    """
+    if expected and frozen_part(task) != expected:
+        raise AppError(
+            f"The frozen part of the model of {task.name} has the SHA-256 {frozen_part(task)[:16]}… here and "
+            f"{expected[:16]}… at the server, so updates would not fit. Bring the files and packages that it is made "
+            "from to the same version."
+        )
+
+
+def _frozen_base(task: Task) -> nn.Module:
+    model = build(task, seed=0)
+    if task.load_pretrained is not None and has_frozen(model):
+        with torch.random.fork_rng(devices=[]):
+            task.load_pretrained(model)
+    return model
 
 
 AfterStep: TypeAlias = Callable[[nn.Module], bool]
@@ -109,18 +166,33 @@ def train(
 
     Raises:
         DataError: there is no example to train on.
+        AppError: the loss, the task's own training or its Dataset does not do what it promises.
     """
     if len(examples) == 0:
         raise DataError("There is no example left to train on.")
     device = _device()
-    model = build(task, settings.seed)
-    load(model, parameters)
+    model = model_with(task, parameters)
     model.to(device).train()
     # A model of the user's own may have dropout, which draws from torch's global random state.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         _seed_torch(settings.seed)
-        loss = _epochs(task, model, examples, settings, device, after_step)
+        run = _epochs if task.train is None else _own_training
+        loss = run(task, model, examples, settings, device, after_step)
     return Trained(flatten(model), len(examples), loss)
+
+
+def _own_training(
+    task: Task,
+    model: nn.Module,
+    examples: Examples,
+    settings: TrainingSettings,
+    device: torch.device,
+    after_step: AfterStep | None,
+) -> float:
+    generator = torch.Generator().manual_seed(settings.seed)
+    loading, pin = examples.source.loading, device.type == "cuda"
+    loader = data_loader(examples, settings.batch_size, generator, loading, pin=pin)
+    return run_own_training(task, model, loader, settings, after_step)
 
 
 def _epochs(
@@ -134,22 +206,22 @@ def _epochs(
     """Run the local epochs on `model`, in place; the mean loss over all steps' batches."""
     optimizer = _optimizer(model, settings)
     generator = torch.Generator().manual_seed(settings.seed)
+    order = Shuffled(len(examples), settings.batch_size, generator)
+    batches = examples.batches(order, pin=device.type == "cuda")
     total, seen = 0.0, 0
     for _ in range(settings.epochs):
-        order = torch.randperm(len(examples), generator=generator)
-        for batch in torch.split(order, settings.batch_size):
-            inputs = examples.inputs[batch]
+        for inputs, targets in batches:
             if settings.augment and task.augment is not None:
                 inputs = task.augment(inputs, generator)
             model.zero_grad()
-            outputs = model(inputs.to(device=device, dtype=task.dtype))
-            loss = task.loss(outputs, examples.targets[batch].to(device))
+            outputs = model(inputs_for(task, inputs, device))
+            loss = task.loss(outputs, targets_for(task, targets, device))
             loss.backward()  # type: ignore[no-untyped-call]
             if settings.clip_norm:
                 nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
             optimizer.step()
-            total += loss.item() * len(batch)
-            seen += len(batch)
+            total += loss.item() * len(targets)
+            seen += len(targets)
             if after_step is not None and after_step(model):
                 return total / seen
     return total / seen
@@ -178,14 +250,23 @@ def predict(task: Task, parameters: Vector, examples: Examples, batch_size: int 
 
 
 def evaluate_and_predict(
-    task: Task, parameters: Vector, examples: Examples, batch_size: int = EVALUATION_BATCH
+    task: Task,
+    parameters: Vector,
+    examples: Examples,
+    chosen: NDArray[np.intp],
+    batch_size: int = EVALUATION_BATCH,
 ) -> tuple[PerExample, Vector]:
-    """Return what `evaluate` and `predict` give, in one pass over the examples."""
-    measures, parts = [], []
+    """Return what `evaluate` gives, and the outputs (k, classes, ...) of the examples at `chosen` (k,), in one pass."""
+    measures, parts, start = [], [], 0
+    wanted = np.sort(chosen)
     for outputs, targets in _outputs(task, parameters, examples, batch_size):
         measures.append(task.per_example(outputs.double(), targets))
-        parts.append(outputs.double().cpu())
-    return _per_example(measures), torch.cat(parts).numpy() if parts else np.zeros(0)
+        first, last = np.searchsorted(wanted, [start, start + len(targets)])
+        here = torch.from_numpy(wanted[first:last] - start).to(outputs.device)
+        parts.append(outputs[here].double().cpu())
+        start += len(targets)
+    found = torch.cat(parts).numpy() if parts else np.zeros(0)
+    return _per_example(measures), found[np.searchsorted(wanted, chosen)]
 
 
 def _outputs(
@@ -193,16 +274,30 @@ def _outputs(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield the model's outputs and the targets, batch by batch, on the device."""
     device = _device()
-    model = build(task, seed=0)
-    load(model, parameters)
-    # With the channels last a processor evaluates the small networks here in half of the time.
-    layout = torch.channels_last if examples.inputs.ndim == 4 else torch.preserve_format
-    model.to(device).to(memory_format=layout).eval()
-    for start in range(0, len(examples), batch_size):
-        inputs = examples.inputs[start : start + batch_size].to(device=device, dtype=task.dtype)
+    model = model_with(task, parameters).to(device).eval()
+    batches = examples.batches(InOrder(len(examples), batch_size), pin=device.type == "cuda")
+    for number, (inputs, targets) in enumerate(batches):
+        # With the channels last a processor evaluates the small networks here in half of the time.
+        layout = torch.channels_last if inputs.ndim == 4 else torch.preserve_format
+        if number == 0:
+            model.to(memory_format=layout)
         with torch.inference_mode():
-            outputs = model(inputs.to(memory_format=layout))
-        yield outputs, examples.targets[start : start + batch_size].to(device)
+            outputs = model(inputs_for(task, inputs, device).to(memory_format=layout))
+        yield outputs, targets_for(task, targets, device)
+
+
+def inputs_for(task: Task, inputs: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return inputs as the model takes them: bytes and floats in its dtype, others (token ids) as they are."""
+    if inputs.is_floating_point() or inputs.dtype == torch.uint8:
+        return inputs.to(device=device, dtype=task.dtype, non_blocking=True)
+    return inputs.to(device=device, non_blocking=True)
+
+
+def targets_for(task: Task, targets: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return targets as the loss takes them: floats in the model's dtype, others (labels) as they are."""
+    if targets.is_floating_point():
+        return targets.to(device=device, dtype=task.dtype, non_blocking=True)
+    return targets.to(device=device, non_blocking=True)
 
 
 def _per_example(batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> PerExample:

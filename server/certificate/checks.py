@@ -247,11 +247,16 @@ def _model_hash(path: Path) -> str:
 
     import torch
 
-    from unlearning.parameters import content_hash
+    from unlearning.parameters import content_hash, travelling_names
 
     try:
         values = torch.load(path, map_location="cpu", weights_only=True)
-        tensors = [tensor for tensor in values.values() if tensor.is_floating_point()]
+        goes = travelling_names(values)
+        tensors = [
+            tensor
+            for name, tensor in values.items()
+            if tensor.is_floating_point() and (goes is None or name in goes)
+        ]
         return content_hash(torch.cat([tensor.reshape(-1) for tensor in tensors]).numpy())
     except (
         OSError,

@@ -28,8 +28,8 @@ def model_command(
     from server.federation.checkpoints import CheckpointStore
     from server.state_directory.files import SETTINGS_FILE
     from strategies.run_config import RunSettings, secrets_in
-    from unlearning.parameters import content_hash, load
-    from unlearning.training import build
+    from unlearning.parameters import content_hash, state_to_save
+    from unlearning.training import model_with
 
     path = state_dir / SETTINGS_FILE
     state = CheckpointStore(state_dir / "checkpoints").newest() if path.exists() else None
@@ -49,11 +49,10 @@ def model_command(
         if (name in known or "." in name) and not secrets_in({name: value})
     }
     task = source.prepared(values)
-    model = build(task, seed=0)
     before = state.deletion.before if state.deletion is not None else None
     parameters = state.parameters if before is None else before.parameters
-    load(model, parameters)
-    torch.save(model.state_dict(), output)
+    model = model_with(task, parameters)
+    torch.save(state_to_save(model), output)
     note = (
         "" if before is None else " (a deletion is recovering and not committed: this is the model before it)"
     )

@@ -36,9 +36,9 @@ from unlearning.certified.tangents import (
 from unlearning.certified.unit_vectors import UnitVectors
 from unlearning.curvature.local_loss import exact_kernels
 from unlearning.errors import ConfigurationError, DataError
-from unlearning.parameters import Vector, flatten, load
+from unlearning.parameters import Vector, flatten
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import TrainingSettings, build
+from unlearning.training import TrainingSettings, inputs_for, model_with, targets_for
 
 DEFAULT_MEMORY_LIMIT_BYTES = 2**30
 
@@ -205,16 +205,14 @@ class _Trajectory:
     def __init__(self, task: Task, parameters: Vector, examples: Examples, settings: OnlineSettings) -> None:
         self.task, self.examples, self.settings = task, examples, settings
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model = build(task, seed=0)
-        load(self.model, parameters)
-        self.model.to(self.device).eval()
+        self.model = model_with(task, parameters).to(self.device).eval()
         self.weights = Weights(self.model)
 
     def loss(self, positions: NDArray[np.intp]) -> Tensor:
         """Return the mean loss of the examples at `positions`, without the L2 term."""
-        index = torch.from_numpy(np.ascontiguousarray(positions, dtype=np.int64))
-        inputs = self.examples.inputs[index].to(self.device, self.task.dtype)
-        return self.task.loss(self.model(inputs), self.examples.targets[index].to(self.device))
+        inputs, targets = self.examples.batch(positions)
+        outputs = self.model(inputs_for(self.task, inputs, self.device))
+        return self.task.loss(outputs, targets_for(self.task, targets, self.device))
 
     def step(self, gradients: Sequence[Tensor], learning_rate: float) -> None:
         """Step W ← w − η(g + μw), in the order of operations of torch's SGD."""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unlearning.errors import ConfigurationError, NumericalError
-from unlearning.parameters import Vector, check_length, layout
+from unlearning.parameters import Vector, check_length, is_held, layout
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import Trained, TrainingSettings, train
 
@@ -54,7 +54,7 @@ class Weights:
 
     def __init__(self, model: nn.Module) -> None:
         for name, module in model.named_modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and not is_held(module):
                 raise NumericalError(
                     f"The layer {name!r} normalises by the batch and keeps running statistics, which no tangent "
                     "follows. Use GroupNorm."

@@ -36,7 +36,8 @@ def gradient(
     total = local.zeros()
     with exact_kernels(local.device):
         for batch in local.batches(micro_batch_size):
-            loss = task.loss(local.outputs(batch), local.targets(batch))
+            inputs, targets = local.read(batch)
+            loss = task.loss(local.outputs(inputs), targets)
             parts = torch.autograd.grad(loss, local.trainable, allow_unused=True, materialize_grads=True)
             local.add(total, parts, local.weight(batch))
     if l2:
@@ -82,7 +83,8 @@ def _sums_of_squares(local: LocalLoss, batch: slice) -> list[Tensor]:
     squares = [torch.zeros_like(parameter) for parameter in local.trainable]
     for start in range(batch.start, batch.stop):
         one = slice(start, start + 1)
-        loss = local.task.loss(local.outputs(one), local.targets(one))
+        inputs, targets = local.read(one)
+        loss = local.task.loss(local.outputs(inputs), targets)
         parts = torch.autograd.grad(loss, local.trainable, allow_unused=True, materialize_grads=True)
         squares = [square + part.square() for square, part in zip(squares, parts, strict=True)]
     return squares
@@ -95,16 +97,16 @@ def _batched_gradients(local: LocalLoss, batch: slice) -> list[Tensor]:
     the whole batch: losses use operations, such as one-hot masks, that vmap cannot see through.
     """
     weights = {name: parameter.detach() for name, parameter in zip(local.names, local.trainable, strict=True)}
+    inputs, targets = local.read(batch)
     with torch.no_grad():
-        outputs = local.outputs(batch)
+        outputs = local.outputs(inputs)
     outputs.requires_grad_()
-    loss = local.task.loss(outputs, local.targets(batch)) * (batch.stop - batch.start)
+    loss = local.task.loss(outputs, targets) * (batch.stop - batch.start)
     (slopes,) = torch.autograd.grad(loss, (outputs,))
 
     def along_slope(weights: dict[str, Tensor], one_input: Tensor, slope: Tensor) -> Tensor:
         output: Tensor = functional_call(local.model, weights, (one_input.unsqueeze(0),))
         return (output.squeeze(0) * slope).sum()
 
-    inputs = local.examples.inputs[batch].to(local.device, local.task.dtype)
     gradients: dict[str, Tensor] = vmap(grad(along_slope), in_dims=(None, 0, 0))(weights, inputs, slopes)
     return [gradients[name] for name in weights]

@@ -56,7 +56,8 @@ class HessianOfBatch:
 
     def __init__(self, local: LocalLoss, batch: slice) -> None:
         self._inputs = local.trainable
-        loss = local.task.loss(local.outputs(batch), local.targets(batch)) * local.weight(batch)
+        inputs, targets = local.read(batch)
+        loss = local.task.loss(local.outputs(inputs), targets) * local.weight(batch)
         self._gradient = _gradients((loss,), self._inputs, create_graph=True)
 
     def product(self, vector: Sequence[Tensor], *, keep: bool) -> tuple[Tensor, ...]:
@@ -128,23 +129,26 @@ def gauss_newton_of_batch(local: LocalLoss, batch: slice) -> BatchCurvature:
     """Return the generalised Gauss-Newton matrix: M is the Hessian of the loss with respect to the
     outputs.
     """
-    outputs = local.outputs(batch)
+    inputs, targets = local.read(batch)
+    outputs = local.outputs(inputs)
     detached = outputs.detach().requires_grad_()
-    loss = local.task.loss(detached, local.targets(batch)) * local.weight(batch)
+    loss = local.task.loss(detached, targets) * local.weight(batch)
     gradient = _gradients((loss,), (detached,), create_graph=True)
 
     def middle(pushed: Tensor) -> Tensor:
         # kept: the graph between outputs and loss is small beside the model's
         return _gradients(gradient, (detached,), (pushed,), retain_graph=True)[0]
 
-    return OutputCurvatureOfBatch(local, partial(local.outputs, batch), outputs, middle)
+    return OutputCurvatureOfBatch(local, partial(local.outputs, inputs), outputs, middle)
 
 
 def fisher_of_batch(local: LocalLoss, batch: slice) -> BatchCurvature:
     """Return the empirical Fisher matrix: the outputs are the per-example losses, M is 1/n."""
 
+    inputs, targets = local.read(batch)
+
     def losses_of(weights: Mapping[str, Tensor] | None = None) -> Tensor:
-        return local.task.per_example(local.outputs(batch, weights), local.targets(batch))[0]
+        return local.task.per_example(local.outputs(inputs, weights), targets)[0]
 
     losses = losses_of()
     if not losses.requires_grad:

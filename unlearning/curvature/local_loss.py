@@ -14,9 +14,9 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unlearning.errors import DataError, NumericalError
-from unlearning.parameters import Vector, check_length, layout, load
+from unlearning.parameters import Vector, check_length, layout
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import build
+from unlearning.training import inputs_for, model_with, targets_for
 
 
 class LocalLoss:
@@ -40,9 +40,7 @@ class LocalLoss:
             raise DataError("A mean loss needs at least one example, got none. Leave this client out.")
         self.task, self.examples = task, examples
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model = build(task, seed=0)
-        load(self.model, parameters)
-        self.model.to(self.device).eval()
+        self.model = model_with(task, parameters).to(self.device).eval()
         _refuse_batch_statistics(self.model)
         slots = layout(self.model)
         self.dimension = slots[-1].stop if slots else 0
@@ -67,19 +65,17 @@ class LocalLoss:
         for start in range(0, len(self), size):
             yield slice(start, min(start + size, len(self)))
 
-    def outputs(self, batch: slice, weights: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Return the model's outputs for the examples at `batch`, with `weights` by `names` instead of its
-        own.
-        """
-        inputs = self.examples.inputs[batch].to(self.device, self.task.dtype)
+    def read(self, batch: slice) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of the examples at `batch`, as model and loss take them."""
+        inputs, targets = self.examples.batch(batch)
+        return inputs_for(self.task, inputs, self.device), targets_for(self.task, targets, self.device)
+
+    def outputs(self, inputs: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Return the model's outputs, with `weights` by `names` instead of its own."""
         outputs: Tensor = (
             self.model(inputs) if weights is None else functional_call(self.model, dict(weights), inputs)
         )
         return outputs
-
-    def targets(self, batch: slice) -> Tensor:
-        """Return the targets of the examples at `batch`."""
-        return self.examples.targets[batch].to(self.device)
 
     def weight(self, batch: slice) -> float:
         """Compute n_b/n, by which the batch's mean loss enters that of the data set."""

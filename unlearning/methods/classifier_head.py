@@ -24,9 +24,10 @@ def head_slots(task: Task) -> tuple[Slot, ...]:
         or head is None
         or task.score_name != "accuracy"
         or head.out_features != task.num_classes
+        or not all(parameter.requires_grad for parameter in head.parameters())
     ):
         raise MethodFailed(
-            "FedAU needs a classifier whose last layer is linear with one output a class; this model has "
+            "FedAU needs a classifier whose last layer is linear with one output a class, and trained; this model has "
             "none. Choose another method.",
             retryable=False,
         )

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from unlearning.errors import DataError
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import build
+from unlearning.training import build, inputs_for, targets_for
 
 GRADIENTS_PER_PRODUCT = 2.0
 """A product with the curvature costs so many gradients."""
@@ -117,7 +117,9 @@ def training_flops(task: Task, examples: Examples) -> float:
     if len(examples) == 0:
         raise DataError("FLOPs are counted on at least one example, got none.")
     model = build(task, seed=0)
+    inputs, targets = examples.batch(slice(None))
+    here = torch.device("cpu")
     with torch.enable_grad(), FlopCounterMode(display=False) as counter:
-        loss = task.loss(model(examples.inputs.to(task.dtype)), examples.targets)
+        loss = task.loss(model(inputs_for(task, inputs, here)), targets_for(task, targets, here))
         loss.backward()  # type: ignore[no-untyped-call]
     return float(counter.get_total_flops()) / len(examples)

@@ -1,14 +1,16 @@
 """Whether a federation, as it is, can serve a request by a method: asked at the door and again before it begins."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from unlearning.errors import InvalidRequest, MethodFailed, UnsupportedRequest
 from unlearning.methods.classifier_head import head_slots, size_of
-from unlearning.methods.method import Method, Need
+from unlearning.methods.method import Method, MethodInfo, Need
 from unlearning.methods.preparation import Prepared
+from unlearning.own_training import takes_after_step
 from unlearning.requests import Granularity, Target
+from unlearning.tasks.own_code import name_of
 from unlearning.tasks.task import Task
 from unlearning.training import initial_parameters
 
@@ -21,6 +23,8 @@ class FederationProfile:
         preparation was switched on, for those that are still prepared.
     num_head_parameters: of the linear head; 0 where the model has none.
     flops_per_example: of one training step, by PyTorch's counter; 0 where it was not counted.
+    own_training: the name of the task's own training function; empty for the built-in loop. watches_steps: whether
+        something can be called after each step of training.
     """
 
     task: str
@@ -34,6 +38,8 @@ class FederationProfile:
     flops_per_example: float = 0.0
     prepare: str = ""
     prepared_since: Mapping[str, int] = field(default_factory=dict)
+    own_training: str = ""
+    watches_steps: bool = True
 
     @property
     def has_classifier_head(self) -> bool:
@@ -51,6 +57,8 @@ class FederationProfile:
             num_parameters=parameters.size,
             bytes_per_parameter=parameters.itemsize,
             num_head_parameters=_head_size(task),
+            own_training=name_of(task.train) if task.train is not None else "",
+            watches_steps=task.train is None or takes_after_step(task.train),
             **known,
         )
 
@@ -86,9 +94,11 @@ def check_eligible(
         )
     if Need.CLASSIFIER_HEAD in info.needs and not federation.has_classifier_head:
         raise UnsupportedRequest(
-            f"{info.title} needs a classifier whose last layer is linear with one output a class; the model of "
-            f"{federation.task} has none. Choose another method."
+            f"{info.title} needs a classifier whose last layer is linear with one output a class, and is trained; "
+            f"the model of {federation.task} has none. Choose another method."
         )
+    if reason := unfit_training(info, federation.own_training, watches_steps=federation.watches_steps):
+        raise UnsupportedRequest(f"{reason} Choose another method.")
     alone = [name for name, other in prepared.items() if other.preparation.stands_alone and name != info.name]
     if alone:
         raise UnsupportedRequest(
@@ -97,6 +107,30 @@ def check_eligible(
         )
     if info.preparation is not None:
         _check_prepared(method, target, federation, prepared)
+
+
+def unfit_training(info: MethodInfo, own_training: str, *, watches_steps: bool) -> str:
+    """Return why a method does not go with the task's own training, in a sentence; empty where it does.
+
+    own_training: the function's name; empty for the built-in loop. watches_steps: as in `FederationProfile`.
+    """
+    if not own_training:
+        return ""
+    trained = f"and this task trains by its own function {own_training}"
+    if Need.LOSS_DERIVATIVES in info.needs:
+        return f"{info.title} works with the derivatives of the loss that training descends, {trained}."
+    if Need.STEPS in info.needs and not watches_steps:
+        return f"{info.title} works after each step of training, {trained}, which takes no after_step."
+    return ""
+
+
+def unfit_preparations(task: Task, methods: Iterable[Method]) -> list[str]:
+    """Return which of the methods that are prepared for do not go with the task's own training, a sentence each."""
+    if task.train is None:
+        return []
+    name, watches = name_of(task.train), takes_after_step(task.train)
+    found = [(method.info, unfit_training(method.info, name, watches_steps=watches)) for method in methods]
+    return [f"prepare: {info.name}: {reason} Leave it out." for info, reason in found if reason]
 
 
 def _check_prepared(

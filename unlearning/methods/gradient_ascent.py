@@ -71,7 +71,7 @@ class GradientAscent(Method[GradientAscentParameters]):
         source="Halimi et al., Federated Unlearning: How to Efficiently Erase a Client in FL? (baseline)",
         granularities=frozenset(Granularity),
         several_at_once=True,
-        needs=frozenset({Need.REQUESTER_ONLINE}),
+        needs=frozenset({Need.REQUESTER_ONLINE, Need.STEPS}),
         remark="often destroys the model, and recovery has to mend it; with clip_norm=0 most networks overflow",
     )
 

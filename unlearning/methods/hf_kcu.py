@@ -90,7 +90,7 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
             source=SOURCE,
             granularities=frozenset(Granularity),
             several_at_once=True,
-            needs=frozenset({Need.REQUESTER_ONLINE}),
+            needs=frozenset({Need.REQUESTER_ONLINE, Need.LOSS_DERIVATIVES}),
             remark=(
                 "a rough approximation: the requester's own curvature stands for everybody's"
                 if corrected

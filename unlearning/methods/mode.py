@@ -39,7 +39,6 @@ from unlearning.methods.method import (
 from unlearning.methods.safe_range import Safe
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
-from unlearning.tasks.task import Examples
 from unlearning.training import initial_parameters, predict
 
 DEGRADATION = "degradation"
@@ -129,7 +128,7 @@ class MoDe(Method[MoDeParameters]):
         examples = site.forget if instruction.operation == "forget" else site.retain
         if instruction.operation == "forget" and len(examples):
             outputs = predict(site.task, cast(Vector, instruction.arrays[DEGRADATION]), examples)
-            examples = Examples(examples.inputs, torch.from_numpy(outputs.argmax(axis=1)), examples.ids)
+            examples = examples.with_targets(torch.from_numpy(outputs.argmax(axis=1)))
         return trained_update(instruction, site, examples)
 
     def aggregate(

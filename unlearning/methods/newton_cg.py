@@ -102,7 +102,7 @@ class NewtonCg(Method[NewtonCgParameters]):
         source="Newton step on the retained objective, conjugate gradients over the federation",
         granularities=frozenset(Granularity),
         several_at_once=True,
-        needs=frozenset({Need.RETAINED_ONLINE}),
+        needs=frozenset({Need.RETAINED_ONLINE, Need.LOSS_DERIVATIVES}),
         remark="many short exchanges: two a preconditioned step",
         cost_remark="each exchange carries the model beside a vector, and preconditioning asks twice a product",
         replies_are_updates=False,
@@ -252,9 +252,15 @@ def _cg_settings(problem: Problem[NewtonCgParameters], state: UnlearningState) -
 def _default_radius(task: Task) -> float:
     """Return a small radius for a network, whose quadratic model is good near the point only.
 
+    What is trained decides: a linear head on a frozen network is one linear layer.
+
     Measured on a CNN in docs/results/second-order-fashion-mnist.md: half of ‖θ‖ does harm there.
     """
-    with_weights = [module for module in build(task, seed=0).modules() if [*module.parameters(recurse=False)]]
+    with_weights = [
+        module
+        for module in build(task, seed=0).modules()
+        if any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+    ]
     return 0.5 if len(with_weights) == 1 and isinstance(with_weights[0], nn.Linear) else 0.05
 
 

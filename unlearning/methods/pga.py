@@ -92,7 +92,7 @@ class Pga(Method[PgaParameters]):
         source="Halimi et al., Federated Unlearning: How to Efficiently Erase a Client in FL?, Algorithm 1",
         granularities=frozenset({Granularity.CLIENT}),
         several_at_once=False,
-        needs=frozenset({Need.REQUESTER_ONLINE, Need.PREPARATION}),
+        needs=frozenset({Need.REQUESTER_ONLINE, Need.PREPARATION, Need.STEPS}),
         cost_remark="the formula is that of one target",
         remark="the distance at which it ends is absolute: tune max_distance to the model's size",
         preparation=KeepLastModel(),

@@ -85,8 +85,8 @@ class WeightNegation(AsksNobody[WeightNegationParameters]):
 
 
 def first_layer(model: nn.Module) -> tuple[str, ...]:
-    """Return the name of the first convolution's or linear layer's weight, in the order of definition."""
+    """Return the name of the first trained convolution's or linear layer's weight, in the order of definition."""
     for name, module in model.named_modules():
-        if isinstance(module, LAYERS):
+        if isinstance(module, LAYERS) and module.weight.requires_grad:
             return (f"{name}.weight" if name else "weight",)
     return ()

@@ -6,25 +6,26 @@ floats, and every Flower message starts a process that loads it.
 
 import zipfile
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError
-from unlearning.tasks.task import Examples
+from unlearning.tasks.sources import ArraySource, Scaling
+from unlearning.tasks.task import Examples, numbered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrays:
     """Examples as stored.
 
-    inputs: (n, ...), pictures with the channels first; bytes 0..255, or numbers that are used as is.
+    inputs: (n, ...), pictures with the channels first; bytes 0..255, or numbers that are used as is. Memory-mapped
+        ones stay where they are.
     targets: (n,) or (n, height, width), integers.
     ids: (n,), opaque, stable across partitions.
     sites: (n,), the natural owner of each example, or None.
@@ -41,39 +42,20 @@ class Arrays:
         return len(self.ids)
 
 
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """Per-channel mean and standard deviation of pixel values in 0..1; none leaves them in 0..1."""
-
-    mean: Sequence[float] = ()
-    std: Sequence[float] = ()
-
-    def apply(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return bytes (n, channels, height, width), or (n, features), as standardised floats of the same shape."""
-        scaled = pixels.astype(np.float32) / np.float32(255)
-        if self.mean:
-            each = (-1, *[1] * (pixels.ndim - 2))
-            scaled -= np.asarray(self.mean, np.float32).reshape(each)
-            scaled /= np.asarray(self.std, np.float32).reshape(each)
-        return scaled
-
-
 def index_ids(count: int, prefix: str = "") -> NDArray[np.str_]:
     """Return the ids "0", "1", ... with a prefix: an example's position in the original set."""
-    return np.asarray([f"{prefix}{index}" for index in range(count)], dtype=np.str_)
+    return np.char.add(prefix, numbered(count)) if prefix else numbered(count)
 
 
 def examples(arrays: Arrays, which: NDArray[np.intp], scaling: Scaling) -> Examples:
-    """Return the examples at the positions `which`, as tensors that share no memory with `arrays`."""
-    inputs = arrays.inputs[which]
-    if inputs.dtype == np.uint8:
-        inputs = scaling.apply(inputs)
-    elif inputs.dtype != np.float64:
-        inputs = inputs.astype(np.float32)
-    targets = arrays.targets[which].astype(np.int64)
-    return Examples(
-        torch.from_numpy(np.ascontiguousarray(inputs)), torch.from_numpy(targets), arrays.ids[which]
-    )
+    """Return the examples at the positions `which`, as tensors that share no memory with `arrays`.
+
+    Memory-mapped arrays are not read: then the examples are these files' and are read batch by batch.
+    """
+    if isinstance(arrays.inputs, np.memmap):
+        return Examples.from_arrays(arrays.inputs, arrays.targets, arrays.ids, scaling).select(which)
+    inputs, targets = ArraySource(arrays.inputs, arrays.targets, scaling).read(which)
+    return Examples(inputs, targets, arrays.ids[which])
 
 
 def read_archive(path: Path, keys: Collection[str], layout: str) -> dict[str, NDArray[Any]]:

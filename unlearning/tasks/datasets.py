@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Generator, Tensor
 
-from unlearning.tasks.arrays import Arrays, Scaling
+from unlearning.tasks.arrays import Arrays
 from unlearning.tasks.augmentation import crop_and_flip
 from unlearning.tasks.features import NUM_FEATURES, read_features
 from unlearning.tasks.heart_disease import HOSPITALS, NUM_INPUTS, read_hospitals, read_own_hospital
@@ -19,9 +19,10 @@ from unlearning.tasks.images import (
     read_torchvision,
 )
 from unlearning.tasks.models import Kind, Shape
+from unlearning.tasks.sources import Scaling
 
-USER_DATASET = "npz"
-"""The data set of the user's own; its shape, classes and kind come from the settings."""
+ARCHIVES, MAPPED_FILES = "npz", "npy"
+"""The data sets of the user's own, in memory and memory-mapped; shape, classes and kind come from the settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,5 +104,6 @@ DATASETS: Mapping[str, DatasetInfo | None] = {
         train_own=read_own_hospital,
         num_sites=len(HOSPITALS),
     ),
-    USER_DATASET: None,
+    ARCHIVES: None,
+    MAPPED_FILES: None,
 }

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, at_home
 from unlearning.tasks.task import Task
 
 Vote: TypeAlias = Literal["majority", "mean"]
@@ -30,6 +30,7 @@ class Ensemble(nn.Module):
     """The shard models; shard s starts as the single model does with the seed that is s larger."""
 
     votes: Tensor
+    travelling_buffers = ("votes",)
 
     def __init__(self, builder: Callable[[], nn.Module], num_shards: int, vote: Vote) -> None:
         super().__init__()
@@ -39,6 +40,8 @@ class Ensemble(nn.Module):
             for shard in range(num_shards):
                 torch.manual_seed(seed + shard)
                 members.append(builder())
+        for member in members[1:]:
+            _share_frozen(members[0], member)
         self.shards = nn.ModuleList(members)
         self.register_buffer("votes", torch.zeros(num_shards))
         self._vote = vote
@@ -56,6 +59,15 @@ class Ensemble(nn.Module):
         shares = (classes.to(logs.dtype) * weights).sum(dim=0)
         tie_break = torch.tensor(1 / (len(votes) + 2), dtype=logs.dtype, device=logs.device)
         return torch.logaddexp((1 - tie_break).log() + shares.log(), tie_break.log() + mean)
+
+
+def _share_frozen(first: nn.Module, other: nn.Module) -> None:
+    """Give `other` the frozen part of `first`, which is the single model's; its parameters lie in memory once."""
+    other.load_state_dict(at_home(first), strict=False)
+    for one, same in zip(first.modules(), other.modules(), strict=True):
+        for name, parameter in one.named_parameters(recurse=False):
+            if not parameter.requires_grad:
+                setattr(same, name, parameter)
 
 
 def shard_task(task: Task, num_shards: int, vote: Vote = "majority") -> Task:

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from unlearning.errors import ConfigurationError, DataError
 from unlearning.tasks import losses, partitions
-from unlearning.tasks.arrays import Arrays, Scaling, examples
-from unlearning.tasks.datasets import DATASETS, DatasetInfo
+from unlearning.tasks.arrays import Arrays, examples
+from unlearning.tasks.datasets import DATASETS, MAPPED_FILES, DatasetInfo
 from unlearning.tasks.models import MODELS, Kind, Shape, model_builder
-from unlearning.tasks.npz import TEST_FILE, TRAIN_FILE, read_npz
+from unlearning.tasks.npz import TEST, TRAIN, read_npy, read_npz
 from unlearning.tasks.partitions import Indices
 from unlearning.tasks.settings import TaskSettings, parse_shape, problems
+from unlearning.tasks.sources import Scaling
 from unlearning.tasks.task import Examples, Site, Task
 
 DATA_VARIABLE = "FLOWER_UNLEARNING_DATA"
@@ -70,9 +71,9 @@ def load_site(settings: TaskSettings, partition: int, own_data_dir: Path | None 
     """Return the data of client number `partition`, or that in its own directory, which replaces any
     partition.
 
-    Its own directory holds `train.npz` and perhaps `test.npz` (see `npz`); for heart-disease one file
-    `*.data`. Where neither the server nor the directory's layout has a test set (heart-disease, nuclei),
-    the site holds out a fifth of its data, the same fifth at every start.
+    Its own directory holds `train.npz` and perhaps `test.npz`, or for npy directories `train` and `test`
+    (see `npz`); for heart-disease one file `*.data`. Where neither the server nor the directory's layout has a
+    test set (heart-disease, nuclei), the site holds out a fifth of its data, the same fifth at every start.
 
     Raises:
         ConfigurationError: settings are wrong; lists all.
@@ -82,8 +83,8 @@ def load_site(settings: TaskSettings, partition: int, own_data_dir: Path | None 
     if own_data_dir is not None:
         if info is None or info.train_own is None:
             return Site(
-                _own_examples(settings, own_data_dir / TRAIN_FILE),
-                _own_examples(settings, own_data_dir / TEST_FILE, optional=True),
+                _own_examples(settings, own_data_dir / _named(settings, TRAIN)),
+                _own_examples(settings, own_data_dir / _named(settings, TEST), optional=True),
             )
         arrays = info.train_own(own_data_dir)
         which: Indices = np.arange(len(arrays))
@@ -105,7 +106,7 @@ def load_site(settings: TaskSettings, partition: int, own_data_dir: Path | None 
 def load_server_test(settings: TaskSettings) -> Examples | None:
     """Return the test set that the server itself has, or None.
 
-    For npz it is `test.npz` in the data directory, where there is one.
+    For npz it is `test.npz` in the data directory, for npy the directory `test`, where there is one.
 
     Raises:
         ConfigurationError: settings are wrong; lists all.
@@ -114,9 +115,9 @@ def load_server_test(settings: TaskSettings) -> Examples | None:
     info, scaling = _info_and_scaling(settings)
     if info is None:
         directory = _directory(settings)
-        if directory is None or not (directory / TEST_FILE).exists():
+        if directory is None or not (directory / _named(settings, TEST)).exists():
             return None
-        return _own_examples(settings, directory / TEST_FILE)
+        return _own_examples(settings, directory / _named(settings, TEST))
     if info.test is None:
         return None
     arrays = info.test(_needed_directory(settings, info))
@@ -151,7 +152,7 @@ def _shared_examples(settings: TaskSettings) -> Arrays:
     """Return the examples that the clients share."""
     info = DATASETS[settings.dataset]
     directory = _needed_directory(settings, info)
-    return _read_own(settings, directory / TRAIN_FILE) if info is None else info.train(directory)
+    return _read_own(settings, directory / _named(settings, TRAIN)) if info is None else info.train(directory)
 
 
 @lru_cache(maxsize=4)
@@ -182,7 +183,7 @@ def _partition(settings: TaskSettings, arrays: Arrays, kept: Indices) -> list[In
 
 
 def _own_examples(settings: TaskSettings, path: Path, *, optional: bool = False) -> Examples:
-    """Return all examples in a `.npz` file; none where it is optional and missing."""
+    """Return all examples in a `.npz` file or a directory of `.npy`; none where it is optional and missing."""
     shape = _input_shape(settings)
     if optional and not path.exists():
         target_shape = shape[1:] if _kind(settings) is Kind.SEGMENTATION else ()
@@ -195,7 +196,13 @@ def _own_examples(settings: TaskSettings, path: Path, *, optional: bool = False)
 
 @lru_cache(maxsize=4)
 def _read_own(settings: TaskSettings, path: Path) -> Arrays:
-    return read_npz(path, _input_shape(settings), _num_classes(settings), _kind(settings))
+    read = read_npy if path.suffix != ".npz" else read_npz
+    return read(path, _input_shape(settings), _num_classes(settings), _kind(settings))
+
+
+def _named(settings: TaskSettings, part: str) -> str:
+    """Return the name of the file, or of the directory, of the training or the test examples."""
+    return f"{part}.npz" if settings.dataset != MAPPED_FILES else part
 
 
 def _kind(settings: TaskSettings) -> Kind:

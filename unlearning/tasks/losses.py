@@ -1,4 +1,4 @@
-"""Losses and measures of classification and segmentation.
+"""Losses and measures of classification, segmentation and regression.
 
 For each kind the loss is the mean over the batch of the per-example loss, so means over batches of
 any sizes, weighted by examples, agree with the mean over the data set.
@@ -9,6 +9,8 @@ Logits are (n, classes) with targets (n,), or (n, classes, h, w) with targets (n
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from unlearning.errors import AppError
 
 DICE_SMOOTHING = 1.0
 """Added to both sides of the soft Dice fraction in pixels: an empty mask has a gradient too."""
@@ -64,3 +66,33 @@ def _segmentation_loss(logits: Tensor, targets: Tensor) -> Tensor:
 def _one_hot(targets: Tensor, logits: Tensor) -> Tensor:
     """Return targets (n, h, w) as 0 and 1 of shape (n, classes, h, w), in the dtype of the logits."""
     return functional.one_hot(targets, logits.shape[1]).movedim(-1, 1).to(logits.dtype)
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean squared error of a regression, a scalar; outputs and targets (n, ...) of one shape."""
+    return _squared_errors(outputs, targets).mean()
+
+
+def regression_measures(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean squared error e of each example, and exp(−e/2) as its score and its confidence: each (n,).
+
+    exp(−e/2) is a normal density of variance 1 around the output, at the target, as a share of its peak: 1 for an exact
+    answer, 0.6 for one that is 1 off. So targets are to be standardised.
+    """
+    errors = _squared_errors(outputs, targets)
+    nearness = torch.exp(-errors / 2)
+    return errors, nearness, nearness
+
+
+def _squared_errors(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean squared error over the entries of each example (n,).
+
+    Raises:
+        AppError: outputs and targets differ in shape.
+    """
+    if outputs.shape != targets.shape:  # broadcasting would give a number, of every output with every target
+        raise AppError(
+            f"Outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} of a regression must have one shape. "
+            "Let the model return what the targets are."
+        )
+    return (outputs - targets).square().reshape(len(targets), -1).mean(dim=1)

@@ -1,6 +1,7 @@
-"""Data of the user's own, from NumPy's `.npz` files.
+"""Data of the user's own, from NumPy's files: `.npz` is read into memory, directories of `.npy` are memory-mapped.
 
-`train.npz`, and `test.npz` where there is one, hold these keys:
+`train.npz`, and `test.npz` where there is one, hold these keys; for data larger than memory directories `train` and
+`test` hold a file of each name instead, `inputs.npy` and so on:
 
 - `inputs`: (n, ...). Floating-point numbers are used as they are. Bytes (uint8) are pictures, divided
   by 255, and standardised with the data set's constants where it has some. Channels come first:
@@ -9,8 +10,12 @@
   (n, height, width) for segmentation.
 - `ids`, optional: n different names, by which single examples can be forgotten later; without it the
   position counts: "0", "1", ...
+
+Memory-mapped inputs are not looked through for values that are not finite, nor masks for their range: that would read
+all of them at every start.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +27,15 @@ from unlearning.requests import MAX_ID_LENGTH
 from unlearning.tasks.arrays import Arrays, index_ids, read_archive
 from unlearning.tasks.models import Kind, Shape
 
-TRAIN_FILE, TEST_FILE = "train.npz", "test.npz"
+TRAIN, TEST = "train", "test"
 KEYS = ("inputs", "targets", "ids")
 LAYOUT = (
     "It must hold inputs (n, ...), targets (n,) or (n, height, width), "
     "and optionally ids (n,): see unlearning/tasks/npz.py."
+)
+FILES = (
+    "A directory of memory-mapped data holds inputs.npy (n, ...), targets.npy (n,) or (n, height, width), "
+    "and optionally ids.npy (n,): see unlearning/tasks/npz.py."
 )
 
 
@@ -36,7 +45,33 @@ def read_npz(path: Path, input_shape: Shape, num_classes: int, kind: Kind) -> Ar
     Raises:
         DataError: the file is missing or unreadable, or a key is missing or malformed; names the key.
     """
-    content = read_archive(path, KEYS, LAYOUT)
+    return _checked(path, read_archive(path, KEYS, LAYOUT), input_shape, num_classes, kind)
+
+
+def read_npy(directory: Path, input_shape: Shape, num_classes: int, kind: Kind) -> Arrays:
+    """Return the examples in a directory's `.npy` files, memory-mapped, checked.
+
+    Raises:
+        DataError: a file is missing or unreadable, or malformed; names it.
+    """
+    content: dict[str, NDArray[Any]] = {}
+    for key in KEYS:
+        path = directory / f"{key}.npy"
+        try:
+            # Pickled objects could run code and are refused.
+            content[key] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError as exc:
+            if key == "ids" and directory.is_dir():
+                continue
+            raise DataError(f"There is no file {path}. {FILES}") from exc
+        except (OSError, ValueError, EOFError) as exc:
+            raise DataError(f"{path} is no .npy file of a plain array ({exc}). {FILES}") from exc
+    return _checked(directory, content, input_shape, num_classes, kind)
+
+
+def _checked(
+    path: Path, content: Mapping[str, NDArray[Any]], input_shape: Shape, num_classes: int, kind: Kind
+) -> Arrays:
     for key in ("inputs", "targets"):
         if key not in content:
             raise DataError(f"{path} has no key {key!r}, only {sorted(content)}. {LAYOUT}")
@@ -61,7 +96,7 @@ def _check_inputs(path: Path, inputs: NDArray[Any], input_shape: Shape) -> None:
             f"{path}: the key 'inputs' must have the shape (n, {', '.join(map(str, input_shape))}) with "
             f"n of 1 or more, got {inputs.shape}. Correct the file or the setting input-shape."
         )
-    if not np.isfinite(inputs).all():
+    if not isinstance(inputs, np.memmap) and not np.isfinite(inputs).all():
         raise DataError(f"{path}: the key 'inputs' holds values that are not finite. Replace them.")
 
 
@@ -73,6 +108,8 @@ def _check_targets(path: Path, targets: NDArray[Any], shape: Shape, num_classes:
             f"{path}: the key 'targets' must have the shape {shape} for these inputs and this model, "
             f"got {targets.shape}."
         )
+    if isinstance(targets, np.memmap) and targets.ndim > 1:
+        return
     low, high = int(targets.min()), int(targets.max())
     if low < 0 or high >= num_classes:
         raise DataError(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unlearning.errors import ConfigurationError
-from unlearning.tasks.datasets import DATASETS, USER_DATASET, DatasetInfo
+from unlearning.tasks.datasets import DATASETS, DatasetInfo
 from unlearning.tasks.models import (
     MODELS,
     Kind,
@@ -29,7 +29,7 @@ class TaskSettings:
 
     dataset: str = "digits"
     """`digits` (embedded), `fashion-mnist`, `mnist`, `cifar10`, `cifar100`, `cifar10-features`, `nuclei`,
-    `heart-disease`, `npz`"""
+    `heart-disease`, `npz`, `npy`"""
     model: str = "logistic"
     """`logistic`, `mlp`, `mlp-head`, `cnn`, `small-cnn`, `lenet`, `resnet18`, `vit-lite`, `mit-b0`, `res-unet`, or your
     own `package.module:factory`"""
@@ -44,9 +44,9 @@ class TaskSettings:
     dtype: str = "float32"
     """`float32` or `float64`"""
     num_classes: int = 0
-    """for `npz` only: the number of classes"""
+    """for `npz` and `npy` only: the number of classes"""
     input_shape: str = ""
-    """for `npz` only: one input's shape, such as `1x28x28`"""
+    """for `npz` and `npy` only: one input's shape, such as `1x28x28`"""
     max_examples: int = 0
     """deal out a random subset of so many training examples; `0` for all"""
     max_test_examples: int = 0
@@ -132,15 +132,15 @@ def _wrong_natural_partition(settings: TaskSettings, info: DatasetInfo) -> Itera
 
 def _wrong_user_dataset(settings: TaskSettings) -> Iterator[str]:
     if settings.num_classes < 2:
-        yield f"num-classes must be 2 or more with the data set {USER_DATASET}, got {settings.num_classes}."
+        yield f"num-classes must be 2 or more with the data set {settings.dataset}, got {settings.num_classes}."
     if parse_shape(settings.input_shape) is None:
         yield (
             f"input-shape must be the shape of one input, such as 1x28x28 or 22, with the data set "
-            f"{USER_DATASET}, got {settings.input_shape!r}."
+            f"{settings.dataset}, got {settings.input_shape!r}."
         )
     if settings.partition == "natural":
         yield (
-            f"The data set {USER_DATASET} has no natural sites: use the partition iid or dirichlet, or give "
+            f"The data set {settings.dataset} has no natural sites: use the partition iid or dirichlet, or give "
             "each client its own data directory, which then replaces any partition."
         )
 

@@ -6,6 +6,7 @@ This is the seam that keeps unlearning methods task-agnostic: a method sees a `T
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,66 +15,203 @@ from torch import Tensor, nn
 
 from unlearning.errors import DataError
 from unlearning.requests import Forget
+from unlearning.tasks.batches import Batches, BatchOrder, batches
+from unlearning.tasks.sources import (
+    ArraySource,
+    DatasetSource,
+    JoinedSource,
+    Loading,
+    MapDataset,
+    Positions,
+    RelabelledSource,
+    Scaling,
+    Source,
+    TensorSource,
+    Which,
+)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False, eq=False)
 class Examples:
     """A set of examples: inputs (n, ...), targets (n, ...) and n opaque ids, unique within a client.
 
-    For classification targets have shape (n,), for segmentation (n, height, width); both are int64.
+    For classification targets have shape (n,), for segmentation (n, height, width), both int64; for regression any
+    shape and a floating-point type. Examples may lie in memory, in memory-mapped files or behind a Dataset: what is
+    kept here are the positions in their source, so selecting and joining copy nothing, and `batch` and `batches`
+    read as many as are asked for. `inputs` and `targets` read all.
+
+    positions (n,): in the source, in order; None for all of it.
 
     Raises:
         DataError: the three differ in length.
     """
 
-    inputs: Tensor
-    targets: Tensor
+    source: Source
     ids: NDArray[np.str_]
+    positions: Positions | None
 
-    def __post_init__(self) -> None:
-        if not len(self.inputs) == len(self.targets) == len(self.ids):
+    def __init__(self, inputs: Tensor, targets: Tensor, ids: NDArray[np.str_]) -> None:
+        if not len(inputs) == len(targets) == len(ids):
             raise DataError(
                 "A data set needs as many inputs as targets and ids, got "
-                f"{len(self.inputs)}, {len(self.targets)} and {len(self.ids)}."
+                f"{len(inputs)}, {len(targets)} and {len(ids)}."
             )
+        self._set(TensorSource(inputs, targets), ids, None)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        inputs: NDArray[Any],
+        targets: NDArray[Any],
+        ids: NDArray[np.str_] | None = None,
+        scaling: Scaling | None = None,
+    ) -> "Examples":
+        """Return examples in NumPy arrays that stay where they are, such as memory-mapped files; see `ArraySource`.
+
+        ids: None for the positions, "0", "1", ...
+
+        Raises:
+            DataError: the three differ in length.
+        """
+        ids = numbered(len(inputs)) if ids is None else ids
+        if not len(inputs) == len(targets) == len(ids):
+            raise DataError(
+                "A data set needs as many inputs as targets and ids, got "
+                f"{len(inputs)}, {len(targets)} and {len(ids)}."
+            )
+        # not as `np.memmap`, of which every part is one too, at the price of a Python call
+        return cls._of(ArraySource(np.asarray(inputs), np.asarray(targets), scaling or Scaling()), ids, None)
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: MapDataset,
+        ids: NDArray[np.str_] | None = None,
+        *,
+        targets: Tensor | None = None,
+        loading: Loading | None = None,
+    ) -> "Examples":
+        """Return the examples of a map-style Dataset of (input, target); it must give the same ones each time.
+
+        ids: None for the positions, "0", "1", ...
+        targets: all of them (n, ...), where they are known; else forgetting a class reads the data set once.
+
+        Raises:
+            DataError: there are not as many ids or targets as examples.
+            AppError: the data set has no length.
+        """
+        source = DatasetSource(dataset, targets, loading or Loading())
+        ids = numbered(len(source)) if ids is None else ids
+        if len(ids) != len(source) or (targets is not None and len(targets) != len(source)):
+            known = len(source) if targets is None else len(targets)
+            raise DataError(
+                f"The data set {type(dataset).__qualname__} says that it holds {len(source):,} examples, and there "
+                f"are {len(ids):,} ids and {known:,} targets."
+            )
+        return cls._of(source, ids, None)
+
+    @classmethod
+    def _of(cls, source: Source, ids: NDArray[np.str_], positions: Positions | None) -> "Examples":
+        made = object.__new__(cls)
+        made._set(source, ids, positions)
+        return made
+
+    def _set(self, source: Source, ids: NDArray[np.str_], positions: Positions | None) -> None:
+        for name, value in (("source", source), ("ids", ids), ("positions", positions)):
+            object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def select(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> "Examples":
+    @property
+    def inputs(self) -> Tensor:
+        """Read all inputs (n, ...): for sets that fit into memory."""
+        return self.batch(slice(None))[0]
+
+    @property
+    def targets(self) -> Tensor:
+        """Read all targets (n, ...)."""
+        return self.source.targets(self._where(slice(None)))
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether each target is one whole number, as a class is."""
+        target = self.source.some_target()
+        return target.ndim == 1 and not target.is_floating_point() and not target.is_complex()
+
+    def select(self, which: Positions | NDArray[np.bool_]) -> "Examples":
         """Return the examples at `which`, an array of positions or a mask."""
-        positions = np.flatnonzero(which) if which.dtype == np.bool_ else which
-        index = torch.from_numpy(np.ascontiguousarray(positions, dtype=np.int64))
-        return Examples(self.inputs[index], self.targets[index], self.ids[positions])
+        chosen: Positions = (
+            np.flatnonzero(which) if which.dtype == np.bool_ else which.astype(np.intp, copy=False)
+        )
+        where = chosen if self.positions is None else self.positions[chosen]
+        return Examples._of(self.source, self.ids[chosen], where)
+
+    def batch(self, which: Which) -> tuple[Tensor, Tensor]:
+        """Return inputs (k, ...) and targets (k, ...) of the examples at `which`.
+
+        Raises:
+            AppError: a Dataset does not give what it promises.
+        """
+        return self.source.read(self._where(which))
+
+    def batches(self, order: BatchOrder, *, pin: bool = False) -> Batches:
+        """Return the examples batch by batch in `order`, each time that it is iterated over; see `batches`."""
+        return batches(self, order, self.source.loading, pin=pin)
+
+    def with_targets(self, targets: Tensor) -> "Examples":
+        """Return the same inputs and ids with other targets (n, ...)."""
+        where = np.arange(len(self)) if self.positions is None else self.positions
+        return Examples._of(RelabelledSource(self.source, where, targets), self.ids, None)
+
+    def compacted(self) -> "Examples":
+        """Return the same examples; where they lie in memory, a copy, so that the others of their source can go."""
+        if self.positions is None or not isinstance(self.source, TensorSource):
+            return self
+        return Examples(*self.batch(slice(None)), self.ids)
+
+    def _where(self, which: Which) -> Which:
+        return which if self.positions is None else self.positions[which]
+
+
+def numbered(count: int) -> NDArray[np.str_]:
+    """Return the ids "0", "1", ...: an example's position in the original set."""
+    return np.arange(count).astype(f"<U{len(str(max(count - 1, 0)))}")
 
 
 def join(first: Examples, second: Examples) -> Examples:
     """Return the examples of both, in this order."""
-    return Examples(
-        torch.cat([first.inputs, second.inputs]),
-        torch.cat([first.targets, second.targets]),
-        np.concatenate([first.ids, second.ids]),
-    )
+    ids = np.concatenate([first.ids, second.ids])
+    if isinstance(first.source, TensorSource) and isinstance(second.source, TensorSource):
+        pairs = zip(first.batch(slice(None)), second.batch(slice(None)), strict=True)
+        inputs, targets = (torch.cat(pair) for pair in pairs)
+        return Examples(inputs, targets, ids)
+    parts = [np.arange(len(part)) if part.positions is None else part.positions for part in (first, second)]
+    if first.source is second.source:
+        return Examples._of(first.source, ids, np.concatenate(parts))
+    parts[1] = parts[1] + len(first.source)
+    return Examples._of(JoinedSource(first.source, second.source), ids, np.concatenate(parts))
 
 
 def forgotten_mask(examples: Examples, forget: Forget) -> NDArray[np.bool_]:
     """Return which of `examples` `forget` speaks of, shape (n,).
 
-    A class is matched by the example's label; where targets are masks (segmentation), by none.
+    A class is matched by the example's label; where targets are no labels (segmentation, regression), by none.
     """
     if forget.everything:
         return np.ones(len(examples), dtype=np.bool_)
     mask = np.zeros(len(examples), dtype=np.bool_)
     if forget.sample_ids:
         mask |= np.isin(examples.ids, np.asarray(sorted(forget.sample_ids)))
-    if forget.classes and examples.targets.ndim == 1:
+    if forget.classes and examples.has_labels:
         mask |= np.isin(examples.targets.numpy(), np.asarray(sorted(forget.classes)))
     return mask
 
 
 def unknown_ids(examples: Examples, sample_ids: Iterable[str]) -> list[str]:
     """Return the ids among `sample_ids` that no example carries, sorted."""
-    return sorted(set(sample_ids) - set(examples.ids.tolist()))
+    wanted = np.asarray(sorted(set(sample_ids)), dtype=np.str_)
+    return [str(item) for item in wanted[~np.isin(wanted, examples.ids)]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +242,16 @@ class PerExample:
 class Task:
     """What is learnt.
 
+    num_classes: 0 where there are none (regression).
     build_model: makes the untrained model; its initial weights depend on torch's global seed only.
-    loss: mean loss over a batch of (outputs, targets).
+    loss: mean loss over a batch of (outputs, targets), a scalar.
     per_example: the measures of a batch, tensors of shape (n,): loss, score, confidence.
-    augment: random change of a batch of inputs, or None; used in ordinary training only.
-    score_name: `accuracy` or `dice`.
+    augment: random change of a batch of inputs, or None; used in ordinary training by the built-in loop only.
+    score_name: `accuracy`, `dice` or another; a score is 0 to 1, more is better. `accuracy` says that classes are told
+        apart, so that one can be forgotten.
     load_pretrained: puts pre-trained weights into an untrained model, in place; None to start from the untrained.
     shard: where the model is an ensemble of shard models (`ensemble`), the task of one of them.
+    train: own training in place of the built-in loop (`unlearning.own_training`); None for the loop.
     """
 
     name: str
@@ -123,3 +264,4 @@ class Task:
     dtype: torch.dtype = torch.float32
     load_pretrained: Callable[[nn.Module], None] | None = None
     shard: "Task | None" = None
+    train: Callable[..., float] | None = None

@@ -195,17 +195,17 @@ def observe_model(
     with_outputs: send the sampled examples' posteriors too. The generator alone decides which examples are
         sampled and what their handles are, whatever the model.
     """
-    is_classification = examples.targets.ndim == 1 and len(examples) > 0
-    outputs: NDArray[Any] = np.zeros(0)
+    is_classification = task.num_classes > 0 and examples.has_labels and len(examples) > 0
+    chosen, handles = draw_sample(len(examples), max_samples, generator)
+    logits: NDArray[Any] = np.zeros(0)
     if is_classification:
-        per_example, outputs = evaluate_and_predict(task, parameters, examples)
+        per_example, logits = evaluate_and_predict(task, parameters, examples, chosen)
     else:
         per_example = evaluate(task, parameters, examples)
-    chosen, handles = draw_sample(len(examples), max_samples, generator)
     plain = observe(per_example, chosen)
     if not is_classification or len(chosen) == 0:
         return plain
-    sampled, logits = examples.select(chosen), outputs[chosen]
+    sampled = examples.select(chosen)
     if logits.ndim != 2 or not np.isfinite(logits).all():
         return plain
     labels, posteriors = sampled.targets.numpy().astype(np.int64), scipy.special.softmax(logits, axis=1)

@@ -168,9 +168,7 @@ def fit_models(
 
 
 def _margins_of(task: Task, model: Vector, examples: Examples) -> Values:
-    if (
-        examples.targets.ndim != 1 or task.num_classes < 2
-    ):  # no classification: nothing is compared with these
+    if task.num_classes < 2 or not examples.has_labels:  # nothing is compared with these
         return logit_confidence(evaluate(task, model, examples).confidence)
     return margins(
         predict(task, model, examples).astype(np.float64), examples.targets.numpy().astype(np.int64)

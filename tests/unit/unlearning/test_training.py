@@ -223,14 +223,15 @@ def test_measures_equal_their_definition() -> None:
 
 
 def test_one_pass_gives_the_bits_of_two() -> None:
-    """Measures and outputs together are those of each alone, batch by batch."""
+    """Measures, and the outputs of the chosen examples in their order, are those of each pass alone."""
     examples, vector = digits(), initial_parameters(TASK, 3)
-    measured, outputs = evaluate_and_predict(TASK, vector, examples, batch_size=50)
+    chosen = np.random.default_rng(0).permutation(len(examples))[:70]
+    measured, outputs = evaluate_and_predict(TASK, vector, examples, chosen, batch_size=50)
     alone = evaluate(TASK, vector, examples, batch_size=50)
     for name in ("loss", "score", "confidence"):
         assert np.array_equal(getattr(measured, name), getattr(alone, name))
-    assert np.array_equal(outputs, predict(TASK, vector, examples, batch_size=50))
-    assert outputs.shape == (len(examples), 10)
+    assert np.array_equal(outputs, predict(TASK, vector, examples, batch_size=50)[chosen])
+    assert outputs.shape == (70, 10)
 
 
 def test_evaluation_is_in_eval_mode() -> None:
@@ -245,7 +246,10 @@ def test_measuring_nothing_gives_nothing() -> None:
     measured = evaluate(TASK, initial_parameters(TASK, 0), digits().select(np.zeros(0, dtype=np.intp)))
     assert len(measured) == len(measured.score) == len(measured.confidence) == 0
     both, outputs = evaluate_and_predict(
-        TASK, initial_parameters(TASK, 0), digits().select(np.zeros(0, dtype=np.intp))
+        TASK,
+        initial_parameters(TASK, 0),
+        digits().select(np.zeros(0, dtype=np.intp)),
+        np.zeros(0, dtype=np.intp),
     )
     assert len(both) == len(outputs) == 0
 

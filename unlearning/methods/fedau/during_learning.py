@@ -116,9 +116,7 @@ class AuxiliaryHead(Preparation[AuxiliaryHeadOptions]):
         if options.class_label is None:
             head = ((1 - options.gamma) * own + options.gamma * head).astype(own.dtype)
         labels = auxiliary_labels(work.examples, work.task.num_classes, options)
-        examples = Examples(
-            work.examples.inputs, torch.stack([work.examples.targets, labels], dim=1), work.examples.ids
-        )
+        examples = work.examples.with_targets(torch.stack([work.examples.targets, labels], dim=1))
         loss = _BothLosses(work.task)
         task = replace(work.task, build_model=partial(_TwoHeads, work.task.build_model), loss=loss)
         trained = train(task, np.concatenate([work.model, head]), examples, work.training)
@@ -163,7 +161,9 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
         source="Gu et al., Unlearning during Learning, and the authors' code",
         granularities=frozenset(Granularity),
         several_at_once=True,
-        needs=frozenset({Need.REQUESTER_ONLINE, Need.CLASSIFIER_HEAD, Need.PREPARATION}),
+        needs=frozenset(
+            {Need.REQUESTER_ONLINE, Need.CLASSIFIER_HEAD, Need.PREPARATION, Need.LOSS_DERIVATIVES}
+        ),
         remark="forgets what it was prepared for: clients, or samples, or one class, named before training",
         cost_remark="the target gets the whole model, as with every instruction, and sends its head",
         replies_are_updates=False,

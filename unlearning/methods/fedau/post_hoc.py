@@ -38,8 +38,8 @@ from unlearning.methods.method import (
 from unlearning.methods.safe_range import Safe
 from unlearning.parameters import Vector, check_length, flatten
 from unlearning.requests import Granularity
-from unlearning.tasks.task import Examples, Task
-from unlearning.training import build, train
+from unlearning.tasks.task import Task
+from unlearning.training import build, model_with, train
 
 
 class FedAuParameters(MethodParameters):
@@ -99,10 +99,10 @@ class FedAu(Method[FedAuParameters]):
         labels = torch.randint(
             0, site.task.num_classes, (len(site.forget),), generator=torch.Generator().manual_seed(seed)
         )
-        examples = Examples(site.forget.inputs, labels, site.forget.ids)
-        trained = train(task, start, examples, instruction.training)
-        head = head_in(trained.parameters, slots)
-        return Reply(vector=head, num_examples=trained.num_examples, metrics={"loss": trained.loss})
+        trained = train(task, start, site.forget.with_targets(labels), instruction.training)
+        return Reply(
+            vector=trained.parameters, num_examples=trained.num_examples, metrics={"loss": trained.loss}
+        )
 
     def aggregate(
         self, problem: Problem[FedAuParameters], state: UnlearningState, replies: Mapping[str, Reply]
@@ -133,18 +133,15 @@ class FedAu(Method[FedAuParameters]):
 
 
 def _frozen_trunk(task: Task, parameters: Vector, seed: int) -> tuple[Task, Vector]:
-    """Return the task with everything but the head frozen, and the model with a fresh head."""
+    """Return the task with everything but the head frozen at `parameters` (d,), and a fresh head, flat."""
 
     def build_frozen() -> nn.Module:
-        model = task.build_model()
+        model = model_with(task, parameters)
         model.requires_grad_(False)
         _, head = classifier_head(model)
         assert head is not None
         head.requires_grad_(True)
         return model
 
-    fresh = flatten(build(task, seed))
-    start = parameters.copy()
-    for slot in head_slots(task):
-        start[slot.start : slot.stop] = fresh[slot.start : slot.stop]
-    return replace(task, build_model=build_frozen, augment=None), start
+    start = head_in(flatten(build(task, seed)), head_slots(task))
+    return replace(task, build_model=build_frozen, augment=None, load_pretrained=None), start

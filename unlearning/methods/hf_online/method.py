@@ -91,7 +91,7 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
         source="Qiao et al., Hessian-Free Online Certified Unlearning, Algorithm 1; carried through FedAvg",
         granularities=frozenset({Granularity.CLIENT}),
         several_at_once=True,
-        needs=frozenset({Need.PREPARATION}),
+        needs=frozenset({Need.PREPARATION, Need.LOSS_DERIVATIVES}),
         remark=(
             "asks no client, but with k forgettable clients every training message is 1 + k times as large, both ways, "
             "and local training of a convolutional network takes 1.5 to 3 times itself longer for each"

@@ -1,7 +1,5 @@
 """The bounds hold where the truth can be computed, and their constants where they can be sampled."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -77,7 +75,8 @@ def test_the_constants_of_logistic_regression_hold() -> None:
 
 def test_the_hessians_lipschitz_constant_is_met_in_the_worst_case() -> None:
     """Two classes of probabilities (1 ± 1/√3)/2 and a third far off: 99 % of √2 R³/(3√3) is reached."""
-    examples = replace(blobs(1), inputs=blobs(1).inputs * 2)
+    one = blobs(1)
+    examples = Examples(one.inputs * 2, one.targets, one.ids)
     x = np.append(examples.inputs.numpy()[0], 1.0)
     radius = float(np.linalg.norm(x))
     odds = np.log((1 + 1 / np.sqrt(3)) / (1 - 1 / np.sqrt(3)))

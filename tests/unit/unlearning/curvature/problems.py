@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from unlearning.parameters import Vector, flatten
+from unlearning.parameters import Vector, at_home, flatten, travelling
 from unlearning.tasks import losses
 from unlearning.tasks.resnet import BasicBlock
 from unlearning.tasks.task import Examples, Task
 from unlearning.tasks.unet import ResUNet
 from unlearning.tasks.vit import Block
+from unlearning.training import build
 
 CLASSES = 3
 
@@ -54,7 +55,7 @@ class TinyFusedAttention(nn.Module):
 
 
 class TinyTied(nn.Module):
-    """A weight used under two names, a frozen weight, and a running mean: not all of θ is trainable."""
+    """A weight used under two names, and a running mean: not all of θ is trainable."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,12 +64,25 @@ class TinyTied(nn.Module):
         self.norm = nn.BatchNorm1d(3)
         self.again = nn.Linear(3, 3)
         self.again.weight = self.inner.weight
-        self.frozen = nn.Linear(3, CLASSES)
-        self.frozen.weight.requires_grad_(False)
+        self.head = nn.Linear(3, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
         hidden = torch.tanh(self.inner(torch.tanh(self.first(images.flatten(1)))))
-        return self.frozen(torch.tanh(self.again(self.norm(hidden))))
+        return self.head(torch.tanh(self.again(self.norm(hidden))))
+
+
+class TinyFrozen(nn.Module):
+    """A frozen layer and running statistics, which stay at home, and a trained layer on either side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, 3, bias=False)
+        self.frozen = nn.Linear(3, 4).requires_grad_(False)
+        self.norm = nn.BatchNorm1d(4)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.norm(torch.tanh(self.frozen(torch.tanh(self.first(images.flatten(1)))))))
 
 
 def logistic() -> nn.Module:
@@ -133,7 +147,8 @@ FAMILIES: Mapping[str, Callable[[], nn.Module]] = {
     "vit-lite": TinyViT,
     "res-unet": res_unet,
     "fused-attention": TinyFusedAttention,
-    "tied-frozen-buffers": TinyTied,
+    "tied-buffers": TinyTied,
+    "frozen": TinyFrozen,
 }
 
 
@@ -162,9 +177,9 @@ def tiny_problem(family: str, dtype: torch.dtype = torch.float64, num_examples: 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model = FAMILIES[family]().to(dtype).eval()
-        for tensor in model.state_dict().values():  # biases and norms start at 0 and 1, which hide terms
-            if tensor.is_floating_point():
-                tensor.add_(0.3 * torch.rand_like(tensor))
+        model.load_state_dict(at_home(build(task, seed=0)), strict=False)
+        for tensor in travelling(model).values():  # biases and norms start at 0 and 1, which hide terms
+            tensor.data.add_(0.3 * torch.rand_like(tensor))
         inputs = torch.randn(num_examples, 1, 8, 8, dtype=torch.float64)
         shape = (num_examples, 8, 8) if segmentation else (num_examples,)
         targets = torch.randint(CLASSES, shape)
@@ -175,8 +190,7 @@ def tiny_problem(family: str, dtype: torch.dtype = torch.float64, num_examples: 
 def trainable_mask(problem: TinyProblem) -> NDArray[np.bool_]:
     """Which entries of the flat vector are trained, (d,); of two names of one weight, the last."""
     mask, start = [], 0
-    tensors = problem.model.state_dict(keep_vars=True)
-    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+    floats = travelling(problem.model)
     last = {id(tensor): name for name, tensor in floats.items()}
     for name, tensor in floats.items():
         trained = tensor.requires_grad and last[id(tensor)] == name
@@ -187,8 +201,8 @@ def trainable_mask(problem: TinyProblem) -> NDArray[np.bool_]:
 
 def _outputs_of(problem: TinyProblem) -> tuple[Callable[[Tensor], Tensor], Tensor, NDArray[np.bool_]]:
     """The outputs as a function of the trainable entries only, those entries, and where they lie."""
-    tensors = problem.model.state_dict(keep_vars=True)
-    names = [name for name, tensor in tensors.items() if tensor.is_floating_point()]
+    tensors = travelling(problem.model)
+    names = list(tensors)
     mask = trainable_mask(problem)
     theta = torch.from_numpy(problem.theta.copy())
 

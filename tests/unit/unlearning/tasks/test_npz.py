@@ -1,10 +1,12 @@
 """A user's own data: what is read, and what is refused with the key's name."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError
@@ -174,3 +176,41 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, damage: str) -> None:
             path.write_bytes(path.read_bytes()[:300])
     with pytest.raises(DataError, match=r"is no \.npz archive .* It must hold inputs"):
         load_site(SETTINGS, 0, tmp_path)
+
+
+def mapped(directory: Path, **changes: NDArray[Any] | None) -> None:
+    """The content as a directory of .npy files."""
+    directory.mkdir()
+    for key, value in {**content(), **changes}.items():
+        if value is not None:
+            np.save(directory / f"{key}.npy", value)
+
+
+def test_npy_files_are_read_where_they_lie(tmp_path: Path) -> None:
+    """The same examples as from an archive, memory-mapped."""
+    settings = replace(SETTINGS, dataset="npy")
+    write(tmp_path / "train.npz")
+    mapped(tmp_path / "train")
+    mapped(tmp_path / "test", inputs=content()["inputs"][:1], targets=content()["targets"][:1], ids=None)
+    archive, files = load_site(SETTINGS, 0, tmp_path), load_site(settings, 0, tmp_path)
+    assert torch.equal(files.train.inputs, archive.train.inputs)
+    assert torch.equal(files.train.targets, archive.train.targets)
+    assert files.train.ids.tolist() == archive.train.ids.tolist()
+    assert files.test.ids.tolist() == ["0"]
+    base = files.train.source.inputs
+    assert isinstance(base, np.memmap) or isinstance(base.base, np.memmap)
+
+
+def test_a_missing_or_damaged_npy_file_is_refused_by_name(tmp_path: Path) -> None:
+    """With what a directory must hold; ids are optional."""
+    settings = replace(SETTINGS, dataset="npy")
+    with pytest.raises(
+        DataError, match=r"no file .*train/inputs\.npy\. A directory of memory-mapped data holds"
+    ):
+        load_site(settings, 0, tmp_path)
+    mapped(tmp_path / "train", ids=None, targets=content()["targets"] + 99)
+    with pytest.raises(DataError, match="'targets' must hold 0 to"):
+        load_site(settings, 0, tmp_path)
+    (tmp_path / "train" / "inputs.npy").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match=r"inputs\.npy is no \.npy file of a plain array"):
+        load_site(settings, 0, tmp_path)

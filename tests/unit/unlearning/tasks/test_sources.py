@@ -1,0 +1,186 @@
+"""Examples in memory, in memory-mapped files and behind a Dataset are the same examples, to the bit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from unlearning.curvature import CurvatureKind, CurvatureProduct, fisher_diagonal, gradient
+from unlearning.errors import AppError, DataError
+from unlearning.requests import Forget
+from unlearning.tasks import TaskSettings, make_task
+from unlearning.tasks.sources import Loading
+from unlearning.tasks.task import Examples, check_ids, forgotten_mask, join, unknown_ids
+from unlearning.training import TrainingSettings, evaluate, initial_parameters, train
+from unlearning.verification.observations import observe_model
+
+TASK = replace(
+    make_task(TaskSettings(dataset="npz", num_classes=3, input_shape="2x3x3", model="logistic")),
+    # dropout draws from torch's global random state, which reading data must leave alone
+    build_model=lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(18, 3)),
+)
+COUNT = 23
+PIXELS = np.random.default_rng(0).integers(0, 256, (COUNT, 2, 3, 3), dtype=np.uint8)
+LABELS = np.arange(COUNT) % 3
+IDS = np.asarray([f"e{number}" for number in range(COUNT)])
+SETTINGS = TrainingSettings(epochs=2, batch_size=5, learning_rate=0.1, seed=3)
+
+
+class Pictures(Dataset):
+    """The pictures as a Dataset that decodes one at a time; `length` is what it says."""
+
+    def __init__(self, length: int = COUNT) -> None:
+        self.length, self.read = length, 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        self.read += 1
+        return torch.from_numpy(PIXELS[index].astype(np.float32) / np.float32(255)), int(LABELS[index])
+
+
+def in_memory() -> Examples:
+    return Examples(
+        torch.from_numpy(PIXELS.astype(np.float32) / np.float32(255)), torch.from_numpy(LABELS), IDS
+    )
+
+
+@pytest.fixture(params=["mapped", "dataset", "workers"])
+def elsewhere(request, tmp_path) -> Examples:
+    if request.param == "mapped":
+        np.save(tmp_path / "inputs.npy", PIXELS)
+        return Examples.from_arrays(np.load(tmp_path / "inputs.npy", mmap_mode="r"), LABELS, IDS)
+    loading = Loading(workers=2) if request.param == "workers" else None
+    return Examples.from_dataset(Pictures(), IDS, loading=loading)
+
+
+def test_training_has_the_same_bits_wherever_the_examples_lie(elsewhere):
+    """The order of batches, and what else is drawn, follow from the seed alone."""
+    start = initial_parameters(TASK, 0)
+    for which in (slice(None), np.array([7, 1, 20, 3, 4, 15])):
+        chosen = np.arange(COUNT)[which]
+        expected = train(TASK, start, in_memory().select(chosen), SETTINGS)
+        found = train(TASK, start, elsewhere.select(chosen), SETTINGS)
+        assert np.array_equal(found.parameters, expected.parameters)
+        assert found.loss == expected.loss
+
+
+def test_measures_and_derivatives_have_the_same_bits_wherever_the_examples_lie(elsewhere):
+    """Evaluation, what attacks are given, gradients, the Fisher diagonal and curvature products."""
+    start = initial_parameters(TASK, 1)
+
+    def all_of(examples: Examples) -> list[np.ndarray]:
+        seen = observe_model(
+            TASK, start, examples, max_samples=9, generator=np.random.default_rng(2), with_outputs=True
+        )
+        product = CurvatureProduct(
+            TASK, start, examples, kind=CurvatureKind.GAUSS_NEWTON, micro_batch_size=4, memory_budget_bytes=1
+        )
+        return [
+            evaluate(TASK, start, examples, batch_size=4).loss,
+            *seen.to_arrays().values(),
+            gradient(TASK, start, examples, micro_batch_size=4),
+            fisher_diagonal(TASK, start, examples),
+            product(start),
+        ]
+
+    for found, expected in zip(all_of(elsewhere), all_of(in_memory()), strict=True):
+        assert np.array_equal(found, expected)
+
+
+def test_selecting_and_joining_copy_nothing(elsewhere):
+    """What is kept are positions: the source stays one, and is not read."""
+    even = elsewhere.select(np.arange(COUNT) % 2 == 0)
+    both = join(even.select(np.array([3, 1])), elsewhere.select(np.array([0])))
+    assert both.source is even.source is elsewhere.source
+    assert both.positions.tolist() == [6, 2, 0]
+    assert both.ids.tolist() == ["e6", "e2", "e0"]
+    assert both.targets.tolist() == [0, 2, 0]
+    assert torch.equal(both.inputs, in_memory().inputs[[6, 2, 0]])
+    assert elsewhere.compacted() is elsewhere
+
+
+def test_what_is_joined_of_two_sources_keeps_its_order(elsewhere):
+    """Also where a batch takes from both."""
+    other = in_memory().select(np.array([5, 6])).compacted()
+    both = join(elsewhere.select(np.array([2, 9])), other).select(np.array([3, 0, 2, 1]))
+    inputs, targets = both.batch(np.arange(4))
+    assert torch.equal(inputs, in_memory().inputs[[6, 2, 5, 9]])
+    assert targets.tolist() == [0, 2, 2, 0] == both.targets.tolist()
+
+
+def test_what_is_forgotten_is_found_wherever_the_examples_lie(elsewhere):
+    """By id without reading anything, by class from the targets."""
+    some = elsewhere.select(np.arange(4, COUNT))
+    assert np.flatnonzero(forgotten_mask(some, Forget(sample_ids=frozenset({"e5", "e0"})))).tolist() == [1]
+    assert forgotten_mask(some, Forget(classes=frozenset({2}))).tolist() == (LABELS[4:] == 2).tolist()
+    assert unknown_ids(some, ["e5", "e0", "nobody"]) == ["e0", "nobody"]
+
+
+def test_known_targets_spare_reading_the_data_set():
+    """A class is looked for in the targets that are given."""
+    pictures = Pictures()
+    examples = Examples.from_dataset(pictures, targets=torch.from_numpy(LABELS))
+    assert forgotten_mask(examples, Forget(classes=frozenset({1}))).sum() == (LABELS == 1).sum()
+    assert pictures.read == 0
+
+
+def test_other_targets_leave_the_inputs_where_they_are(elsewhere):
+    """As methods do that train on labels of their own."""
+    relabelled = elsewhere.select(np.array([8, 2])).with_targets(torch.tensor([0, 1]))
+    inputs, targets = relabelled.select(np.array([1])).batch(slice(None))
+    assert torch.equal(inputs, in_memory().inputs[[2]])
+    assert (targets.tolist(), relabelled.ids.tolist()) == ([1], ["e8", "e2"])
+
+
+def test_a_part_of_what_is_in_memory_can_be_all_that_stays():
+    """After a deletion nothing of the forgotten examples is to stay in memory."""
+    part = in_memory().select(np.array([4, 2])).compacted()
+    assert len(part.source) == 2
+    assert torch.equal(part.inputs, in_memory().inputs[[4, 2]])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_data_set_whose_length_lies_is_refused_in_a_sentence(workers):
+    """It names the data set, what it said, and the example that is not there."""
+    examples = Examples.from_dataset(Pictures(length=COUNT + 2), loading=Loading(workers=workers))
+    with pytest.raises(AppError) as caught:
+        train(TASK, initial_parameters(TASK, 0), examples, SETTINGS)
+    said = str(caught.value)
+    assert "Pictures says that it holds 25 examples, and number 2" in said
+    assert said.endswith(" is out of bounds for axis 0 with size 23.")
+    assert "\n" not in said
+
+
+def test_a_data_set_without_a_length_or_pairs_is_refused():
+    """An iterable one, and one that gives inputs only."""
+
+    class NoLength:
+        def __getitem__(self, index):
+            raise AssertionError
+
+    class NoPairs(Pictures):
+        def __getitem__(self, index):
+            return torch.zeros(2)
+
+    with pytest.raises(AppError, match=r"NoLength has no length .* map-style Dataset"):
+        Examples.from_dataset(NoLength())
+    with pytest.raises(AppError, match=r"number 0 is no pair \(input, target\): Tensor"):
+        Examples.from_dataset(NoPairs()).batch(slice(0, 1))
+
+
+def test_as_many_ids_as_examples():
+    """The sentence has both numbers."""
+    with pytest.raises(DataError, match="Pictures says that it holds 23 examples, and there are 2 ids"):
+        Examples.from_dataset(Pictures(), np.array(["a", "b"]))
+
+
+def test_ids_that_repeat_are_refused_by_name():
+    """A request would name two examples."""
+    check_ids(in_memory())
+    with pytest.raises(DataError, match="2 of the 23 examples have the id 'e3'"):
+        check_ids(Examples(in_memory().inputs, in_memory().targets, np.where(IDS == "e9", "e3", IDS)))

@@ -1,0 +1,133 @@
+"""Training of the user's own in place of the built-in loop: what it is given, and what it may not do."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.tasks import tiny_classification
+from unlearning.errors import AppError
+from unlearning.tasks.task import Examples
+from unlearning.training import TrainingSettings, initial_parameters, train
+
+TASK = tiny_classification(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
+SETTINGS = TrainingSettings(epochs=2, batch_size=4, learning_rate=0.3, seed=5)
+
+
+def with_frozen_trunk() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    return model
+
+
+FROZEN = tiny_classification(with_frozen_trunk)
+
+
+def data(count: int = 10) -> Examples:
+    inputs = torch.randn(count, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return Examples(inputs, torch.arange(count) % 2, np.array([str(number) for number in range(count)]))
+
+
+def own_sgd(model, loader, settings, after_step=None) -> float:
+    """The built-in loop, as a user would write it."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate, maximize=settings.maximize)
+    total, seen = 0.0, 0
+    for _ in range(settings.epochs):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            total, seen = total + loss.item() * len(targets), seen + len(targets)
+            if after_step is not None and after_step(model):
+                return total / seen
+    return total / seen
+
+
+@pytest.mark.parametrize("task", [TASK, FROZEN])
+def test_the_loop_written_by_oneself_gives_the_bits_of_the_built_in_one(task):
+    """The loader's order is that of the seed, the model starts where the federation's is."""
+    start = initial_parameters(task, 1)
+    own = train(replace(task, train=own_sgd), start, data(), SETTINGS)
+    built_in = train(task, start, data(), SETTINGS)
+    assert np.array_equal(own.parameters, built_in.parameters)
+    assert own.loss == pytest.approx(built_in.loss)
+    assert own.num_examples == 10
+
+
+def test_the_loader_is_one_that_libraries_take():
+    """A DataLoader with a length, a batch size and a map-style data set, as Trainers and Opacus want."""
+    seen = {}
+
+    def look(model, loader, settings) -> float:
+        seen.update(batches=len(loader), size=loader.batch_size, examples=len(loader.dataset))
+        seen["one"] = loader.dataset[3]
+        return 0.0
+
+    train(replace(TASK, train=look), initial_parameters(TASK, 0), data(), SETTINGS)
+    assert (seen["batches"], seen["size"], seen["examples"]) == (3, 4, 10)
+    assert torch.equal(seen["one"][0], data().inputs[3])
+    assert seen["one"][1] == 1
+
+
+def test_who_takes_after_step_can_be_watched():
+    """Training ends where it says so; who does not take it says which function it is."""
+    steps = []
+
+    def stop_at_two(model) -> bool:
+        steps.append(model)
+        return len(steps) == 2
+
+    start = initial_parameters(TASK, 0)
+    train(replace(TASK, train=own_sgd), start, data(), SETTINGS, after_step=stop_at_two)
+    assert len(steps) == 2
+    blind = replace(TASK, train=lambda *_: 0.0)
+    with pytest.raises(AppError, match=r"test_own_training.*<lambda> does not take `after_step`"):
+        train(blind, start, data(), SETTINGS, after_step=stop_at_two)
+
+
+def change_trunk(model, loader, settings) -> float:
+    with torch.no_grad():
+        model[0].bias.add_(1)
+    return 0.0
+
+
+def unfreeze(model, loader, settings) -> float:
+    model.requires_grad_(True)
+    return 0.0
+
+
+def divide(model, loader, settings) -> float:
+    return 1 / 0
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (lambda *_: float("nan"), "returned the loss nan"),
+        (lambda *_: None, "must return the mean loss, a number, and returned NoneType"),
+        (lambda *_: True, "returned bool"),
+        (lambda *_: torch.zeros(2), "returned Tensor"),
+        (change_trunk, r"change_trunk has changed the frozen part of the model \(0.bias\)"),
+        (unfreeze, "unfreeze has changed which parameters have requires_grad"),
+        (divide, "divide raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_it_may_not_do_is_said_in_one_sentence_with_its_name(own, said):
+    """Module and function, and what was got."""
+    with pytest.raises(
+        AppError, match=rf"training function tests\.unit\.unlearning\.test_own_training\..*{said}"
+    ):
+        train(replace(FROZEN, train=own), initial_parameters(FROZEN, 0), data(), SETTINGS)
+
+
+def test_a_loss_that_is_no_scalar_is_refused_by_name():
+    """The loss of each example in place of their mean."""
+    each = replace(TASK, loss=nn.CrossEntropyLoss(reduction="none"))
+    said = (
+        r"The loss torch\.nn\.modules\.loss\.CrossEntropyLoss must return one number for a batch of 4.*\(4,\)"
+    )
+    with pytest.raises(AppError, match=said):
+        train(each, initial_parameters(TASK, 0), data(), SETTINGS)

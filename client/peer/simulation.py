@@ -111,7 +111,7 @@ class RaySimulation:
         """
         try:
             return str(ray.get(self._actors[self._home[name]].file.remote(name, target, key)))
-        except ray.exceptions.RayAppError as exc:
+        except ray.exceptions.RayTaskError as exc:
             raise exc.cause from exc
 
     def settle(self) -> None:

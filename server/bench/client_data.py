@@ -17,7 +17,7 @@ from server.bench.experiment import Case, GaussianNoise, Setting
 from unlearning.durable_files import write_atomically
 from unlearning.requests import Exclusions, Target
 from unlearning.tasks import load_server_test, load_site
-from unlearning.tasks.npz import TRAIN_FILE
+from unlearning.tasks.npz import TRAIN
 from unlearning.tasks.settings import TaskSettings
 from unlearning.tasks.task import Examples, forgotten_mask, join
 from unlearning.verification.backdoor import poison
@@ -59,8 +59,8 @@ class ClientData:
         if not self.shares_clients and client not in self._changers:
             return None
         directory = self.directory / f"own-{client}"
-        if not (directory / TRAIN_FILE).exists():
-            _write(self._changed(client), directory / TRAIN_FILE)
+        if not (directory / f"{TRAIN}.npz").exists():
+            _write(self._changed(client), directory / f"{TRAIN}.npz")
         return directory
 
     def planted(self) -> Planted | None:

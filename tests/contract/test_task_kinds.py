@@ -1,0 +1,154 @@
+"""Every method on every kind of task: it runs to its end, or it says why it does not. docs/tasks.md has the table."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from tests.preparing import task_for, trained_with
+from tests.tasks import tiny_classification
+from unlearning.errors import UnsupportedRequest
+from unlearning.local import exchange, problem_of
+from unlearning.methods.eligibility import FederationProfile, check_eligible, unfit_preparations
+from unlearning.methods.method import Method, Need
+from unlearning.methods.registry import METHODS, preparations
+from unlearning.parameters import Vector
+from unlearning.requests import Granularity, Target
+from unlearning.stores import MemoryStore
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import TrainingSettings
+
+BUILT_IN = tiny_classification(lambda: nn.Linear(2, 3), num_classes=3)
+TRAINING = TrainingSettings(epochs=1, batch_size=4, learning_rate=0.1, seed=0)
+TARGETS = (
+    Target(Granularity.CLIENT, "a"),
+    Target(Granularity.SAMPLE, "a", frozenset({"a-1"})),
+    Target(Granularity.CLASS, class_label=1),
+)
+
+
+def step_by_step(model, loader, settings, after_step=None) -> float:
+    """Own training that can be watched."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate, maximize=settings.maximize)
+    total = 0.0
+    for _ in range(settings.epochs):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.multi_margin_loss(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+            if after_step is not None and after_step(model):
+                return total
+    return total
+
+
+def own(model, loader, settings) -> float:
+    """Own training that cannot."""
+    return step_by_step(model, loader, settings)
+
+
+def not_its_loss(*_: Any) -> Any:
+    raise AssertionError("Own training descends another loss; this one's derivatives mean nothing.")
+
+
+def on_frozen_backbone() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 4).requires_grad_(False), nn.Tanh(), nn.Linear(4, 3))
+
+
+KINDS: Mapping[str, Task] = {
+    "built-in training": BUILT_IN,
+    "own training": replace(BUILT_IN, train=own, loss=not_its_loss),
+    "own training with `after_step`": replace(BUILT_IN, train=step_by_step, loss=not_its_loss),
+    "frozen backbone": replace(BUILT_IN, build_model=on_frozen_backbone),
+    "Dataset": BUILT_IN,
+}
+
+
+def data_of(kind: str) -> dict[str, Examples]:
+    generator = torch.Generator().manual_seed(0)
+    data = {}
+    for client, count in (("a", 7), ("b", 9), ("c", 12)):
+        labels = torch.arange(count) % 3
+        centres = torch.tensor([[1.0, 0.0], [-1.0, 1.0], [0.0, -1.0]], dtype=torch.float64)[labels]
+        inputs = centres + 0.1 * torch.randn(count, 2, generator=generator, dtype=torch.float64)
+        ids = np.array([f"{client}-{index}" for index in range(count)])
+        data[client] = (
+            Examples.from_dataset(TensorDataset(inputs, labels), ids)
+            if kind == "Dataset"
+            else Examples(inputs, labels, ids)
+        )
+    return data
+
+
+def target_of(method: Method) -> Target:
+    return next(target for target in TARGETS if target.granularity in method.info.granularities)
+
+
+def refusal(method: Method, kind: str) -> str:
+    """Why a federation of such a task refuses the method at the door; empty where it serves."""
+    name = method.info.name if method.info.preparation is not None else ""
+    known = FederationProfile.of(KINDS[kind], prepare=name, prepared_since={name: 0} if name else {})
+    try:
+        check_eligible(method, target_of(method), known, preparations(name))
+    except UnsupportedRequest as exc:
+        return str(exc)
+    return ""
+
+
+def unlearned(method: Method, kind: str) -> tuple[Vector, Vector]:
+    """The model before and after a whole deletion, with two training rounds in which the method prepares."""
+    task, data = task_for(method, KINDS[kind]), data_of(kind)
+    model, stores, kept = trained_with(method, task, data, TRAINING, rounds=2)
+    if kept is not None:
+        kept = replace(kept, next_store=MemoryStore())
+    problem = replace(
+        problem_of(method, task, [target_of(method)], data, TRAINING), rounds_trained=2, kept=kept
+    )
+    state = method.begin(problem, model)
+    while not state.finished:
+        state = exchange(method, problem, state, data, stores)
+    return model, state.parameters
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_method_runs_on_a_kind_of_task_or_says_why_not(name, kind):
+    """What is not refused at the door ends in a finite model of the trained parameters' length."""
+    method = METHODS[name]
+    said = refusal(method, kind)
+    if said:
+        assert said.startswith(method.info.title)
+        assert "trains by its own function " in said
+        assert "test_task_kinds." in said
+        if method.info.preparation is not None:
+            assert unfit_preparations(KINDS[kind], [method])[0].startswith(
+                f"prepare: {name}: {method.info.title}"
+            )
+        return
+    assert unfit_preparations(KINDS[kind], [method]) == []
+    before, after = unlearned(method, kind)
+    assert np.isfinite(after).all()
+    assert after.shape == before.shape
+    if kind == "Dataset":
+        assert np.array_equal(after, unlearned(method, "built-in training")[1])
+    if kind == "frozen backbone" and name != "sisa":
+        assert after.size == 15
+
+
+def test_the_table_of_the_documentation_is_what_is_refused():
+    """One row a method, one column a kind; a need stands in the place of a yes."""
+    shown = {Need.LOSS_DERIVATIVES: "no: derivatives", Need.STEPS: "no: steps"}
+    rows = [f"| method | {' | '.join(KINDS)} |", f"|---{'|---' * len(KINDS)}|"]
+    for name, method in sorted(METHODS.items()):
+        need = next((text for need, text in shown.items() if need in method.info.needs), "")
+        cells = [need if refusal(method, kind) else "yes" for kind in KINDS]
+        rows.append(f"| `{name}` | {' | '.join(cells)} |")
+    document = Path(__file__).parents[2] / "docs" / "tasks.md"
+    assert "\n".join(rows) in document.read_text(encoding="utf-8"), "\n" + "\n".join(rows)

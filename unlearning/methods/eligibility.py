@@ -118,9 +118,11 @@ def unfit_training(info: MethodInfo, own_training: str, *, watches_steps: bool) 
         return ""
     trained = f"and this task trains by its own function {own_training}"
     if Need.LOSS_DERIVATIVES in info.needs:
-        return f"{info.title} works with the derivatives of the loss that training descends, {trained}."
+        return f"{info.title} works with derivatives of a loss, {trained}."
     if Need.STEPS in info.needs and not watches_steps:
-        return f"{info.title} works after each step of training, {trained}, which takes no after_step."
+        return (
+            f"{info.title} climbs the loss and looks after each step, {trained}, which takes no after_step."
+        )
     return ""
 
 

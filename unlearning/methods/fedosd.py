@@ -86,7 +86,9 @@ class FedOsd(Method[FedOsdParameters]):
         source="Pan et al., Federated Unlearning with Gradient Descent and Conflict Mitigation, and the authors' code",
         granularities=frozenset(Granularity),
         several_at_once=True,
-        needs=frozenset({Need.REQUESTER_ONLINE, Need.RETAINED_ONLINE, Need.CLASSIFIER}),
+        needs=frozenset(
+            {Need.REQUESTER_ONLINE, Need.RETAINED_ONLINE, Need.CLASSIFIER, Need.LOSS_DERIVATIVES}
+        ),
         remark=(
             "every client works in each of its rounds, twenty by default; the server holds all their updates at once"
         ),

@@ -50,7 +50,6 @@ from unlearning.methods.method import (
 from unlearning.methods.safe_range import Safe
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
-from unlearning.tasks.task import Examples
 from unlearning.training import predict
 
 
@@ -77,7 +76,7 @@ class FedQuit(Method[FedQuitParameters]):
         source="Mora et al., FedQUIT: On-Device Federated Unlearning via a Quasi-Competent Virtual Teacher, and code",
         granularities=frozenset(Granularity),
         several_at_once=True,
-        needs=frozenset({Need.REQUESTER_ONLINE, Need.CLASSIFIER}),
+        needs=frozenset({Need.REQUESTER_ONLINE, Need.CLASSIFIER, Need.LOSS_DERIVATIVES}),
         remark="asks the targets only; with the published rate a target of a few steps hardly moves the model",
     )
 
@@ -125,7 +124,7 @@ class FedQuit(Method[FedQuitParameters]):
             outputs = predict(site.task, instruction.model, examples)
             answers = virtual_teacher(outputs, examples.targets.numpy(), temperature)
             soft = torch.from_numpy(answers).to(site.task.dtype)
-            examples = Examples(examples.inputs, soft, examples.ids)
+            examples = examples.with_targets(soft)
         student = replace(site, task=replace(site.task, loss=_Divergence(temperature)))
         reply = trained_update(instruction, student, examples)
         return replace(reply, values={NUM_RETAINED: len(site.retain)})

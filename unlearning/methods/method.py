@@ -51,8 +51,10 @@ class Need(StrEnum):
     PREPARATION = "work in every training round before any request"
     CLASSIFIER = "a classification task"
     CLASSIFIER_HEAD = "a model with a linear classifier head"
-    LOSS_DERIVATIVES = "the derivatives of the loss that training descends, so the built-in training"
-    STEPS = "training that can be watched step by step: the built-in one, or one that takes after_step"
+    LOSS_DERIVATIVES = "derivatives of a loss, the task's or its own, so the built-in training"
+    STEPS = (
+        "training that can climb and be watched step by step: the built-in one, or one that takes after_step"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,7 +71,7 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         source="Kurmanji et al., Towards Unbounded Machine Unlearning (baseline); carried over to a federation",
         granularities=frozenset(Granularity),
         several_at_once=True,
-        needs=frozenset({Need.REQUESTER_ONLINE, Need.RETAINED_ONLINE}),
+        needs=frozenset({Need.REQUESTER_ONLINE, Need.RETAINED_ONLINE, Need.STEPS}),
         remark="every client works in each of its rounds, five by default",
         cost_remark="a target that keeps a part trains on it as well",
     )

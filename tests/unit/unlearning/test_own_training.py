@@ -121,13 +121,3 @@ def test_what_it_may_not_do_is_said_in_one_sentence_with_its_name(own, said):
         AppError, match=rf"training function tests\.unit\.unlearning\.test_own_training\..*{said}"
     ):
         train(replace(FROZEN, train=own), initial_parameters(FROZEN, 0), data(), SETTINGS)
-
-
-def test_a_loss_that_is_no_scalar_is_refused_by_name():
-    """The loss of each example in place of their mean."""
-    each = replace(TASK, loss=nn.CrossEntropyLoss(reduction="none"))
-    said = (
-        r"The loss torch\.nn\.modules\.loss\.CrossEntropyLoss must return one number for a batch of 4.*\(4,\)"
-    )
-    with pytest.raises(AppError, match=said):
-        train(each, initial_parameters(TASK, 0), data(), SETTINGS)

@@ -13,7 +13,7 @@ from unlearning.errors import AppError, DataError
 from unlearning.requests import Forget
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.sources import Loading
-from unlearning.tasks.task import Examples, check_ids, forgotten_mask, join, unknown_ids
+from unlearning.tasks.task import Examples, forgotten_mask, join, unknown_ids
 from unlearning.training import TrainingSettings, evaluate, initial_parameters, train
 from unlearning.verification.observations import observe_model
 
@@ -177,10 +177,3 @@ def test_as_many_ids_as_examples():
     """The sentence has both numbers."""
     with pytest.raises(DataError, match="Pictures says that it holds 23 examples, and there are 2 ids"):
         Examples.from_dataset(Pictures(), np.array(["a", "b"]))
-
-
-def test_ids_that_repeat_are_refused_by_name():
-    """A request would name two examples."""
-    check_ids(in_memory())
-    with pytest.raises(DataError, match="2 of the 23 examples have the id 'e3'"):
-        check_ids(Examples(in_memory().inputs, in_memory().targets, np.where(IDS == "e9", "e3", IDS)))

@@ -28,7 +28,7 @@ _LAYERS = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU)
 def suits(task: Task, training: TrainingSettings) -> bool:
     """Return whether training many at once is the same and pays: a linear head or an MLP, plain SGD."""
     changed = training.augment or training.maximize or training.clip_norm
-    if training.optimizer != "sgd" or changed or task.shard is not None:
+    if training.optimizer != "sgd" or changed or task.shard is not None or task.train is not None:
         return False
     return all(type(module) in _LAYERS for module in build(task, 0).modules())
 

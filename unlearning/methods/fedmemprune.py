@@ -131,7 +131,7 @@ class FedMemPrune(Method[FedMemPruneParameters]):
 
 
 def trainable(model: nn.Module) -> NDArray[np.bool_]:
-    """Return which numbers of the flat vector are trained: no buffers, nothing frozen; shape (d,)."""
+    """Return which numbers of the flat vector are trained: no buffers; shape (d,)."""
     names = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     slots = layout(model)
     mask = np.zeros(slots[-1].stop if slots else 0, dtype=np.bool_)

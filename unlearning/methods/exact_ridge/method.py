@@ -150,7 +150,7 @@ class ExactRidge(Method[MethodParameters, RidgeOptions]):
         source="Quan et al., Exact Federated Continual Unlearning for Ridge Heads on Frozen Foundation Models",
         granularities=frozenset(Granularity),
         several_at_once=True,
-        needs=frozenset({Need.PREPARATION, Need.CLASSIFIER}),
+        needs=frozenset({Need.PREPARATION, Need.CLASSIFIER, Need.LOSS_DERIVATIVES}),
         remark=(
             "exact to rounding, with the bound in the report; trains one linear layer with squared loss itself"
         ),

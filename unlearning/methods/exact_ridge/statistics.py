@@ -30,10 +30,13 @@ from numpy.typing import NDArray
 from unlearning.errors import DataError, NumericalError, UpdateRefused
 from unlearning.parameters import Vector
 from unlearning.stores import Arrays
+from unlearning.tasks.batches import InOrder
 from unlearning.tasks.task import Examples
 
 Matrix = NDArray[np.float64]
 
+SUMMED_AT_ONCE = 4096
+"""Examples; the bound on rounding holds for sums in any order."""
 UNIT = 2.0**-53
 SLACK = 1.01
 """Traces and norms are themselves computed; they are off by far less than this."""
@@ -56,13 +59,19 @@ class Statistics:
         Raises:
             DataError: an input is not finite.
         """
-        inputs = examples.inputs.numpy().reshape(len(examples), layer.in_features).astype(np.float64)
-        if not np.isfinite(inputs).all():
-            raise DataError("An input is not a finite number, and no sum over inputs would be one. Mend it.")
-        if layer.bias is not None:
-            inputs = np.concatenate([inputs, np.ones((len(inputs), 1))], axis=1)
-        labels = np.eye(layer.out_features)[examples.targets.numpy()]
-        return cls(gram=inputs.T @ inputs, moments=inputs.T @ labels, num_examples=len(examples))
+        width = layer.in_features + (layer.bias is not None)
+        gram, moments = np.zeros((width, width)), np.zeros((width, layer.out_features))
+        for batch, targets in examples.batches(InOrder(len(examples), SUMMED_AT_ONCE)):
+            inputs = batch.numpy().reshape(len(batch), layer.in_features).astype(np.float64)
+            if not np.isfinite(inputs).all():
+                raise DataError(
+                    "An input is not a finite number, and no sum over inputs would be one. Mend it."
+                )
+            if layer.bias is not None:
+                inputs = np.concatenate([inputs, np.ones((len(inputs), 1))], axis=1)
+            gram += inputs.T @ inputs
+            moments += inputs.T @ np.eye(layer.out_features)[targets.numpy()]
+        return cls(gram=gram, moments=moments, num_examples=len(examples))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return them as they travel and are kept: of the symmetric G its upper triangle, row by row."""

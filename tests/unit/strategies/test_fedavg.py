@@ -219,7 +219,7 @@ def test_whom_a_round_waits_for_is_said(caplog):
     )
     told: list[str] = []
     settings = RunSettings.from_run_config({"start-clients": 3, "wait-timeout-s": 0.6})
-    strategy = FedAvg(settings)
+    strategy = FedAvg(make_task(TaskSettings()), settings)
     strategy.await_clients(grid, tell=told.append)
     assert told == ["Waiting for 3 client(s) (start-clients), 2 here: a, b.", ""]
     assert "2 here: a, b. At most 1 s more (wait-timeout-s)." in caplog.text

@@ -37,7 +37,7 @@ SETTINGS: Mapping[str, ConfigValue] = {
     "federation": "demo",
 }
 
-LIVE: Mapping[str, ConfigValue] = {"rounds": 0, "transport": "session", "round-interval-s": 1.0}
+LIVE: Mapping[str, ConfigValue] = {"rounds": 0, "transport": "session", "round-interval-s": 0.5}
 """What differs on real processes: training goes on until the demo ends, at a pace that can be followed."""
 
 ALONE = 0.9

@@ -17,7 +17,6 @@ from server.report.data import (
     ReportEvent,
     UnlearningPhase,
 )
-from server.report.page import render_page
 from unlearning.durable_files import write_atomically
 
 __all__ = [
@@ -54,6 +53,9 @@ def write_report(directory: Path, data: ReportData) -> tuple[Path, Path]:
         OSError: the directory cannot be written to.
         TypeError: a parameter of the request is not JSON.
     """
+    # Imported here because it draws: what only reads words or data needs no Matplotlib, half a second of a processor.
+    from server.report.page import render_page
+
     text, page = canonical_json(data), render_page(data)
     json_path, html_path = directory / "report.json", directory / "report.html"
     write_atomically(html_path, page.encode())

@@ -218,6 +218,29 @@ def test_a_unit_writes_private_files_in_one_place_and_gains_no_rights(unit):
     assert f"MemoryDenyWriteExecute={'no' if unit.stem in TRAINING else 'yes'}" in lines
 
 
+def verdict_on_units(directory: Path, *changes: tuple[str, str]) -> str:
+    """What systemd says of all units with `changes`, read in `directory` with programs that are there."""
+    directory.mkdir()
+    for unit in UNITS:
+        text = unit.read_text()
+        name = Path(unit_command(unit)[0]).name
+        (directory / name).write_text("#!/bin/sh\n")
+        (directory / name).chmod(0o700)
+        for old, new in (("/opt/flower-unlearning/bin/" + name, str(directory / name)), *changes):
+            text = text.replace(old, new)
+        (directory / unit.name).write_text(text)
+    command = ["systemd-analyze", "verify", "--man=no", *map(str, sorted(directory.glob("*.service")))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.stderr or ("" if done.returncode == 0 else f"status {done.returncode}")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed here")
+def test_systemd_understands_every_line_of_the_units(tmp_path):
+    """Each key is one that it knows, in its section, and what is started can be; one letter less and it says so."""
+    assert verdict_on_units(tmp_path / "same") == ""
+    assert "Usr" in verdict_on_units(tmp_path / "changed", ("User=flower", "Usr=flower"))
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed here")
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_systemd_finds_little_that_a_unit_leaves_open(unit):

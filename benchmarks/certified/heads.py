@@ -49,9 +49,9 @@ from unlearning.training import TrainingSettings, evaluate, initial_parameters
 
 CLIENTS = 50
 LEAVING = (1, 2, 5)
-WEIGHTS = (0.01, 0.1)
+WEIGHTS = (0.001, 0.01, 0.1)
 """Of the L2 term, for the Newton step."""
-FEDERATIONS = ((10, 0.2, 0.1), (30, 0.2, 0.1))
+FEDERATIONS = ((5, 0.1, 0.1), (20, 0.1, 0.1), (20, 0.1, 0.5))
 """Rounds, learning rate and weight of the L2 term, for HF-online."""
 EPSILONS, DELTA = (1.0, 8.0), 1e-5
 DRAWS = 5
@@ -83,7 +83,7 @@ def main(
         str, typer.Option(envvar="FLOWER_UNLEARNING_DATA", help="Where the features are.")
     ] = "",
     seeds: int = 1,
-    max_examples: int = 2_000,
+    max_examples: int = 500,
 ) -> None:
     """Measure accuracies, distances, bounds and noise."""
     newton: list[Row] = []

@@ -34,6 +34,7 @@ SAMPLES = 3
 RUN_CONFIG: Mapping[str, Any] = {
     **SETTINGS,
     "num-clients": NUM_CLIENTS,
+    "partition": "iid",  # some examples of every class with the last client
     "rounds": 2,
     "recovery-max-rounds": 0,
     "max-score-loss": 0.0,  # with no recovery

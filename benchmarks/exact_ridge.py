@@ -7,7 +7,7 @@ of one client's pictures, or a class. *Moved*: by how much of its length the del
 distance to a head of the pictures that stay, by least squares on the inputs themselves, over the length; *to the bit*:
 whether the model is the one of a federation that never had the data. *Bound*: the one in the report, over the length.
 CPU seconds are of the deletion, at the client that is asked and at the server, and of training on all clients.
-The last rows have the sums themselves in float32, which the method does not do.
+The last line is of sums in float32, which the method does not do.
 """
 
 import time

@@ -95,7 +95,7 @@ class InProcessFederation:
         return run_federation(self.grid, run, run_id=1)
 
     def file(self, target: Target, method: str = "puf-special", **parameters: Any) -> DeletionRequest:
-        """File a request through the door."""
+        """File a request, as an operator."""
         new = NewRequest(
             target=target, method=method, parameters=parameters, submitted_by="test", idempotency_key=""
         )

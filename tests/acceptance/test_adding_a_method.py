@@ -58,7 +58,7 @@ def test_the_documented_method_runs_in_one_process(documented):
 
 
 def test_the_documented_method_refuses_a_bad_parameter(federation, documented):
-    """At the door."""
+    """On admission."""
     from unlearning.errors import InvalidRequest
 
     one = federation()

@@ -255,7 +255,7 @@ def test_unknown_sample_ids_fail_the_request_for_good(federation):
     assert content_hash(one.checkpoint().parameters) == before
 
 
-def test_a_forgotten_client_is_refused_at_the_door(federation):
+def test_a_forgotten_client_is_refused_on_admission(federation):
     """Forgetting twice is not possible."""
     one = federation(requests="at=1 client=3")
     one.run()

@@ -73,7 +73,7 @@ def test_a_plan_survives_json(trained):
 
 
 def test_an_unknown_client_has_no_plan(trained):
-    """As at the door."""
+    """As on admission."""
     with pytest.raises(UnknownClient):
         plan(trained.ledger, client("99"))
 

@@ -213,7 +213,7 @@ def test_shards_cannot_be_switched_on_in_a_federation_that_has_begun(federation)
         one.run(rounds=2, prepare="sisa")
 
 
-def test_fedau_refuses_a_client_that_was_not_prepared_at_the_door(federation):
+def test_fedau_refuses_a_client_that_was_not_prepared_on_admission(federation):
     """The message names what to configure."""
     one = federation(prepare="fedau-learning clients=0", **SMALL)
     one.run(rounds=1)
@@ -335,7 +335,7 @@ def test_an_answer_without_the_carried_vectors_is_refused(federation, monkeypatc
     assert "returned none" in second.metrics["refused"]["0"]
 
 
-def test_hf_online_refuses_samples_and_unnamed_clients_at_the_door(federation):
+def test_hf_online_refuses_samples_and_unnamed_clients_on_admission(federation):
     """The message names the level, or what to configure."""
     one = federation(prepare="hf-online clients=0", **SMALL)
     one.run(rounds=1)

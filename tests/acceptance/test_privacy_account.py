@@ -1,4 +1,4 @@
-"""What deletions with noise use up of a budget, on a live federation: reports, the ledger, the door, restarts."""
+"""What deletions with noise use up of a budget, on a live federation: reports, the ledger, admission, restarts."""
 
 import json
 import shutil
@@ -93,7 +93,7 @@ def test_a_deletion_that_the_gate_held_after_recovery_leaves_the_next_one_certif
     assert second["num_releases"] == 2
 
 
-def test_a_deletion_that_would_exceed_the_budget_is_refused_at_the_door(federation):
+def test_a_deletion_that_would_exceed_the_budget_is_refused_on_admission(federation):
     """With what is used up and what to do; nothing is written down. Less noise than the vectors' error needs."""
     one = federation(prepare=BUDGET.replace("sigma=2", "sigma=0.001"), **SMALL)
     one.run(rounds=2)
@@ -106,7 +106,7 @@ def test_a_deletion_that_would_exceed_the_budget_is_refused_at_the_door(federati
 
 @pytest.mark.slow
 def test_requests_that_are_too_much_together_are_counted_one_by_one(federation):
-    """Both pass the door; the first is served and the second, which the budget no longer has room for, fails."""
+    """Both are admitted; the first is served and the second, which the budget no longer has room for, fails."""
     plan = federation(name="plan", prepare=BUDGET, **SMALL)
     plan.run(rounds=2)
     _, both = (deleted(plan, name, rounds=2)["sensitivity"] for name in ("1", "2"))

@@ -1,4 +1,4 @@
-"""Whether a federation, as it is, can serve a request by a method: asked at the door and again before it begins."""
+"""Whether a federation, as it is, can serve a request by a method: asked on admission and again before it begins."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -96,7 +96,7 @@ def test_a_refusal_arrives_as_the_same_error_with_its_message(
     error: type[RequestError],
     message: str,
 ) -> None:
-    """The client raises what the door raised."""
+    """The client raises what admission raised."""
     with pytest.raises(error, match=re.escape(message)) as caught:
         act(client, loop)
     assert type(caught.value) is error

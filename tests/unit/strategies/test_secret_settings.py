@@ -1,4 +1,4 @@
-"""A secret in a run's configuration is refused at each door, with the place where it belongs, and never repeated."""
+"""A secret in a run's configuration is refused wherever settings come in, with the place where it belongs, and never repeated."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ HARMLESS = [
 
 @pytest.mark.parametrize("values", SECRETS)
 def test_a_secret_among_a_runs_settings_is_refused_and_not_repeated(values):
-    """The server's door; the message says which setting it is."""
+    """On the server; the message says which setting it is."""
     with pytest.raises(ConfigurationError) as caught:
         RunSettings.from_run_config(values)
     (name,) = values

@@ -1,4 +1,4 @@
-"""What the door lets in, what it refuses, and what it says."""
+"""What admission lets in, what it refuses, and what it says."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

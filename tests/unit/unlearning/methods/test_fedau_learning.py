@@ -262,7 +262,7 @@ def test_the_client_answers_its_newest_head():
     ],
 )
 def test_what_was_not_prepared_is_refused_with_the_setting(prepared, target, needed):
-    """At the door and, should it get past it, by the method itself."""
+    """On admission and, should it get past it, by the method itself."""
     assert f'prepare = "fedau-learning {needed}' in AuxiliaryHead().refusal(options(**prepared), target)
     asked = problem({target.client_id or "u": target.forget}, options(**prepared))
     with pytest.raises(MethodFailed, match="prepare = ") as caught:

@@ -157,7 +157,7 @@ def test_without_an_update_of_a_client_that_stays_it_fails_for_good():
 
 
 def test_an_unprepared_federation_is_told_what_to_configure():
-    """Should a request get past the door."""
+    """Should a request be admitted all the same."""
     with pytest.raises(MethodFailed, match='prepare = "federaser"'):
         METHOD.begin(replace(problem(MemoryStore()), kept=None), START)
 

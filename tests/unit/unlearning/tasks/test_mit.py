@@ -255,7 +255,7 @@ def test_settings_that_do_not_fit_are_refused(settings: dict[str, str], sentence
 
 
 def test_without_the_package_it_is_refused_with_the_command_that_installs_it(monkeypatch):
-    """At the door, before anything is loaded."""
+    """On admission, before anything is loaded."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     assert [name for name, info in MODELS.items() if info.package] == ["mit-b0"]
     with pytest.raises(ConfigurationError, match=r"pip install 'flower-unlearning\[transformers\]'"):

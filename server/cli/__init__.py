@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from server.api.tls import TlsFiles
 from server.cli import audit as cli_audit
 from server.cli import certificates as cli_verify
+from server.cli import listings as cli_listings
 from server.cli import operations as cli_operations
 from server.cli import requests as cli_requests
 from server.cli import serve as cli_serve
@@ -99,9 +100,9 @@ app.command("watch")(cli_watch.watch)
 app.command("cancel")(cli_requests.cancel)
 app.command("retry")(cli_requests.retry)
 app.command("report")(cli_requests.report)
-app.command("clients")(cli_requests.clients)
+app.command("clients")(cli_listings.clients)
 app.command("plan")(plan_command)
-app.command("methods")(cli_requests.methods)
+app.command("methods")(cli_listings.methods)
 app.command("refusals")(cli_audit.refusals)
 app.command("verify-ledger")(cli_audit.verify_ledger)
 app.command("certificate-key")(cli_verify.certificate_key)

@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from server.cli.connection import AsJson, connection_of
-from server.cli.requests import measured_text, size_text, targets_of
+from server.cli.requests import targets_of
+from server.cli.tables import measured_text, size_text
 from server.requests.plan import Plan, PlannedMethod
 from unlearning.errors import InvalidRequest
 from unlearning.plain import to_plain

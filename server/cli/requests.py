@@ -1,18 +1,16 @@
 """The commands that ask one question of the deletion service and print the answer."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from server.api.errors import ServiceUnavailable
 from server.cli.connection import AsJson, RequestId, connection_of, user_name
+from server.cli.tables import show_table
 from server.cli.watch import follow
 from unlearning.errors import InvalidRequest, RequestError
 from unlearning.methods import DEFAULT_METHOD
@@ -112,7 +110,7 @@ def list_requests(
         )
         for item in found
     ]
-    _table(("id", "forget", "method", "status", "filed (UTC)", "reason"), rows, "No requests.")
+    show_table(("id", "forget", "method", "status", "filed (UTC)", "reason"), rows, "No requests.")
 
 
 def cancel(ctx: typer.Context, request_id: RequestId) -> None:
@@ -158,77 +156,6 @@ def report(
             path = output / f"{stem}-{request_id}.{suffix}"
             path.write_bytes(content)
             typer.echo(str(path))
-
-
-def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List the clients of the federation."""
-    with connection_of(ctx).client() as service:
-        found, waiting = service.clients(), service.waiting()
-    if as_json:
-        typer.echo(
-            json.dumps(
-                [
-                    {
-                        "client_id": item.client.client_id,
-                        "node_name": item.client.node_name,
-                        "public_key": item.client.public_key_hex,
-                        "online": item.client.online,
-                        "last_seen": item.client.last_seen.isoformat() if item.client.last_seen else None,
-                        "forgotten": item.forgotten,
-                        "num_forgotten_samples": item.num_forgotten_samples,
-                    }
-                    for item in found
-                ],
-                indent=2,
-            )
-        )
-        return
-    rows = []
-    for item in found:
-        samples = f"{item.num_forgotten_samples:,} sample(s)" if item.num_forgotten_samples else "–"
-        seen = f"{item.client.last_seen:%Y-%m-%d %H:%M:%S}" if item.client.last_seen else "–"
-        rows.append(
-            (
-                item.client.client_id,
-                item.client.node_name or "–",
-                "yes" if item.client.online else "no",
-                seen,
-                "all" if item.forgotten else samples,
-            )
-        )
-    _table(
-        ("client", "node", "online", "last seen (UTC)", "forgotten"),
-        rows,
-        "No client has joined yet.",
-    )
-    if waiting:
-        typer.echo(waiting)
-
-
-def methods(ctx: typer.Context) -> None:
-    """List the unlearning methods of the service, their parameters and what they took here."""
-    with connection_of(ctx).client() as service:
-        found = service.methods()
-    table = Table("method", "what it is, needs and takes", show_lines=True)
-    table.columns[0].no_wrap = True
-    for item in found:
-        levels = ", ".join(item.granularities) + ("" if item.several_at_once else " (one)")
-        lines = [f"{item.title}: {item.source}"]
-        if item.remark:
-            lines.append(f"note: {item.remark}")
-        lines.append(f"needs: {'; '.join(item.needs) or 'nothing'}")
-        if item.keeps:
-            lines.append(f'prepare: prepare = "{item.name}", which keeps {item.keeps}')
-        lines += [
-            f"  {name}={json.dumps(schema['default']) if 'default' in schema else '(required)'}"
-            + (f"  {schema['description']}" if schema.get("description") else "")
-            + (f"  (who is no operator: {schema['safe']})" if "safe" in schema else "")
-            for name, schema in item.parameters.items()
-        ]
-        if item.measured:
-            lines.append(f"here: {measured_text(item.measured)}")
-        table.add_row(escape(f"{item.name}\n{levels}"), escape("\n".join(lines)))
-    Console().print(table)
 
 
 def targets_of(clients: Sequence[str], samples: Path | None, class_label: int | None) -> list[Target]:
@@ -299,32 +226,3 @@ def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:
     yield "filed at", f"{request.created_at:%Y-%m-%d %H:%M:%S} UTC"
     yield "changed at", f"{request.updated_at:%Y-%m-%d %H:%M:%S} UTC"
     yield "key", request.idempotency_key
-
-
-def measured_text(measured: Mapping[str, Any]) -> str:
-    """Return what past deletions by a method took; a dash before the first."""
-    if not measured:
-        return "–"
-    return (
-        f"{measured['seconds']:.3g} s, {size_text(measured['bytes'])} "
-        f"({measured['deletions']} deletion(s), median; {measured['recovery_rounds']:g} recovery round(s))"
-    )
-
-
-def size_text(count: float) -> str:
-    """Return a number of bytes with a unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
-    if not rows:
-        typer.echo(empty)
-        return
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    Console().print(table)

@@ -1,4 +1,4 @@
-"""A secret in a run's configuration is refused wherever settings come in, with the place where it belongs, and never repeated."""
+"""A secret in a run's configuration is refused wherever settings come in, with its right place, and never repeated."""
 
 from pathlib import Path
 

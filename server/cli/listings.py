@@ -1,0 +1,79 @@
+"""`flower-unlearn clients` and `methods`: who is in the federation, and by what it can forget."""
+
+import json
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from server.api.convert import ClientStatus
+from server.cli.connection import AsJson, connection_of
+from server.cli.tables import measured_text, show_table
+
+
+def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List the clients of the federation."""
+    with connection_of(ctx).client() as service:
+        found, waiting = service.clients(), service.waiting()
+    if as_json:
+        typer.echo(json.dumps([_client_json(item) for item in found], indent=2))
+        return
+    show_table(
+        ("client", "node", "online", "last seen (UTC)", "forgotten"),
+        [_client_row(item) for item in found],
+        "No client has joined yet.",
+    )
+    if waiting:
+        typer.echo(waiting)
+
+
+def methods(ctx: typer.Context) -> None:
+    """List the unlearning methods of the service, their parameters and what they took here."""
+    with connection_of(ctx).client() as service:
+        found = service.methods()
+    table = Table("method", "what it is, needs and takes", show_lines=True)
+    table.columns[0].no_wrap = True
+    for item in found:
+        levels = ", ".join(item.granularities) + ("" if item.several_at_once else " (one)")
+        lines = [f"{item.title}: {item.source}"]
+        if item.remark:
+            lines.append(f"note: {item.remark}")
+        lines.append(f"needs: {'; '.join(item.needs) or 'nothing'}")
+        if item.keeps:
+            lines.append(f'prepare: prepare = "{item.name}", which keeps {item.keeps}')
+        lines += [
+            f"  {name}={json.dumps(schema['default']) if 'default' in schema else '(required)'}"
+            + (f"  {schema['description']}" if schema.get("description") else "")
+            + (f"  (who is no operator: {schema['safe']})" if "safe" in schema else "")
+            for name, schema in item.parameters.items()
+        ]
+        if item.measured:
+            lines.append(f"here: {measured_text(item.measured)}")
+        table.add_row(escape(f"{item.name}\n{levels}"), escape("\n".join(lines)))
+    Console().print(table)
+
+
+def _client_json(status: ClientStatus) -> dict[str, Any]:
+    client = status.client
+    return {
+        "client_id": client.client_id,
+        "node_name": client.node_name,
+        "public_key": client.public_key_hex,
+        "online": client.online,
+        "last_seen": client.last_seen.isoformat() if client.last_seen else None,
+        "forgotten": status.forgotten,
+        "num_forgotten_samples": status.num_forgotten_samples,
+    }
+
+
+def _client_row(status: ClientStatus) -> tuple[str, ...]:
+    client, count = status.client, status.num_forgotten_samples
+    return (
+        client.client_id,
+        client.node_name or "–",
+        "yes" if client.online else "no",
+        f"{client.last_seen:%Y-%m-%d %H:%M:%S}" if client.last_seen else "–",
+        "all" if status.forgotten else f"{count:,} sample(s)" if count else "–",
+    )

@@ -103,7 +103,7 @@ class ClientWork:
         mask = forgotten_mask(self.examples, self.tombstones)
         for forget in forgets:
             mask |= forgotten_mask(self.examples, forget)
-        return self.examples.select(~mask)
+        return self.examples.select(~mask) if mask.any() else self.examples
 
     def training(self, training: TrainingSettings) -> TrainingSettings:
         """Return these settings with this client's seed of this round."""

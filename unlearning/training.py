@@ -16,6 +16,8 @@ from torch.optim.sgd import sgd
 from unlearning.errors import AppError, DataError
 from unlearning.own_training import run_own_training
 from unlearning.parameters import Vector, flatten, frozen_hash, has_frozen, hold_statistics, load
+from unlearning.recorded_step import RecordedStep, where_steps_can_be_recorded
+from unlearning.tasks import losses
 from unlearning.tasks.batches import InOrder, Shuffled, data_loader
 from unlearning.tasks.task import Examples, PerExample, Task
 
@@ -204,27 +206,48 @@ def _epochs(
     after_step: AfterStep | None,
 ) -> float:
     """Run the local epochs on `model`, in place; the mean loss over all steps' batches."""
-    optimizer = _optimizer(model, settings)
     generator = torch.Generator().manual_seed(settings.seed)
     order = Shuffled(len(examples), settings.batch_size, generator)
     batches = examples.batches(order, pin=device.type == "cuda")
-    total, seen = 0.0, 0
-    for _ in range(settings.epochs):
-        for inputs, targets in batches:
-            if settings.augment and task.augment is not None:
-                inputs = task.augment(inputs, generator)
-            model.zero_grad()
-            outputs = model(inputs_for(task, inputs, device))
-            loss = task.loss(outputs, targets_for(task, targets, device))
-            loss.backward()  # type: ignore[no-untyped-call]
-            if settings.clip_norm:
-                nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
-            optimizer.step()
-            total += loss.item() * len(targets)
-            seen += len(targets)
-            if after_step is not None and after_step(model):
-                return total / seen
-    return total / seen
+    with where_steps_can_be_recorded(device):
+        step = _Step(task, model, settings, device)
+        do = RecordedStep(step, settings.batch_size) if step.can_be_recorded else step
+        seen = 0
+        for _ in range(settings.epochs):
+            for inputs, targets in batches:
+                if settings.augment and task.augment is not None:
+                    inputs = task.augment(inputs, generator)
+                do(inputs_for(task, inputs, device), targets_for(task, targets, device))
+                seen += len(targets)
+                if after_step is not None and after_step(model):
+                    return step.loss.item() / seen
+        return step.loss.item() / seen
+
+
+_WITHOUT_MEMORY = (losses.cross_entropy, losses.cross_entropy_and_dice)
+"""Losses that do nothing but return: what others note in passing, a recording would not repeat."""
+
+
+class _Step:
+    """One step of the optimiser; `loss` sums the losses of all examples, and no step waits for it."""
+
+    def __init__(
+        self, task: Task, model: nn.Module, settings: TrainingSettings, device: torch.device
+    ) -> None:
+        self._task, self._model, self._clip_norm = task, model, settings.clip_norm
+        self._optimizer = _optimizer(model, settings)
+        self.loss = torch.zeros((), dtype=torch.float64, device=device)
+        is_plain = settings.optimizer == "sgd" and task.loss in _WITHOUT_MEMORY
+        self.can_be_recorded = device.type == "cuda" and is_plain
+
+    def __call__(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self._model.zero_grad()
+        loss = self._task.loss(self._model(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._clip_norm:
+            nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
+        self._optimizer.step()
+        self.loss += loss.detach().double() * len(targets)
 
 
 def evaluate(

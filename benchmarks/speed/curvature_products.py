@@ -1,16 +1,19 @@
 """What a curvature product costs beside one gradient, in time and memory, and how a solve's time grows.
 
     python -m benchmarks.speed.curvature_products --output docs/results/curvature-cpu
+    python -m benchmarks.speed.curvature_products --output docs/results/curvature-gpu --factor 16
 
-Time: all ways of one model run in one process and one thread, one after the other, again and again; given are
-medians of the process's CPU time (nothing waits, so it is the time on an idle machine, and a busy one disturbs
-it less) as ratios to the median gradient of the same model and examples. The gradient is plain
+Runs on an accelerator where there is one. Time: all ways of one model run in one process and one thread, one after the
+other, again and again; given are medians of the process's CPU time (nothing waits, so it is the time on an idle
+machine, and a busy one disturbs it less), on an accelerator of the time until it has finished, as ratios to the
+median gradient of the same model and examples. The gradient is plain
 `torch.autograd.grad` on a model that is already built, so that the ratio flatters nobody. Peers: double
 backward with the graph built anew for each product, and curvlinops where it is installed.
 
 Memory: a process of its own for each way. torch's allocations are invisible to `tracemalloc`, and its
 profiler counts what operators ask for and not what the process holds, so the kernel's high-water mark of
-resident memory is set back after a small warm-up and read after the second product (Linux only).
+resident memory is set back after a small warm-up and read after the second product (Linux only). On an accelerator
+it is the most that torch's tensors took there.
 
 Data are random; weights are the initial ones. Neither changes the number of operations.
 """
@@ -20,7 +23,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,6 +47,7 @@ from unlearning.training import build, initial_parameters
 
 NUM_CLASSES = 10
 UNLIMITED = 2**40
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GRADIENT = "gradient"
 DOUBLE_BACKWARD = "hessian, plain double backward"
 OURS = {
@@ -100,12 +104,13 @@ class Ways:
         )
         self.theta = initial_parameters(self.task, 0)
         self.vector = np.random.default_rng(0).standard_normal(self.theta.size).astype(np.float32)
-        self.model = build(self.task, 0).eval()
+        self.model = build(self.task, 0).to(DEVICE).eval()
+        self.inputs, self.targets = self.examples.inputs.to(DEVICE), self.examples.targets.to(DEVICE)
         self.parameters = list(self.model.parameters())
 
     def warm_up(self) -> None:
         """Load what torch loads at the first call, with one example."""
-        loss = self.task.loss(self.model(self.examples.inputs[:1]), self.examples.targets[:1])
+        loss = self.task.loss(self.model(self.inputs[:1]), self.targets[:1])
         torch.autograd.grad(loss, self.parameters)
 
     def way_named(self, name: str) -> Callable[[], object]:
@@ -133,19 +138,19 @@ class Ways:
         return lambda: product(self.vector)
 
     def _loss(self) -> Tensor:
-        return self.task.loss(self.model(self.examples.inputs), self.examples.targets)
+        return self.task.loss(self.model(self.inputs), self.targets)
 
     def _gradient(self) -> object:
         return torch.autograd.grad(self._loss(), self.parameters)
 
     def _double_backward(self) -> object:
-        vector, parts, start = torch.from_numpy(self.vector), [], 0
+        vector, parts, start = torch.from_numpy(self.vector).to(DEVICE), [], 0
         for parameter in self.parameters:
             parts.append(vector[start : start + parameter.numel()].reshape(parameter.shape))
             start += parameter.numel()
         first = torch.autograd.grad(self._loss(), self.parameters, create_graph=True)
         second = torch.autograd.grad(first, self.parameters, parts)
-        return torch.cat([part.reshape(-1) for part in second]).numpy()
+        return torch.cat([part.reshape(-1) for part in second]).cpu().numpy()
 
     def _curvlinops(self, name: str) -> Callable[[], object]:
         import curvlinops  # type: ignore[import-not-found]  # optional: pip install curvlinops-for-pytorch
@@ -157,10 +162,10 @@ class Ways:
             self.model,
             nn.CrossEntropyLoss(),
             self.parameters,
-            [(self.examples.inputs, self.examples.targets)],
+            [(self.inputs, self.targets)],
             check_deterministic=False,
         )
-        vector = torch.from_numpy(self.vector)
+        vector = torch.from_numpy(self.vector).to(DEVICE)
         return lambda: operator @ vector
 
 
@@ -197,10 +202,18 @@ def measure_times(case: Case, repetitions: int) -> dict[str, float | str]:
     seconds: dict[str, list[float]] = {name: [] for name in runnable}
     for _ in range(repetitions):
         for name, way in runnable.items():
-            start = time.process_time()
+            start = clock()
             way()
-            seconds[name].append(time.process_time() - start)
+            seconds[name].append(clock() - start)
     return {**{name: statistics.median(values) for name, values in seconds.items()}, **result}
+
+
+def clock() -> float:
+    """Return seconds: of this process's CPU time, or on an accelerator until all that was asked of it is done."""
+    if DEVICE.type == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def measure_peaks(case: Case) -> dict[str, float | None]:
@@ -214,10 +227,14 @@ def measure_peaks(case: Case) -> dict[str, float | None]:
 
 
 def peak_of(case: Case, name: str) -> float | None:
-    """Return bytes by which two calls of a way raise this process's high-water mark; None where unknown."""
+    """Return bytes by which two calls of a way raise the high-water mark of this process, or of the
+    accelerator; None where unknown.
+    """
     torch.set_num_threads(1)
     ways = Ways(case)
     ways.warm_up()
+    if DEVICE.type == "cuda":
+        return _device_peak_of(ways, name)
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
@@ -227,6 +244,15 @@ def peak_of(case: Case, name: str) -> float | None:
     way()
     way()
     return resident_bytes("VmHWM") - before
+
+
+def _device_peak_of(ways: Ways, name: str) -> float:
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    way = ways.way_named(name)
+    way()
+    way()
+    return torch.cuda.max_memory_allocated() - before
 
 
 def resident_bytes(field: str) -> float:
@@ -281,9 +307,9 @@ def seconds_of(call: Callable[[], object], repetitions: int = 5) -> float:
     call()
     values = []
     for _ in range(repetitions):
-        start = time.process_time()
+        start = clock()
         call()
-        values.append(time.process_time() - start)
+        values.append(clock() - start)
     return statistics.median(values)
 
 
@@ -294,8 +320,8 @@ def page(result: Mapping[str, Any]) -> list[str]:
         "# What a curvature product costs",
         "",
         f"Made by `benchmarks/speed/curvature_products.py` with torch {machine['torch']}, Python {machine['python']}, "
-        f"{machine['processor']}, one thread, float32; medians of the CPU time of "
-        f"{result['repetitions']} interleaved repetitions.",
+        f"{machine['processor']}, {machine['device']}, one thread, float32; medians of the "
+        f"{machine['clock']} of {result['repetitions']} interleaved repetitions.",
         "Each entry is the time as a multiple of one gradient and, in brackets, the peak memory as a multiple "
         "of one gradient's (a process of its own, high-water mark above the start).",
         "*kept*: the graph stays between products; *rebuilt*: it does not. One micro-batch. The memory of ours "
@@ -339,7 +365,7 @@ def cell(case: Mapping[str, Any], name: str) -> str:
     if isinstance(seconds, str):
         return seconds
     if name == GRADIENT:
-        return f"{1e3 * seconds:.0f} ms" + (f" ({peak / 1e6:.0f} MB)" if peak else "")
+        return f"{1e3 * seconds:.3g} ms" + (f" ({peak / 1e6:.0f} MB)" if peak else "")
     unit = case["peak_bytes"].get(GRADIENT)
     memory = f" ({peak / unit:.1f})" if peak and unit else ""
     return f"{seconds / case['seconds'][GRADIENT]:.2f}{memory}"
@@ -350,22 +376,25 @@ def main(
     models: Annotated[list[str] | None, typer.Option("--model", help="Which cases; all by default.")] = None,
     repetitions: Annotated[int, typer.Option(help="Of each way.")] = 7,
     memory: Annotated[bool, typer.Option(help="Also measure memory, in a process for each way.")] = True,
+    factor: Annotated[int, typer.Option(min=1, help="So many times the examples, for an accelerator.")] = 1,
 ) -> None:
     """Measure and write OUTPUT.md and OUTPUT.json."""
     torch.set_num_threads(1)
     cases = {}
     for model in models or list(CASES):
-        case = CASES[model]
+        case = replace(CASES[model], num_examples=factor * CASES[model].num_examples)
         console.log(case.title)
         seconds = measure_times(case, repetitions)
         cases[case.title] = {"seconds": seconds, "peak_bytes": measure_peaks(case) if memory else {}}
     console.log("time against k and d")
-    small = CASES["cnn"]
+    small = replace(CASES["cnn"], num_examples=factor * CASES["cnn"].num_examples)
     result = {
         "machine": {
             "torch": torch.__version__,
             "python": platform.python_version(),
             "processor": platform.machine(),
+            "device": "CPU" if DEVICE.type == "cpu" else torch.cuda.get_device_name(),
+            "clock": "CPU time" if DEVICE.type == "cpu" else "time until the accelerator had finished",
         },
         "repetitions": repetitions,
         "cases": cases,

@@ -3,6 +3,7 @@
 experiment.py   what an experiment file may say
 parts.py        one part of the work: train a federation, retrain it, or forget in it by one method
 runner.py       which parts an experiment has, in which order; resuming, progress
+made.py         on which machine, with which versions a row was computed
 tables.py       JSON lines and Markdown tables
 figures.py      figures
 experiments/    the experiments that come with the project

@@ -37,7 +37,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], output: Path) -> list[Path
             if (row["setting"], row["case"]) == section and "failed" not in row:
                 groups.setdefault(row["method"], []).append(row)
         methods = [name for name in groups if name not in (ORIGINAL, RETRAIN)]
-        if not methods:
+        if not methods or RETRAIN not in groups:  # not run yet
             continue
         palette = [mpl.colormaps["tab20"](index) for index in range(20)]  # ten hues, each dark and light
         styles = {

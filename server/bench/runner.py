@@ -9,22 +9,18 @@ Where finished parts are kept: `server.bench.parts`.
 
 import logging
 import multiprocessing
-import os
-import platform
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
-from subprocess import run as run_command
 from typing import Any
 
 from server.bench import oracles
 from server.bench.columns import Row
 from server.bench.experiment import Experiment
+from server.bench.made import all_made
 from server.bench.parts import ORACLES, Part, of_any_machine, parts_of
 from server.bench.seed_run import SeedRun
 
@@ -75,15 +71,27 @@ def _beside_oracles(wanted: Sequence[tuple[SeedRun, Part]]) -> list[Row]:
     return rows
 
 
-def circumstances(experiment: Experiment) -> dict[str, Any]:
-    """Return what the results depend on beside the experiment: machine, versions, commit, date."""
-    commit = run_command(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def finished(experiment: Experiment, work: Path) -> list[Row]:
+    """Return the rows of those parts that are finished, in the same order; nothing is computed."""
+    there = [
+        (one, part)
+        for one in _seed_runs(work, experiment)
+        for part in parts_of(experiment, one.setting, one.seed)
+        if one.finished_row(part) is not None
+    ]
+    return _beside_oracles(there) if experiment.oracles else [one.row(part) for one, part in there]
+
+
+def circumstances(experiment: Experiment, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return what the results depend on beside the experiment: machines, versions, commits, dates."""
+    parts = [
+        part
+        for setting in experiment.settings
+        for seed in experiment.seeds
+        for part in parts_of(experiment, setting, seed)
+        if part.name != ORACLES
+    ]
+    missing = len(parts) - sum(row["method"] != ORACLES for row in rows)
     return {
         "experiment": experiment.name,
         "seeds": list(experiment.seeds),
@@ -93,10 +101,8 @@ def circumstances(experiment: Experiment) -> dict[str, Any]:
             for setting in experiment.settings
             if setting.run
         },
-        "machine": f"{platform.machine()}, {os.cpu_count()} processor(s), {_accelerator()}",
-        "versions": {name: version(name) for name in ("flower-unlearning", "flwr", "torch", "numpy")},
-        "commit": commit.stdout.strip() or "unknown",
-        "date": datetime.now(UTC).date().isoformat(),
+        **all_made(rows),
+        **({"not run": f"{missing} of {len(parts)} parts"} if missing else {}),
     }
 
 
@@ -169,9 +175,3 @@ def _pool(jobs: int, work: Path, experiment: Experiment) -> Iterator[ProcessPool
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-def _accelerator() -> str:
-    import torch
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no accelerator"

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from flwr.clientapp import ClientApp
 from flwr.supercore.object_ref import load_app
 
 from server.app import AppRun, open_federation, run_federation
@@ -27,6 +26,7 @@ from server.bench import measures, oracles
 from server.bench.client_data import ClientData
 from server.bench.columns import ORIGINAL, RETRAIN, Row
 from server.bench.experiment import Case, Contender, Experiment, Setting
+from server.bench.made import made_here
 from server.bench.parts import DEFAULTS, ORACLES, Part, digest, row_path, seed_directory
 from server.deletion.measuring import forget_sets
 from server.federation.checkpoints import CheckpointStore
@@ -50,8 +50,8 @@ from unlearning.training import initial_parameters
 from unlearning.verification.measurement import Measurement, measure
 from unlearning.verification.observations import merge
 
-CLIENT_APP = "client.app:app"
-"""The component as pyproject.toml names it; Flower loads it by this name too."""
+CLIENTS = "client.in_process:clients_in_process"
+"""What makes the ClientApp of one federation, by name: the server side imports nothing of the clients'."""
 
 FACTS = "trained.json"
 """The file of a federation that has finished its training; without it the training is done again."""
@@ -99,6 +99,7 @@ class SeedRun:
                 row["wall_seconds"] = round(time.monotonic() - started, 1)
                 if found := row.pop("margins", None):
                     oracles.save(self.margins_path(part), found)
+                row["made"] = made_here()
                 write_atomically(path, json.dumps(row, indent=1).encode())
         known = self.finished_row(part)
         assert known is not None, "it was written just now"
@@ -312,9 +313,8 @@ class SeedRun:
             }
             for number in range(count)
         ]
-        app = load_app(CLIENT_APP, ConfigurationError, None)
-        assert isinstance(app, ClientApp)
-        return InProcessGrid(app, nodes, settings.to_run_config())
+        make_clients = load_app(CLIENTS, ConfigurationError, None)
+        return InProcessGrid(make_clients(), nodes, settings.to_run_config())
 
     def _own_data(self, client: str) -> dict[str, str]:
         own = self.data.own_directory(client)

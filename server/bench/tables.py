@@ -48,14 +48,30 @@ def _section(experiment: Experiment, setting: Setting, case: Case, rows: Sequenc
     if heading[:1].isascii():  # "α = 0.1" stays as it is
         heading = heading[:1].upper() + heading[1:]
     yield from (f"## {heading}", "")
+    if not groups:
+        yield from ("Not run.", "")
+        return
     for columns in (experiment.columns,) if experiment.columns else TABLES:
         yield from _table(groups, columns, published)
     failures = [f"- {row['method']}, seed {row['seed']}: {row['failed']}" for row in mine if "failed" in row]
     if failures:
         yield from ("Failed:", "", *failures, "")
+    missing = list(_not_run(experiment, case, mine))
+    if missing:
+        yield from (f"Not run: {', '.join(missing)}.", "")
     left_out = [c.name for c in experiment.methods if not experiment.serves(c, case)]
     if left_out:
         yield from (f"Not in this table, because they refuse such a request: {', '.join(left_out)}.", "")
+
+
+def _not_run(experiment: Experiment, case: Case, rows: Sequence[Row]) -> Iterable[str]:
+    """Yield each method that lacks rows, with the seeds in brackets where it has others."""
+    names = [ORIGINAL, RETRAIN, *(one.name for one in experiment.methods if experiment.serves(one, case))]
+    for name in names:
+        there = {row["seed"] for row in rows if row["method"] == name}
+        absent = [str(seed) for seed in experiment.seeds if seed not in there]
+        if absent:
+            yield f"{name} (seed {', '.join(absent)})" if there else name
 
 
 def _table(

@@ -5,7 +5,7 @@ import logging
 import lzma
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,6 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from unlearning.durable_files import write_atomically
 from unlearning.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from server.bench.columns import Row
+    from server.bench.experiment import Experiment
 
 
 def bench_command(
@@ -31,6 +35,9 @@ def bench_command(
     num_oracles: Annotated[
         int, typer.Option("--oracles", min=0, help="So many oracles instead of the experiment's own number.")
     ] = 0,
+    only_finished: Annotated[
+        bool, typer.Option("--only-finished", help="Compute nothing: write what finished parts say.")
+    ] = False,
     list_them: Annotated[bool, typer.Option("--list", help="List the experiments that come along.")] = False,
 ) -> None:
     """Run an experiment: train, retrain and forget by every method; write the papers' tables and figures."""
@@ -52,12 +59,20 @@ def bench_command(
     if seed:
         chosen = chosen.model_copy(update={"seeds": tuple(seed)})
 
-    from server.bench import figures, runner, tables
+    from server.bench import runner
 
-    console = Console()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     logging.getLogger("server").setLevel(logging.ERROR)
+    console = Console()
     console.print(f"[bold]{chosen.title}[/bold], {len(chosen.seeds)} seed(s)")
+    rows = runner.finished(chosen, work) if only_finished else _run(chosen, work, jobs, console)
+    for written in _write(chosen, rows, output):
+        console.print(str(written))
+
+
+def _run(chosen: "Experiment", work: Path, jobs: int, console: Console) -> "list[Row]":
+    from server.bench import runner
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.fields[left]}"), console=console) as progress:
         bar = progress.add_task("parts", total=None, left="")
@@ -69,15 +84,20 @@ def bench_command(
             left = runner.estimate(started, before, done, total)
             progress.update(bar, completed=done, total=total, description=last or "parts", left=left)
 
-        rows = runner.run(chosen, work, jobs=jobs, progress=show)
-    circumstances = runner.circumstances(chosen)
+        return runner.run(chosen, work, jobs=jobs, progress=show)
+
+
+def _write(chosen: "Experiment", rows: "list[Row]", output: Path) -> list[Path]:
+    """Write tables, rows and figures; return their files."""
+    from server.bench import figures, runner, tables
+
     output.mkdir(parents=True, exist_ok=True)
     base = output / chosen.name
+    page, packed = base.with_name(f"{base.name}.md"), base.with_name(f"{base.name}.jsonl.xz")
     lines = "".join(json.dumps({"experiment": chosen.name, **row}) + "\n" for row in rows)
-    write_atomically(base.with_name(f"{base.name}.jsonl.xz"), lzma.compress(lines.encode(), preset=9))
+    write_atomically(packed, lzma.compress(lines.encode(), preset=9))
     drawn = figures.draw(chosen, rows, base)
-    text = tables.markdown(chosen, rows, circumstances)
+    text = tables.markdown(chosen, rows, runner.circumstances(chosen, rows))
     text += "".join(f"\n![{chosen.title}]({path.name})\n" for path in drawn)
-    write_atomically(base.with_name(f"{base.name}.md"), text.encode())
-    for written in (f"{base}.md", f"{base}.jsonl.xz", *map(str, drawn)):
-        console.print(written)
+    write_atomically(page, text.encode())
+    return [page, packed, *drawn]

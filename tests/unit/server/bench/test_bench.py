@@ -6,10 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
+from typer.testing import CliRunner
 
 from server.bench import figures, runner, tables
-from server.bench.experiment import Case, Contender, Experiment, found, shipped_experiments
+from server.bench.experiment import SHIPPED, Case, Contender, Experiment, found, shipped_experiments
 from server.bench.parts import parts_of, row_path, seed_directory
+from server.cli import app
+from strategies import built_in
 from unlearning.errors import ConfigurationError
 from unlearning.requests import Granularity
 
@@ -175,7 +179,7 @@ def test_a_whole_experiment_runs_and_goes_on_where_it_stopped(tmp_path):
         assert np.load(path).files
     (figure,) = figures.draw(experiment, rows, tmp_path / "tiny")
     assert 10_000 < figure.stat().st_size < 100_000
-    text = tables.markdown(experiment, rows, runner.circumstances(experiment))
+    text = tables.markdown(experiment, rows, runner.circumstances(experiment, rows))
     assert "| federaser |" in text
 
 
@@ -227,6 +231,54 @@ def test_other_settings_have_parts_of_their_own(tmp_path):
     assert places[0] == places[2]
     parts = [parts_of(item, item.settings[0], 0)[-1] for item in (one, recovered)]
     assert row_path(places[0], one, parts[0]) != row_path(places[0], recovered, parts[1])
+
+
+def test_what_is_finished_is_written_and_what_is_missing_is_said(tmp_path):
+    """A row came from another machine, one is not there yet: the page names both machines and the method."""
+    experiment, work = Experiment.read(written(tmp_path, TINY)), tmp_path / "work"
+    rows = runner.run(experiment, work, jobs=1, progress=lambda *_: None)
+    (missing,) = work.rglob("*--puf-special-*.json")
+    missing.unlink()
+    (elsewhere,) = work.rglob("*--natural-*.json")
+    row_there = json.loads(elsewhere.read_text())
+    elsewhere.write_text(json.dumps({**row_there, "made": {**row_there["made"], "machine": "a large one"}}))
+    found_rows = runner.finished(experiment, work)
+    assert [row["method"] for row in found_rows] == ["original", "retrain", "natural", "federaser"]
+    facts = runner.circumstances(experiment, found_rows)
+    assert facts["machine"] == f"a large one; {rows[0]['made']['machine']}"
+    assert facts["not run"] == "1 of 5 parts"
+    assert "Not run: puf-special." in tables.markdown(experiment, found_rows, facts)
+
+
+def test_clients_of_one_process_load_their_data_once(tmp_path, monkeypatch):
+    """Three clients answer twenty messages and more; each reads its data for training and for the measurement."""
+    loads = []
+    load_site = built_in.load_site
+    monkeypatch.setattr(built_in, "load_site", lambda *given: loads.append(given) or load_site(*given))
+    experiment = Experiment.read(written(tmp_path, TINY.replace("rounds: 2", "rounds: 12")))
+    run = runner._seed_runs(tmp_path, experiment)[0]
+    run.row(parts_of(experiment, experiment.settings[0], 0)[1])
+    assert len(loads) <= 3 * 4
+
+
+@pytest.mark.slow
+def test_the_medium_experiments_run_in_their_smallest_form(tmp_path):
+    """The command of docs/results, on embedded data: both settings, all three cases, every method has a row."""
+    medium = yaml.safe_load((SHIPPED / "fashion-mnist.yaml").read_text(encoding="utf-8"))
+    medium["sizes"]["medium"]["run"] |= {
+        "dataset": "digits", "model": "mlp", "rounds": 2, "recovery-max-rounds": 1, "max-examples": 200,
+    }  # fmt: skip
+    medium["seeds"] = [0]
+    path = written(tmp_path, yaml.safe_dump(medium))
+    arguments = ["bench", f"{path}:medium", "--output", str(tmp_path), "--work", str(tmp_path / "work")]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "fashion-mnist-medium.md").read_text(encoding="utf-8")
+    assert page.count("## ") == 7  # two settings of three cases, and how it was made
+    assert "Not run" not in page
+    again = CliRunner().invoke(app, [*arguments, "--only-finished"])
+    assert again.exit_code == 0, again.output
+    assert (tmp_path / "fashion-mnist-medium.md").read_text(encoding="utf-8") == page
 
 
 SEVERAL = """

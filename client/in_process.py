@@ -1,0 +1,29 @@
+"""Clients of one federation in one process: each keeps its data loaded from one message to the next.
+
+Flower starts a process for every message on a deployment, which loads what it needs. Where clients answer in the
+caller's process (`strategies.in_process_grid`), thousands of messages would do that again for each.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from flwr.app import Context, Message
+
+from client.app import HANDLERS
+from client.sites import SiteCache, SiteLoader
+from strategies import built_in
+from strategies.task_source import TaskSource
+from unlearning.durable_files import keep_private
+
+
+def clients_in_process() -> Callable[[Message, Context], Message]:
+    """Return what answers as `client.app` does, for the nodes of one federation; make one for each."""
+    loader = SiteLoader(TaskSource.of(built_in.make_task, built_in.NO_TABLE), built_in.load_site)
+    sites: defaultdict[int, SiteCache] = defaultdict(lambda: SiteCache(loader))
+
+    def answer(message: Message, context: Context) -> Message:
+        keep_private()
+        handle = HANDLERS[message.metadata.message_type]
+        return Message(handle(message, context, sites[context.node_id]), reply_to=message)
+
+    return answer

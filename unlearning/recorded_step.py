@@ -86,4 +86,4 @@ class RecordedStep:
 
 @cache
 def _stream() -> torch.cuda.Stream:
-    return torch.cuda.Stream()
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch does not type it

@@ -62,7 +62,7 @@ def sizes_mib(found: Census, what: Literal["pss", "uss"] = "pss") -> dict[str, l
         for process in processes:
             with suppress(psutil.Error):
                 sizes[kind].append(getattr(process.memory_full_info(), what) / 2**20)
-    return {kind: values for kind, values in sizes.items() if kind != "ended"}
+    return {kind: values for kind, values in sizes.items() if values and kind != "ended"}
 
 
 def memory(found: Census) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """`flower-unlearn-site`: what a data owner does on the client's own machine."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from client.commands import run_command
 from client.memory import DirectoryMemory
 from client.worker.places import WorkerPlaces, default_directory
 from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
+from unlearning.errors import InvalidRequest
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.plain import to_plain
 from unlearning.requests import Granularity, Target, parse_sample_ids
@@ -40,9 +42,40 @@ def request(
         target = Target(Granularity.CLIENT, client)
     else:
         ids = parse_sample_ids(samples.read_text(encoding="utf-8"))
+        _check_own(state_dir, ids)
         target = Target(Granularity.SAMPLE, client, ids)
     key = DirectoryMemory(state_dir).file_request(target, method, {})
     typer.echo(f"Filed {key}: forget {target.describe()} by {method}. It travels with the next answer.")
+
+
+def _check_own(state_dir: Path, ids: Iterable[str]) -> None:
+    """Refuse ids that are none of this site's samples; where it has loaded none yet, say that this is not known.
+
+    Raises:
+        InvalidRequest: names the first few.
+    """
+    own = DirectoryMemory(state_dir).sample_ids()
+    if own is None:
+        typer.echo(
+            "Not checked whether these samples are this site's: it has not been asked by a server yet."
+        )
+        return
+    wrong = sorted(set(ids).difference(own))
+    if wrong:
+        raise InvalidRequest(
+            f"{len(wrong):,} of the ids are not among this site's {len(own):,} samples: {', '.join(wrong[:5])}"
+            f"{', …' if len(wrong) > 5 else ''}. `flower-unlearn-site ids` lists them."
+        )
+
+
+@app.command()
+def ids(state_dir: StateDir) -> None:
+    """List the ids of the samples that this site may use, one a line, as they were last loaded."""
+    own = DirectoryMemory(state_dir).sample_ids()
+    if own is None:
+        typer.echo("No server has asked this site for anything yet, so its data was not loaded.", err=True)
+        raise typer.Exit(1)
+    typer.echo("\n".join(own))
 
 
 @app.command()

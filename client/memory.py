@@ -8,6 +8,7 @@ runs and restarts, and whoever operates the server cannot talk a client out of i
     state-dir/subject-keys        the server's keys for this client's sample ids, one a line, the newest last
     state-dir/outbox/KEY.json     requests that the server has not confirmed yet
     state-dir/sent/KEY.json       requests with the server's answer, without the ids of samples
+    state-dir/sample-ids          the ids of the samples that may be used, one a line, as they were last loaded
     state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.stores`)
     state-dir/last-answer         the last answer, in case it is lost on its way (`client.last_answer`)
 
@@ -17,7 +18,7 @@ were computed from that.
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,9 +36,9 @@ from unlearning.pseudonyms import key_forget
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.stores import Arrays, DirectoryStore, Store
 
-_RECORD = "flower-unlearning"
+_RECORD, SAMPLE_IDS = "flower-unlearning", "sample-ids"
 _KEPT = f"{_RECORD}/kept/"
-_OURS = ("tombstones.json", "subject-keys", "outbox", "sent", "kept", "peer", NAME)
+_OURS = ("tombstones.json", "subject-keys", "outbox", "sent", "sample-ids", "kept", "peer", NAME)
 """What this program keeps in a client's or a peer's state directory."""
 
 
@@ -60,7 +61,10 @@ class ClientMemory(Protocol):
         """Return the requests that the server has not confirmed, oldest first."""
 
     def confirm(self, answers: Mapping[str, str]) -> None:
-        """Take note that the server has answered the requests with these keys."""
+        """Take note of what the server says became of the requests with these keys."""
+
+    def note_samples(self, ids: Iterable[str]) -> None:
+        """Take note of the samples that this client may use."""
 
 
 class DirectoryMemory:
@@ -154,7 +158,7 @@ class DirectoryMemory:
         return self._read("sent")
 
     def confirm(self, answers: Mapping[str, str]) -> None:
-        """Move the answered requests out of the outbox."""
+        """Move the answered requests out of the outbox, and write down what has become of earlier ones."""
         for key, answer in answers.items():
             path = self._directory / "outbox" / f"{Path(key).name}.json"
             if path.exists():
@@ -162,6 +166,23 @@ class DirectoryMemory:
                 target = to_plain(from_plain(Target, request["target"]).without_ids())
                 _write(self._directory / "sent" / path.name, {**request, "target": target, "answer": answer})
                 path.unlink()
+                continue
+            sent = self._directory / "sent" / path.name
+            if sent.exists():
+                request = json.loads(sent.read_text(encoding="utf-8"))
+                if request["answer"] != answer:
+                    _write(sent, {**request, "answer": answer})
+
+    def note_samples(self, ids: Iterable[str]) -> None:
+        """Write the ids down, where they are not those that are written."""
+        path, content = self._directory / SAMPLE_IDS, "".join(f"{item}\n" for item in ids).encode()
+        if not path.exists() or path.read_bytes() != content:
+            write_atomically(path, content)
+
+    def sample_ids(self) -> list[str] | None:
+        """Return the ids of the samples that this client may use; None before it was asked anything."""
+        path = self._directory / SAMPLE_IDS
+        return path.read_text(encoding="utf-8").splitlines() if path.exists() else None
 
     def _read(self, folder: str) -> list[dict[str, Any]]:
         paths = (self._directory / folder).glob("*.json")
@@ -211,6 +232,9 @@ class ContextMemory:
 
     def confirm(self, answers: Mapping[str, str]) -> None:
         """Do nothing: nothing was filed."""
+
+    def note_samples(self, ids: Iterable[str]) -> None:
+        """Do nothing: nobody asks for them at a virtual site."""
 
 
 class ContextStore:

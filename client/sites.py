@@ -48,6 +48,7 @@ class SiteLoader:
         site = load_own_site(self.load_site, settings.own, node_config)
         names = names_of(memory.keys(), {*site.train.ids.tolist(), *site.test.ids.tolist()})
         gone = forgotten_mask(site.train, reveal(memory.tombstones(), names))
+        memory.note_samples(site.train.ids[~gone].tolist())
         gone &= ~forgotten_mask(site.train, reveal(forget, names))
         return LoadedSite(
             task=task,

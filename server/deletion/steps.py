@@ -30,6 +30,7 @@ from server.federation.context import FederationContext
 from server.federation.gate import judge, refusal
 from server.federation.state import ActiveDeletion, FederationState, Phase
 from server.report import ReportData, write_report
+from server.requests.admission import SITE
 from server.state_directory.files import REPORTS
 from strategies.sessions.session_grid import SessionGrid
 from unlearning.errors import MethodFailed, ModelRefused, RequestError, SessionError
@@ -163,6 +164,10 @@ def verify(context: FederationContext, state: FederationState) -> FederationStat
         if context.ledger.get(request_id).status is not Status.COMPLETED:
             context.writer.check_fence()  # an older process must not write over what is certified
             _complete(context, deletion, report_of(context, state, request_id))
+    if any(context.ledger.get(request_id).submitted_role == SITE for request_id in deletion.request_ids):
+        # Who asked at its own site learns that it is done; a forgotten client would hear of it never.
+        context.clients.restrict(state)
+        context.clients.notify(state.round, forget_sets(context.ledger, deletion.targets))
     state = context.preparations.erase(state)
     state = replace(state, phase=Phase.TRAINING, deletion=None)
     context.save(state)

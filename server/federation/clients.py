@@ -60,6 +60,7 @@ class Clients:
         requests = ledger.list_requests(
             statuses=(Status.RECEIVED, Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING)
         )
+        self._site_requests.follow(ledger, requests)
         # What a request asks for never changes, and a list of ids can be long.
         self._waiting = {item.id: self._waiting.get(item.id) or ledger.target_of(item) for item in requests}
         # The ledger may be a step behind the checkpoint.
@@ -69,7 +70,7 @@ class Clients:
             exclusions=state.exclusions,
             withheld=Exclusions().including(waiting),
             counts=state.num_examples,
-            answers=self._site_requests.answers,
+            answers=self._site_requests.told(),
         )
         self.fedavg.follow(plan)
 

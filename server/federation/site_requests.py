@@ -4,7 +4,7 @@ A client speaks for itself only. Of what it sends, a bounded number is looked at
 rest is not refused but left: it stays in the site's outbox and comes again, so that nothing of an honest site is lost.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from logging import getLogger
@@ -15,7 +15,7 @@ from server.requests.admission import SITE, admit
 from strategies.messages import SITE_REQUESTS, Json
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
 from unlearning.plain import from_plain
-from unlearning.requests import Granularity, Target
+from unlearning.requests import OPEN_STATUSES, DeletionRequest, Granularity, Status, Target
 from unlearning.untrusted import as_line, reason_of
 
 _log = getLogger(__name__)
@@ -25,13 +25,20 @@ MAX_A_DAY = 100
 person's."""
 _MAX_KEY = 64
 _SHOWN = 3
+_TOLD, _MAX_TEXT = 20, 300
 
 
 @dataclass(slots=True)
 class SiteRequests:
-    """What became of them. answers: by client and key, until the client has taken note."""
+    """What became of them.
+
+    answers: by client and key, until the client has taken note that its request is accepted or refused.
+    progress: the same of accepted ones, up to their end; the newest `_TOLD` of a client are told with every message.
+    """
 
     answers: dict[str, dict[str, str]] = field(default_factory=dict)
+    progress: dict[str, dict[str, str]] = field(default_factory=dict)
+    _open: set[str] | None = None
     _day: date = date.min
     _counts: dict[str, int] = field(default_factory=dict)
 
@@ -65,11 +72,50 @@ class SiteRequests:
         found = {client: self.take(ledger, client, values, now=now) for client, values in answers.items()}
         return {client: wrong for client, wrong in found.items() if wrong}
 
+    def told(self) -> dict[str, dict[str, str]]:
+        """Return what each client is told with its next message."""
+        clients = {*self.answers, *self.progress}
+        return {
+            client: {**self.answers.get(client, {}), **self.progress.get(client, {})}
+            for client in sorted(clients)
+        }
+
+    def follow(self, ledger: Ledger, waiting: Iterable[DeletionRequest]) -> None:
+        """Bring `progress` up to the ledger; `waiting` are its requests that are not over."""
+        listed = list(waiting)
+        if self._open is None:  # once: what was filed before this process began
+            self._open = set()
+            listed = ledger.list_requests()
+        now = {request.id: request for request in listed if request.submitted_role == SITE}
+        for request_id in [known for known in self._open if known not in now]:
+            now[request_id] = ledger.get(request_id)
+        for request in now.values():
+            _, client, key = request.idempotency_key.split("/", 2)
+            known = self.progress.setdefault(client, {})
+            known.pop(key, None)
+            known[key] = _progress(request)  # the newest last
+            for old in list(known)[:-_TOLD]:
+                del known[old]
+        self._open = {request.id for request in now.values() if request.status in OPEN_STATUSES}
+
     def _left(self, client: str, now: datetime) -> int:
         """Return how many of the client's requests may be looked at now."""
         if now.date() != self._day:
             self._day, self._counts = now.date(), {}
         return max(0, min(SITE_REQUESTS, MAX_A_DAY - self._counts.get(client, 0)))
+
+
+def _progress(request: DeletionRequest) -> str:
+    """Say where a request stands, for the site that filed it."""
+    match request.status:
+        case Status.COMPLETED:
+            return f"{request.id} is completed. Its report: flower-unlearn report {request.id}"
+        case Status.FAILED | Status.CANCELLED:
+            return as_line(
+                f"{request.id} is {request.status}: {request.reason or 'no reason is given'}", _MAX_TEXT
+            )
+        case _:
+            return f"accepted as {request.id}, which is {request.status}"
 
 
 def _by_key(filed: Any) -> dict[str, Mapping[str, Any]]:

@@ -9,6 +9,7 @@ from client.memory import DirectoryMemory, requests_to_send
 from server.federation.site_requests import MAX_A_DAY, SiteRequests
 from server.ledger import ClientRecord, Ledger
 from strategies.messages import SITE_REQUEST_BYTES, SITE_REQUESTS
+from tests.programs import run_program
 from unlearning.errors import InvalidRequest
 from unlearning.plain import to_plain
 from unlearning.requests import Granularity, Target
@@ -126,3 +127,48 @@ def test_a_request_too_large_to_travel_is_refused_where_it_is_filed(tmp_path, mo
     assert "Split the list" in answered["answer"]
     with pytest.raises(InvalidRequest, match="Split the list"):
         memory.file_request(Target(Granularity.CLIENT, "2"), "puf-special", {"note": "x" * 1000})
+
+
+def test_a_site_is_told_how_its_request_goes_on(ledger, tmp_path):
+    """Accepted, then its end with the reason; what the site wrote down follows, and nothing is written twice."""
+    memory = DirectoryMemory(tmp_path / "site")
+    key = memory.file_request(Target(Granularity.CLIENT, "2"), "puf-special", {})
+    requests = SiteRequests()
+    requests.take(ledger, "2", sent(key), now=NOW)
+    requests.follow(ledger, ledger.list_requests())
+    memory.confirm(requests.told()["2"])
+    assert [one["answer"] for one in memory.answered_requests()] == [
+        "accepted as r-000001, which is received"
+    ]
+    ledger.cancel("r-000001", by="ada", now=NOW)
+    requests.take(ledger, "2", {}, now=NOW)  # it has taken note that it was accepted
+    requests.follow(ledger, [])
+    memory.confirm(requests.told()["2"])
+    [answered] = memory.answered_requests()
+    assert answered["answer"].startswith("r-000001 is cancelled: ")
+
+
+def test_a_new_server_process_tells_it_too(ledger):
+    """It reads from the ledger what was filed before it began."""
+    SiteRequests().take(ledger, "2", sent("k"), now=NOW)
+    ledger.cancel("r-000001", by="ada", now=NOW)
+    requests = SiteRequests()
+    requests.follow(ledger, [])
+    assert requests.told()["2"]["k"].startswith("r-000001 is cancelled")
+
+
+def test_ids_of_others_are_refused_at_the_site(tmp_path):
+    """Before anything travels; where nothing was loaded yet it is said that nothing was checked."""
+    site, file = tmp_path / "site", tmp_path / "ids"
+    file.write_text("a\nx\n")
+    command = ("flower-unlearn-site", "request", "--state-dir", str(site), "--samples", str(file))
+    assert run_program("flower-unlearn-site", "ids", "--state-dir", str(site))[0] == 1
+    status, said = run_program(*command)
+    assert status == 0
+    assert "Not checked" in said
+    DirectoryMemory(site).note_samples(["a", "b"])
+    assert run_program("flower-unlearn-site", "ids", "--state-dir", str(site)) == (0, "a\nb\n")
+    status, said = run_program(*command)
+    assert status == 2
+    assert "1 of the ids are not among this site's 2 samples: x." in " ".join(said.split())
+    assert len(DirectoryMemory(site).outbox()) == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from server.api.client import DeletionClient
 from server.demo.simulation import LocalSimulation
+from server.demo.story import MAX_STARTS, RAY_GAVE_UP
 from server.ledger import Ledger
 from server.processes.deployment import LocalDeployment
 from unlearning.requests import Granularity, Target
@@ -32,8 +33,11 @@ def simulate(directory: Path, app_dir: Path) -> Path:
     """Let the run itself file the deletion, in Flower's simulation."""
     settings = {"rounds": 3, "requests": "at=2 client=1", "recovery-max-rounds": 2}
     with LocalSimulation(directory, num_clients=3, app_dir=app_dir, run_config=settings) as simulation:
-        run_id = simulation.submit_run()
-        status = simulation.wait_until_finished(run_id, WAIT_S)
+        for _ in range(MAX_STARTS):
+            run_id = simulation.submit_run()
+            status = simulation.wait_until_finished(run_id, WAIT_S)
+            if RAY_GAVE_UP not in simulation.control.log(run_id):
+                break
         assert status == "finished:completed", simulation.control.log(run_id)
         return simulation.layout.state_dir
 

@@ -112,7 +112,8 @@ def unreadable(settings: Settings, node_config: Mapping[str, Any]) -> Site:
 
 def repeated(settings: Settings, node_config: Mapping[str, Any]) -> Site:
     site = load_site(settings, node_config)
-    return replace(site, train=replace(site.train, ids=np.array(["twin"] * 40)))
+    twins = Examples(site.train.inputs, site.train.targets, np.array(["twin"] * 40))
+    return replace(site, train=twins)
 
 
 def bare(settings: Settings, node_config: Mapping[str, Any]) -> Examples:

@@ -56,12 +56,14 @@ class Peak:
         self._thread.join()
 
     def _look(self) -> None:
-        while not self._ends.wait(0.02):
+        while True:
             lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
             found = {
                 line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.startswith("Rss")
             }
             self.own, self.files = max(self.own, found["RssAnon"]), max(self.files, found["RssFile"])
+            if self._ends.wait(0.02):
+                return
 
 
 def sparse_site(directory: Path, num_bytes: int) -> Examples:

@@ -192,7 +192,7 @@ class FedAvg(Strategy):
         """Ask a sample of the eligible clients to train; none if too few are online."""
         self.await_clients(grid)
         rules = self.plan.rules
-        if isinstance(rules, KeptInMemory) and (sent := rules.to_send(server_round)):
+        if isinstance(rules, KeptInMemory) and (sent := rules.to_send(server_round, self.plan.exclusions)):
             arrays = model_record(vector_of(arrays), sent)
         return list(self.train_messages(server_round, arrays, grid).values())
 

@@ -15,7 +15,7 @@ from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound, Prepared
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions
-from unlearning.stores import Arrays, MemoryStore
+from unlearning.stores import Arrays, MemoryStore, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +66,9 @@ def own_arrays(name: str, done: FederatedRound) -> FederatedRound:
 class KeptInMemory(PreparedRounds):
     """Rules that keep in memory what the methods need, as long as this object lives."""
 
-    stores: dict[str, MemoryStore] = field(default_factory=dict)
+    stores: dict[str, Store] = field(default_factory=dict)
 
-    def to_send(self, number: int) -> dict[str, NDArray[Any]]:
+    def to_send(self, number: int, forgotten: Exclusions) -> dict[str, NDArray[Any]]:
         """Return what travels with the model in the training round `number`, under the names it travels by.
 
         Raises:
@@ -76,7 +76,7 @@ class KeptInMemory(PreparedRounds):
         """
         return name_for_preparations(
             {
-                name: prepared.preparation.send(prepared.options, number, self._store(name), Exclusions())
+                name: prepared.preparation.send(prepared.options, number, self._store(name), forgotten)
                 for name, prepared in self.prepared.items()
             }
         )
@@ -98,5 +98,11 @@ class KeptInMemory(PreparedRounds):
             options=self.prepared[name].options, store=self._store(name), next_store=MemoryStore()
         )
 
-    def _store(self, name: str) -> MemoryStore:
+    def forget(self, name: str, rewritten: Store) -> None:
+        """Keep what the method `name` has rewritten, if anything; what others keep still carries what is forgotten."""
+        own = rewritten if rewritten.list_keys() else self._store(name)
+        self.stores.clear()
+        self.stores[name] = own
+
+    def _store(self, name: str) -> Store:
         return self.stores.setdefault(name, MemoryStore())

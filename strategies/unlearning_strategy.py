@@ -330,5 +330,8 @@ class UnlearningStrategy(Strategy):
 
     def _commit(self, state: UnlearningState, counts: Mapping[str, int]) -> UnlearningState:
         self.fedavg.follow(self.fedavg.plan.including(self.targets, counts))
+        rules = self.fedavg.plan.rules
+        if isinstance(rules, KeptInMemory) and self._kept is not None:
+            rules.forget(self.method.info.name, self._kept.next_store)
         self._asked = None
         return state

@@ -77,6 +77,10 @@ WITHOUT_PREPARATION = {
     "hf-kcu": "iterations=2",
     "hf-kcu-influence": "iterations=2",
     "newton-cg": "iterations=2",
+    "neggrad-plus": "rounds=1",
+    "fedosd": "unlearning_rounds=1 post_training_rounds=1",
+    "fedquit": "",
+    "fedmemprune": "",
 }
 """With few exchanges each; the kills of methods that prepare in training are in test_prepared_methods.py."""
 

@@ -275,7 +275,8 @@ def test_a_client_files_a_request_at_its_own_site(federation):
     assert request.target.client_id == "1"
     assert request.status is Status.COMPLETED
     assert memory.outbox() == []
-    assert "accepted as r-000001" in memory.answered_requests()[0]["answer"]
+    [answered] = memory.answered_requests()
+    assert answered["answer"] == "r-000001 is completed. Its report: flower-unlearn report r-000001"
 
 
 def test_a_client_cannot_file_for_another_one(federation):

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from client.memory import ClientMemory
-from server import report
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger, statements
+from server.report import page
 from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings
 from tests.federation import InProcessFederation
@@ -58,7 +58,7 @@ class Tally:
 def killer() -> Iterator[Killer]:
     with pytest.MonkeyPatch.context() as patch:
         # The figures of the reports' pages take half of the time and change nothing that lasts.
-        patch.setattr(report, "render_page", lambda data: f"<title>{data.request.id}</title>")
+        patch.setattr(page, "render_page", lambda data: f"<title>{data.request.id}</title>")
         yield Killer(patch, PLACES)
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 
 import strategies
@@ -13,6 +14,7 @@ from unlearning.errors import InvalidRequest, UnsupportedRequest
 from unlearning.methods.method import Method
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity, Target
+from unlearning.tasks import load_site
 
 PROMISED = (
     "PUFSpecial PUFRegular HFKCU HFKCUInfluence NewtonCG FedAU NoT GradientAscent PGA FedEraser MoDe SISA HFOnline "
@@ -49,6 +51,22 @@ def test_each_unlearns_and_recovers_under_flowers_own_start(method: Method, fede
     assert (vector_of(forgotten.arrays) != vector_of(trained.arrays)).any()
     last = [message for message in one.grid.sent if message.metadata.message_type == "train"][-2:]
     assert one.node("1") not in {message.metadata.dst_node_id for message in last}
+
+
+@pytest.mark.parametrize("part", ["client", "sample"])
+def test_what_was_forgotten_does_not_come_back_from_what_a_method_keeps(part, federation):
+    """Exact ridge sends the head of the sums it keeps with each round: after a deletion, without what is forgotten."""
+    one = federation(prepare="exact-ridge", **TINY)
+    ids = frozenset(load_site(one.settings.task(), 1).train.ids[:5].tolist())
+    target = Target(Granularity.SAMPLE, "1", ids) if part == "sample" else CLIENT[0]
+    fedavg = FedAvg(one.task, one.settings)
+    trained = fedavg.start(one.grid, fedavg.initial_arrays(), num_rounds=3)
+    forget = strategies.ExactRidge([target], fedavg)
+    forgotten = forget.start(one.grid, trained.arrays, num_rounds=1)
+    assert forget.is_finished
+    recovered = forget.start(one.grid, forgotten.arrays, num_rounds=1)
+    assert (vector_of(forgotten.arrays) != vector_of(trained.arrays)).any()
+    np.testing.assert_array_equal(vector_of(recovered.arrays), vector_of(forgotten.arrays))
 
 
 def test_parameters_are_keywords_with_the_methods_own_defaults():

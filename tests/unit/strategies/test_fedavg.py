@@ -229,5 +229,6 @@ def test_nothing_is_said_where_nobody_is_waited_for():
     """Nor is the ledger written to."""
     grid = InProcessGrid(Answers({"a": (1, START)}), [{"client-id": "a"}], {})
     told: list[str] = []
-    FedAvg(RunSettings.from_run_config({"num-clients": 1})).await_clients(grid, tell=told.append)
+    settings = RunSettings.from_run_config({"num-clients": 1})
+    FedAvg(make_task(TaskSettings()), settings).await_clients(grid, tell=told.append)
     assert told == []

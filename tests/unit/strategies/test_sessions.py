@@ -459,8 +459,9 @@ def test_a_client_whose_process_dies_is_not_waited_for(endpoint):
     assert answers.seconds < endpoint.timeout_s / 2
 
 
-def test_a_stream_that_does_not_come_back_loses_the_client(endpoint):
+def test_a_stream_that_does_not_come_back_loses_the_client(endpoint, monkeypatch):
     """After the time for reconnecting; Flower has not even noticed."""
+    monkeypatch.setattr("strategies.sessions.session_grid.ENDING_S", 0.5)  # its process is not there to end
 
     def vanishing(message: Message) -> RecordDict:
         raise Vanished

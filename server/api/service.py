@@ -6,7 +6,6 @@ message and one answer and runs in a thread of its caller's; the two that stream
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,12 +14,11 @@ from server.api import deletion_pb2 as pb
 from server.api.access import Caller
 from server.api.errors import AccessDenied
 from server.api.limits import Limits
+from server.api.method_descriptions import describe
 from server.ledger import WAITING, Ledger, NewRequest
 from server.requests.admission import admit, check_admissible
-from server.requests.plan import Measured
 from server.requests.planning import past_deletions, plan
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, UnknownClient
-from unlearning.methods.method import Method
 from unlearning.methods.registry import METHODS
 from unlearning.plain import to_plain
 from unlearning.requests import DeletionRequest, Status, Target
@@ -170,7 +168,7 @@ class DeletionService:
         """Return every method and what it states about itself."""
         past = past_deletions(self._ledger)
         messages = [
-            convert.method_message(_describe(method, past.get(name))) for name, method in METHODS.items()
+            convert.method_message(describe(method, past.get(name))) for name, method in METHODS.items()
         ]
         return pb.ListMethodsResponse(methods=messages)
 
@@ -239,19 +237,3 @@ def _why_no_report(request: DeletionRequest) -> str:
     if request.status is Status.COMPLETED:
         return f"Request {request.id} is completed, but its report is not in the service's state directory."
     return f"Request {request.id} is {request.status}; its report comes with its completion."
-
-
-def _describe(method: Method, past: Measured | None) -> convert.MethodDescription:
-    info = method.info
-    return convert.MethodDescription(
-        name=info.name,
-        title=info.title,
-        source=info.source,
-        granularities=tuple(sorted(info.granularities)),
-        several_at_once=info.several_at_once,
-        needs=tuple(sorted(info.needs)),
-        remark=info.remark,
-        parameters=method.Parameters.model_json_schema().get("properties", {}),
-        keeps=info.preparation.keeps if info.preparation is not None else "",
-        measured=asdict(past) if past is not None else {},
-    )

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from server.api.convert import ClientStatus
+from server.api.errors import ServiceUnavailable
 from server.cli.connection import AsJson, connection_of
 from server.cli.tables import measured_text, show_table
 
@@ -30,9 +31,19 @@ def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 
 def methods(ctx: typer.Context) -> None:
-    """List the unlearning methods of the service, their parameters and what they took here."""
-    with connection_of(ctx).client() as service:
-        found = service.methods()
+    """List the unlearning methods of the service, their parameters and what they took here.
+
+    Where no service answers: those that are installed on this machine.
+    """
+    try:
+        with connection_of(ctx).client() as service:
+            found = service.methods()
+    except ServiceUnavailable as exc:
+        # Imported here because methods need PyTorch, which takes seconds.
+        from server.api.method_descriptions import installed
+
+        found = installed()
+        typer.echo(f"{exc} These are installed on this machine:", err=True)
     table = Table("method", "what it is, needs and takes", show_lines=True)
     table.columns[0].no_wrap = True
     for item in found:

@@ -203,7 +203,9 @@ def test_a_server_that_died_in_a_session_goes_on_in_a_new_one(make, monkeypatch,
 def test_a_client_lost_in_a_session_is_named_in_the_report(make, monkeypatch, loss):
     """The solve goes on over those that remain, whether Flower notices the loss or only the stream."""
     monkeypatch.setattr("server.app.SessionGrid", partial(SessionGrid, reconnect_s=0.3))
-    monkeypatch.setattr("strategies.sessions.session_grid.ENDING_S", 0.5)  # the lost client's process never ends
+    monkeypatch.setattr(
+        "strategies.sessions.session_grid.ENDING_S", 0.5
+    )  # the lost client's process never ends
     step = NewtonCg.client_step
 
     def failing(self: NewtonCg, instruction: Instruction, site: ClientSite) -> Reply:

@@ -1,4 +1,7 @@
-"""The registry of methods and what is looked up in it by name. A new method is one file here and one line below."""
+"""The registry of methods and what is looked up in it by name. A new method is one file here and one line below.
+
+Methods of other installed packages are in it too (`unlearning.methods.installed`).
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,6 +19,7 @@ from unlearning.methods.fedquit import FedQuit
 from unlearning.methods.gradient_ascent import GradientAscent
 from unlearning.methods.hf_kcu import HfKcu
 from unlearning.methods.hf_online.method import HfOnline
+from unlearning.methods.installed import installed_methods
 from unlearning.methods.method import Method, ParametersT
 from unlearning.methods.mode import MoDe
 from unlearning.methods.neggrad_plus import NegGradPlus
@@ -28,7 +32,7 @@ from unlearning.methods.sisa.method import Sisa
 from unlearning.methods.weight_negation import WeightNegation
 from unlearning.requests import Target
 
-METHODS: Mapping[str, Method] = {
+_OWN: Mapping[str, Method] = {
     method.info.name: method
     for method in (
         PufSpecial(),
@@ -54,6 +58,8 @@ METHODS: Mapping[str, Method] = {
         Natural(),
     )
 }
+_INSTALLED, UNUSABLE = installed_methods(_OWN)
+METHODS: Mapping[str, Method] = {**_OWN, **_INSTALLED}
 
 
 def method_named(name: str) -> Method:
@@ -65,8 +71,9 @@ def method_named(name: str) -> Method:
     try:
         return METHODS[name]
     except KeyError:
+        why = f" It is installed here and cannot be used: {UNUSABLE[name]}." if name in UNUSABLE else ""
         raise UnknownMethod(
-            f"Unknown method {name!r}. The methods are: {', '.join(sorted(METHODS))}."
+            f"Unknown method {name!r}.{why} The methods are: {', '.join(sorted(METHODS))}."
         ) from None
 
 

@@ -130,13 +130,13 @@ def test_forgotten_samples_leave_the_training_and_their_client_stays(history: Hi
 
 
 def test_a_request_filed_at_a_site_is_completed_and_answered_there(history: History) -> None:
-    """It travels with the client's next reply, and the answer travels back."""
+    """It travels with the client's next reply, and what became of it travels back, to a client that is forgotten too."""
     assert history.site.target.client_id == "0"
     assert history.site.submitted_by == "site of client 0"
     said = history.live.command(
         "flower-unlearn-site", "status", "--state-dir", str(state_dir(history.live, 0))
     )
-    assert f"accepted as {history.site.id}" in said
+    assert f"{history.site.id} is completed. Its report: flower-unlearn report" in said
     assert "waiting" not in said
     assert history.live.training_rounds()[-1].metrics["participants"] == ["1"]
 

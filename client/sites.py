@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from client.memory import ClientMemory
 from strategies.task_source import AppSettings, LoadSite, TaskSource
+from unlearning.freed_memory import overwrite_freed
 from unlearning.methods.method import ClientSite
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import Forget
@@ -84,10 +85,11 @@ class SiteCache:
             forget,
         )
         if key not in self._loaded:
-            while len(self._loaded) >= self._MOST:
-                del self._loaded[next(iter(self._loaded))]
-            self._loaded[key] = self._load(settings, node_config, memory, forget)
-            drop_own_data()  # it is whole, with what was forgotten
+            with overwrite_freed():
+                while len(self._loaded) >= self._MOST:
+                    del self._loaded[next(iter(self._loaded))]
+                self._loaded[key] = self._load(settings, node_config, memory, forget)
+                drop_own_data()  # it is whole, with what was forgotten
         return self._loaded[key]
 
 

@@ -130,7 +130,7 @@ def test_forgotten_samples_leave_the_training_and_their_client_stays(history: Hi
 
 
 def test_a_request_filed_at_a_site_is_completed_and_answered_there(history: History) -> None:
-    """It travels with the client's next reply, and what became of it travels back, to a client that is forgotten too."""
+    """It travels with the next reply, and what became of it travels back, to a forgotten client too."""
     assert history.site.target.client_id == "0"
     assert history.site.submitted_by == "site of client 0"
     said = history.live.command(

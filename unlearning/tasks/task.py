@@ -168,7 +168,8 @@ class Examples:
         """Return the same examples; where they lie in memory, a copy, so that the others of their source can go."""
         if self.positions is None or not isinstance(self.source, TensorSource):
             return self
-        return Examples(*self.batch(slice(None)), self.ids)
+        inputs, targets = self.batch(slice(None))
+        return Examples(inputs.clone(), targets.clone(), self.ids)  # a range of positions reads views
 
     def _where(self, which: Which) -> Which:
         return which if self.positions is None else self.positions[which]

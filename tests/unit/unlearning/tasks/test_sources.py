@@ -142,6 +142,8 @@ def test_a_part_of_what_is_in_memory_can_be_all_that_stays():
     part = in_memory().select(np.array([4, 2])).compacted()
     assert len(part.source) == 2
     assert torch.equal(part.inputs, in_memory().inputs[[4, 2]])
+    a_range = in_memory().select(np.arange(2, COUNT)).compacted()
+    assert a_range.inputs.untyped_storage().nbytes() == a_range.inputs.nbytes  # no view of the whole
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -1,0 +1,40 @@
+"""What a process has freed inside `overwrite_freed` is in its memory no more."""
+
+import subprocess
+import sys
+
+import pytest
+
+HOLDS_NOTHING = """
+import sys
+from contextlib import nullcontext
+import numpy as np
+from unlearning.freed_memory import overwrite_freed
+
+with overwrite_freed() if sys.argv[1] == "overwritten" else nullcontext():
+    rows = np.frombuffer(bytes(range(256)) * 64, dtype=np.uint8).reshape(64, 256) ^ 0x5A
+    del rows
+print("freed", flush=True)
+sys.stdin.read()
+"""
+ROW = bytes(value ^ 0x5A for value in range(256))
+
+
+def is_in_memory(pid: int) -> bool:
+    from tests.integration.test_session_memory import rows_in_memory
+
+    return bool(rows_in_memory(pid, [ROW]))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another process's memory is read as Linux shows it")
+@pytest.mark.parametrize(("how", "found"), [("overwritten", False), ("as ever", True)])
+def test_what_is_freed_is_overwritten(how, found):
+    """And without it lies there still, so that the test can fail."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS_NOTHING, how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == "freed\n"
+        assert is_in_memory(process.pid) is found
+        process.stdin.close()

@@ -12,7 +12,7 @@ SLOWEST_FIRST := --no-loadscope-reorder tests/integration/ \
 	$(filter-out tests/integration/ tests/__pycache__/,$(wildcard tests/*/))
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo demo-simulation test test-slow test-hosts newest-flower format lint types imports check proto docs bench clean
+.PHONY: setup demo demo-simulation test test-slow test-long test-hosts newest-flower format lint types imports check proto docs bench clean
 
 setup: $(VENV)/.installed
 
@@ -32,7 +32,10 @@ test: setup                 ## the default tests (minutes)
 	$(BIN)/pytest $(PARALLEL)
 
 test-slow: setup            ## the tests that start real servers and kill them
-	$(BIN)/pytest -m 'slow and not hosts' $(SLOW_PARALLEL) $(SLOWEST_FIRST)
+	$(BIN)/pytest -m 'slow and not hosts and not long' $(SLOW_PARALLEL) $(SLOWEST_FIRST)
+
+test-long: setup            ## those of them that take longest and are not in the gate
+	$(BIN)/pytest -m long
 
 # Not in the gate: it needs root and seven minutes, and has not yet passed five times in a row. An answer that a cut
 # makes Flower 1.39 lose is asked for again (docs/operations.md).

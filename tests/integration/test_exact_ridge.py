@@ -19,7 +19,7 @@ from tests.integration.test_every_method import run, served_in_process
 from unlearning.requests import Status
 from unlearning.tasks import load_site
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 NUM_CLIENTS = 3
 RUN_CONFIG: Mapping[str, Any] = {

@@ -262,6 +262,7 @@ def test_clients_of_one_process_load_their_data_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_medium_experiments_run_in_their_smallest_form(tmp_path):
     """The command of docs/results, on embedded data: both settings, all three cases, every method has a row."""
     medium = yaml.safe_load((SHIPPED / "fashion-mnist.yaml").read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ from tests.integration.live_federation import (
 from tests.integration.losing_proxy import LosingProxy
 from unlearning.requests import Status
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def test_a_lost_answer_costs_seconds_and_changes_no_bit(tmp_path: Path) -> None:

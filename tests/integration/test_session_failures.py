@@ -34,6 +34,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
         yield federation
 
 
+@pytest.mark.long
 def test_a_session_begins_cuda_once_for_all_its_rounds(live: LiveFederation) -> None:
     """In the process that attends, and not in the worker that it was forked from, which could not hand it on."""
     live.wait_for_rounds(2)

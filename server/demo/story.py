@@ -165,7 +165,10 @@ def _make_federation(
     narrator: Narrator, scenario: Scenario, directory: Path, app: Path, simulation: bool
 ) -> LocalDeployment:
     signing_key, _, _ = make_key_pair(_keys(directory))
-    num, settings = scenario.num_clients, {**scenario.run_config, "certificate-key": str(signing_key.absolute())}
+    num, settings = (
+        scenario.num_clients,
+        {**scenario.run_config, "certificate-key": str(signing_key.absolute())},
+    )
     if simulation:
         narrator.now("starting a SuperLink for simulations")
         settings |= {"requests": scenario.scripted_request}

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import typer
+from typer.core import TyperGroup
 
 from server.operations.federation_file import (
     DEFAULT_PLACE,
@@ -24,7 +25,8 @@ def use_federation_file(ctx: typer.Context, path: Path) -> None:
     """
     options = read_federation_file(path).options()
     group = ctx.command
-    serve = group.get_command(ctx, "serve")  # type: ignore[attr-defined]
+    serve = group.get_command(ctx, "serve") if isinstance(group, TyperGroup) else None
+    assert serve is not None, "the group of flower-unlearn has the command serve"
     known = {parameter.name for parameter in serve.params}
     wrong = [
         f"{path}: service.{unknown_key(name.replace('_', '-'), (str(one).replace('_', '-') for one in known))}"

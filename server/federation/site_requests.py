@@ -90,7 +90,8 @@ class SiteRequests:
         for request_id in [known for known in self._open if known not in now]:
             now[request_id] = ledger.get(request_id)
         for request in now.values():
-            _, client, key = request.idempotency_key.split("/", 2)
+            client = request.target.client_id or ""
+            key = request.idempotency_key.removeprefix(_filed_as(client, ""))
             known = self.progress.setdefault(client, {})
             known.pop(key, None)
             known[key] = _progress(request)  # the newest last
@@ -103,6 +104,11 @@ class SiteRequests:
         if now.date() != self._day:
             self._day, self._counts = now.date(), {}
         return max(0, min(SITE_REQUESTS, MAX_A_DAY - self._counts.get(client, 0)))
+
+
+def _filed_as(client: str, key: str) -> str:
+    """Return the idempotency key in the ledger of what `client` filed under `key` at its site."""
+    return f"site/{client}/{key}"
 
 
 def _progress(request: DeletionRequest) -> str:
@@ -143,7 +149,7 @@ def _answer(ledger: Ledger, client: str, key: str, filed: Mapping[str, Any], now
             parameters=parameters,
             submitted_by=f"site of client {client}",
             submitted_role=SITE,
-            idempotency_key=f"site/{client}/{key}",
+            idempotency_key=_filed_as(client, key),
         )
         request = admit(ledger, new, now=now, allowance=Allowance(daily=Quota()))
     except (ConfigurationError, LedgerUnavailable):

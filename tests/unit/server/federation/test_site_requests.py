@@ -148,6 +148,16 @@ def test_a_site_is_told_how_its_request_goes_on(ledger, tmp_path):
     assert answered["answer"].startswith("r-000001 is cancelled: ")
 
 
+def test_a_client_whose_id_has_a_slash_is_told_too(ledger):
+    """Its id is the target's, whatever the key in the ledger looks like."""
+    token = ledger.acquire_fence("again", now=NOW)
+    ledger.register_clients([ClientRecord("ward/2")], token=token, now=NOW)
+    requests = SiteRequests()
+    requests.take(ledger, "ward/2", sent("k"), now=NOW)
+    requests.follow(ledger, ledger.list_requests())
+    assert requests.progress == {"ward/2": {"k": "accepted as r-000001, which is received"}}
+
+
 def test_a_new_server_process_tells_it_too(ledger):
     """It reads from the ledger what was filed before it began."""
     SiteRequests().take(ledger, "2", sent("k"), now=NOW)

@@ -192,13 +192,12 @@ class DeletionClient:
 
     def clients(self) -> list[ClientStatus]:
         """Return every client that ever took part."""
-        answer = self._call("ListClients", pb.ListClientsRequest())
-        return [convert.client_of(item) for item in answer.clients]
+        return self.clients_and_waiting()[0]
 
-    def waiting(self) -> str:
-        """Return whom the run waits for, in a sentence; empty where it does not."""
-        answer: str = self._call("ListClients", pb.ListClientsRequest()).waiting
-        return answer
+    def clients_and_waiting(self) -> tuple[list[ClientStatus], str]:
+        """Return the clients, and whom the run waits for in a sentence, empty where it does not."""
+        answer = self._call("ListClients", pb.ListClientsRequest())
+        return [convert.client_of(item) for item in answer.clients], answer.waiting
 
     def methods(self) -> list[MethodDescription]:
         """Return every method of the service."""

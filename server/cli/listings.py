@@ -17,7 +17,7 @@ from server.cli.tables import measured_text, show_table
 def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the clients of the federation."""
     with connection_of(ctx).client() as service:
-        found, waiting = service.clients(), service.waiting()
+        found, waiting = service.clients_and_waiting()
     if as_json:
         typer.echo(json.dumps([_client_json(item) for item in found], indent=2))
         return

@@ -24,7 +24,7 @@ def follow(service: DeletionClient, request_id: str, console: Console | None = N
     narrator = Narrator(console)
     request: DeletionRequest | None = None
     status = Status.RECEIVED
-    if waiting := service.waiting():
+    if waiting := service.clients_and_waiting()[1]:
         narrator.say(waiting)
     with narrator.show_progress():
         for item in service.watch(request_id):

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from sqlalchemy.engine import make_url
 
 from server.api.client import DeletionClient, LedgerCheck
-from server.certificate.document import Certificate, CertificateFile, Position
+from server.certificate.document import Certificate, CertificateFile, Position, exact_numbers
 from server.certificate.keys import key_id
 from server.ledger import Event, Ledger
 from server.state_directory.subject_key import read_client_keys
@@ -187,10 +187,14 @@ def _facts(certificate: Certificate, request: DeletionRequest) -> Iterator[tuple
     yield "method", certificate.method.name, request.method
     parameters = certificate.method.parameters
     for name, value in sorted(request.parameters.items()):
-        yield f"parameter {name}", parameters.get(name), value
+        yield f"parameter {name}", parameters.get(name), _as_written(certificate, value)
     yield "model before", certificate.model.before, result.get("model_hash_before")
     yield "unlearned model", certificate.model.unlearned, result.get("model_hash_unlearned")
     yield "model after", certificate.model.after, result.get("model_hash_after")
+
+
+def _as_written(certificate: Certificate, value: object) -> object:
+    return value if certificate.version == 1 else exact_numbers(value)
 
 
 def check_samples(certificate: Certificate, samples: Path | None, keys: Path | None) -> Check:

@@ -2,10 +2,9 @@
 
     {"certificate": {...}, "signature": {"algorithm": "ed25519", "value": HEX}}     or "signature": null
 
-Canonical form: JSON in UTF-8; keys sorted by code point; no blanks between tokens; letters beyond ASCII as
-they are; numbers as Python writes them (shortest text that reads back as the same float64); no NaN or
-infinity. The file is the canonical form and a newline. The signature (RFC 8032) covers the canonical form
-of the member `certificate`. docs/certificate.md explains every field.
+Canonical form: RFC 8785 (JSON Canonicalization Scheme); of version 1, which is still read, a form of Python's own.
+The file is the canonical form and a newline. The signature (RFC 8032) covers the canonical form of the member
+`certificate`. docs/certificate.md explains every field.
 """
 
 import json
@@ -14,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
+import rfc8785
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -23,7 +23,9 @@ from unlearning.errors import CertificateError
 
 NAME = "certificate.json"
 FORMAT: Literal["flower-unlearning deletion certificate"] = "flower-unlearning deletion certificate"
-VERSION: Literal[1] = 1
+VERSION: Literal[2] = 2
+# RFC 8785 knows the whole numbers that a float64 holds exactly, one by one.
+_LARGEST_INTEGER = 2**53 - 1
 
 Sha256: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -125,7 +127,7 @@ class Certificate(_Part):
     """
 
     format: Literal["flower-unlearning deletion certificate"] = FORMAT
-    version: Literal[1] = VERSION
+    version: Literal[1, 2] = VERSION
     issued_at: str
     federation: str
     request: CertifiedRequest
@@ -162,21 +164,26 @@ class CertificateFile:
         return True
 
 
-def canonical(value: Any) -> bytes:
-    """Return `value` in the canonical form.
+def canonical(value: Any, version: int = VERSION) -> bytes:
+    """Return `value` in the canonical form of certificates of this version: RFC 8785, but of version 1.
 
     Raises:
-        ValueError: it holds a number that is not finite, or text that is no Unicode.
-        TypeError: it holds something that JSON does not know.
+        ValueError: it holds a number that the form has no word for, or text that is no Unicode.
+        TypeError: it holds something that JSON does not know (version 1).
     """
+    if version != 1:
+        return rfc8785.dumps(value)
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode()
 
 
 def encode(certificate: Certificate, key: Ed25519PrivateKey | None) -> bytes:
-    """Return the certificate's file, signed where there is a key."""
+    """Return the certificate's file, signed where there is a key, in the form of the certificate's version."""
     assert certificate.key_id == (None if key is None else key_id(key.public_key())), "the key it names signs"
+    version = certificate.version
     content = certificate.model_dump(mode="json")
+    if version != 1:
+        content = exact_numbers(content)
     for name in ("privacy", "replay"):
         if content[name] is None:
             del content[name]
@@ -185,8 +192,19 @@ def encode(certificate: Certificate, key: Ed25519PrivateKey | None) -> bytes:
             del content["request"][name]
     signature = None
     if key is not None:
-        signature = {"algorithm": "ed25519", "value": key.sign(canonical(content)).hex()}
-    return canonical({"certificate": content, "signature": signature}) + b"\n"
+        signature = {"algorithm": "ed25519", "value": key.sign(canonical(content, version)).hex()}
+    return canonical({"certificate": content, "signature": signature}, version) + b"\n"
+
+
+def exact_numbers(value: Any) -> Any:
+    """Return `value` with whole numbers beyond 2^53 - 1 as texts of their digits: readers would round them."""
+    if isinstance(value, dict):
+        return {name: exact_numbers(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [exact_numbers(item) for item in value]
+    if isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
+        return str(value)
+    return value
 
 
 def decode(content: bytes) -> CertificateFile:
@@ -196,9 +214,9 @@ def decode(content: bytes) -> CertificateFile:
         CertificateError: they are no certificate, or not in the canonical form.
     """
     try:
-        value = json.loads(content)
-        is_canonical = canonical(value) + b"\n" == content
-    except (ValueError, RecursionError) as exc:
+        value, version = _read(content)
+        is_canonical = canonical(value, version) + b"\n" == content
+    except (ValueError, OverflowError, RecursionError) as exc:
         raise CertificateError(
             f"The certificate cannot be read; it was cut short or damaged. Fetch it again. ({exc})"
         ) from exc
@@ -218,7 +236,24 @@ def decode(content: bytes) -> CertificateFile:
             "The certificate was written anew by another program: its bytes are not in the canonical form. "
             "Fetch the original file."
         )
-    return CertificateFile(certificate, canonical(value["certificate"]), _signature_in(value["signature"]))
+    return CertificateFile(
+        certificate, canonical(value["certificate"], version), _signature_in(value["signature"])
+    )
+
+
+def _read(content: bytes) -> tuple[Any, int]:
+    """Return the JSON of a file, its numbers as its form has them, and the version that it says it is of."""
+    value = json.loads(content)
+    certificate = value.get("certificate") if isinstance(value, dict) else None
+    if isinstance(certificate, dict) and certificate.get("version") == 1:
+        return value, 1
+    return json.loads(content, parse_int=_double), VERSION
+
+
+def _double(digits: str) -> int | float:
+    """Return a number that stands without a point: RFC 8785 writes floats up to 10^21 so."""
+    number = int(digits)
+    return number if abs(number) <= _LARGEST_INTEGER else float(number)
 
 
 def _signature_in(value: Any) -> bytes | None:

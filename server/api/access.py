@@ -12,7 +12,7 @@ on this machine is then an operator under the name that they give.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
@@ -21,7 +21,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from server.api.errors import AccessDenied, NotAuthenticated
-from server.ledger import Ledger
+from server.ledger import Ledger, RoundRecord
 from server.ledger.records import no_such_request
 from server.requests.admission import SITE
 from unlearning.errors import InvalidRequest
@@ -58,6 +58,8 @@ ALLOWED: Mapping[str, frozenset[Role]] = {
     "PlanDeletion": _EVERYBODY,
     "ListRefusals": _READERS,
     "VerifyLedger": _READERS,
+    "ListEvents": _EVERYBODY,
+    "ListRounds": _EVERYBODY,
 }
 
 
@@ -175,6 +177,13 @@ def check_may_see(caller: Caller, ledger: Ledger, request_id: str) -> None:
     if caller.is_client and ledger.client_of(request_id) != caller.name:
         hidden = AccessDenied(f"{caller.name!r} asked for {request_id}, which is not about itself.")
         raise no_such_request(request_id) from hidden
+
+
+def figures_of(record: RoundRecord, own_requests: frozenset[str]) -> RoundRecord:
+    """Return a round as a client may see it: figures of the whole federation, no names of others."""
+    figures = {name: value for name, value in record.metrics.items() if isinstance(value, int | float)}
+    served = tuple(item for item in record.request_ids if item in own_requests)
+    return replace(record, request_ids=served, metrics=figures)
 
 
 def check_may_cancel(caller: Caller, request: DeletionRequest) -> None:

@@ -73,6 +73,10 @@ class DeletionClient:
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ("grpc.keepalive_time_ms", 30_000),
+            (
+                "grpc.max_reconnect_backoff_ms",
+                2_000,
+            ),  # who waits for the service to come back sees it at once
         ]
         if is_loopback(address):
             options.append(("grpc.enable_http_proxy", 0))  # a proxy cannot reach this machine's loopback
@@ -222,6 +226,24 @@ class DeletionClient:
         if first_broken is not None and not problem:  # of an earlier service
             problem = f"Event {first_broken} does not follow from those before it."
         return LedgerCheck(first_broken, answer.head_sequence, answer.head_hash, answer.hash, problem)
+
+    def events(self, request_id: str = "", *, after: int = 0) -> tuple[list[Event], int]:
+        """Return a request's events so far (of all requests where none is named), and the newest event's number.
+
+        after: only events with a higher sequence number.
+        """
+        found: list[Event] = []
+        while True:
+            answer = self._call("ListEvents", pb.ListEventsRequest(request_id=request_id, after=after))
+            found += [convert.event_of(item) for item in answer.events]
+            if len(answer.events) < LIST_PAGE:
+                return found, answer.newest
+            after = answer.events[-1].sequence
+
+    def rounds(self, *, after: int = 0, limit: int = 0) -> list[RoundRecord]:
+        """Return the newest rounds, at most `limit` (0: 1,000) and in order, with a sequence number above `after`."""
+        answer = self._call("ListRounds", pb.ListRoundsRequest(after=after, limit=limit))
+        return [convert.round_of(item) for item in answer.rounds]
 
     def _call(self, name: str, message: Any, *, timeout_s: float = 0.0) -> Any:
         try:

@@ -99,6 +99,16 @@ class DeletionServiceStub:
                 request_serializer=server_dot_api_dot_deletion__pb2.VerifyLedgerRequest.SerializeToString,
                 response_deserializer=server_dot_api_dot_deletion__pb2.VerifyLedgerResponse.FromString,
                 _registered_method=True)
+        self.ListEvents = channel.unary_unary(
+                '/flower_unlearning.deletion.v1.DeletionService/ListEvents',
+                request_serializer=server_dot_api_dot_deletion__pb2.ListEventsRequest.SerializeToString,
+                response_deserializer=server_dot_api_dot_deletion__pb2.ListEventsResponse.FromString,
+                _registered_method=True)
+        self.ListRounds = channel.unary_unary(
+                '/flower_unlearning.deletion.v1.DeletionService/ListRounds',
+                request_serializer=server_dot_api_dot_deletion__pb2.ListRoundsRequest.SerializeToString,
+                response_deserializer=server_dot_api_dot_deletion__pb2.ListRoundsResponse.FromString,
+                _registered_method=True)
 
 
 class DeletionServiceServicer:
@@ -189,6 +199,20 @@ class DeletionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListEvents(self, request, context):
+        """Events so far, of one request or of all; for who looks now and then and does not hold a stream open.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRounds(self, request, context):
+        """The newest rounds of the federation, in order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DeletionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -256,6 +280,16 @@ def add_DeletionServiceServicer_to_server(servicer, server):
                     servicer.VerifyLedger,
                     request_deserializer=server_dot_api_dot_deletion__pb2.VerifyLedgerRequest.FromString,
                     response_serializer=server_dot_api_dot_deletion__pb2.VerifyLedgerResponse.SerializeToString,
+            ),
+            'ListEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEvents,
+                    request_deserializer=server_dot_api_dot_deletion__pb2.ListEventsRequest.FromString,
+                    response_serializer=server_dot_api_dot_deletion__pb2.ListEventsResponse.SerializeToString,
+            ),
+            'ListRounds': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRounds,
+                    request_deserializer=server_dot_api_dot_deletion__pb2.ListRoundsRequest.FromString,
+                    response_serializer=server_dot_api_dot_deletion__pb2.ListRoundsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -609,6 +643,60 @@ class DeletionService:
             '/flower_unlearning.deletion.v1.DeletionService/VerifyLedger',
             server_dot_api_dot_deletion__pb2.VerifyLedgerRequest.SerializeToString,
             server_dot_api_dot_deletion__pb2.VerifyLedgerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flower_unlearning.deletion.v1.DeletionService/ListEvents',
+            server_dot_api_dot_deletion__pb2.ListEventsRequest.SerializeToString,
+            server_dot_api_dot_deletion__pb2.ListEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRounds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flower_unlearning.deletion.v1.DeletionService/ListRounds',
+            server_dot_api_dot_deletion__pb2.ListRoundsRequest.SerializeToString,
+            server_dot_api_dot_deletion__pb2.ListRoundsResponse.FromString,
             options,
             channel_credentials,
             insecure,

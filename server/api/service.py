@@ -205,6 +205,32 @@ class DeletionService:
             hash=self._ledger.event_hash(request.sequence),
         )
 
+    def ListEvents(  # noqa: N802
+        self, request: pb.ListEventsRequest, caller: Caller
+    ) -> pb.ListEventsResponse:
+        """Return events after a sequence number, in order: of one request, or of all."""
+        if request.request_id:
+            access.check_may_see(caller, self._ledger, request.request_id)
+        elif caller.is_client:
+            raise InvalidRequest("Say of which request; a client sees the events of its own requests.")
+        newest, _ = self._ledger.newest()
+        found = self._ledger.events(request.request_id or None, after=request.after, limit=_PAGE)
+        return pb.ListEventsResponse(events=[convert.event_message(item) for item in found], newest=newest)
+
+    def ListRounds(  # noqa: N802
+        self, request: pb.ListRoundsRequest, caller: Caller
+    ) -> pb.ListRoundsResponse:
+        """Return the newest rounds after a sequence number, in order; a client gets their figures, no names."""
+        if request.limit < 0:
+            raise InvalidRequest(f"The limit is 0 or more, got {request.limit}.")
+        _, newest = self._ledger.newest()
+        after = max(request.after, newest - min(request.limit or _PAGE, _PAGE))
+        found = self._ledger.rounds(after=after, limit=_PAGE)
+        if caller.is_client:
+            own = frozenset(item.id for item in self._ledger.list_requests(client_id=caller.name))
+            found = [access.figures_of(record, own) for record in found]
+        return pb.ListRoundsResponse(rounds=[convert.round_message(item) for item in found])
+
     def get_visible(self, caller: Caller, request_id: str) -> DeletionRequest:
         """Return the request with this id, where the caller may see it."""
         access.check_may_see(caller, self._ledger, request_id)

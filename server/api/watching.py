@@ -6,10 +6,11 @@ new, and read only then.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from server.api import convert
 from server.api import deletion_pb2 as pb
+from server.api.access import figures_of
 from server.api.call_checks import Exchange
 from server.api.service import DeletionService
 from server.ledger import Event, Ledger, RoundRecord
@@ -88,7 +89,7 @@ class Watching:
             exchange, _WatchPosition(self._ledger, started, asked.after_event, asked.after_round)
         ):
             if isinstance(item, RoundRecord) and exchange.caller.is_client:
-                item = _about_itself(item, started.id)
+                item = figures_of(item, frozenset({started.id}))
             await exchange.write(_message(item))
 
     async def _follow(
@@ -111,13 +112,6 @@ class Watching:
     async def _newest(self, exchange: Exchange) -> tuple[int, int]:
         numbers = self._newest_numbers[exchange.caller.is_operator]
         return await numbers.newest(lambda: exchange.run(self._ledger.newest))
-
-
-def _about_itself(record: RoundRecord, request_id: str) -> RoundRecord:
-    """Return a round as a client may see it: figures of the whole federation, no names of others."""
-    figures = {name: value for name, value in record.metrics.items() if isinstance(value, int | float)}
-    served = tuple(item for item in record.request_ids if item == request_id)
-    return replace(record, request_ids=served, metrics=figures)
 
 
 def _message(item: DeletionRequest | Event | RoundRecord) -> pb.WatchRequestResponse:

@@ -55,6 +55,29 @@ def test_the_roster_says_what_was_forgotten(client: DeletionClient, loop: LiveLo
     assert told == [("3", True, 0), ("4", False, 2)]
 
 
+def test_what_has_happened_since_is_listed(client: DeletionClient, ledger: Ledger, loop: LiveLoop) -> None:
+    """Events after a number, of one request or of all, with the newest number; a long story comes whole."""
+    one, other = submit(client), submit(client, Target(Granularity.CLIENT, "4"))
+    loop.move(one.id, Status.SCHEDULED)
+    events, newest = client.events(one.id)
+    assert events == ledger.events(one.id)
+    assert newest == ledger.last_event_sequence()
+    assert client.events(after=newest) == ([], newest)
+    for number in range(1100):
+        loop.note(other.id, str(number))
+    told = [item.detail.get("text") for item in client.events(after=newest)[0] if item.request_id]
+    assert told == [str(number) for number in range(1100)]
+
+
+def test_the_newest_rounds_are_listed_in_order(client: DeletionClient, loop: LiveLoop) -> None:
+    """So many at most, and only those after the last that is known."""
+    for number in range(5):
+        loop.round(number, "training", loss=0.5)
+    assert [item.round for item in client.rounds(limit=2)] == [3, 4]
+    known = client.rounds()[-2]
+    assert [item.round for item in client.rounds(after=known.sequence)] == [4]
+
+
 def test_every_method_is_described(client: DeletionClient) -> None:
     """Names and parameters come from the registry."""
     described = {method.name: method for method in client.methods()}

@@ -93,6 +93,8 @@ messages: dict[str, st.SearchStrategy[Any]] = {
         pb.ListRefusalsRequest, after=integers, limit=st.integers(-(2**31), 2**31 - 1), caller=texts
     ),
     "VerifyLedger": st.builds(pb.VerifyLedgerRequest, sequence=integers),
+    "ListEvents": st.builds(pb.ListEventsRequest, request_id=texts, after=integers),
+    "ListRounds": st.builds(pb.ListRoundsRequest, after=integers, limit=st.integers(-(2**31), 2**31 - 1)),
 }
 
 

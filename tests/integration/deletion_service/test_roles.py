@@ -238,8 +238,9 @@ def test_a_client_files_nothing_about_others(
         lambda client, request_id: list(client.watch(request_id)),
         lambda client, request_id: client.cancel(request_id),
         lambda client, request_id: client.report(request_id),
+        lambda client, request_id: client.events(request_id),
     ],
-    ids=["get", "watch", "cancel", "report"],
+    ids=["get", "watch", "cancel", "report", "events"],
 )
 @pytest.mark.parametrize("target", [CLIENT_4, Target(Granularity.CLASS, class_label=1)], ids=str)
 def test_requests_of_others_do_not_exist_for_a_client(
@@ -356,6 +357,16 @@ def test_a_client_that_watches_sees_figures_but_no_names(
     loop.move(request.id, Status.FAILED)
     [record] = [item for item in client.watch(request.id) if hasattr(item, "metrics")]
     assert (record.request_ids, record.metrics) == ((request.id,), {"loss": 0.5})
+    assert client.rounds() == [record]
+
+
+def test_a_client_does_not_read_what_happened_to_others(as_: Callable[[str], DeletionClient]) -> None:
+    """The events of all requests are for operators and officers; a client names its own."""
+    own, other = submit(as_("client")), submit(as_("operator"), CLIENT_4)
+    with pytest.raises(InvalidRequest, match="events of its own requests"):
+        as_("client").events()
+    assert [item.request_id for item in as_("client").events(own.id)[0]] == [own.id]
+    assert {own.id, other.id} <= {item.request_id for item in as_("officer").events()[0]}
 
 
 # Without certificates

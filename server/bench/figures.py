@@ -61,13 +61,13 @@ def draw(experiment: Experiment, rows: Sequence[Row], output: Path) -> list[Path
         heading = ": ".join(filter(None, (experiment.title, *section)))
         figure.suptitle(f"{heading} ({len(experiment.seeds)} seed(s))")
         path = output.with_name(f"{output.name}-{number}.png")
-        _save(figure, path)
+        save(figure, path)
         plt.close(figure)
         written.append(path)
     return written
 
 
-def _save(figure: "Figure", path: Path) -> None:
+def save(figure: "Figure", path: Path) -> None:
     """Write a PNG with a palette: a quarter of the size, and a drawing has few colours."""
     from PIL import Image
 

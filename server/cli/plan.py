@@ -42,7 +42,13 @@ def plan_command(
 def _show(found: Plan) -> None:
     console = Console()
     table = Table(
-        "method", "unlearning", "computing", "measured here", "remark", title=f"To forget {found.target}"
+        "method",
+        "unlearning",
+        "computing",
+        "measured here",
+        "compared",
+        "remark",
+        title=f"To forget {found.target}",
     )
     for item in found.methods:
         if not item.refusal:
@@ -50,7 +56,10 @@ def _show(found: Plan) -> None:
             remark = "\n".join(part for part in (waits, item.remark) if part)
             past = measured_text(asdict(item.measured) if item.measured else {})
             table.add_row(
-                *(escape(cell) for cell in (item.method, _traffic(item), _work(item), past, remark))
+                *(
+                    escape(cell)
+                    for cell in (item.method, _traffic(item), _work(item), past, _compared(item), remark)
+                )
             )
     console.print(table)
     seconds = f", {found.round_seconds:.3g} s" if found.round_seconds is not None else ""
@@ -59,6 +68,10 @@ def _show(found: Plan) -> None:
         f"Then recovery: at most {found.recovery_max_rounds} round(s), each of {size_text(found.recovery_bytes)}"
         f"{flops}{seconds} (the seconds are the median of recent training rounds). Unlearning is counted by the "
         "closed formulas: payload in both directions, and floating-point operations at the clients."
+    )
+    console.print(
+        "Compared: how near the method came to retraining, in the published comparison that is nearest to this "
+        "federation (docs/choosing.md, where a table says which method to take)."
     )
     refused = [item for item in found.methods if item.refusal]
     if refused:
@@ -74,6 +87,10 @@ def _traffic(item: PlannedMethod) -> str:
         return "unknown"
     rounds = f"\n= {item.rounds:.2g} round(s)" if item.rounds is not None and item.bytes else ""
     return f"{size_text(item.bytes)}{rounds}"
+
+
+def _compared(item: PlannedMethod) -> str:
+    return "–" if item.compared is None else item.compared.text
 
 
 def _work(item: PlannedMethod) -> str:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from server.requests.comparisons import Compared
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
@@ -20,6 +22,7 @@ class PlannedMethod:
     refusal: why it cannot; empty if it can. waits_for: whom it would wait for; empty if for nobody.
     bytes, flops: of unlearning by the closed formula; None where there is none, or nothing to count with.
     rounds: the same as a number of training rounds' bytes.
+    compared: how it did in the committed comparison that is nearest to this federation; None where it is in none.
     """
 
     method: str
@@ -31,6 +34,7 @@ class PlannedMethod:
     flops: float | None = None
     rounds: float | None = None
     measured: Measured | None = None
+    compared: Compared | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

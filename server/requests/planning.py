@@ -10,6 +10,7 @@ from typing import Any
 
 from server.ledger import Ledger, RoundRecord
 from server.requests.admission import check_admissible, federation_of
+from server.requests.comparisons import compared
 from server.requests.plan import Measured, Plan, PlannedMethod
 from unlearning.errors import RequestError, UnknownClient
 from unlearning.methods.costs import CostSymbols, recovery_cost
@@ -103,6 +104,7 @@ def _plan_method(
         flops=None if cost is None or not symbols.flops_per_example else cost.computation_flops,
         rounds=None if cost is None or not a_round else cost.communication_bytes / a_round,
         measured=past,
+        compared=compared(info.name, target.granularity, symbols.num_parameters),
     )
 
 

@@ -1,0 +1,123 @@
+"""The table "if you have … take …": each line with the measurement behind it, whose figures come from committed rows.
+
+A figure in a text is `{CASE/METHOD/KIND}` (`measured.CASES`; METHOD may be `nothing` or `retrain`; KIND is `distance`,
+or `bytes` or `seconds` as a gain over Retrain) or `{FILE.json:PATH/TO/VALUE}` of docs/results, perhaps with `|FORMAT`.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from benchmarks.choosing.measured import RESULTS
+from server.requests.comparisons import Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One line: the situation, the method, and what was measured."""
+
+    situation: str
+    take: str
+    measured: str
+
+
+_CIFAR, _FASHION = "[CIFAR-10](results/cifar10-medium.md)", "[FashionMNIST](results/fashion-mnist-medium.md)"
+_ORACLES, _DIGITS = "[oracles](results/oracles-features-small.md)", "[digits](results/digits-small.md)"
+_RIDGE, _HEADS = "[exact ridge](results/exact-ridge.md)", "[certified heads](results/certified-heads.md)"
+
+ADVICE = (
+    Advice(
+        "a network, a **client** that can be reached, nothing prepared",
+        "`puf-special`",
+        f"{_CIFAR}: {{cifar10/puf-special/distance}} points off, the Original {{cifar10/nothing/distance}}; "
+        f"{{cifar10/puf-special/bytes}} fewer bytes. {_FASHION}: {{fashion/puf-special/distance}} of "
+        f"{{fashion/nothing/distance}}, {{fashion/puf-special/bytes}}. It is not retraining: {_ORACLES}, KLoM "
+        "{oracles/puf-special/distance}, the floor {oracles/retrain/distance}, the Original {oracles/nothing/distance}",
+    ),
+    Advice(
+        "the same, and a site that has **gone**, or nearness before all; clients' updates were kept (`prepare`)",
+        "`federaser`",
+        f"{_CIFAR}: {{cifar10/federaser/distance}} points off at {{cifar10/federaser/bytes}} fewer bytes and "
+        f"{{cifar10/federaser/seconds}} fewer seconds; {_FASHION}: {{fashion/federaser/distance}}. It costs what "
+        "retraining costs",
+    ),
+    Advice(
+        "a client that has gone, nothing prepared",
+        "`retrain`; `natural` where sites differ much",
+        f"`not`, the other one that needs nobody: {_CIFAR} {{cifar10/not/distance}} points off (Original "
+        f"{{cifar10/nothing/distance}}), {_FASHION} {{fashion/not/distance}}, worse than the Original's "
+        "{fashion/nothing/distance}. With α = 0.1 `natural` ends {fashion-skew/natural/distance} off, the Original "
+        "{fashion-skew/nothing/distance}, `puf-special` {fashion-skew/puf-special/distance}",
+    ),
+    Advice(
+        "shards were prepared (`sisa`)",
+        "`sisa`, which nothing else can replace there",
+        f"{_CIFAR}: {{cifar10/sisa/distance}} points off, {{cifar10/sisa/bytes}} fewer bytes; {_FASHION}: "
+        "{fashion/sisa/distance} and {fashion/sisa/bytes}, with α = 0.1 {fashion-skew/sisa/distance} of "
+        "{fashion-skew/nothing/distance}",
+    ),
+    Advice(
+        "a network, **samples** of a client that can be reached",
+        "`puf-special`",
+        f"{_FASHION}: {{fashion-samples/puf-special/distance}} points off (Original "
+        "{fashion-samples/nothing/distance}), {fashion-samples/puf-special/bytes} fewer bytes; α = 0.1: "
+        "{fashion-skew-samples/puf-special/distance} of "
+        f"{{fashion-skew-samples/nothing/distance}}. Not on {_DIGITS}, a half-trained model: "
+        "{digits-samples/puf-special/distance}, worse than the Original's {digits-samples/nothing/distance}",
+    ),
+    Advice(
+        "a network with a linear classifier head, a **class**",
+        "`fedau`",
+        f"{_DIGITS}, the only case measured: {{digits-class/fedau/distance}} points off (Original "
+        "{digits-class/nothing/distance}), {digits-class/fedau/bytes} fewer bytes; cheaper is `puf-special` "
+        "({digits-class/puf-special/distance}, {digits-class/puf-special/bytes})",
+    ),
+    Advice(
+        "a **linear head** on features, any target; prepared",
+        "`exact-ridge`",
+        f"{_RIDGE}: the retrained head to {{exact-ridge.json:rows/0/off|.1g}} of its length, test "
+        "{exact-ridge.json:rows/0/test after %|.1f} %, {exact-ridge.json:rows/0/CPU s, deletion|.2f} CPU seconds for a "
+        "client of ten",
+    ),
+    Advice(
+        "a linear head trained to its minimum, not prepared; **a guarantee wanted** (ε, δ)",
+        "one Newton step and noise, by the [library](certified.md), L2 of 0.01 and more",
+        f"{_HEADS}: one of fifty clients, ε = 1: {{certified-heads.json:newton/5/before|.1f}} % before, "
+        "{certified-heads.json:newton/5/noisy-1|.1f} % with the noise; five clients: "
+        "{certified-heads.json:newton/7/noisy-1|.1f} %, with L2 of 0.1 {certified-heads.json:newton/11/noisy-1|.1f} %. "
+        "`hf-online` with the same ε for one client of a twenty-round training: "
+        "{certified-heads.json:online/3/before|.1f} % before, {certified-heads.json:online/3/noisy-1|.1f} % with it",
+    ),
+    Advice("a network, a guarantee wanted", "`retrain`", "nothing else has a bound that holds there"),
+)
+
+
+def rendered(text: str, comparisons: Mapping[str, Comparison]) -> str:
+    """Return the text with its figures.
+
+    Raises:
+        KeyError: there is no such case, method or file entry.
+    """
+    return re.sub(r"\{([^}|]+)(?:\|([^}]+))?\}", lambda found: _figure(*found.groups(), comparisons), text)
+
+
+def _figure(name: str, style: str | None, comparisons: Mapping[str, Comparison]) -> str:
+    if ".json:" in name:
+        file, _, path = name.partition(":")
+        content: Any = json.loads((RESULTS / file).read_text(encoding="utf-8"))
+        value = reduce(
+            lambda part, key: part[int(key) if isinstance(part, list) else key], path.split("/"), content
+        )
+        return f"{value:{style}}"
+    case, method, kind = name.split("/")
+    there = comparisons[case]
+    one = {"nothing": there.nothing, "retrain": there.retrain, **there.methods}[method]
+    if kind == "distance":
+        return f"{one.distance:.1f}"
+    ours, theirs = (
+        (one.bytes, there.retrain.bytes) if kind == "bytes" else (one.seconds, there.retrain.seconds)
+    )
+    return f"{theirs / ours:.3g}×"

@@ -1,0 +1,107 @@
+"""Comparisons from the rows of docs/results: distances to Retrain or to the oracles, and what they cost."""
+
+import json
+import lzma
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from server.bench.columns import ORIGINAL, RETRAIN, Row
+from server.bench.experiment import found
+from server.requests.comparisons import Comparison, Figures
+
+RESULTS = Path("docs/results")
+SCORES = ("test", "retained", "forget")
+KLOM = "klom-forget-mean"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One table of docs/results that is compared: its experiment, setting and case, and its name here.
+
+    beside_oracles: whether the distance is KLoM of the forgotten examples, not that of accuracies.
+    """
+
+    key: str
+    experiment: str
+    setting: str
+    case: str
+    title: str
+    beside_oracles: bool = False
+
+
+CASES = (
+    Case("oracles", "oracles-features-small", "", "one client", "CIFAR-10 features, MLP head, one client", True),
+    Case("cifar10", "cifar10-medium", "IID", "one client", "CIFAR-10, CNN, IID, one client"),
+    Case("fashion", "fashion-mnist-medium", "IID", "one client", "FashionMNIST, LeNet, IID, one client"),
+    Case("fashion-skew", "fashion-mnist-medium", "α = 0.1", "one client",
+         "FashionMNIST, LeNet, α = 0.1, one client"),
+    Case("fashion-samples", "fashion-mnist-medium", "IID", "half of a client's samples",
+         "FashionMNIST, LeNet, IID, half of a client's samples"),
+    Case("fashion-skew-samples", "fashion-mnist-medium", "α = 0.1", "half of a client's samples",
+         "FashionMNIST, LeNet, α = 0.1, half of a client's samples"),
+    Case("digits", "digits-small", "", "one client", "digits, MLP, one client"),
+    Case("digits-samples", "digits-small", "", "half of a client's samples",
+         "digits, MLP, half of a client's samples"),
+    Case("digits-class", "digits-small", "", "a class", "digits, MLP, a class"),
+)  # fmt: skip
+"""In the order of the page; a plan takes those whose distance is in points."""
+
+
+@cache
+def rows_of(experiment: str, results: Path = RESULTS) -> list[Row]:
+    """Return the committed rows of an experiment."""
+    text = lzma.decompress((results / f"{experiment}.jsonl.xz").read_bytes()).decode()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def comparison(case: Case, results: Path = RESULTS) -> Comparison:
+    """Return the comparison of one case; methods without any finished seed are left out."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows_of(case.experiment, results):
+        if (row["setting"], row["case"]) == (case.setting, case.case):
+            groups.setdefault(row["method"], []).append(row)
+    (granularity,) = {item.granularity for item in found(case.experiment).cases if item.name == case.case}
+    retrained = {row["seed"]: row for row in groups.pop(RETRAIN)}
+    figures = {name: _figures(rows, retrained, case) for name, rows in groups.items()}
+    size = next(iter(retrained.values()))["storage"] // 4  # Retrain keeps one model in single precision
+    return Comparison(
+        title=case.title,
+        page=f"results/{case.experiment}.md",
+        granularity=granularity,
+        num_parameters=size,
+        nothing=figures[ORIGINAL],
+        retrain=_figures([*retrained.values()], retrained, case),
+        methods={name: one for name, one in sorted(figures.items()) if name != ORIGINAL and one.bytes >= 0},
+    )
+
+
+def spread_of_retrain(case: Case, results: Path = RESULTS) -> float:
+    """Return the largest standard deviation over seeds of Retrain's scores, in points."""
+    rows = [
+        row
+        for row in rows_of(case.experiment, results)
+        if (row["setting"], row["case"], row["method"]) == (case.setting, case.case, RETRAIN)
+    ]
+    return max(100 * statistics.stdev(row[score] for row in rows) for score in SCORES)
+
+
+def _figures(rows: Sequence[Row], retrained: Mapping[int, Row], case: Case) -> Figures:
+    done = [row for row in rows if "failed" not in row]
+    if not done:
+        return Figures(distance=0.0, bytes=-1, seconds=-1, failed=len(rows))
+    if case.beside_oracles:
+        distance = statistics.fmean(row["oracles"][KLOM] for row in done)
+    else:
+        distance = max(
+            100 * statistics.fmean(abs(row[score] - retrained[row["seed"]][score]) for row in done)
+            for score in SCORES
+        )
+    return Figures(
+        distance=float(f"{distance:.4g}"),
+        bytes=float(f"{statistics.fmean(row['bytes'] for row in done):.4g}"),
+        seconds=float(f"{statistics.fmean(row['seconds'] for row in done):.4g}"),
+        failed=len(rows) - len(done),
+    )

@@ -1,0 +1,101 @@
+"""What the committed comparisons say of a method: how near it came to retraining, beside others and doing nothing.
+
+`comparisons.json` is made from the rows of docs/results by `python -m benchmarks.choosing`, which also makes the page
+docs/choosing.md; a test compares the three. A plan shows the comparison that is nearest to the federation it is made
+for: of the same granularity, and of a model whose number of parameters differs by the smallest factor.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from unlearning.plain import from_plain
+from unlearning.requests import Granularity
+
+FILE = Path(__file__).with_name("comparisons.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One method in one comparison, means over seeds.
+
+    distance: to Retrain of the same seed, the largest of those of test, retained and forget accuracy, in points.
+    bytes, seconds: of unlearning and recovery together. failed: so many seeds have no figures, for the method failed.
+    """
+
+    distance: float
+    bytes: float
+    seconds: float
+    failed: int = 0
+
+    def is_further_than(self, other: "Figures") -> bool:
+        """Return whether it ends further from retraining, in the decimals that people are shown."""
+        return round(self.distance, 1) > round(other.distance, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Methods that forgot the same in the same federation.
+
+    title: for people, such as "CIFAR-10, CNN, IID, one client". page: of docs/results.
+    nothing: the model as it was, `bytes` and `seconds` of its training; retrain: the same of training anew.
+    """
+
+    title: str
+    page: str
+    granularity: Granularity
+    num_parameters: int
+    nothing: Figures
+    retrain: Figures
+    methods: Mapping[str, Figures]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """How a method did in one comparison; rank 1 of `of` methods was nearest to retraining.
+
+    distance, nothing: in points, of the method and of the model as it was (`Figures.distance`). is_worse: than that.
+    """
+
+    title: str
+    rank: int
+    of: int
+    distance: float
+    nothing: float
+    is_worse: bool
+
+    @property
+    def text(self) -> str:
+        """The line of a plan."""
+        worse = ", so it is worse than that" if self.is_worse else ""
+        return (
+            f"{self.rank} of {self.of}: {self.distance:.1f} points off Retrain, doing nothing "
+            f"{self.nothing:.1f}{worse} ({self.title})"
+        )
+
+
+def compared(method: str, granularity: Granularity, num_parameters: int) -> Compared | None:
+    """Return how the method did in the comparison nearest to such a federation; None where it is in none."""
+    fitting = [item for item in known() if item.granularity is granularity and method in item.methods]
+    if not fitting:
+        return None
+    nearest = min(fitting, key=lambda item: abs(math.log(item.num_parameters / max(1, num_parameters))))
+    ranked = sorted(nearest.methods, key=lambda name: nearest.methods[name].distance)
+    own = nearest.methods[method]
+    return Compared(
+        title=nearest.title,
+        rank=1 + ranked.index(method),
+        of=len(ranked),
+        distance=own.distance,
+        nothing=nearest.nothing.distance,
+        is_worse=own.is_further_than(nearest.nothing),
+    )
+
+
+@cache
+def known() -> list[Comparison]:
+    """Return all comparisons, in the order of the page."""
+    return from_plain(list[Comparison], json.loads(FILE.read_text(encoding="utf-8")))

@@ -1,0 +1,133 @@
+"""docs/choosing.md and the comparisons of `flower-unlearn plan`: made from the committed rows, and by hand."""
+
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+from benchmarks.choosing import __main__ as command
+from benchmarks.choosing.advice import rendered
+from benchmarks.choosing.measured import CASES, Case, comparison, rows_of
+from benchmarks.choosing.page import with_tables
+from benchmarks.choosing.picture import STYLES, draw
+from server.requests import comparisons
+from server.requests.comparisons import FILE, Comparison, Figures, compared
+from unlearning.methods.registry import METHODS
+from unlearning.requests import Granularity
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def found():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        yield command.comparisons()
+
+
+@pytest.fixture
+def at_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.usefixtures("at_root")
+def test_every_figure_of_the_page_is_that_of_the_committed_rows(found):
+    """Tables made anew are those that are there; if this fails: python -m benchmarks.choosing."""
+    page = command.PAGE.read_text(encoding="utf-8")
+    assert with_tables(page, CASES, found) == page
+
+
+def test_what_plan_says_is_that_of_the_committed_rows(found):
+    """The package's file is made by the same command."""
+    assert FILE.read_text(encoding="utf-8") == command.for_plans(found)
+
+
+def row(method: str, seed: int, scores: tuple[float, float, float], size: int, **more: object) -> dict:
+    test, retained, forget = scores
+    named = {"method": method, "seed": seed, "setting": "", "case": "one client"}
+    figures = {
+        "test": test,
+        "retained": retained,
+        "forget": forget,
+        "bytes": size,
+        "seconds": 2.0,
+        "storage": 400,
+    }
+    return {**named, **figures, **more}
+
+
+ROWS = [
+    row("original", 0, (0.9, 0.9, 0.95), 100),
+    row("original", 1, (0.9, 0.9, 0.95), 100),
+    row("retrain", 0, (0.9, 0.9, 0.8), 100),
+    row("retrain", 1, (0.9, 0.9, 0.7), 100),
+    row("natural", 0, (0.9, 0.85, 0.82), 10),
+    row("natural", 1, (0.9, 0.85, 0.66), 30),
+    {**row("pga", 0, (0.0, 0.0, 0.0), 0), "failed": "it blew up"},
+    row("pga", 1, (0.5, 0.9, 0.7), 20),
+]
+
+
+def test_the_distance_is_the_largest_of_three_and_the_mean_over_seeds(tmp_path):
+    """By hand: natural 0, 5 and (2 + 4) / 2 points: 5; the Original (15 + 25) / 2; PGA 40 where it survived."""
+    packed = lzma.compress("".join(json.dumps(one) + "\n" for one in ROWS).encode())
+    (tmp_path / "digits-small.jsonl.xz").write_bytes(packed)
+    made = comparison(Case("made", "digits-small", "", "one client", "Made up"), tmp_path)
+    assert made.nothing == Figures(distance=20, bytes=100, seconds=2)
+    assert made.methods["natural"] == Figures(distance=5, bytes=20, seconds=2)
+    assert made.methods["pga"] == Figures(distance=40, bytes=20, seconds=2, failed=1)
+    assert (made.granularity, made.num_parameters, [*made.methods]) == (
+        Granularity.CLIENT,
+        100,
+        ["natural", "pga"],
+    )
+    assert rendered("{made/natural/distance} {made/natural/bytes}", {"made": made}) == "5.0 5×"
+
+
+def made(title: str, parameters: int, **distances: float) -> Comparison:
+    def at(distance: float) -> Figures:
+        return Figures(distance=distance, bytes=1, seconds=1)
+
+    methods = {name: at(distance) for name, distance in distances.items()}
+    return Comparison(
+        title=title, page="", granularity=Granularity.CLIENT, num_parameters=parameters, nothing=at(5), retrain=at(0),
+        methods=methods,
+    )  # fmt: skip
+
+
+def test_a_plan_takes_the_case_of_the_nearest_size(monkeypatch):
+    """By factor: 400 are nearer to 1,000 than to 100; a method is sought where it is; 5.04 is no worse than 5."""
+    cases = [made("small", 100, sisa=7, pga=1), made("large", 1000, pga=5.04, natural=2)]
+    monkeypatch.setattr(comparisons, "known", lambda: cases)
+    pga, sisa = (compared(name, Granularity.CLIENT, 400) for name in ("pga", "sisa"))
+    assert pga is not None
+    assert sisa is not None
+    assert (pga.title, pga.rank, pga.of, pga.is_worse) == ("large", 2, 2, False)
+    assert sisa.text == "2 of 2: 7.0 points off Retrain, doing nothing 5.0, so it is worse than that (small)"
+    assert compared("natural", Granularity.CLASS, 400) is None
+
+
+@pytest.mark.usefixtures("at_root")
+def test_every_method_of_the_rows_has_a_marker_of_its_own(found, tmp_path):
+    """Whoever sees no colours tells them apart; the picture is drawn of all of them, and small."""
+    methods = {name for one in found.values() for name in one.methods}
+    assert methods <= {*STYLES} <= {*METHODS}
+    assert len({marker for _, marker in STYLES.values()}) == len(STYLES)
+    draw(CASES[:2], found, tmp_path / "picture.png")
+    assert 5_000 < (tmp_path / "picture.png").stat().st_size < 100_000
+
+
+def test_a_page_without_a_place_for_a_table_is_refused(found):
+    """Else the table would be lost in silence."""
+    with pytest.raises(ValueError, match="no place for its table"):
+        with_tables("# A page", CASES, found)
+
+
+@pytest.mark.usefixtures("at_root")
+def test_the_cases_have_rows():
+    """A case whose setting was renamed would be empty."""
+    for case in CASES:
+        assert any(
+            (one["setting"], one["case"]) == (case.setting, case.case) for one in rows_of(case.experiment)
+        )

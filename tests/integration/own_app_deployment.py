@@ -6,6 +6,7 @@ deletion's report as JSON.
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from server.api.client import DeletionClient
@@ -13,6 +14,7 @@ from server.demo.simulation import LocalSimulation
 from server.demo.story import MAX_STARTS, RAY_GAVE_UP
 from server.ledger import Ledger
 from server.processes.deployment import LocalDeployment
+from server.processes.flower_control import ConfigValue
 from unlearning.requests import Granularity, Target
 
 WAIT_S = 400.0
@@ -24,15 +26,22 @@ CHANGED = """
 
 def main(directory: Path, app_dir: Path, kind: str) -> None:
     """Train, forget client 1, and print the report."""
-    state_dir = simulate(directory, app_dir) if kind == "simulation" else deploy(directory, app_dir, kind)
+    if kind == "simulation":
+        settings = {"rounds": 3, "requests": "at=2 client=1", "recovery-max-rounds": 2}
+        state_dir = simulate(directory, app_dir, settings, num_clients=3)
+    else:
+        state_dir = deploy(directory, app_dir, kind)
     (report,) = state_dir.glob("reports/*/report.json")
     print(report.read_text(encoding="utf-8"))
 
 
-def simulate(directory: Path, app_dir: Path) -> Path:
+def simulate(
+    directory: Path, app_dir: Path, settings: Mapping[str, ConfigValue], *, num_clients: int
+) -> Path:
     """Let the run itself file the deletion, in Flower's simulation."""
-    settings = {"rounds": 3, "requests": "at=2 client=1", "recovery-max-rounds": 2}
-    with LocalSimulation(directory, num_clients=3, app_dir=app_dir, run_config=settings) as simulation:
+    with LocalSimulation(
+        directory, num_clients=num_clients, app_dir=app_dir, run_config=settings
+    ) as simulation:
         for _ in range(MAX_STARTS):
             run_id = simulation.submit_run()
             status = simulation.wait_until_finished(run_id, WAIT_S)

@@ -1,0 +1,136 @@
+"""The apps in examples/: each one's own test, and a deletion in Flower's simulation; on real processes by name."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.api.client import DeletionClient
+from server.ledger import Ledger
+from server.processes.deployment import LocalDeployment
+from server.processes.flower_control import FLOWER_ENVIRONMENT, ConfigValue
+from tests.integration.conftest import REPOSITORY
+from tests.integration.own_app_deployment import simulate
+from tests.ledgers import new_database
+from unlearning.requests import Granularity, Target
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+WAIT_S = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """An app of examples/, and the smallest form in which it is run."""
+
+    name: str
+    num_clients: int
+    method: str
+    settings: Mapping[str, ConfigValue] = field(default_factory=dict)
+
+    @property
+    def directory(self) -> Path:
+        return REPOSITORY / "examples" / self.name
+
+    def python(self, *arguments: str, **environment: str) -> str:
+        """Run Python in the app's directory; return what it printed."""
+        path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.directory,
+            env={**os.environ, **FLOWER_ENVIRONMENT, "PYTHONPATH": path, **environment},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        return done.stdout
+
+    def settings_in(self, directory: Path) -> dict[str, ConfigValue]:
+        """Its settings, with made-up patients in `directory` where it wants patients."""
+        if self.name != "hospitals":
+            return {**self.settings}
+        self.python("-m", "hospitals.made_up", str(directory / "data"))
+        return {**self.settings, "hospitals.data": str(directory / "data")}
+
+
+HOSPITALS = Example(name="hospitals", num_clients=4, method="puf-special", settings={"local-epochs": 8})
+EXAMPLES = [pytest.param(one, id=one.name) for one in (HOSPITALS,)]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_its_own_test_passes(example: Example):
+    """As its README says."""
+    assert " passed" in example.python("-m", "pytest", "-q", "-p", "no:cacheprovider")
+
+
+def test_the_hospitals_ledger_may_be_in_postgresql(postgresql_server: str):
+    """As its README says."""
+    with new_database(postgresql_server) as url:
+        known = url.render_as_string(hide_password=False)
+        told = HOSPITALS.python(
+            *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "test_a_hospital_is_forgotten"),
+            FLOWER_UNLEARNING_LEDGER=known,
+        )
+        assert "1 passed" in told
+        with closing(Ledger.open(known)) as ledger:
+            assert [request.method for request in ledger.list_requests()] == [HOSPITALS.method]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_it_learns_and_forgets_in_simulation(example: Example, tmp_path: Path):
+    """Its code comes to the nodes by Flower."""
+    settings = {
+        **example.settings_in(tmp_path),
+        "rounds": 4,
+        "recovery-max-rounds": 1,
+        "requests": f"at=2 client=1 method={example.method}",
+    }
+    state = simulate(tmp_path / "federation", example.directory, settings, num_clients=example.num_clients)
+    check(example, report_in(state))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_it_learns_and_forgets_on_real_processes(example: Example, tmp_path: Path):
+    """By the deletion service."""
+    with LocalDeployment(
+        tmp_path / "federation",
+        num_clients=example.num_clients,
+        app_dir=example.directory,
+        run_config={**example.settings_in(tmp_path), "rounds": 0, "round-interval-s": 0.5},
+        with_deletion_service=True,
+        with_sessions=True,
+    ) as deployment:
+        deployment.run_config["transport"] = "session"
+        deployment.submit_run()
+        with closing(Ledger.open(deployment.layout.ledger_url)) as ledger:
+            deployment.wait_until(lambda: len(list(ledger.all_rounds())) >= 4, WAIT_S, "four rounds are over")
+            service = DeletionClient(deployment.layout.deletion_address)
+            target = Target(Granularity.CLIENT, "1")
+            request = service.submit(target, method=example.method, idempotency_key="")
+            deployment.wait_until(lambda: not ledger.get(request.id).is_open, WAIT_S, "the deletion is over")
+        check(example, report_in(deployment.layout.state_dir))
+
+
+def report_in(state: Path) -> dict[str, Any]:
+    (path,) = state.glob("reports/*/report.json")
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def check(example: Example, report: dict[str, Any]) -> None:
+    """Client 1 is gone, and what is left of the model still knows more than chance."""
+    assert report["request"]["client_id"] == "1"
+    assert report["federation"]["task"] == example.name
+    assert "1" not in report["federation"]["clients_retained"]
+    for one in report["measurements"]:
+        print(one["stage"], one["test"]["score"], (one["forgotten"] or {}).get("score"))
+    assert report["measurements"][-1]["test"]["score"] > 0.6

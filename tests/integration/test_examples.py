@@ -105,7 +105,12 @@ def test_it_learns_and_forgets_on_real_processes(example: Example, tmp_path: Pat
         tmp_path / "federation",
         num_clients=example.num_clients,
         app_dir=example.directory,
-        run_config={**example.settings_in(tmp_path), "rounds": 0, "round-interval-s": 0.5},
+        run_config={
+            **example.settings_in(tmp_path),
+            "rounds": 0,
+            "round-interval-s": 0.5,
+            "recovery-max-rounds": 2,
+        },
         with_deletion_service=True,
         with_sessions=True,
     ) as deployment:

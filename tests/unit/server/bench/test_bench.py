@@ -9,12 +9,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from client.in_process import clients_in_process
 from server.bench import figures, runner, tables
 from server.bench.experiment import SHIPPED, Case, Contender, Experiment, found, shipped_experiments
 from server.bench.parts import parts_of, row_path, seed_directory
 from server.cli import app
 from strategies import built_in
-from unlearning.errors import ConfigurationError
+from unlearning.errors import ConfigurationError, TrainingFailed
 from unlearning.requests import Granularity
 
 TINY = """
@@ -349,3 +350,28 @@ def test_the_documented_experiment_is_in_order(tmp_path):
     path = written(tmp_path, example)
     assert found(f"{path}:small").run["max-examples"] == 500
     assert len(found(f"{path}:full").seeds) == 5
+
+
+def failing_from(number: int):
+    """Clients that answer everything but the training of round `number` and later."""
+    answer = clients_in_process()
+
+    def fail(message, context):
+        if message.metadata.message_type == "train" and int(message.metadata.group_id) >= number:
+            raise RuntimeError("the disk is full")
+        return answer(message, context)
+
+    return fail
+
+
+def test_a_round_in_which_every_client_fails_ends_the_bench(tmp_path, monkeypatch):
+    """The sentence names seed, part, round and reason; no row is written; when the cause is gone the bench goes on."""
+    experiment = Experiment.read(written(tmp_path, TINY))
+    monkeypatch.setattr("client.in_process.clients_in_process", lambda: failing_from(2))
+    with pytest.raises(
+        TrainingFailed, match=r"Seed 0, original: .* round 2; of client 0: .*the disk is full.* \(2 more"
+    ):
+        runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
+    assert list((tmp_path / "work").rglob("*--*.json")) == []
+    monkeypatch.undo()
+    assert len(runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)) == 5

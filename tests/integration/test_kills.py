@@ -100,7 +100,8 @@ def test_deletions_survive_a_kill_of_the_server_app(live: LiveFederation) -> Non
     assert live.ledger.get(pending.id).status is Status.RECEIVED
     for request in (under_way, pending):
         live.wait_until_reached(request, Status.COMPLETED)
-        check_done_once(live, request)
+    check_done_once(live, under_way)
+    check_done_once(live, pending)
     statuses = [run.status for run in live.deployment.control.runs()]
     assert statuses[:2] == ["running", "finished:failed"]
     assert len(statuses) == num_runs + 1

@@ -35,6 +35,7 @@ ROUTES = {
     Status.COMPLETED: WAY,
     Status.FAILED: [Status.FAILED],
     Status.CANCELLED: [Status.CANCELLED],
+    Status.REFUSED: [Status.REFUSED],
 }
 
 

@@ -7,6 +7,8 @@
         ▼          ▼ └───── (also from received and scheduled)
     cancelled   cancelled
 
+From received, scheduled and failed a request may also be refused: answered without deletion, for a reason that an
+operator gives.
 Up to `recovering` a request may fail without a trace in the model. `recovering` → `verifying` commits the
 recovered model, once the gate has let it pass, and excludes the data for good; from there the only way is
 forward, and what goes wrong is said in the report.
@@ -16,10 +18,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
+from unlearning.deadlines import Ground
 from unlearning.errors import InvalidRequest
 from unlearning.plain import Sorted
 
@@ -46,22 +49,28 @@ class Status(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    REFUSED = "refused"
 
 
 LEGAL_MOVES: Mapping[Status, frozenset[Status]] = {
-    Status.RECEIVED: frozenset({Status.SCHEDULED, Status.FAILED, Status.CANCELLED}),
-    Status.SCHEDULED: frozenset({Status.UNLEARNING, Status.FAILED, Status.CANCELLED}),
+    Status.RECEIVED: frozenset({Status.SCHEDULED, Status.FAILED, Status.CANCELLED, Status.REFUSED}),
+    Status.SCHEDULED: frozenset({Status.UNLEARNING, Status.FAILED, Status.CANCELLED, Status.REFUSED}),
     Status.UNLEARNING: frozenset({Status.RECOVERING, Status.SCHEDULED, Status.FAILED}),
     Status.RECOVERING: frozenset({Status.VERIFYING, Status.FAILED}),
     Status.VERIFYING: frozenset({Status.COMPLETED}),
-    Status.FAILED: frozenset({Status.SCHEDULED}),
+    Status.FAILED: frozenset({Status.SCHEDULED, Status.REFUSED}),
     Status.COMPLETED: frozenset(),
     Status.CANCELLED: frozenset(),
+    Status.REFUSED: frozenset(),
 }
 
 OPEN_STATUSES = frozenset(
     {Status.RECEIVED, Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING}
 )
+ANSWERED_STATUSES = frozenset({Status.COMPLETED, Status.CANCELLED, Status.REFUSED})
+"""After these nobody waits for an answer any more. A failure is none: its deadline runs on."""
+HOLDABLE_STATUSES = frozenset({Status.RECEIVED, Status.SCHEDULED, Status.FAILED})
+"""In these a request can be held back; later it has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +215,9 @@ class DeletionRequest:
     """One deletion request as the ledger holds it. Times are UTC.
 
     submitted_role: in which role `submitted_by` filed it, None where that was not written down.
+    due_on: by when it must be answered, with the `extended_days` of its one extension (0: none).
+    is_held: it must not begin, because the data has to be kept; `hold_reason` says why.
+    reference, note, *_reason: texts of people, empty where there is none, or it `is_redacted`.
     """
 
     id: str
@@ -222,11 +234,41 @@ class DeletionRequest:
     created_at: datetime
     updated_at: datetime
     result: Mapping[str, Any] = field(default_factory=dict)
+    received_on: date
+    due_on: date
+    extended_days: int = 0
+    ground: Ground | None = None
+    is_held: bool = False
+    reference: str = ""
+    note: str = ""
+    extension_reason: str = ""
+    hold_reason: str = ""
+    refusal_reason: str = ""
+    is_redacted: bool = False
 
     @property
     def is_open(self) -> bool:
         """Whether the request still has to be carried out."""
         return self.status in OPEN_STATUSES
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether nobody waits for an answer any more."""
+        return self.status in ANSWERED_STATUSES
+
+    @property
+    def first_due_on(self) -> date:
+        """The deadline before it was extended."""
+        return self.due_on - timedelta(days=self.extended_days)
+
+    def days_left(self, today: date) -> int | None:
+        """Return the days from `today` to the deadline, below 0 where that has passed; None once it is answered."""
+        return None if self.is_answered else (self.due_on - today).days
+
+    def is_overdue(self, today: date) -> bool:
+        """Return whether the deadline has passed without an answer."""
+        left = self.days_left(today)
+        return left is not None and left < 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from server.api.tls import TlsFiles, is_loopback
 from server.ledger import Event, Refusal, RoundRecord
 from server.ledger.records import request_number
 from server.requests.plan import Plan
+from unlearning.deadlines import NOTHING_GIVEN, Particulars, check_extension, check_reason
 from unlearning.plain import from_plain
 from unlearning.requests import DeletionRequest, Status, Target
 
@@ -109,6 +110,7 @@ class DeletionClient:
         parameters: Mapping[str, Any] | None = None,
         submitted_by: str = "",
         idempotency_key: str = "",
+        particulars: Particulars = NOTHING_GIVEN,
     ) -> DeletionRequest:
         """File a request; it is durable when this returns. A long list of samples goes in parts."""
         message = pb.SubmitRequestRequest(
@@ -117,6 +119,7 @@ class DeletionClient:
             parameters_json=json.dumps(dict(parameters or {})),
             idempotency_key=idempotency_key,
             submitted_by=submitted_by,
+            **convert.particulars_fields(particulars),
         )
         ids = sorted(target.sample_ids)
         longest = max(map(len, ids), default=1)
@@ -188,6 +191,34 @@ class DeletionClient:
         """Schedule a failed request again; this time so many points of score may be lost, if it is not 0."""
         asked = pb.RetryRequestRequest(id=request_id, by=by, accept_score_loss=accept_score_loss)
         return convert.request_of(self._call("RetryRequest", asked))
+
+    def extend(self, request_id: str, *, days: int, reason: str, by: str = "") -> DeletionRequest:
+        """Put a request's deadline off, once, by 1 to 60 days."""
+        asked = pb.ExtendRequestRequest(
+            id=request_id, by=by, days=check_extension(days), reason=check_reason("an extension", reason)
+        )
+        return convert.request_of(self._call("ExtendRequest", asked))
+
+    def hold(self, request_id: str, *, reason: str, by: str = "") -> DeletionRequest:
+        """Keep a request from beginning until it is released."""
+        asked = pb.HoldRequestRequest(id=request_id, by=by, reason=check_reason("a hold", reason))
+        return convert.request_of(self._call("HoldRequest", asked))
+
+    def release(self, request_id: str, *, reason: str = "", by: str = "") -> DeletionRequest:
+        """Lift a request's hold."""
+        said = check_reason("lifting a hold", reason) if reason else ""
+        asked = pb.ReleaseRequestRequest(id=request_id, by=by, reason=said)
+        return convert.request_of(self._call("ReleaseRequest", asked))
+
+    def refuse(self, request_id: str, *, reason: str, by: str = "") -> DeletionRequest:
+        """Answer a request that has not begun, or has failed, without deletion."""
+        asked = pb.RefuseRequestRequest(id=request_id, by=by, reason=check_reason("a refusal", reason))
+        return convert.request_of(self._call("RefuseRequest", asked))
+
+    def redact(self, request_id: str, *, by: str = "") -> DeletionRequest:
+        """Erase what people wrote about a request: reference, note and reasons."""
+        asked = pb.RedactRequestRequest(id=request_id, by=by)
+        return convert.request_of(self._call("RedactRequest", asked))
 
     def report(self, request_id: str) -> Report:
         """Return the report of a completed request."""

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.message import Message
@@ -11,6 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from server.api import deletion_pb2 as pb
 from server.ledger import ClientRecord, Event, Refusal, RoundRecord
+from unlearning.deadlines import Particulars, one_month_after, parse_day, parse_ground
 from unlearning.errors import InvalidRequest
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
@@ -111,8 +112,37 @@ def request_message(request: DeletionRequest, *, without_ids: bool = False) -> p
 
 def request_of(message: pb.DeletionRequest, target: Target | None = None) -> DeletionRequest:
     """Return the request of a message. target: what was asked for, where the message leaves it out."""
-    asked = target or target_of(message.target)
-    return _read(DeletionRequest, message, target=asked, status=Status(message.status))
+    filed_on = message.created_at.ToDatetime(tzinfo=UTC).date()
+    received_on = parse_day("received_on", message.received_on) or filed_on  # an earlier service says none
+    return _read(
+        DeletionRequest,
+        message,
+        target=target or target_of(message.target),
+        status=Status(message.status),
+        received_on=received_on,
+        due_on=parse_day("due_on", message.due_on) or one_month_after(received_on),
+        ground=parse_ground(message.ground),
+    )
+
+
+def particulars_of(message: pb.SubmitRequestRequest) -> Particulars:
+    """Return what the filer says beside the target.
+
+    Raises:
+        InvalidRequest: a day, the ground or a text is malformed.
+    """
+    return Particulars(
+        received_on=parse_day("received-on", message.received_on),
+        due_on=parse_day("due-on", message.due_on),
+        ground=parse_ground(message.ground),
+        reference=message.reference,
+        note=message.note,
+    )
+
+
+def particulars_fields(particulars: Particulars) -> dict[str, str]:
+    """Return the fields of a `SubmitRequestRequest` that say this."""
+    return {item.name: str(getattr(particulars, item.name) or "") for item in fields(particulars)}
 
 
 def event_message(event: Event) -> pb.Event:
@@ -179,6 +209,8 @@ def _write(kind: type[_Sent], value: Any, **given: Any) -> _Sent:
             values.setdefault(f"{item.name}_json", json.dumps(dict(found)))
         elif isinstance(found, datetime):
             values[item.name] = _timestamp(found)
+        elif isinstance(found, date):
+            values.setdefault(item.name, found.isoformat())
         elif found is not None:
             values.setdefault(item.name, found)
     return kind(**values)

@@ -24,7 +24,7 @@ class Target(_message.Message):
     def __init__(self, granularity: _Optional[str] = ..., client_id: _Optional[str] = ..., sample_ids: _Optional[_Iterable[str]] = ..., class_label: _Optional[int] = ..., num_samples: _Optional[int] = ...) -> None: ...
 
 class DeletionRequest(_message.Message):
-    __slots__ = ("id", "idempotency_key", "target", "method", "parameters_json", "submitted_by", "status", "reason", "retryable", "attempts", "created_at", "updated_at", "result_json", "submitted_role")
+    __slots__ = ("id", "idempotency_key", "target", "method", "parameters_json", "submitted_by", "status", "reason", "retryable", "attempts", "created_at", "updated_at", "result_json", "submitted_role", "received_on", "due_on", "extended_days", "ground", "is_held", "reference", "note", "extension_reason", "hold_reason", "refusal_reason", "is_redacted")
     ID_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,17 @@ class DeletionRequest(_message.Message):
     UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
     RESULT_JSON_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_ROLE_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_ON_FIELD_NUMBER: _ClassVar[int]
+    DUE_ON_FIELD_NUMBER: _ClassVar[int]
+    EXTENDED_DAYS_FIELD_NUMBER: _ClassVar[int]
+    GROUND_FIELD_NUMBER: _ClassVar[int]
+    IS_HELD_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    EXTENSION_REASON_FIELD_NUMBER: _ClassVar[int]
+    HOLD_REASON_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_REASON_FIELD_NUMBER: _ClassVar[int]
+    IS_REDACTED_FIELD_NUMBER: _ClassVar[int]
     id: str
     idempotency_key: str
     target: Target
@@ -53,21 +64,42 @@ class DeletionRequest(_message.Message):
     updated_at: _timestamp_pb2.Timestamp
     result_json: str
     submitted_role: str
-    def __init__(self, id: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., target: _Optional[_Union[Target, _Mapping]] = ..., method: _Optional[str] = ..., parameters_json: _Optional[str] = ..., submitted_by: _Optional[str] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., retryable: _Optional[bool] = ..., attempts: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., result_json: _Optional[str] = ..., submitted_role: _Optional[str] = ...) -> None: ...
+    received_on: str
+    due_on: str
+    extended_days: int
+    ground: str
+    is_held: bool
+    reference: str
+    note: str
+    extension_reason: str
+    hold_reason: str
+    refusal_reason: str
+    is_redacted: bool
+    def __init__(self, id: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., target: _Optional[_Union[Target, _Mapping]] = ..., method: _Optional[str] = ..., parameters_json: _Optional[str] = ..., submitted_by: _Optional[str] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., retryable: _Optional[bool] = ..., attempts: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., result_json: _Optional[str] = ..., submitted_role: _Optional[str] = ..., received_on: _Optional[str] = ..., due_on: _Optional[str] = ..., extended_days: _Optional[int] = ..., ground: _Optional[str] = ..., is_held: _Optional[bool] = ..., reference: _Optional[str] = ..., note: _Optional[str] = ..., extension_reason: _Optional[str] = ..., hold_reason: _Optional[str] = ..., refusal_reason: _Optional[str] = ..., is_redacted: _Optional[bool] = ...) -> None: ...
 
 class SubmitRequestRequest(_message.Message):
-    __slots__ = ("target", "method", "parameters_json", "idempotency_key", "submitted_by")
+    __slots__ = ("target", "method", "parameters_json", "idempotency_key", "submitted_by", "received_on", "due_on", "ground", "reference", "note")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_JSON_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_BY_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_ON_FIELD_NUMBER: _ClassVar[int]
+    DUE_ON_FIELD_NUMBER: _ClassVar[int]
+    GROUND_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     target: Target
     method: str
     parameters_json: str
     idempotency_key: str
     submitted_by: str
-    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., method: _Optional[str] = ..., parameters_json: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., submitted_by: _Optional[str] = ...) -> None: ...
+    received_on: str
+    due_on: str
+    ground: str
+    reference: str
+    note: str
+    def __init__(self, target: _Optional[_Union[Target, _Mapping]] = ..., method: _Optional[str] = ..., parameters_json: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., submitted_by: _Optional[str] = ..., received_on: _Optional[str] = ..., due_on: _Optional[str] = ..., ground: _Optional[str] = ..., reference: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
 
 class SubmitSamplesRequest(_message.Message):
     __slots__ = ("request", "more")
@@ -116,7 +148,7 @@ class WatchRequestRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ..., after_event: _Optional[int] = ..., after_round: _Optional[int] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("sequence", "request_id", "kind", "from_status", "to_status", "actor", "detail_json", "at")
+    __slots__ = ("sequence", "request_id", "kind", "from_status", "to_status", "actor", "detail_json", "at", "text")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +157,7 @@ class Event(_message.Message):
     ACTOR_FIELD_NUMBER: _ClassVar[int]
     DETAIL_JSON_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     request_id: str
     kind: str
@@ -133,7 +166,8 @@ class Event(_message.Message):
     actor: str
     detail_json: str
     at: _timestamp_pb2.Timestamp
-    def __init__(self, sequence: _Optional[int] = ..., request_id: _Optional[str] = ..., kind: _Optional[str] = ..., from_status: _Optional[str] = ..., to_status: _Optional[str] = ..., actor: _Optional[str] = ..., detail_json: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    text: str
+    def __init__(self, sequence: _Optional[int] = ..., request_id: _Optional[str] = ..., kind: _Optional[str] = ..., from_status: _Optional[str] = ..., to_status: _Optional[str] = ..., actor: _Optional[str] = ..., detail_json: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Round(_message.Message):
     __slots__ = ("sequence", "round", "kind", "request_ids", "metrics_json", "at")
@@ -178,6 +212,56 @@ class RetryRequestRequest(_message.Message):
     by: str
     accept_score_loss: float
     def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ..., accept_score_loss: _Optional[float] = ...) -> None: ...
+
+class ExtendRequestRequest(_message.Message):
+    __slots__ = ("id", "by", "days", "reason")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    DAYS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    by: str
+    days: int
+    reason: str
+    def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ..., days: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class HoldRequestRequest(_message.Message):
+    __slots__ = ("id", "by", "reason")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    by: str
+    reason: str
+    def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ReleaseRequestRequest(_message.Message):
+    __slots__ = ("id", "by", "reason")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    by: str
+    reason: str
+    def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class RefuseRequestRequest(_message.Message):
+    __slots__ = ("id", "by", "reason")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    by: str
+    reason: str
+    def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class RedactRequestRequest(_message.Message):
+    __slots__ = ("id", "by")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    by: str
+    def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ...) -> None: ...
 
 class GetReportRequest(_message.Message):
     __slots__ = ("id",)

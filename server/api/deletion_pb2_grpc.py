@@ -69,6 +69,31 @@ class DeletionServiceStub:
                 request_serializer=server_dot_api_dot_deletion__pb2.RetryRequestRequest.SerializeToString,
                 response_deserializer=server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
                 _registered_method=True)
+        self.ExtendRequest = channel.unary_unary(
+                '/flower_unlearning.deletion.v1.DeletionService/ExtendRequest',
+                request_serializer=server_dot_api_dot_deletion__pb2.ExtendRequestRequest.SerializeToString,
+                response_deserializer=server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
+                _registered_method=True)
+        self.HoldRequest = channel.unary_unary(
+                '/flower_unlearning.deletion.v1.DeletionService/HoldRequest',
+                request_serializer=server_dot_api_dot_deletion__pb2.HoldRequestRequest.SerializeToString,
+                response_deserializer=server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
+                _registered_method=True)
+        self.ReleaseRequest = channel.unary_unary(
+                '/flower_unlearning.deletion.v1.DeletionService/ReleaseRequest',
+                request_serializer=server_dot_api_dot_deletion__pb2.ReleaseRequestRequest.SerializeToString,
+                response_deserializer=server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
+                _registered_method=True)
+        self.RefuseRequest = channel.unary_unary(
+                '/flower_unlearning.deletion.v1.DeletionService/RefuseRequest',
+                request_serializer=server_dot_api_dot_deletion__pb2.RefuseRequestRequest.SerializeToString,
+                response_deserializer=server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
+                _registered_method=True)
+        self.RedactRequest = channel.unary_unary(
+                '/flower_unlearning.deletion.v1.DeletionService/RedactRequest',
+                request_serializer=server_dot_api_dot_deletion__pb2.RedactRequestRequest.SerializeToString,
+                response_deserializer=server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
+                _registered_method=True)
         self.GetReport = channel.unary_unary(
                 '/flower_unlearning.deletion.v1.DeletionService/GetReport',
                 request_serializer=server_dot_api_dot_deletion__pb2.GetReportRequest.SerializeToString,
@@ -156,6 +181,40 @@ class DeletionServiceServicer:
 
     def RetryRequest(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExtendRequest(self, request, context):
+        """Puts the deadline off, once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HoldRequest(self, request, context):
+        """Keeps a request from beginning until it is released.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseRequest(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RefuseRequest(self, request, context):
+        """Answers a request without deletion.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RedactRequest(self, request, context):
+        """Erases what people wrote about a request.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -249,6 +308,31 @@ def add_DeletionServiceServicer_to_server(servicer, server):
             'RetryRequest': grpc.unary_unary_rpc_method_handler(
                     servicer.RetryRequest,
                     request_deserializer=server_dot_api_dot_deletion__pb2.RetryRequestRequest.FromString,
+                    response_serializer=server_dot_api_dot_deletion__pb2.DeletionRequest.SerializeToString,
+            ),
+            'ExtendRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExtendRequest,
+                    request_deserializer=server_dot_api_dot_deletion__pb2.ExtendRequestRequest.FromString,
+                    response_serializer=server_dot_api_dot_deletion__pb2.DeletionRequest.SerializeToString,
+            ),
+            'HoldRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.HoldRequest,
+                    request_deserializer=server_dot_api_dot_deletion__pb2.HoldRequestRequest.FromString,
+                    response_serializer=server_dot_api_dot_deletion__pb2.DeletionRequest.SerializeToString,
+            ),
+            'ReleaseRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseRequest,
+                    request_deserializer=server_dot_api_dot_deletion__pb2.ReleaseRequestRequest.FromString,
+                    response_serializer=server_dot_api_dot_deletion__pb2.DeletionRequest.SerializeToString,
+            ),
+            'RefuseRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.RefuseRequest,
+                    request_deserializer=server_dot_api_dot_deletion__pb2.RefuseRequestRequest.FromString,
+                    response_serializer=server_dot_api_dot_deletion__pb2.DeletionRequest.SerializeToString,
+            ),
+            'RedactRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.RedactRequest,
+                    request_deserializer=server_dot_api_dot_deletion__pb2.RedactRequestRequest.FromString,
                     response_serializer=server_dot_api_dot_deletion__pb2.DeletionRequest.SerializeToString,
             ),
             'GetReport': grpc.unary_unary_rpc_method_handler(
@@ -480,6 +564,141 @@ class DeletionService:
             target,
             '/flower_unlearning.deletion.v1.DeletionService/RetryRequest',
             server_dot_api_dot_deletion__pb2.RetryRequestRequest.SerializeToString,
+            server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExtendRequest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flower_unlearning.deletion.v1.DeletionService/ExtendRequest',
+            server_dot_api_dot_deletion__pb2.ExtendRequestRequest.SerializeToString,
+            server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HoldRequest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flower_unlearning.deletion.v1.DeletionService/HoldRequest',
+            server_dot_api_dot_deletion__pb2.HoldRequestRequest.SerializeToString,
+            server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseRequest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flower_unlearning.deletion.v1.DeletionService/ReleaseRequest',
+            server_dot_api_dot_deletion__pb2.ReleaseRequestRequest.SerializeToString,
+            server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RefuseRequest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flower_unlearning.deletion.v1.DeletionService/RefuseRequest',
+            server_dot_api_dot_deletion__pb2.RefuseRequestRequest.SerializeToString,
+            server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RedactRequest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flower_unlearning.deletion.v1.DeletionService/RedactRequest',
+            server_dot_api_dot_deletion__pb2.RedactRequestRequest.SerializeToString,
             server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
             options,
             channel_credentials,

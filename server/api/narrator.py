@@ -11,7 +11,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from server.ledger import Event, RoundRecord
-from server.ledger.records import SUBMITTED
+from server.ledger.records import EXTENDED, SUBMITTED
 from unlearning.requests import Status
 
 MEANINGS: Mapping[Status, str] = {
@@ -23,6 +23,7 @@ MEANINGS: Mapping[Status, str] = {
     Status.COMPLETED: "the report is ready",
     Status.FAILED: "given up",
     Status.CANCELLED: "withdrawn",
+    Status.REFUSED: "answered without deletion",
 }
 GOING_ON: Mapping[Status, str] = {
     Status.UNLEARNING: "measuring the model, then unlearning",
@@ -88,7 +89,7 @@ class Narrator:
             self.say(self._round(item), at=item.at)
             return
         status = Status.RECEIVED if item.kind == SUBMITTED else item.to_status
-        said = item.detail.get("reason") or item.detail.get("text") or ""
+        said = item.text or item.detail.get("reason") or item.detail.get("text") or _deadline(item)
         if status is not None:
             said = f"{MEANINGS[status]} ({said})" if said else MEANINGS[status]
         self.say(f"request {item.request_id} {status or item.kind}: {said}", "bold cyan", at=item.at)
@@ -105,6 +106,10 @@ class Narrator:
             return line
         loss, test_loss = (_figure(metrics.get(name), "{:.4f}") for name in ("loss", "test_loss"))
         return f"{line}  loss {loss}, test loss {test_loss}"
+
+
+def _deadline(event: Event) -> str:
+    return f"due on {event.detail['due_on']}" if event.kind == EXTENDED else ""
 
 
 def _figure(value: object, form: str) -> str:

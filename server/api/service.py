@@ -64,6 +64,7 @@ class DeletionService:
                 submitted_by=caller.submitter_name(request.submitted_by),
                 submitted_role=caller.role and str(caller.role),
                 idempotency_key=request.idempotency_key,
+                particulars=convert.particulars_of(request),
             )
             return admit(
                 self._ledger,
@@ -127,6 +128,47 @@ class DeletionService:
         by = caller.submitter_name(request.by)
         done = self._ledger.retry(known.id, by=by, now=self._clock(), accept_score_loss=points)
         return convert.request_message(done)
+
+    def ExtendRequest(  # noqa: N802
+        self, request: pb.ExtendRequestRequest, caller: Caller
+    ) -> pb.DeletionRequest:
+        """Put a request's deadline off, once."""
+        by = caller.submitter_name(request.by)
+        done = self._ledger.extend(
+            request.id, days=request.days, reason=request.reason, by=by, now=self._clock()
+        )
+        return convert.request_message(done)
+
+    def HoldRequest(  # noqa: N802
+        self, request: pb.HoldRequestRequest, caller: Caller
+    ) -> pb.DeletionRequest:
+        """Keep a request from beginning."""
+        by = caller.submitter_name(request.by)
+        done = self._ledger.hold(request.id, reason=request.reason, by=by, now=self._clock())
+        return convert.request_message(done)
+
+    def ReleaseRequest(  # noqa: N802
+        self, request: pb.ReleaseRequestRequest, caller: Caller
+    ) -> pb.DeletionRequest:
+        """Lift a request's hold."""
+        by = caller.submitter_name(request.by)
+        done = self._ledger.release(request.id, reason=request.reason, by=by, now=self._clock())
+        return convert.request_message(done)
+
+    def RefuseRequest(  # noqa: N802
+        self, request: pb.RefuseRequestRequest, caller: Caller
+    ) -> pb.DeletionRequest:
+        """Answer a request without deletion."""
+        by = caller.submitter_name(request.by)
+        done = self._ledger.refuse(request.id, reason=request.reason, by=by, now=self._clock())
+        return convert.request_message(done)
+
+    def RedactRequest(  # noqa: N802
+        self, request: pb.RedactRequestRequest, caller: Caller
+    ) -> pb.DeletionRequest:
+        """Erase what people wrote about a request."""
+        by = caller.submitter_name(request.by)
+        return convert.request_message(self._ledger.redact(request.id, by=by, now=self._clock()))
 
     def GetReport(  # noqa: N802
         self, request: pb.GetReportRequest, caller: Caller
@@ -258,7 +300,7 @@ def _statuses(names: Iterable[str]) -> list[Status]:
 
 
 def _why_no_report(request: DeletionRequest) -> str:
-    if request.status in (Status.FAILED, Status.CANCELLED):
+    if request.status in (Status.FAILED, Status.CANCELLED, Status.REFUSED):
         return f"Request {request.id} is {request.status}; only a completed request has a report."
     if request.status is Status.COMPLETED:
         return f"Request {request.id} is completed, but its report is not in the service's state directory."

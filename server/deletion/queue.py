@@ -36,8 +36,11 @@ def reconcile(context: FederationContext, state: FederationState) -> FederationS
 
 
 def schedule(writer: LedgerWriter) -> None:
-    """Check what was received once more, now with the live federation at hand, and put it in the queue."""
+    """Check what was received once more, now with the live federation at hand, and put it in the queue, unless held."""
     for request in writer.ledger.list_requests(statuses=(Status.RECEIVED,)):
+        if request.is_held:
+            continue
+        to, reason = Status.SCHEDULED, ""
         try:
             check_admissible(
                 writer.ledger,
@@ -46,9 +49,11 @@ def schedule(writer: LedgerWriter) -> None:
                 parameters=request.parameters,
             )
         except RequestError as exc:
-            writer.move(request.id, Status.FAILED, reason=str(exc))
-            continue
-        writer.move(request.id, Status.SCHEDULED)
+            to, reason = Status.FAILED, str(exc)
+        try:
+            writer.move(request.id, to, reason=reason)
+        except IllegalMove as exc:  # it was cancelled, refused or held at this very moment
+            _log.info("%s", exc)
 
 
 def claim(
@@ -60,6 +65,8 @@ def claim(
     """
     ready: list[DeletionRequest] = []
     for request in writer.ledger.list_requests(statuses=(Status.SCHEDULED,)):
+        if request.is_held:
+            continue
         absent = _find_absent(request, online)
         if absent:
             _note_once(writer, notes, request.id, f"waiting for {absent} to come online")
@@ -69,7 +76,7 @@ def claim(
     for request in _served_together(writer.ledger, settings, ready) if ready else []:
         try:
             taken.append(writer.move(request.id, Status.UNLEARNING))
-        except IllegalMove as exc:  # it was cancelled at this very moment
+        except IllegalMove as exc:  # it was cancelled, refused or held at this very moment
             _log.info("%s", exc)
     return taken
 

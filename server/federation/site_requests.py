@@ -116,10 +116,9 @@ def _progress(request: DeletionRequest) -> str:
     match request.status:
         case Status.COMPLETED:
             return f"{request.id} is completed. Its report: flower-unlearn report {request.id}"
-        case Status.FAILED | Status.CANCELLED:
-            return as_line(
-                f"{request.id} is {request.status}: {request.reason or 'no reason is given'}", _MAX_TEXT
-            )
+        case Status.FAILED | Status.CANCELLED | Status.REFUSED:
+            reason = request.reason or request.refusal_reason or "no reason is given"
+            return as_line(f"{request.id} is {request.status}: {reason}", _MAX_TEXT)
         case _:
             return f"accepted as {request.id}, which is {request.status}"
 

@@ -10,22 +10,28 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import chain, schema, seals
+from server.ledger import chain, schema, seals, texts
 from server.ledger.records import SEALED, request_id
 from unlearning.requests import LEGAL_MOVES, Status, hash_of_text
 
 _PAGE = 1000
 _RANGES = (schema.rounds, schema.refusals)
+_WITHOUT_IDS = (str(Status.CANCELLED), str(Status.REFUSED))
 _WHOLE = (schema.fence, schema.federation_facts)
 
 
 @dataclass(slots=True)
 class _Sealed:
-    """The hashes in the events: by request that of its row; by table what was sealed."""
+    """The hashes in the events: by request that of its row; by table what was sealed; by number that of a text.
+
+    texts: of each the request, the kind and the hash. erased: the numbers of those that were erased.
+    """
 
     requests: dict[int, str] = field(default_factory=dict)
     ranges: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
     whole: dict[str, str] = field(default_factory=dict)
+    texts: dict[int, tuple[int, str, str]] = field(default_factory=dict)
+    erased: set[int] = field(default_factory=set)
 
 
 def first_problem(connection: sa.Connection) -> str:
@@ -43,6 +49,7 @@ def _problems(connection: sa.Connection) -> Iterator[str]:
         sealed = _read(connection)
         yield from _of_requests(connection, sealed)
         yield from _of_samples(connection)
+        yield from _of_texts(connection, sealed)
         yield from _of_exclusions(connection, sealed)
         for table in _RANGES:
             yield from _of_rows(connection, table, sealed.ranges.get(table.name, []))
@@ -59,6 +66,9 @@ def _read(connection: sa.Connection) -> _Sealed:
         if row.request_number is not None:
             if seals.REQUEST_SHA256 in row.detail:
                 found.requests[row.request_number] = row.detail[seals.REQUEST_SHA256]
+            for kind, named in row.detail.get(texts.TEXTS, {}).items():
+                found.texts[named["number"]] = (row.request_number, kind, named["sha256"])
+            found.erased.update(row.detail.get(texts.ERASED, ()))
         elif row.kind == SEALED:
             table = row.detail["table"]
             if "first" in row.detail:
@@ -74,7 +84,7 @@ def _of_requests(connection: sa.Connection, sealed: _Sealed) -> Iterator[str]:
         if sealed.requests.get(row.number) != seals.request_hash(connection, row):
             yield (
                 f"Request {request_id(row.number)} is not as its last event left it: its target, samples, submitter, "
-                "method, parameters, state, result or exclusion was changed."
+                "method, parameters, state, result, exclusion, deadline or hold was changed."
             )
         missing.discard(row.number)
     if missing:
@@ -92,10 +102,27 @@ def _of_samples(connection: sa.Connection) -> Iterator[str]:
             continue
         row = connection.execute(sa.select(table).where(table.c.request_number == number)).one()
         if row.sample_ids is None:
-            if status != str(Status.CANCELLED) and (status != str(Status.FAILED) or retryable):
+            if status not in _WITHOUT_IDS and (status != str(Status.FAILED) or retryable):
                 yield f"The sample ids of request {request_id(number)} were erased, though it is {status}."
         elif row.sha256 and hash_of_text(row.sample_ids) != row.sha256:
             yield f"The sample ids of request {request_id(number)} were changed."
+
+
+def _of_texts(connection: sa.Connection, sealed: _Sealed) -> Iterator[str]:
+    missing = dict(sealed.texts)
+    for row in _pages(connection, schema.request_texts, "number"):
+        which = f"The {row.kind.replace('_', ' ')} of request {request_id(row.request_number)}"
+        if missing.pop(row.number, None) != (row.request_number, row.kind, row.sha256):
+            yield f"{which} is not the one of its event: it was changed or put in."
+        elif row.text is None:
+            if row.salt is not None or row.number not in sealed.erased:
+                yield f"{which} was erased past the program: no event says so."
+        elif row.number in sealed.erased:
+            yield f"{which} was erased, and stands there again."
+        elif row.salt is None or texts.commitment(row.salt, row.text) != row.sha256:
+            yield f"{which} was changed."
+    for number, kind, _ in missing.values():
+        yield f"The {kind.replace('_', ' ')} of request {request_id(number)} is gone."
 
 
 def _of_exclusions(connection: sa.Connection, sealed: _Sealed) -> Iterator[str]:

@@ -77,6 +77,17 @@ class Database:
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
+    def flush(self) -> bool:
+        """Have SQLite empty its write-ahead log, where what was erased may still stand; return whether it could.
+
+        PostgreSQL clears what is dead by itself (VACUUM).
+        """
+        if self._engine.dialect.name != "sqlite":
+            return True
+        with self._translate_errors(), closing(self._engine.raw_connection()) as connection:
+            (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
+
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
         """Open a transaction that holds the write lock; durable once the block has ended without error.

@@ -5,9 +5,9 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from server.ledger import chain, check, counts, schema, seals
+from server.ledger import chain, check, counts, schema, seals, texts
 from server.ledger.part import Part, all_pages
-from server.ledger.records import ACCEPTED_LOSS, Event, Refusal, as_json, event_of, request_number
+from server.ledger.records import ACCEPTED_LOSS, Event, Refusal, as_json, request_number
 from unlearning.requests import Status
 from unlearning.untrusted import as_line
 
@@ -22,7 +22,7 @@ class HistoryPart(Part):
             query = query.where(schema.events.c.request_number == request_number(request_id))
         query = query.order_by(schema.events.c.sequence).limit(limit)
         with self._database.reading() as connection:
-            return [event_of(row) for row in connection.execute(query)]
+            return texts.events_of(connection, connection.execute(query).all())
 
     def all_events(self, request_id: str | None = None, *, after: int = 0) -> Iterator[Event]:
         """Yield all events with a sequence number above `after`, in order, read page by page."""

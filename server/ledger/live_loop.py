@@ -58,7 +58,7 @@ class LiveLoopPart(Part):
         Raises:
             Fenced: the token is not the newest; nothing was changed.
             RequestNotFound: there is no such request.
-            IllegalMove: the request's state does not allow this move.
+            IllegalMove: the request's state does not allow this move, or it is held.
         """
         with self._database.writing() as connection:
             holder = statements.fence_holder(connection, token)
@@ -67,6 +67,8 @@ class LiveLoopPart(Part):
                 return request
             if to not in LEGAL_MOVES[request.status]:
                 raise IllegalMove(f"Request {request.id} is {request.status}; it may not become {to}.")
+            if to in (Status.SCHEDULED, Status.UNLEARNING):
+                statements.refuse_if_held(request)
             changes: dict[str, Any] = {"retryable": retryable and to is Status.FAILED}
             if (request.status, to) == (Status.UNLEARNING, Status.SCHEDULED):
                 changes["attempts"] = request.attempts + 1

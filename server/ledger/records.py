@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 
+from unlearning.deadlines import NOTHING_GIVEN, Ground, Particulars
 from unlearning.errors import RequestError, RequestNotFound
 from unlearning.plain import from_plain
 from unlearning.requests import DeletionRequest, Status, Target
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _Record = TypeVar("_Record", bound="DataclassInstance")
 
 SUBMITTED, MOVED = "submitted", "moved"
+EXTENDED, HELD, HOLD_LIFTED, REDACTED = "extended", "held", "hold-lifted", "redacted"
+"""The kinds of events of a request's deadline, its hold and its texts."""
 ACCEPTED_LOSS = "accepted_score_loss"
 """Under this key the event of a retry says how many points of score the model may lose this time."""
 SEALED = "sealed"
@@ -69,6 +72,7 @@ class NewRequest:
     submitted_by: str
     submitted_role: str | None = None
     idempotency_key: str
+    particulars: Particulars = NOTHING_GIVEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,7 @@ class Event:
     request_id: "" of an event of the federation, which has the kind `sealed`.
     kind: `submitted`, `moved` (then from_status and to_status are set), or the word of a note.
     actor: who did it: a person's name or the holder of the fence.
+    text: the reason that a person gave with it; empty where there is none, or it is erased.
     """
 
     sequence: int
@@ -88,6 +93,7 @@ class Event:
     actor: str
     detail: Mapping[str, Any]
     at: datetime
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,20 +166,33 @@ def no_such_request(identifier: str) -> RequestNotFound:
     return RequestNotFound(f"No deletion request {identifier!r}; `flower-unlearn list` shows them.")
 
 
-def request_of(row: sa.Row[Any]) -> DeletionRequest:
-    """Return the request of a row of `requests`."""
-    target = from_plain(Target, {**row.target, "num_samples": row.num_samples})
-    return _read(DeletionRequest, row, id=request_id(row.number), target=target, status=Status(row.status))
+def target_of(row: sa.Row[Any]) -> Target:
+    """Return what the request of a row of `requests` asks to forget, without ids."""
+    return from_plain(Target, {**row.target, "num_samples": row.num_samples})
 
 
-def event_of(row: sa.Row[Any]) -> Event:
-    """Return the event of a row of `events`."""
+def request_of(row: sa.Row[Any], texts: Mapping[str, Any]) -> DeletionRequest:
+    """Return the request of a row of `requests`. texts: its fields that hold people's texts."""
+    return _read(
+        DeletionRequest,
+        row,
+        id=request_id(row.number),
+        target=target_of(row),
+        status=Status(row.status),
+        ground=Ground(row.ground) if row.ground else None,
+        **texts,
+    )
+
+
+def event_of(row: sa.Row[Any], text: str = "") -> Event:
+    """Return the event of a row of `events`, with the text that goes with it."""
     return _read(
         Event,
         row,
         request_id="" if row.request_number is None else request_id(row.request_number),
         from_status=Status(row.from_status) if row.from_status else None,
         to_status=Status(row.to_status) if row.to_status else None,
+        text=text,
     )
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import samples, schema, statements
+from server.ledger import samples, schema, statements, texts
 from server.ledger.part import Part
 from server.ledger.records import (
     ACCEPTED_LOSS,
@@ -18,8 +18,9 @@ from server.ledger.records import (
     as_json,
     no_such_request,
     request_number,
-    request_of,
+    target_of,
 )
+from unlearning.deadlines import Particulars
 from unlearning.errors import ConflictingRequest, IllegalMove
 from unlearning.requests import (
     LEGAL_MOVES,
@@ -41,7 +42,9 @@ class RequestsPart(Part):
         Raises:
             ConflictingRequest: the key made another request, or one for this target is open.
             LimitExceeded: the submitter has too many open requests, or is over its quota.
+            InvalidRequest: the days that were given cannot be.
         """
+        days = new.particulars.dates(now)
         new = replace(new, target=self.key_target(new.target), parameters=as_json(new.parameters))
         listed = samples.values_of(new.target.sample_ids)
         with self._database.writing() as connection:
@@ -51,18 +54,19 @@ class RequestsPart(Part):
                 return known
             statements.refuse_if_open(connection, new.target.key)
             statements.refuse_if_over(connection, new, allowance, now)
-            row = _insert(connection, new, now)
+            row = _insert(connection, new, days, now)
             if new.target.sample_ids:
                 samples.insert(connection, row.number, listed)
             last_round = connection.scalar(sa.select(sa.func.max(schema.rounds.c.sequence))) or 0
             detail = {
                 "last_round_sequence": last_round,  # where watching the rounds begins
+                **_write_texts(connection, row.number, new.particulars),
                 **statements.row_seal(connection, row),
             }
             statements.append_event(
                 connection, row.number, SUBMITTED, actor=new.submitted_by, detail=detail, now=now
             )
-        return request_of(row)
+            return statements.request_in(connection, row)
 
     def get(self, request_id: str) -> DeletionRequest:
         """Return the request with this id.
@@ -126,7 +130,7 @@ class RequestsPart(Part):
         if client_id is not None:
             query = query.where(_requests.c.client_id == client_id)
         with self._database.reading() as connection:
-            return [request_of(row) for row in connection.execute(query)]
+            return texts.requests_of(connection, connection.execute(query).all())
 
     def cancel(self, request_id: str, *, by: str, now: datetime) -> DeletionRequest:
         """Withdraw a request that has not begun; cancelling it again changes nothing.
@@ -144,7 +148,9 @@ class RequestsPart(Part):
                     f"Request {request.id} is {request.status}; "
                     "only a received or scheduled request can be cancelled."
                 )
-            return statements.write_move(connection, request, Status.CANCELLED, actor=by, now=now)
+            return statements.write_move(
+                connection, request, Status.CANCELLED, actor=by, now=now, is_held=False
+            )
 
     def retry(
         self, request_id: str, *, by: str, now: datetime, accept_score_loss: float = 0.0
@@ -170,6 +176,7 @@ class RequestsPart(Part):
                     f"Request {request.id} failed for good: {request.reason or 'no reason given'} "
                     "File a new request with another method or other parameters."
                 )
+            statements.refuse_if_held(request)
             statements.refuse_if_open(connection, request.target.key)
             detail: dict[str, Any] = {}
             if accept_score_loss:
@@ -192,7 +199,7 @@ class RequestsPart(Part):
             )
         with self._database.reading() as connection:
             targets = [
-                samples.load_target(connection, row.number, request_of(row).target, self._keys)
+                samples.load_target(connection, row.number, target_of(row), self._keys)
                 for row in connection.execute(query).all()
             ]
         return Exclusions().including(targets)
@@ -203,8 +210,10 @@ def _refuse_another(
 ) -> None:
     """Refuse a new request under a key that has made another one."""
     asked = (known.target, known.method, known.parameters)
-    if asked == (new.target.without_ids(), new.method, new.parameters) and samples.names_same(
-        connection, request_number(known.id), listed
+    if (
+        asked == (new.target.without_ids(), new.method, new.parameters)
+        and _says_same(known, new.particulars)
+        and samples.names_same(connection, request_number(known.id), listed)
     ):
         return
     raise ConflictingRequest(
@@ -213,7 +222,28 @@ def _refuse_another(
     )
 
 
-def _insert(connection: sa.Connection, new: NewRequest, now: datetime) -> sa.Row[Any]:
+def _says_same(known: DeletionRequest, given: Particulars) -> bool:
+    """Return whether what is given now was given then; what is left out, or was erased since, cannot differ."""
+    written = replace(
+        given,
+        received_on=known.received_on if given.received_on else None,
+        due_on=known.first_due_on if given.due_on else None,
+        ground=known.ground if given.ground else None,
+        reference=known.reference if given.reference and not known.is_redacted else given.reference,
+        note=known.note if given.note and not known.is_redacted else given.note,
+    )
+    return given == written
+
+
+def _write_texts(connection: sa.Connection, number: int, given: Particulars) -> dict[str, Any]:
+    return texts.write(
+        connection, number, {texts.Kind.REFERENCE: given.reference, texts.Kind.NOTE: given.note}
+    )
+
+
+def _insert(
+    connection: sa.Connection, new: NewRequest, days: tuple[date, date], now: datetime
+) -> sa.Row[Any]:
     values = {
         "idempotency_key": new.idempotency_key,
         "target_key": new.target.key,
@@ -231,6 +261,11 @@ def _insert(connection: sa.Connection, new: NewRequest, now: datetime) -> sa.Row
         "updated_at": now,
         "result": {},
         "num_samples": new.target.num_samples,
+        "received_on": days[0],
+        "due_on": days[1],
+        "extended_days": 0,
+        "ground": new.particulars.ground and str(new.particulars.ground),
+        "is_held": False,
     }
     return connection.execute(sa.insert(_requests).values(values).returning(*_requests.c)).one()
 

@@ -64,6 +64,11 @@ requests = sa.Table(
     sa.Column("result", sa.JSON, nullable=False),
     sa.Column("submitted_role", sa.String(20), nullable=True),  # of a certificate; null in older requests
     sa.Column("num_samples", sa.Integer, nullable=False),  # their ids are in request_samples
+    sa.Column("received_on", sa.Date, nullable=False),
+    sa.Column("due_on", sa.Date, nullable=False),  # with extended_days
+    sa.Column("extended_days", sa.Integer, nullable=False),  # 0: never extended
+    sa.Column("ground", sa.String(1), nullable=True),  # a letter of Art. 17(1)
+    sa.Column("is_held", sa.Boolean, nullable=False),
     sqlite_autoincrement=True,  # the number of a request is never given again
 )
 
@@ -75,6 +80,9 @@ sa.Index(
     sqlite_where=_IS_OPEN,
     postgresql_where=_IS_OPEN,
 )
+
+# What is due next is asked at each scrape of the metrics.
+sa.Index("ix_requests_due_on", requests.c.due_on)
 
 # How many open requests somebody has is asked with each new one.
 sa.Index("ix_requests_submitted_by_status", requests.c.submitted_by, requests.c.status)
@@ -91,6 +99,18 @@ request_samples = sa.Table(
         "is_keyed", sa.Boolean, nullable=False
     ),  # whether the ids are keyed hashes (unlearning.pseudonyms)
     sa.Column("sample_ids", sa.Text, nullable=True),  # unlearning.requests.listed_ids; null once given back
+)
+
+request_texts = sa.Table(
+    "request_texts",
+    metadata,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("request_number", sa.ForeignKey("requests.number"), nullable=False, index=True),
+    sa.Column("kind", sa.String(20), nullable=False),  # texts.Kind
+    sa.Column("sha256", sa.String(64), nullable=False),  # of salt and text (texts.commitment); stays
+    sa.Column("salt", sa.String(64), nullable=True),  # null once erased, as the text
+    sa.Column("text", sa.Text, nullable=True),
+    sqlite_autoincrement=True,
 )
 
 events = sa.Table(

@@ -2,6 +2,7 @@
 
     requests, request_samples,   each event that follows a change of what belongs to a request carries its
     exclusions                   `request_sha256`
+    request_texts                the event with which a text came names it, and that with which it was erased (texts.py)
     rounds, refusals             an event `sealed` for each write: from which row to which, and their hash
     fence, federation_facts      an event `sealed` for each write: the hash of all that stands there now
 
@@ -14,7 +15,7 @@ The forms that are hashed are fixed for good: the hashes in old events depend on
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -31,6 +32,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         *("number", "idempotency_key", "target_key", "target", "client_id", "method", "parameters"),
         *("submitted_by", "submitted_role", "status", "reason", "retryable", "attempts"),
         *("created_at", "updated_at", "result", "num_samples"),
+        *("received_on", "due_on", "extended_days", "ground", "is_held"),
     ),
     "rounds": ("sequence", "round", "kind", "request_ids", "metrics", "at"),
     "refusals": ("sequence", "at", "caller", "role", "call", "reason", "detail"),
@@ -116,4 +118,6 @@ def append_sealed(connection: sa.Connection, detail: Mapping[str, Any], now: dat
 
 
 def _plain(value: Any) -> Any:
-    return value.astimezone(UTC).isoformat(timespec="microseconds") if isinstance(value, datetime) else value
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="microseconds")
+    return value.isoformat() if isinstance(value, date) else value

@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import chain, samples, schema, seals
+from server.ledger import chain, samples, schema, seals, texts
 from server.ledger.records import (
     DAY,
     MOVED,
@@ -15,10 +15,11 @@ from server.ledger.records import (
     NewRequest,
     as_json,
     no_such_request,
+    request_id,
     request_number,
-    request_of,
+    target_of,
 )
-from unlearning.errors import ConflictingRequest, Fenced
+from unlearning.errors import ConflictingRequest, Fenced, IllegalMove
 from unlearning.requests import OPEN_STATUSES, DeletionRequest, Status
 
 _requests = schema.requests
@@ -34,14 +35,19 @@ def get(connection: sa.Connection, identifier: str) -> DeletionRequest:
     row = connection.execute(sa.select(_requests).where(_requests.c.number == number)).one_or_none()
     if row is None:
         raise no_such_request(identifier)
-    return request_of(row)
+    return request_in(connection, row)
+
+
+def request_in(connection: sa.Connection, row: sa.Row[Any]) -> DeletionRequest:
+    """Return the request of a row of `requests`, with its texts."""
+    return texts.requests_of(connection, [row])[0]
 
 
 def find(connection: sa.Connection, idempotency_key: str) -> DeletionRequest | None:
     """Return the request that this idempotency key made, if any."""
     query = sa.select(_requests).where(_requests.c.idempotency_key == idempotency_key)
     row = connection.execute(query).one_or_none()
-    return None if row is None else request_of(row)
+    return None if row is None else request_in(connection, row)
 
 
 def refuse_if_open(connection: sa.Connection, target_key: str) -> None:
@@ -57,10 +63,23 @@ def refuse_if_open(connection: sa.Connection, target_key: str) -> None:
         )
     ).one_or_none()
     if row is not None:
-        request = request_of(row)
+        state = f"{row.status} and held" if row.is_held else row.status
         raise ConflictingRequest(
-            f"Request {request.id} ({request.target.describe()}) is {request.status} and concerns the "
+            f"Request {request_id(row.number)} ({target_of(row).describe()}) is {state} and concerns the "
             "same target. Wait until it is over, or cancel it."
+        )
+
+
+def refuse_if_held(request: DeletionRequest) -> None:
+    """Refuse to begin with a request that is held; a rule of the database says the same.
+
+    Raises:
+        IllegalMove: it is.
+    """
+    if request.is_held:
+        raise IllegalMove(
+            f"Request {request.id} is held, so it does not begin. "
+            f"Lift the hold first: flower-unlearn release {request.id}"
         )
 
 
@@ -142,7 +161,7 @@ def write_move(
     row = connection.execute(
         sa.update(_requests).where(_requests.c.number == number).values(values).returning(*_requests.c)
     ).one()
-    if to is Status.CANCELLED or (to is Status.FAILED and not row.retryable):
+    if to in (Status.CANCELLED, Status.REFUSED) or (to is Status.FAILED and not row.retryable):
         samples.give_back(connection, number)
     append_event(
         connection,
@@ -153,7 +172,34 @@ def write_move(
         now=now,
         move=(request.status, to),
     )
-    return request_of(row)
+    return request_in(connection, row)
+
+
+def write_change(
+    connection: sa.Connection,
+    request: DeletionRequest,
+    kind: str,
+    *,
+    actor: str,
+    now: datetime,
+    detail: Mapping[str, Any],
+    **changes: Any,
+) -> DeletionRequest:
+    """Change columns of a request, not its status, and record it as an event of this kind."""
+    number = request_number(request.id)
+    values = {"updated_at": now, **changes}
+    row = connection.execute(
+        sa.update(_requests).where(_requests.c.number == number).values(values).returning(*_requests.c)
+    ).one()
+    append_event(
+        connection,
+        number,
+        kind,
+        actor=actor,
+        detail={**detail, **row_seal(connection, row)},
+        now=now,
+    )
+    return request_in(connection, row)
 
 
 def row_seal(connection: sa.Connection, row: sa.Row[Any]) -> dict[str, str]:

@@ -1,19 +1,20 @@
 """The ledger: what was asked, by whom, where it stands, and what may never be trained on again.
 
-Two kinds of callers write: people, through the deletion service (`submit`, `cancel`, `retry`), and
+Two kinds of callers write: people, through the deletion service (`submit`, `cancel`, `retry`, `extend`, …), and
 the live loop, which shows the token of the fence with every write. A loop that was thought dead and
 comes back shows an old token, and is stopped by `Fenced` before it changes anything.
 """
 
 from server.ledger import takeover
 from server.ledger.database import Database
+from server.ledger.deadlines import DeadlinesPart
 from server.ledger.history import HistoryPart
 from server.ledger.live_loop import LiveLoopPart
 from server.ledger.requests import RequestsPart
 from unlearning.pseudonyms import SubjectKeys
 
 
-class Ledger(RequestsPart, HistoryPart, LiveLoopPart):
+class Ledger(RequestsPart, DeadlinesPart, HistoryPart, LiveLoopPart):
     """The durable record that the deletion service, the live loop and the supervisor share.
 
     What a method has written is on disk when it returns. Times are timezone-aware and kept as UTC.

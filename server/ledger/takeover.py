@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from server.ledger import samples, schema, seals, statements
 from server.ledger.database import Database, LedgerUnavailable
-from server.ledger.records import request_of
+from server.ledger.records import target_of
 from unlearning.errors import ConfigurationError
 from unlearning.pseudonyms import SubjectKeys
 
@@ -63,7 +63,7 @@ def key_all(database: Database, keys: SubjectKeys) -> None:
 
 def _key(connection: sa.Connection, number: int, keys: SubjectKeys, now: datetime) -> None:
     row = connection.execute(sa.select(schema.requests).where(schema.requests.c.number == number)).one()
-    target = samples.load_target(connection, number, request_of(row).target, keys)
+    target = samples.load_target(connection, number, target_of(row), keys)
     values = samples.values_of(target.sample_ids) if target.sample_ids else {"is_keyed": True}
     mine = (_table.c.request_number == number) & ~_table.c.is_keyed
     if connection.execute(

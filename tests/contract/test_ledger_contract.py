@@ -1,7 +1,7 @@
 """SQLite and PostgreSQL keep the same ledger: the same answers, the same refusals, the same durability."""
 
 import signal
-from datetime import timedelta, timezone
+from datetime import date, timedelta, timezone
 
 import pytest
 import sqlalchemy as sa
@@ -37,6 +37,8 @@ def test_a_submitted_request_is_read_back_as_it_was_filed(ledger: Ledger) -> Non
         status=Status.RECEIVED,
         created_at=NOW,
         updated_at=NOW,
+        received_on=NOW.date(),
+        due_on=date(2026, 4, 1),
     )
     assert ledger.get("r-000001") == filed
 

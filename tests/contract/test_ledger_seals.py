@@ -1,7 +1,7 @@
 """Whatever is changed in the ledger's tables past this program is found, or stands in a list with its reason."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +9,8 @@ import sqlalchemy as sa
 
 from server.ledger import ClientRecord, Ledger, RoundRecord, schema, seals
 from tests.contract.test_ledger_chain import refusal
-from tests.ledgers import LATER, NOW, advance, submit
+from tests.ledgers import CLIENT_4, LATER, NOW, advance, submit
+from unlearning.deadlines import Ground, Particulars
 from unlearning.requests import Granularity, Status, Target
 
 NOT_COVERED = {
@@ -28,9 +29,14 @@ def full(ledger: Ledger, token: int, url: str) -> Ledger:
         ledger.record_round(
             RoundRecord(round=number, kind="training", metrics={"x": 0.1}, at=NOW), token=token
         )
-    submit(ledger, Target(Granularity.CLASS, class_label=3), key="2")
+    given = Particulars(ground=Ground.B, reference="DSR-7", note="asked by letter")
+    submit(ledger, Target(Granularity.CLASS, class_label=3), key="2", particulars=given)
     submit(ledger, samples, key="3")
     ledger.cancel("r-000003", by="ada", now=LATER)
+    submit(ledger, CLIENT_4, key="4", particulars=given)
+    ledger.extend("r-000004", days=3, reason="many systems", by="ada", now=LATER)
+    ledger.hold("r-000002", reason="a lawsuit", by="ada", now=LATER)
+    ledger.redact("r-000004", by="ada", now=LATER)
     ledger.record_refusals([refusal(), refusal(caller="mallory")])
     ledger.record_refusals([refusal()])
     return ledger
@@ -97,6 +103,10 @@ def test_a_removed_row_is_found(full: Ledger, owner: sa.Connection, name: str) -
         ),
         ("exclusions", {"request_number": 2, "at": NOW}),
         ("request_samples", {"request_number": 2, "sha256": "", "is_keyed": True, "sample_ids": '["x"]'}),
+        (
+            "request_texts",
+            {"request_number": 2, "kind": "note", "sha256": "0" * 64, "salt": "00", "text": "x"},
+        ),
         ("federation_facts", {"key": "new", "value": 1, "at": NOW}),
         ("legal_moves", {"from_status": "completed", "to_status": "received"}),
         (
@@ -153,6 +163,8 @@ def other(value: Any, column: sa.Column[Any]) -> Any:
         return f"{value[:-1]}~"
     if isinstance(value, datetime):
         return value + timedelta(seconds=1)
+    if isinstance(value, date):
+        return value + timedelta(days=1)
     assert value is None
     return {"Integer": 7, "UtcDateTime": NOW}.get(type(column.type).__name__, "x")
 

@@ -127,10 +127,13 @@ def test_every_call_of_the_protocol_has_a_rule() -> None:
 
 
 # Who may call what, written down a second time and by role, as docs/access.md has it.
+OPERATORS_ONLY = {
+    *("RetryRequest", "ExtendRequest", "HoldRequest", "ReleaseRequest", "RefuseRequest", "RedactRequest")
+}
 REFUSED = {
     "operator": set(),
-    "officer": {"SubmitRequest", "SubmitSamples", "CancelRequest", "RetryRequest"},
-    "client": {"RetryRequest", "ListClients", "ListRefusals", "VerifyLedger"},
+    "officer": {"SubmitRequest", "SubmitSamples", "CancelRequest", *OPERATORS_ONLY},
+    "client": {"ListClients", "ListRefusals", "VerifyLedger", *OPERATORS_ONLY},
 }
 
 

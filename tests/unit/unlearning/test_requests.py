@@ -1,7 +1,7 @@
 """What a deletion request may ask for, and what has been forgotten."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import pytest
 from hypothesis import given
@@ -283,6 +283,10 @@ def test_a_request_is_open_until_it_is_final_or_failed(status):
         status=status,
         created_at=now,
         updated_at=now,
+        received_on=now.date(),
+        due_on=date(2025, 2, 1),
     )
-    assert request.is_open == (status not in {Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+    final = {Status.COMPLETED, Status.CANCELLED, Status.REFUSED}
+    assert request.is_open == (status not in final | {Status.FAILED})
+    assert request.is_answered == (status in final)
     assert request.is_open == (status in OPEN_STATUSES)

@@ -63,6 +63,23 @@ class AnyoneDoesAnything(RuleBasedStateMachine):
         with suppress(RequestError):  # as above
             act(f"r-{number}", by="ada", now=self._tick())
 
+    @rule(number=st.integers(1, 6), act=st.sampled_from(["extend", "hold", "release", "refuse", "redact"]))
+    def operator(self, number: int, act: str) -> None:
+        words: dict[str, object] = {} if act == "redact" else {"reason": "a reason"}
+        if act == "extend":
+            words["days"] = 3
+        with suppress(RequestError):  # as above
+            getattr(self._ledger, act)(f"r-{number}", by="ada", now=self._tick(), **words)
+
+    @invariant()
+    def nothing_begins_while_it_is_held(self) -> None:
+        held: set[str] = set()
+        for event in self._ledger.events():
+            if event.kind in ("held", "hold-lifted"):
+                (held.add if event.kind == "held" else held.discard)(event.request_id)
+            if event.to_status in (Status.SCHEDULED, Status.UNLEARNING):
+                assert event.request_id not in held
+
     @rule()
     def a_new_loop_takes_over(self) -> None:
         self._token = self._ledger.acquire_fence("loop", now=self._tick())
@@ -72,6 +89,8 @@ class AnyoneDoesAnything(RuleBasedStateMachine):
         for request in self._ledger.list_requests():
             status = Status.RECEIVED
             for event in self._ledger.events(request.id)[1:]:
+                if event.kind != "moved":
+                    continue
                 assert event.from_status is status
                 assert event.to_status in LEGAL_MOVES[status]
                 status = event.to_status

@@ -45,13 +45,16 @@ def ledger(url: str) -> Iterator[Ledger]:
         "REPLACE INTO legal_moves VALUES ('received', 'scheduled')",
         "REPLACE INTO requests SELECT number, idempotency_key, target_key, target, client_id, method, "
         "parameters, submitted_by, 'received', reason, retryable, attempts, created_at, updated_at, result, "
-        "submitted_role, num_samples FROM requests WHERE number = 2",
+        "submitted_role, num_samples, received_on, due_on, extended_days, ground, is_held FROM requests "
+        "WHERE number = 2",
         "REPLACE INTO requests SELECT 99, idempotency_key, 'client/x', target, client_id, method, "
         "parameters, submitted_by, 'received', reason, retryable, attempts, created_at, updated_at, result, "
-        "submitted_role, num_samples FROM requests WHERE number = 2",
+        "submitted_role, num_samples, received_on, due_on, extended_days, ground, is_held FROM requests "
+        "WHERE number = 2",
         "REPLACE INTO requests SELECT 99, 'new key', target_key, target, client_id, method, "
         "parameters, submitted_by, 'received', reason, retryable, attempts, created_at, updated_at, result, "
-        "submitted_role, num_samples FROM requests WHERE number = 2",
+        "submitted_role, num_samples, received_on, due_on, extended_days, ground, is_held FROM requests "
+        "WHERE number = 2",
         "UPDATE OR REPLACE requests SET status = 'scheduled' WHERE number = 1",
     ],
 )

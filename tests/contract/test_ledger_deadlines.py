@@ -1,0 +1,371 @@
+"""Deadlines, holds, refusals and texts that can be erased: the same on SQLite and PostgreSQL; the chain holds on."""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from server.ledger import Ledger
+from server.ledger.database import Database
+from server.ledger.texts import Kind
+from tests.ledgers import CLIENT_3, CLIENT_4, LATER, NOW, advance, submit
+from unlearning.deadlines import Ground, Particulars
+from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, RequestNotFound
+from unlearning.requests import HOLDABLE_STATUSES, DeletionRequest, Granularity, Status, Target
+
+TODAY = NOW.date()
+GIVEN = Particulars(
+    received_on=date(2026, 2, 20), ground=Ground.B, reference="DSR-2026/17", note="by letter\nof 19 February"
+)
+Act = Callable[[Ledger], DeletionRequest]
+ACTS: dict[str, Act] = {
+    "extend": lambda ledger: ledger.extend("r-000001", days=60, reason="many systems", by="ada", now=LATER),
+    "hold": lambda ledger: ledger.hold("r-000001", reason="a lawsuit", by="ada", now=LATER),
+    "release": lambda ledger: ledger.release("r-000001", reason="it was settled", by="ada", now=LATER),
+    "refuse": lambda ledger: ledger.refuse("r-000001", reason="Art. 17(3)(b)", by="ada", now=LATER),
+    "redact": lambda ledger: ledger.redact("r-000001", by="ada", now=LATER),
+}
+
+
+def test_particulars_are_read_back_as_they_were_given(ledger: Ledger) -> None:
+    """A request says when it was received and is due, on which ground, and what its filer wrote."""
+    submit(ledger, particulars=GIVEN)
+    (found,) = ledger.list_requests()
+    assert (found.received_on, found.due_on, found.extended_days) == (date(2026, 2, 20), date(2026, 3, 20), 0)
+    assert (found.ground, found.reference, found.note) == (Ground.B, GIVEN.reference, GIVEN.note)
+    assert ledger.get(found.id) == ledger.find("key") == found
+    assert ledger.verify() == ""
+
+
+def test_each_request_has_its_own_texts(ledger: Ledger) -> None:
+    """In a list nobody has another one's, and who wrote none has none."""
+    submit(ledger, particulars=Particulars(reference="A"))
+    submit(ledger, CLIENT_4, key="4")
+    submit(ledger, Target(Granularity.CLASS, class_label=1), key="5", particulars=Particulars(note="C"))
+    assert [(item.reference, item.note) for item in ledger.list_requests()] == [
+        ("A", ""),
+        ("", ""),
+        ("", "C"),
+    ]
+
+
+def test_what_the_chain_has_is_a_salted_hash_of_a_text(ledger: Ledger) -> None:
+    """No event holds a text, and equal texts have different hashes."""
+    submit(ledger, particulars=GIVEN)
+    submit(ledger, CLIENT_4, key="4", particulars=GIVEN)
+    details = [event.detail["texts"] for event in ledger.events()]
+    assert GIVEN.reference not in str(details)
+    assert details[0]["reference"]["sha256"] != details[1]["reference"]["sha256"]
+    assert ledger.text_commitment("r-000001", Kind.REFERENCE) == details[0]["reference"]["sha256"]
+    assert ledger.text_commitment("r-000001", Kind.HOLD) is None
+
+
+def test_the_same_key_with_other_particulars_is_another_request(ledger: Ledger) -> None:
+    """What is left out the second time does not matter, nor what was erased since."""
+    first = submit(ledger, particulars=GIVEN)
+    assert submit(ledger) == submit(ledger, particulars=GIVEN) == first
+    for other in (Particulars(reference="DSR-18"), Particulars(ground=Ground.A), Particulars(due_on=TODAY)):
+        with pytest.raises((ConflictingRequest, InvalidRequest)):
+            submit(ledger, particulars=other)
+    ledger.redact(first.id, by="ada", now=LATER)
+    assert submit(ledger, particulars=GIVEN).id == first.id
+
+
+def test_a_deadline_is_extended_once_with_a_reason(ledger: Ledger) -> None:
+    """The event says by how much, until when, why and by whom."""
+    submit(ledger)
+    found = ACTS["extend"](ledger)
+    assert (found.due_on, found.extended_days, found.first_due_on) == (
+        date(2026, 5, 31),
+        60,
+        date(2026, 4, 1),
+    )
+    assert found.extension_reason == "many systems"
+    event = ledger.events("r-000001")[-1]
+    assert (event.kind, event.actor, event.text) == ("extended", "ada", "many systems")
+    assert (event.detail["days"], event.detail["due_on"]) == (60, "2026-05-31")
+    with pytest.raises(IllegalMove, match="extended once"):
+        ACTS["extend"](ledger)
+    assert ledger.verify() == ""
+
+
+@pytest.mark.parametrize("days", [-1, 0, 61, 2**31 - 1])
+def test_an_extension_has_its_limits(ledger: Ledger, days: int) -> None:
+    """One to sixty days, or nothing changes."""
+    filed = submit(ledger)
+    with pytest.raises(InvalidRequest, match="1 to 60 days"):
+        ledger.extend(filed.id, days=days, reason="x", by="ada", now=LATER)
+    assert ledger.get(filed.id) == filed
+
+
+def test_a_deadline_that_has_passed_is_not_extended(ledger: Ledger) -> None:
+    """On the day itself it still is; on the next day no more."""
+    filed = submit(ledger)
+    noon = datetime(2026, 4, 1, 12, tzinfo=UTC)
+    with pytest.raises(IllegalMove, match="before it has passed"):
+        ledger.extend(filed.id, days=1, reason="x", by="ada", now=noon + timedelta(days=1))
+    assert ledger.extend(filed.id, days=1, reason="x", by="ada", now=noon).due_on == date(2026, 4, 2)
+
+
+def test_a_held_request_does_not_begin(ledger: Ledger, token: int) -> None:
+    """Neither from the door nor from the queue, nor by a retry; once released it does."""
+    submit(ledger)
+    ACTS["hold"](ledger)
+    with pytest.raises(IllegalMove, match="is held"):
+        ledger.move("r-000001", Status.SCHEDULED, token=token, now=LATER)
+    ledger.move("r-000001", Status.FAILED, token=token, now=LATER, retryable=True)
+    with pytest.raises(IllegalMove, match="is held"):
+        ledger.retry("r-000001", by="ada", now=LATER)
+    released = ACTS["release"](ledger)
+    assert (released.is_held, released.hold_reason) == (False, "")
+    ledger.retry("r-000001", by="ada", now=LATER)
+    ACTS["hold"](ledger)
+    with pytest.raises(IllegalMove, match="is held"):
+        ledger.move("r-000001", Status.UNLEARNING, token=token, now=LATER)
+    texts = [(event.kind, event.text) for event in ledger.events("r-000001") if event.text]
+    assert texts == [("held", "a lawsuit"), ("hold-lifted", "it was settled"), ("held", "a lawsuit")]
+    assert ledger.verify() == ""
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_only_what_has_not_begun_is_held_or_refused(ledger: Ledger, token: int, status: Status) -> None:
+    """A request that is under way or over is left as it is."""
+    advance(ledger, submit(ledger).id, status, token)
+    for name in ("hold", "refuse"):
+        if status in HOLDABLE_STATUSES:
+            ACTS[name](ledger)
+        elif (name, status) == ("refuse", Status.REFUSED):
+            before = ledger.event_head()
+            assert ACTS[name](ledger).status is status
+            assert ledger.event_head() == before
+        else:
+            with pytest.raises(IllegalMove, match=str(status)):
+                ACTS[name](ledger)
+    assert ledger.verify() == ""
+
+
+def test_a_refused_request_is_answered_and_gives_its_ids_back(ledger: Ledger) -> None:
+    """Its hold ends with it, and its target is free for another one."""
+    filed = submit(ledger, Target(Granularity.SAMPLE, "3", frozenset({"a"})))
+    ACTS["hold"](ledger)
+    refused = ACTS["refuse"](ledger)
+    assert (refused.status, refused.is_held, refused.reason) == (Status.REFUSED, False, "")
+    assert refused.refusal_reason == ledger.events(filed.id)[-1].text == "Art. 17(3)(b)"
+    with pytest.raises(IllegalMove, match="erased"):
+        ledger.target_of(refused)
+    assert submit(ledger, key="again").id == "r-000002"
+    assert refused.days_left(TODAY) is None
+    with pytest.raises(IllegalMove, match="nothing to extend"):
+        ACTS["extend"](ledger)
+
+
+def test_what_is_due_is_counted(ledger: Ledger, token: int) -> None:
+    """Open, held and failed requests wait for an answer; completed, cancelled and refused ones do not."""
+    received = date(2026, 1, 31)  # due on 28 February
+    for number, status in enumerate(Status):
+        target = Target(Granularity.CLASS, class_label=number)
+        one = submit(ledger, target, key=str(number), particulars=Particulars(received_on=received))
+        advance(ledger, one.id, status, token)
+    ledger.hold("r-000001", reason="a lawsuit", by="ada", now=LATER)
+    waiting = 6
+    due = date(2026, 2, 28)
+    assert ledger.deadlines(due - timedelta(days=8)) == (0, 0)
+    assert ledger.deadlines(due - timedelta(days=7)) == (0, waiting)
+    assert ledger.deadlines(due) == (0, waiting)
+    assert ledger.deadlines(due + timedelta(days=1)) == (waiting, 0)
+    assert sum(item.is_overdue(due + timedelta(days=1)) for item in ledger.list_requests()) == waiting
+
+
+def test_redacting_erases_every_text_and_the_ledger_still_holds(ledger: Ledger, sql: sa.Engine) -> None:
+    """What stays is that there were texts and who erased them; a second time there is nothing to do."""
+    submit(ledger, particulars=GIVEN)
+    for name in ("extend", "hold", "release", "refuse"):
+        ACTS[name](ledger)
+    done = ACTS["redact"](ledger)
+    assert done.is_redacted
+    texts = [getattr(done, kind) for kind in ("reference", "note", *(f"{name}_reason" for name in _REASONS))]
+    assert texts == [""] * 5
+    assert {event.text for event in ledger.events()} == {""}
+    assert (ledger.events()[-1].kind, ledger.events()[-1].detail["erased"]) == (
+        "redacted",
+        [1, 2, 3, 4, 5, 6],
+    )
+    with sql.connect() as connection:
+        left = connection.execute(sa.text("SELECT salt, text FROM request_texts")).all()
+    assert left == [(None, None)] * 6
+    assert ledger.verify() == ""
+    head = ledger.event_head()
+    assert ACTS["redact"](ledger) == done
+    assert ledger.event_head() == head
+
+
+_REASONS = ("extension", "hold", "refusal")
+
+
+def test_no_redacted_text_is_left_in_the_files(url: str) -> None:
+    """Neither the database nor its write-ahead log has it, while the ledger is open."""
+    if not url.startswith("sqlite"):
+        pytest.skip("PostgreSQL's files are its own; VACUUM clears them")
+    path = Path(sa.make_url(url).database or "")
+    ledger = Ledger.open(url)
+    secret = "Müller, Erika, ward 7 " * 40
+    submit(ledger, particulars=Particulars(note=secret))
+    files = [path, path.with_name(f"{path.name}-wal")]
+    assert any(b"Erika" in file.read_bytes() for file in files)
+    ACTS["redact"](ledger)
+    assert not any(b"Erika" in file.read_bytes() for file in files)
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("UPDATE requests SET extended_days = 61, due_on = '2026-06-01'", "extended once"),
+        ("UPDATE requests SET extended_days = 1, due_on = '2026-04-03' WHERE number = 2", "by its extension"),
+        ("UPDATE requests SET extended_days = 5, due_on = '2026-04-06' WHERE number = 1", "extended once"),
+        ("UPDATE requests SET due_on = '2027-01-01'", "by its extension"),
+        ("UPDATE requests SET received_on = '2026-02-01'", "never changes"),
+        ("UPDATE requests SET ground = 'a'", "never changes"),
+        ("UPDATE requests SET status = 'scheduled' WHERE number = 1", "held"),
+        ("UPDATE request_texts SET text = 'other'", "erased, not changed"),
+        ("UPDATE request_texts SET text = NULL, salt = NULL, sha256 = 'x'", "erased, not changed"),
+        ("DELETE FROM request_texts", "request_texts|erased, not changed"),
+        (
+            "INSERT INTO legal_moves (from_status, to_status) VALUES ('completed', 'refused')",
+            "by migration only|legal_moves",
+        ),
+    ],
+)
+def test_the_database_keeps_the_rules_by_itself(
+    ledger: Ledger, sql: sa.Engine, statement: str, why: str
+) -> None:
+    """Whoever writes past the program is refused: a second extension, another deadline, a changed text."""
+    submit(ledger, particulars=Particulars(note="n"))
+    submit(ledger, CLIENT_4, key="4")
+    ledger.extend("r-000001", days=3, reason="x", by="ada", now=LATER)
+    ACTS["hold"](ledger)
+    with pytest.raises(sa.exc.DatabaseError, match=why), sql.begin() as connection:
+        connection.execute(sa.text(statement))
+    assert ledger.verify() == ""
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_an_unknown_request_is_not_found(ledger: Ledger, name: str) -> None:
+    """Whatever is to be done with it."""
+    with pytest.raises(RequestNotFound):
+        ACTS[name](ledger)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_killed_at_any_statement_nothing_or_all_of_it_is_there(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """At every statement to the database, before and after it; then the same call is made again and goes on."""
+    submit(ledger, CLIENT_3, particulars=GIVEN)
+    if name in ("release", "redact"):
+        ACTS["hold"](ledger)
+    head, before = ledger.event_head(), ledger.get("r-000001")
+    killer = _Killer(monkeypatch)
+    kills = 0
+    while True:
+        killer.arm(kills)
+        try:
+            ACTS[name](ledger)
+        except Killed:
+            kills += 1
+        else:
+            killer.arm(None)
+            break
+        killer.arm(None)
+        assert (ledger.event_head(), ledger.get("r-000001"), ledger.verify()) == (head, before, "")
+    assert kills > 4
+    assert ledger.verify() == ""
+    assert len(ledger.events("r-000001")) == (3 if name in ("release", "redact") else 2)
+
+
+class _Killer:
+    """Kills at the statement of a number, counted from when it was armed."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._left: int | None = None
+        original = sa.Connection.execute
+
+        def execute(connection: sa.Connection, *args: object, **kwargs: object) -> object:
+            if not connection.get_execution_options().get("ledger_writes"):
+                return original(connection, *args, **kwargs)  # type: ignore[call-overload]
+            self._pass()
+            result = original(connection, *args, **kwargs)  # type: ignore[call-overload]
+            self._pass()
+            return result
+
+        patch.setattr(sa.Connection, "execute", execute)
+
+    def arm(self, left: int | None) -> None:
+        self._left = left
+
+    def _pass(self) -> None:
+        if self._left is None:
+            return
+        if self._left == 0:
+            raise Killed
+        self._left -= 1
+
+
+def test_a_ledger_of_the_fifth_schema_opens_with_deadlines(empty_url: str) -> None:
+    """Its requests were received when they were filed and are due a month later; all that was there holds."""
+    database = Database(empty_url)
+    database.migrate("0005")
+    values = (
+        "'k', 'client/3', '{\"granularity\": \"client\", \"client_id\": \"3\", \"class_label\": null}', '3', 'puf', "
+        "'{}', 'ada', 'received', '', false, 0, '2026-01-31 23:30:00+00:00', '2026-01-31 23:30:00+00:00', '{}', 0"
+    )
+    columns = (
+        "idempotency_key, target_key, target, client_id, method, parameters, submitted_by, status, reason, retryable, "
+        "attempts, created_at, updated_at, result, num_samples"
+    )
+    event = "1, 1, 'submitted', 'ada', '{}', '2026-01-31 23:30:00+00:00', :zeros, :hash"
+    with database.writing() as connection:
+        if connection.dialect.name == "sqlite":
+            values, event = values.replace("+00:00", ".000000"), event.replace("+00:00", ".000000")
+        connection.execute(
+            sa.text(f"INSERT INTO requests ({columns}) VALUES ({values})".replace(": ", r"\: "))
+        )
+        connection.execute(
+            sa.text(
+                "INSERT INTO events (sequence, request_number, kind, actor, detail, at, previous_hash, hash) "
+                f"VALUES ({event})"
+            ),
+            {"zeros": "0" * 64, "hash": _hash_of_first_event()},
+        )
+    database.close()
+    opened = Ledger.open(empty_url)
+    (found,) = opened.list_requests()
+    assert (found.received_on, found.due_on) == (date(2026, 1, 31), date(2026, 2, 28))
+    assert (found.extended_days, found.ground, found.is_held, found.is_redacted) == (0, None, False, False)
+    assert [event.kind for event in opened.events()] == ["submitted", "dated"]
+    assert opened.verify() == ""
+    assert opened.refuse(found.id, reason="x", by="ada", now=LATER).status is Status.REFUSED
+    assert opened.verify() == ""
+    opened.close()
+
+
+def _hash_of_first_event() -> str:
+    from server.ledger.chain import GENESIS_HASH, event_hash
+
+    values = {
+        "sequence": 1,
+        "request_number": 1,
+        "kind": "submitted",
+        "from_status": None,
+        "to_status": None,
+        "actor": "ada",
+        "detail": {},
+        "at": datetime(2026, 1, 31, 23, 30, tzinfo=UTC),
+    }
+    return event_hash(values, GENESIS_HASH)

@@ -8,9 +8,7 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
-from client.answering import message_handler
-from client.measuring import sampling_generator
-from client.work import ClientWork
+from client.handlers import ClientWork, message_handler, sampling_generator
 from strategies.messages import CLIENT_ID, arrays_content
 from strategies.shadows import HELD_OUT, shadow_arrays, shadow_models
 from unlearning.errors import DataError

@@ -6,6 +6,9 @@ from typing import Any
 
 from server.api.client import DeletionClient
 from server.ledger import ClientRecord, Ledger, RoundRecord
+from server.requests.admission import FEDERATION
+from unlearning.methods.eligibility import FederationProfile
+from unlearning.plain import to_plain
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -25,6 +28,14 @@ class LiveLoop:
     def _tick(self) -> datetime:
         self._now += timedelta(seconds=1)
         return self._now
+
+    def announce(self) -> None:
+        """Say what the federation is, as a ServerApp does at its start: without, nothing can be planned."""
+        profile = FederationProfile(
+            task="digits", score_name="accuracy", num_classes=10, num_parameters=650, bytes_per_parameter=4,
+            num_head_parameters=650, recovery_max_rounds=3,
+        )  # fmt: skip
+        self._ledger.set_facts({FEDERATION: to_plain(profile)}, token=self._token, now=self._tick())
 
     def move(self, request_id: str, *path: Status, **changes: Any) -> None:
         for status in path:

@@ -65,8 +65,13 @@ def check_report(certificate: Certificate, path: Path | None) -> Check:
     """
     if path is None:
         return _skip("report", "Give --report report.json.")
-    if hashlib.sha256(_read(path)).hexdigest() != certificate.report_sha256:
-        return _refuse("report", f"{path} is not the report that was certified; something in it was changed.")
+    return check_report_content(certificate, _read(path), str(path))
+
+
+def check_report_content(certificate: Certificate, content: bytes, name: str) -> Check:
+    """Check whether a report (called `name`) is the one that was certified."""
+    if hashlib.sha256(content).hexdigest() != certificate.report_sha256:
+        return _refuse("report", f"{name} is not the report that was certified; something in it was changed.")
     return _confirm("report", "Byte for byte the report that was certified.")
 
 

@@ -25,6 +25,7 @@ from server.cli import start as cli_start
 from server.cli import watch as cli_watch
 from server.cli.bench import bench_command
 from server.cli.connection import DEFAULT_SERVER, Connection
+from server.cli.console import console_command
 from server.cli.federation_file import READ_THE_FILE, use_federation_file
 from server.cli.model import model_command
 from server.cli.new import new_command
@@ -107,6 +108,7 @@ app.command("refusals")(cli_audit.refusals)
 app.command("verify-ledger")(cli_audit.verify_ledger)
 app.command("certificate-key")(cli_verify.certificate_key)
 app.command("verify")(cli_verify.verify)
+app.command("console")(console_command)
 app.command("serve")(cli_serve.serve)
 app.command("model")(model_command)
 app.command("new")(new_command)

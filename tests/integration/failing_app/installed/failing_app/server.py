@@ -16,8 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from strategies.exchange import exchange
 
 app = ServerApp()
-WHO_TIMEOUT_S = 30.0
-LOOK_S, LOOK_FOR_NODES_S = 0.3, 2.0
+WHO_TIMEOUT_S = 120.0
 
 
 @app.main()
@@ -26,21 +25,18 @@ def main(grid: Grid, context: Context) -> None:
     place = Path(str(context.run_config["place"]))
     clients: dict[int, str] = {}
     seen: set[Path] = set()
-    looked_at = -LOOK_FOR_NODES_S
     while not (place / "end").exists():
-        if time.monotonic() - looked_at >= LOOK_FOR_NODES_S:  # each look is work for the SuperLink
-            looked_at = time.monotonic()
-            for node in grid.get_nodes():
-                if node.node_id not in clients:
-                    clients[node.node_id] = ""
-                    _start(_identify, grid, node.node_id, clients, place)
+        for node in grid.get_nodes():
+            if node.node_id not in clients:
+                clients[node.node_id] = ""
+                _start(_identify, grid, node.node_id, clients, place)
         for path in sorted(place.glob("*.ask")):
             ask = json.loads(path.read_text())
             nodes = [node for node, client in clients.items() if client == ask["client"]]
             if path not in seen and nodes:
                 seen.add(path)
                 _start(_serve, grid, nodes[-1], ask, path)
-        time.sleep(LOOK_S)
+        time.sleep(0.3)
 
 
 def _start(target: Any, *arguments: Any) -> None:
@@ -60,14 +56,10 @@ def _send(grid: Grid, node: int, timeout_s: float, **told: str) -> dict[str, Any
 
 
 def _identify(grid: Grid, node: int, clients: dict[int, str], place: Path) -> None:
-    """Ask a node who it is until it says so: a SuperLink whose database is slow loses a message now and then."""
-    while not clients[node] and not (place / "end").exists():
-        answer = _send(grid, node, WHO_TIMEOUT_S, do="answer", path=str(place / f"who-{node}"))["answer"]
-        if answer:
-            clients[node] = answer["client-id"]
-            (place / f"node-{clients[node]}-{node}").touch()
-        else:
-            time.sleep(1.0)
+    answer = _send(grid, node, WHO_TIMEOUT_S, do="answer", path=str(place / f"who-{node}"))["answer"]
+    if answer:
+        clients[node] = answer["client-id"]
+        (place / f"node-{clients[node]}-{node}").touch()
 
 
 def _serve(grid: Grid, node: int, ask: dict[str, Any], path: Path) -> None:

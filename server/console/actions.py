@@ -1,0 +1,56 @@
+"""What a form on a request's page does: it is asked of the service, which decides, and the page says the answer."""
+
+from collections.abc import Callable, Mapping
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from server.api.errors import AccessDenied
+from server.console import pages
+from server.console.console import Console
+from unlearning.errors import InvalidRequest, RequestError, RequestNotFound
+
+Act = Callable[[Console, str, FormData, str], object]
+
+
+def _cancel(console: Console, request_id: str, _form: FormData, by: str) -> object:
+    return console.service.cancel(request_id, by=by)
+
+
+def _retry(console: Console, request_id: str, form: FormData, by: str) -> object:
+    points = text_of(form, "accept_score_loss") or "0"
+    try:
+        accepted = float(points)
+    except ValueError:
+        raise InvalidRequest(f"The accepted loss is a number of points, got {points[:40]!r}.") from None
+    return console.service.retry(request_id, by=by, accept_score_loss=accepted)
+
+
+ACTS: Mapping[str, Act] = {"cancel": _cancel, "retry": _retry}
+
+
+async def act(console: Console, request: Request, form: FormData) -> Response:
+    """Do what a button says, and show the request as it then stands; a refusal stands beside the button."""
+    return await run_in_threadpool(_act, console, request, form)
+
+
+def _act(console: Console, request: Request, form: FormData) -> Response:
+    name, request_id = request.path_params["action"], request.path_params["id"]
+    if name not in ACTS:
+        raise InvalidRequest(f"A request's page has no action {name[:40]!r}.")
+    try:
+        ACTS[name](console, request_id, form, console.caller.name)
+    except RequestNotFound:
+        raise
+    except RequestError as exc:
+        status = 403 if isinstance(exc, AccessDenied) else 409
+        return pages.request_page(console, request, {name: str(exc)}, status)
+    return RedirectResponse(f"/requests/{request_id}", status_code=303)
+
+
+def text_of(form: FormData, name: str) -> str:
+    """Return a field's text."""
+    value = form.get(name, "")
+    return value.strip() if isinstance(value, str) else ""

@@ -1,0 +1,159 @@
+"""The console itself: whose it is, what it knows, and how a page is made of that."""
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from server.api.access import ALLOWED, Caller
+from server.api.client import DeletionClient, Report
+from server.api.narrator import GOING_ON, MEANINGS
+from server.console.door import Door, Session
+from server.console.federation import FederationMirror, describe_round, failures_of, figure
+from server.console.filing import Drafts
+from server.console.mirror import Mirror
+from server.report import words
+from server.report.template import STYLE
+
+_KEPT_REPORTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """One officer's (operator's, client's) console.
+
+    service: reached with the caller's own certificate, which says what may be done. caller: what it says, to show no
+    button that would be refused. public_key: of the server's certificates of deletion, where the officer has it.
+    """
+
+    service: DeletionClient
+    caller: Caller
+    address: str
+    door: Door
+    public_key: Ed25519PublicKey | None = None
+    not_after: datetime | None = None
+    mirror: Mirror = field(init=False)
+    federation: FederationMirror = field(init=False)
+    drafts: Drafts = field(default_factory=Drafts)
+    reports: "KeptReports" = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mirror", Mirror(self.service, self.caller))
+        object.__setattr__(self, "federation", FederationMirror(self.service, self.caller))
+        object.__setattr__(self, "reports", KeptReports(self.service))
+
+    def may(self, call: str) -> bool:
+        """Return whether the caller's role may make a call; the service decides, this only hides buttons."""
+        return self.caller.role in ALLOWED.get(call, frozenset())
+
+    def stamp(self, page: str, *, not_older_than_s: float = 0.0) -> str:
+        """Return a word that changes when a page of this kind would."""
+        word = self.mirror.now(not_older_than_s=not_older_than_s).stamp
+        if page in ("federation", "request"):
+            word += f"/{self.federation.now(not_older_than_s=not_older_than_s).stamp}"
+        return word
+
+    def render(self, request: Request, name: str, *, status: int = 200, **context: Any) -> Response:
+        """Answer with a page. context: `page` (its kind), and `live` where it follows what happens.
+
+        stamp: of what the page shows, taken before that was read, so that a change in between is read once more.
+        """
+        session: Session = request.state.session
+        context.setdefault("page", name.removesuffix(".html"))
+        context.setdefault("live", False)
+        context.setdefault("stamp", "")
+        text = (
+            _environment()
+            .get_template(name)
+            .render(
+                console=self,
+                caller=self.caller,
+                csrf=session.csrf,
+                path=request.url.path,
+                service=self.mirror.now(not_older_than_s=1.0),
+                now=datetime.now(UTC),
+                **context,
+            )
+        )
+        return HTMLResponse(text, status_code=status)
+
+
+class KeptReports:
+    """The reports that were shown last: a page that follows what happens asks for them again and again."""
+
+    def __init__(self, service: DeletionClient) -> None:
+        self._service = service
+        self._lock = threading.Lock()
+        self._reports: OrderedDict[str, Report] = OrderedDict()
+
+    def get(self, request_id: str) -> Report:
+        """Return the report of a completed request; it never changes."""
+        with self._lock:
+            known = self._reports.get(request_id)
+        if known is not None:
+            return known
+        found = self._service.report(request_id)
+        with self._lock:
+            self._reports[request_id] = found
+            while len(self._reports) > _KEPT_REPORTS:
+                self._reports.popitem(last=False)
+        return found
+
+
+@cache
+def stylesheet() -> str:
+    """Return the report's style and what the console adds to it."""
+    own = files("server.console").joinpath("static", "console.css").read_text(encoding="utf-8")
+    return f"{STYLE}\n{own}"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("server.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        size=words.size,
+        duration=words.duration,
+        share=words.share,
+        number=words.number,
+        count=words.count,
+        meanings=MEANINGS,
+        going_on=GOING_ON,
+        describe_round=describe_round,
+        failures_of=failures_of,
+        figure=figure,
+    )
+    environment.filters.update(moment=_moment, day=_day, anchor=_anchor)
+    return environment
+
+
+def _moment(value: datetime) -> str:
+    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _day(value: datetime) -> str:
+    return f"{value.astimezone(UTC):%Y-%m-%d}"
+
+
+def _anchor(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.casefold()).strip("-") or "x"
+
+
+def parts_of(error: Exception) -> Mapping[str, str]:
+    """Return an error as the page `error.html` shows it."""
+    return {"kind": type(error).__name__, "sentence": str(error)}

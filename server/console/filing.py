@@ -1,0 +1,202 @@
+"""Filing a request in three steps: what is to be forgotten, by which method, and a summary before it is filed.
+
+What was typed is kept here between the steps, in memory only: no id of a sample stands in an address or on a disk.
+"""
+
+import json
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from starlette.datastructures import FormData, UploadFile
+
+from server.api.access import Caller
+from server.console.forms import MAX_FILE_BYTES
+from unlearning.errors import (
+    AlreadyForgotten,
+    ConflictingRequest,
+    InvalidRequest,
+    RequestError,
+    UnknownClient,
+    UnknownMethod,
+    UnsupportedRequest,
+)
+from unlearning.requests import Granularity, Target, parse_sample_ids
+
+MAX_DRAFTS = 20
+# A plan is asked for in one message; it depends on the kind of target, not on how many samples there are.
+_PLANNED_IDS = 1000
+GRANULARITIES: Mapping[str, str] = {
+    Granularity.CLIENT: "A whole client",
+    Granularity.SAMPLE: "Some samples of a client",
+    Granularity.CLASS: "A class, on every client",
+}
+TOO_LONG = (
+    f"The list is longer than {MAX_FILE_BYTES // 1024 // 1024} MiB, the most that the service takes. "
+    "Split it: at most a million ids a request."
+)
+_FIELD_OF: Mapping[type[RequestError], str] = {
+    UnknownClient: "client",
+    AlreadyForgotten: "target",
+    ConflictingRequest: "target",
+    UnknownMethod: "method",
+    UnsupportedRequest: "method",
+}
+
+
+class FieldErrors(Exception):
+    """What is wrong with a form: a sentence a field."""
+
+    def __init__(self, errors: Mapping[str, str]) -> None:
+        self.errors = dict(errors)
+        super().__init__("; ".join(self.errors.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A request on its way to be filed. key: its idempotency key, so that a second click files nothing twice."""
+
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(9))
+    key: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    target: Target
+    method: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    typed: Mapping[str, str] = field(default_factory=dict)
+    filed_as: str = ""
+
+    @property
+    def target_to_plan(self) -> Target:
+        """The target with as many of its samples as a plan needs to know."""
+        if len(self.target.sample_ids) <= _PLANNED_IDS:
+            return self.target
+        some = frozenset(sorted(self.target.sample_ids)[:_PLANNED_IDS])
+        return replace(self.target, sample_ids=some, num_samples=len(some))
+
+
+class Drafts:
+    """The newest drafts, by id."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._drafts: OrderedDict[str, Draft] = OrderedDict()
+
+    def put(self, draft: Draft) -> Draft:
+        """Keep a draft; the oldest one goes where there are too many."""
+        with self._lock:
+            self._drafts[draft.id] = draft
+            self._drafts.move_to_end(draft.id)
+            while len(self._drafts) > MAX_DRAFTS:
+                self._drafts.popitem(last=False)
+        return draft
+
+    def get(self, draft_id: str) -> Draft:
+        """Return a draft.
+
+        Raises:
+            InvalidRequest: it is not here any more.
+        """
+        with self._lock:
+            found = self._drafts.get(draft_id)
+        if found is None:
+            raise InvalidRequest(
+                "This draft is not here any more: the console was started anew, or many others were begun since. "
+                "Nothing was filed by it; begin again."
+            )
+        return found
+
+
+async def read_target(form: FormData, caller: Caller) -> Target:
+    """Return what a form asks to forget.
+
+    Raises:
+        FieldErrors: a sentence for each field that is wrong.
+    """
+    what = _text(form, "what")
+    if what not in set(Granularity):
+        raise FieldErrors({"what": "Choose what is to be forgotten."})
+    client = caller.name if caller.is_client else _text(form, "client")
+    errors: dict[str, str] = {}
+    ids: frozenset[str] = frozenset()
+    label: int | None = None
+    if what == Granularity.CLASS:
+        text = _text(form, "class_label")
+        if text.isascii() and text.isdigit() and len(text) < 19:
+            label = int(text)
+        else:
+            errors["class_label"] = f"A class is a whole number of 0 or more, got {text[:40]!r}."
+    elif not client:
+        errors["client"] = "Say which client; its id is the one under which its SuperNode is registered."
+    if what == Granularity.SAMPLE:
+        try:
+            ids = _read_ids(await _listed(form))
+        except InvalidRequest as exc:
+            errors["samples"] = str(exc)
+    if errors:
+        raise FieldErrors(errors)
+    try:
+        return Target(Granularity(what), None if label is not None else client, ids, class_label=label)
+    except InvalidRequest as exc:
+        raise FieldErrors({"samples" if "sample" in str(exc) else "client": str(exc)}) from exc
+
+
+def read_parameters(text: str) -> dict[str, Any]:
+    """Return a method's parameters: NAME=VALUE, one a line; a value is JSON, or a bare word.
+
+    Raises:
+        FieldErrors: a line is something else.
+    """
+    found: dict[str, Any] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, separator, value = (part.strip() for part in line.partition("="))
+        if not separator or not name:
+            raise FieldErrors({"parameters": f"A parameter is NAME=VALUE, one a line; got {line[:80]!r}."})
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def error_fields(error: RequestError, otherwise: str) -> dict[str, str]:
+    """Return a refusal of the service as a sentence beside the field that it is about."""
+    return {
+        next((name for kind, name in _FIELD_OF.items() if isinstance(error, kind)), otherwise): str(error)
+    }
+
+
+async def _listed(form: FormData) -> str:
+    """Return the list of ids that was chosen as a file or pasted."""
+    file = form.get("samples")
+    content = await file.read() if isinstance(file, UploadFile) else b""
+    pasted = _text(form, "ids")
+    if content and pasted:
+        raise InvalidRequest("Give a file or paste the ids, not both.")
+    if not content:
+        if not pasted:
+            raise InvalidRequest("Choose a file with one id a line, or paste the ids.")
+        return pasted
+    if len(content) > MAX_FILE_BYTES:
+        raise InvalidRequest(TOO_LONG)
+    try:
+        return content.decode("utf-8")
+    except UnicodeError:
+        raise InvalidRequest("The file is not text in UTF-8. Give one id a line.") from None
+
+
+def _read_ids(text: str) -> frozenset[str]:
+    ids = parse_sample_ids(text)
+    marked = next((item for item in sorted(ids) if "<" in item or ">" in item), None)
+    if marked is not None:
+        raise InvalidRequest(
+            f"{marked[:60]!r} looks like markup, not like an id: give the ids alone, one a line. (An id that has < or "
+            "> can be filed with `flower-unlearn request --samples FILE`.)"
+        )
+    return ids
+
+
+def _text(form: FormData, name: str) -> str:
+    value = form.get(name, "")
+    return value.strip() if isinstance(value, str) else ""

@@ -1,0 +1,59 @@
+"""Reading what a browser posts: bounded, never written to a disk, and only with the session's token."""
+
+from collections.abc import AsyncGenerator
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import FormData
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+MIB = 1024 * 1024
+MAX_FILE_BYTES = 64 * MIB
+"""Of a list of sample ids: what the service takes in parts (docs/access.md)."""
+MAX_PASTED_BYTES = 8 * MIB
+_MAX_BODY_BYTES = MAX_FILE_BYTES + MAX_PASTED_BYTES + MIB
+# What is too long is read to its end and dropped, or the browser would show a broken connection and no sentence.
+_MAX_DROPPED_BYTES = 4096 * MIB
+
+
+class BodyTooLong(Exception):
+    """A form whose body is longer than any that the console reads."""
+
+
+class _InMemory(MultiPartParser):
+    """A parser that keeps a file in memory: ids of samples have no business on the disk of this machine."""
+
+    spool_max_size = _MAX_BODY_BYTES
+
+
+async def read_form(request: Request) -> FormData:
+    """Return the form.
+
+    Raises:
+        BodyTooLong: it is longer than a list of samples may be.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if kind == "multipart/form-data":
+        body = _bounded(request, _MAX_BODY_BYTES)
+        try:
+            return await _InMemory(
+                request.headers, body, max_files=1, max_fields=30, max_part_size=MAX_PASTED_BYTES
+            ).parse()
+        except MultiPartException as exc:
+            async for _ in body:
+                pass
+            raise BodyTooLong from exc
+    text = b"".join([chunk async for chunk in _bounded(request, MIB)]).decode(errors="replace")
+    return FormData(dict(parse_qsl(text, keep_blank_values=True)))
+
+
+async def _bounded(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
+    total = 0
+    async for chunk in request.stream():
+        total += len(chunk)
+        if total <= limit:
+            yield chunk
+        elif total > _MAX_DROPPED_BYTES:
+            break
+    if total > limit:
+        raise BodyTooLong

@@ -1,0 +1,1 @@
+"""The console against a real deletion service."""

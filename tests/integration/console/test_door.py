@@ -1,0 +1,116 @@
+"""Who gets into the console: by the link, once, from this machine and from no other page."""
+
+import re
+
+import pytest
+from starlette.testclient import TestClient
+
+from server.console.app import ACTIONS, PAGES, make_app
+from tests.integration.console.conftest import PORT, Browser, Desk
+
+BASE = f"http://127.0.0.1:{PORT}"
+
+
+def test_the_link_works_once_and_sets_a_cookie_that_scripts_cannot_read(desk: Desk) -> None:
+    """HttpOnly and SameSite=Strict; the same link again opens nothing."""
+    console = desk.console()
+    link = console.door.link
+    first = TestClient(make_app(console), base_url=BASE, follow_redirects=False)
+    answer = first.get(link)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/requests")
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(answer.headers["set-cookie"].split("; "))
+    assert first.get("/requests").status_code == 200
+    second = TestClient(make_app(console), base_url=BASE, follow_redirects=False)
+    assert second.get(link).status_code == 403
+    assert second.get("/requests").status_code == 403
+
+
+def test_without_the_cookie_no_page_opens(desk: Desk) -> None:
+    """The answer says what to do and nothing of the federation."""
+    stranger = TestClient(make_app(desk.console()), base_url=BASE, follow_redirects=False)
+    for path in [*(path for path, _ in PAGES), "/", "/changes"]:
+        answer = stranger.get(path)
+        assert answer.status_code == 403
+        assert "flower-unlearn console" in answer.text
+        guessed = stranger.get(path, headers={"cookie": f"flower-unlearn-console-{PORT}=x"})
+        assert guessed.status_code == 403
+
+
+@pytest.mark.parametrize("host", ["evil.example:4711", "127.0.0.1", "127.0.0.1:80", "[::1]:4711", ""])
+def test_a_name_that_a_strangers_dns_points_here_is_refused(desk: Desk, host: str) -> None:
+    """DNS rebinding: the Host is the console's own address at its own port, or there is no answer, not even a style."""
+    browser = desk.browser()
+    for path in ("/requests", "/static/console.js", "/enter"):
+        assert browser.get(path, headers={"host": host}).status_code == 421
+    assert browser.get("/requests").status_code == 200
+
+
+@pytest.mark.parametrize("token", [None, "", "x"])
+def test_a_form_without_the_sessions_token_does_nothing(desk: Desk, token: str | None) -> None:
+    """Whatever the path: the token comes before anything else."""
+    browser = desk.browser()
+    fields = {} if token is None else {"csrf": token}
+    for path, _ in ACTIONS:
+        assert browser.client.post(path, data={**fields, "what": "client", "client": "3"}).status_code == 403
+    assert desk.ledger.list_requests() == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:80"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+    ids=str,
+)
+def test_a_form_of_another_site_is_refused(desk: Desk, headers: dict[str, str]) -> None:
+    """Also with the right token: the browser says where the form came from."""
+    browser = desk.browser()
+    data = {"csrf": browser.csrf, "what": "client", "client": "3"}
+    assert browser.client.post("/file", data=data, headers=headers).status_code == 403
+    own = {"origin": BASE, "sec-fetch-site": "same-origin"}
+    assert browser.client.post("/file", data=data, headers=own).status_code == 303
+
+
+def test_every_form_that_changes_something_carries_the_token(desk: Desk) -> None:
+    """In the pages as they are made."""
+    browser = desk.browser()
+    posted = browser.post("/file", what="client", client="3")
+    draft = browser.follow(posted)
+    browser.post(draft, method="puf-special")
+    filed = browser.follow(browser.post(f"{draft}/summary"))
+    for path in ("/file", draft, filed):
+        forms = re.findall(r'<form method="post".*?</form>', browser.page(path), re.DOTALL)
+        assert forms
+        assert all(f'name="csrf" value="{browser.csrf}"' in form for form in forms)
+
+
+def test_every_answer_carries_the_strict_policy(desk: Desk) -> None:
+    """Nothing from elsewhere, no inline script or style, no frame; also on refusals."""
+    browser = desk.browser()
+    stranger = TestClient(browser.app, base_url=BASE)
+    for answer in (browser.get("/requests"), browser.get("/static/console.js"), stranger.get("/requests")):
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+
+
+def test_no_page_has_an_inline_script_or_style_or_anything_from_elsewhere(desk: Desk) -> None:
+    """What the policy would block is not there in the first place."""
+    browser: Browser = desk.browser()
+    desk.loop.round(1, "training", loss=0.5, test_score=0.5)
+    desk.loop.round(2, "training", loss=0.4, test_score=0.6)
+    draft = browser.follow(browser.post("/file", what="client", client="3"))
+    pages = [path for path, _ in PAGES if "{" not in path and "." not in path]
+    for path in [*pages, draft]:
+        text = browser.page(path)
+        assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:", text)
+        assert re.findall(r"<script[^>]*>(.*?)</script>", text) == [""]
+        assert not re.search(r'(src|href|action)="(?!/|\?|#)', text)

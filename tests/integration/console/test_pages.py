@@ -1,0 +1,377 @@
+"""What the console's pages show and do, against a real deletion service."""
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import grpc
+import pytest
+
+from server.console import forms
+from server.console.lists import PAGE
+from tests.certificates import Authority
+from tests.deletion_service import FORGETTING, submit
+from tests.integration.console.conftest import Desk, errors
+from unlearning.requests import Granularity, Status, Target
+
+CLIENT_4 = Target(Granularity.CLIENT, "4")
+MARKUP = '<img src=x onerror="alert(1)">'
+
+
+# Requests
+
+
+def test_the_list_shows_searches_and_filters(desk: Desk) -> None:
+    """By state, and by every word in subject, id, method, submitter or reason."""
+    operator = desk.calling()
+    three, four = submit(operator), submit(operator, CLIENT_4, submitted_by="berta")
+    desk.loop.move(four.id, Status.FAILED, reason="the model lost 40 points", retryable=True)
+    browser = desk.browser()
+
+    def shown(query: str) -> list[str]:
+        return re.findall(r'<a href="/requests/(r-\d+)"', browser.page(f"/requests{query}"))
+
+    assert shown("") == [four.id, three.id]
+    assert shown("?sort=id&dir=up") == [three.id, four.id]
+    assert shown("?state=failed") == shown("?q=BERTA") == shown("?q=40 points") == [four.id]
+    assert shown("?state=open") == [three.id]
+    assert shown("?q=nothing+like+it") == []
+    assert len(shown("?state=nonsense&sort=nonsense&page=-7&dir=%00")) == 2
+
+
+def test_what_changes_is_seen_at_the_next_look(desk: Desk) -> None:
+    """New requests, new states, by whomever; the list is not read anew for it."""
+    browser, operator = desk.browser(), desk.calling()
+    assert "No request has been filed yet" in browser.page("/requests")
+    request = submit(operator)
+    assert "received" in browser.page(f"/requests/{request.id}")
+    desk.loop.move(request.id, Status.SCHEDULED)
+    assert 'class="state scheduled' in browser.page("/requests")
+    desk.loop.move(request.id, Status.FAILED)
+    for number in range(12):  # more than are asked for one by one
+        again = operator.submit(CLIENT_4, method="puf-special", idempotency_key=f"k{number}")
+        desk.loop.move(again.id, Status.FAILED)
+    assert "13 requests" in browser.page("/requests")
+
+
+def test_text_of_strangers_is_text(desk: Desk) -> None:
+    """Names and reasons with markup stay what they are, on every page that shows them."""
+    operator = desk.calling()
+    request = submit(operator, submitted_by=MARKUP)
+    desk.loop.move(request.id, Status.FAILED, reason=MARKUP)
+    desk.loop.round(1, "training", request.id, failed={MARKUP: MARKUP})
+    browser = desk.browser()
+    for path in ("/requests", f"/requests/{request.id}", "/register", "/access", "/federation"):
+        text = browser.page(path)
+        assert "<img" not in text
+        assert "&lt;img" in text
+    assert "<img" not in browser.get(f"/requests?q={MARKUP}").text
+    assert "<img" not in browser.get(f"/requests/{MARKUP}").text
+
+
+def test_ten_thousand_requests_are_paged(desk: Desk) -> None:
+    """A page has fifty, weighs little, and answers at once when the list is known."""
+    submit(desk.calling())
+    browser = desk.browser()
+    known = browser.console.mirror.now()
+    (example,) = known.requests.values()
+    many = {f"r-{number:06d}": replace(example, id=f"r-{number:06d}") for number in range(1, 10_001)}
+    browser.console.mirror._snapshot = replace(known, requests=many)
+    started = datetime.now()
+    page = browser.page("/requests?page=200")
+    assert (datetime.now() - started).total_seconds() < 1.0  # alone 0.1; the machine may be busy
+    assert len(page) < 300_000
+    assert page.count('<th scope="row">') == PAGE
+    assert "Page 200 of 200" in page
+
+
+# One request
+
+
+def test_a_requests_page_tells_its_story(desk: Desk) -> None:
+    """Who did what, why an attempt ended, and the rounds that served it."""
+    request = submit(desk.calling())
+    desk.loop.move(request.id, Status.SCHEDULED, Status.UNLEARNING)
+    desk.loop.round(7, "unlearning", request.id, participants=["3", "4"], failed={"9": "away"}, loss=0.5)
+    desk.loop.move(request.id, Status.SCHEDULED, reason="client 9 went away")
+    desk.loop.note(request.id, "waits for client 9")
+    text = desk.browser().page(f"/requests/{request.id}")
+    assert "unlearning → scheduled" in text
+    assert text.count("client 9 went away") >= 2  # in the timeline and among the attempts
+    assert "waits for client 9" in text
+    assert "Round 7 (unlearning): 2 of 3 clients answered" in text
+
+
+def test_buttons_do_what_they_say(desk: Desk) -> None:
+    """Cancel a waiting request, retry a failed one with an accepted loss; the page then shows the new state."""
+    operator = desk.calling()
+    one, two = submit(operator), submit(operator, CLIENT_4)
+    desk.loop.move(two.id, Status.FAILED, retryable=True)
+    browser = desk.browser()
+    browser.follow(browser.post(f"/requests/{one.id}/cancel"))
+    browser.follow(browser.post(f"/requests/{two.id}/retry", accept_score_loss="12.5"))
+    assert desk.ledger.get(one.id).status is Status.CANCELLED
+    assert desk.ledger.accepted_loss(two.id) == (12.5, "ada")
+    assert "/cancel" not in browser.page(f"/requests/{one.id}")
+    assert "/retry" not in browser.page(f"/requests/{two.id}")
+
+
+def test_a_button_that_came_too_late_says_so(desk: Desk) -> None:
+    """The service's own sentence beside the button, and nothing is done."""
+    request = submit(desk.calling())
+    browser = desk.browser()
+    desk.loop.move(request.id, Status.SCHEDULED, Status.UNLEARNING)
+    answer = browser.post(f"/requests/{request.id}/cancel")
+    assert answer.status_code == 409
+    assert "only a received or scheduled request" in errors(answer)["cancel"]
+    assert errors(browser.post(f"/requests/{request.id}/retry", accept_score_loss="much"))["retry"]
+    assert browser.post(f"/requests/{request.id}/explode").status_code == 400
+    assert browser.post("/requests/r-000099/cancel").status_code == 404
+
+
+# Filing
+
+
+def test_a_request_is_filed_after_plan_and_summary(desk: Desk) -> None:
+    """Nothing is filed before the last step; a second click files nothing more."""
+    browser = desk.browser()
+    draft = browser.follow(browser.post("/file", what="client", client="3"))
+    plan = browser.page(draft)
+    assert "PUF-Special" in plan
+    assert "cannot, and why" in plan
+    summary = browser.follow(browser.post(draft, method="puf-special", parameters="unlearning_rate=1.5"))
+    text = browser.page(summary)
+    assert "client 3" in text
+    assert "unlearning_rate = 1.5" in text
+    assert desk.ledger.list_requests() == []
+    filed = browser.follow(browser.post(summary))
+    assert browser.follow(browser.post(summary)) == filed
+    (request,) = desk.ledger.list_requests()
+    assert (filed, request.method, request.submitted_by) == (f"/requests/{request.id}", "puf-special", "ada")
+    assert request.parameters["unlearning_rate"] == 1.5
+
+
+@pytest.mark.parametrize("way", ["file", "pasted"])
+def test_samples_are_filed_from_a_file_or_pasted(desk: Desk, way: str) -> None:
+    """One id a line; the page says their number, the service gets them all."""
+    browser = desk.browser()
+    ids = "\n".join(f"sample {number}" for number in range(2500))
+    files = {"samples": ("ids.txt", ids.encode(), "text/plain")} if way == "file" else None
+    fields = {"ids": ids} if way == "pasted" else {}
+    draft = browser.follow(browser.post("/file", what="sample", client="3", files=files, **fields))
+    assert "2,500 samples of client 3" in browser.page(draft)
+    browser.follow(browser.post(f"{draft}", method="puf-special"))
+    browser.follow(browser.post(f"{draft}/summary"))
+    (request,) = desk.ledger.list_requests()
+    assert request.target.num_samples == 2500
+
+
+BAD = {
+    "no kind": ({"what": "planet"}, None, "what", "Choose what"),
+    "no client": ({"what": "client"}, None, "client", "Say which client"),
+    "an unknown client": ({"what": "client", "client": "99"}, None, "client", "99"),
+    "markup": ({"what": "client", "client": MARKUP}, None, "client", "img src=x"),
+    "a control character": ({"what": "client", "client": "a\x00b"}, None, "client", "Malformed"),
+    "a class that is none": ({"what": "class", "class_label": "-1"}, None, "class_label", "whole number"),
+    "no samples": ({"what": "sample", "client": "3"}, None, "samples", "Choose a file"),
+    "repeated ids": ({"what": "sample", "client": "3", "ids": "a\na"}, None, "samples", "repeats"),
+    "ids with markup": ({"what": "sample", "client": "3", "ids": f"a\n{MARKUP}"}, None, "samples", "markup"),
+    "an id with a control character": (
+        {"what": "sample", "client": "3", "ids": "a\x01b"},
+        None,
+        "samples",
+        "Malformed",
+    ),
+    "a file that is no text": ({"what": "sample", "client": "3"}, b"\xff\xfe\x00", "samples", "UTF-8"),
+    "both": ({"what": "sample", "client": "3", "ids": "b"}, b"a", "samples", "not both"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_a_sentence_beside_its_field(desk: Desk, case: str) -> None:
+    """Nothing is filed, what was typed is still there, and the field says that it is invalid."""
+    fields, content, field, words = BAD[case]
+    files = None if content is None else {"samples": ("ids.txt", content)}
+    answer = desk.browser().post("/file", files=files, **fields)
+    assert answer.status_code == 422
+    assert words in errors(answer)[field]
+    if field != "what":
+        assert f'aria-describedby="{field}-hint {field}-error" aria-invalid="true"' in answer.text
+    assert desk.ledger.list_requests() == []
+
+
+def test_a_file_that_is_too_long_is_a_sentence_too(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read to its end and dropped, never held and never written to a disk."""
+    monkeypatch.setattr(forms, "_MAX_BODY_BYTES", 100_000)
+    browser = desk.browser()
+    files = {"samples": ("ids.txt", b"0123456789\n" * 20_000)}
+    answer = browser.post("/file", what="sample", client="3", files=files)
+    assert answer.status_code == 413
+    assert "Split it" in errors(answer)["samples"]
+    assert browser.client.post("/requests/r-000001/cancel", content=b"x" * 2**21).status_code == 413
+
+
+def test_the_method_is_refused_where_it_is_chosen(desk: Desk) -> None:
+    """No method, and parameters that are none."""
+    browser = desk.browser()
+    draft = browser.follow(browser.post("/file", what="client", client="3"))
+    assert errors(browser.post(draft, method="")) == {"method": "Choose a method."}
+    assert "NAME=VALUE" in errors(browser.post(draft, method="puf-special", parameters="fast"))["parameters"]
+    browser.post(draft, method="puf-special", parameters="unlearning_rate=-3")
+    answer = browser.post(f"{draft}/summary")
+    assert answer.status_code == 422
+    assert "unlearning_rate" in errors(answer)["form"]
+    assert desk.ledger.list_requests() == []
+
+
+def test_a_draft_that_is_gone_says_that_nothing_was_filed(desk: Desk) -> None:
+    """A console that was started anew knows nothing of the forms of the one before."""
+    answer = desk.browser().get("/file/unknown")
+    assert answer.status_code == 400
+    assert "Nothing was filed by it" in answer.text
+
+
+# Roles
+
+
+@pytest.fixture
+def people(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, people: Authority) -> Desk:
+    return Desk(tmp_path, people.certify("server"))
+
+
+def test_an_officer_sees_no_button_and_is_refused_by_the_service(guarded: Desk, people: Authority) -> None:
+    """Reads everything; what it posts all the same the service refuses, and the refusal is in the ledger."""
+    operator, officer = people.certify("ada", "operator"), people.certify("olga", "officer")
+    request = submit(guarded.calling(operator))
+    browser = guarded.browser(officer)
+    page = browser.page(f"/requests/{request.id}")
+    assert "<form" not in page
+    assert 'href="/file"' not in browser.page("/requests")
+    answer = browser.post(f"/requests/{request.id}/cancel")
+    assert answer.status_code == 403
+    assert "CancelRequest is for an operator" in errors(answer)["cancel"]
+    draft = browser.follow(browser.post("/file", what="client", client="4"))
+    browser.post(draft, method="puf-special")
+    refused = browser.post(f"{draft}/summary")
+    assert refused.status_code == 403
+    assert "SubmitRequest is for" in errors(refused)["form"]
+    assert [item.call for item in guarded.ledger.refusals()] == ["CancelRequest", "SubmitRequest"]
+    assert "CancelRequest" in browser.page("/refusals")
+    assert "olga" in browser.page("/access")
+    guarded.close()
+
+
+def test_a_client_sees_and_files_its_own(guarded: Desk, people: Authority) -> None:
+    """Others do not exist for it: not in the list, not by address, not in the register; no names in the rounds."""
+    submit(guarded.calling(people.certify("ada", "operator")), CLIENT_4)
+    guarded.loop.round(1, "training", loss=0.5, participants=["3", "4"], failed={"4": "away"})
+    browser = guarded.browser(people.certify("3", "client"))
+    assert "No request has been filed yet" in browser.page("/requests")
+    assert browser.get("/requests/r-000001").status_code == 404
+    assert "client 4" not in browser.page("/register")
+    federation = browser.page("/federation")
+    assert "Round 1 (training)" in federation
+    assert "away" not in federation
+    assert browser.get("/refusals").status_code == 403
+    draft = browser.follow(browser.post("/file", what="client", client="4"))  # whatever it says: itself
+    assert "forget client 3" in browser.page(draft)
+    browser.post(draft, method="puf-special")
+    filed = browser.follow(browser.post(f"{draft}/summary"))
+    assert "Cancel this request" in browser.page(filed)
+    guarded.close()
+
+
+# Register
+
+
+def test_the_register_is_exported_with_the_ledgers_head(desk: Desk) -> None:
+    """As CSV, where no cell is a formula, and as JSON-LD in the terms of the Data Privacy Vocabulary."""
+    operator = desk.calling()
+    one = submit(operator, submitted_by="=1+1")
+    two = submit(operator, CLIENT_4)
+    desk.loop.move(one.id, *FORGETTING, result={"certificate_sha256": "ab" * 32})
+    browser = desk.browser()
+    sequence, digest = desk.ledger.event_head()
+    text = browser.get("/register.csv").content.decode("utf-8-sig")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["request"] for row in rows] == [one.id, two.id]
+    assert rows[0]["filed_by"] == "'=1+1"
+    assert {(row["ledger_event"], row["ledger_hash"]) for row in rows} == {(str(sequence), digest)}
+    record = json.loads(browser.get("/register.jsonld").content)
+    assert record["@type"] == "dpv:RightExerciseRecord"
+    assert record["flun:ledger"] == {"flun:event": sequence, "flun:hash": digest, "flun:problem": ""}
+    done, waiting = record["dct:hasPart"]
+    assert (done["dpv:hasStatus"]["@id"], waiting["dpv:hasStatus"]["@id"]) == (
+        "dpv:RequestFulfilled",
+        "dpv:RequestInitiated",
+    )
+    assert done["dpv:hasNotice"]["flun:certificateSha256"] == "ab" * 32
+
+
+def test_the_register_of_a_period_has_that_period(desk: Desk) -> None:
+    """Both days included; what is no day is a sentence beside its field and no export."""
+    request = submit(desk.calling())
+    today = desk.ledger.get(request.id).created_at.date()
+    browser = desk.browser()
+    assert request.id in browser.page(f"/register?first={today}&last={today}")
+    assert request.id not in browser.page("/register?last=2020-01-01")
+    for day in ("0000-01-01", "2026-02-30", "yesterday", "2026-13-01"):
+        answer = browser.get(f"/register?first={day}")
+        assert answer.status_code == 422
+        assert "is no day" in errors(answer)["first"]
+        assert browser.get(f"/register.csv?first={day}").status_code == 400
+    assert "before the first" in errors(browser.get("/register?first=2026-02-02&last=2026-02-01"))["last"]
+
+
+# The service goes and comes
+
+
+def test_while_the_service_is_away_pages_say_so_and_go_on_by_themselves(desk: Desk) -> None:
+    """The list as it was known, with a word about it; the stream tells when the service is back."""
+    request = submit(desk.calling())
+    browser = desk.browser()
+    before = browser.page("/requests")
+    address = desk.service.address
+    desk.service.stop(0)
+    page = browser.page("/requests")
+    assert "has not answered since" in page
+    assert request.id in page
+    away = browser.get(f"/requests/{request.id}")
+    assert away.status_code == 503
+    assert "goes on by itself" in away.text
+    assert 'data-changes="error"' in away.text
+    draft = browser.post("/file", what="client", client="4")
+    assert draft.status_code == 503
+    told = browser.page("/changes?page=requests")
+    desk.service = desk.start(address)
+    grpc.channel_ready_future(browser.console.service._channel).result(20)
+    assert "has not answered" not in browser.page("/requests")
+    back = browser.page("/changes?page=requests")
+    stamps = [re.findall(r"data: (\S+)", text) for text in (told, back)]
+    assert stamps[0] != stamps[1]
+    assert before == browser.page("/requests")
+
+
+def test_the_stream_says_when_something_has_changed(desk: Desk) -> None:
+    """One stamp as long as nothing happens, another one after; of the federation's page also for a round."""
+    browser = desk.browser()
+
+    def stamps(page: str) -> list[str]:
+        return re.findall(r"data: (\S+)", browser.page(f"/changes?page={page}"))
+
+    assert stamps("requests") == stamps("requests")
+    assert len(stamps("requests")) == 1
+    old, seen = stamps("federation"), stamps("requests")
+    desk.loop.round(1, "training", loss=0.5)
+    assert stamps("federation") != old
+    submit(desk.calling())
+    assert stamps("requests") != seen

@@ -9,6 +9,7 @@ import typer
 
 from client.commands import run_command
 from client.memory import DirectoryMemory
+from client.noise_commands import app as noise_app
 from client.worker.places import WorkerPlaces, default_directory
 from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
 from unlearning.errors import InvalidRequest
@@ -122,6 +123,8 @@ def setup(
         f"It comes back with two files more: flower-unlearn-site setup {name} {server} --answer FOLDER"
     )
 
+
+app.add_typer(noise_app, name="noise")
 
 _WORKER_DIR = default_directory()
 WorkerDir = Annotated[

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from client.last_answer import LastAnswer, key_of
 from client.memory import ClientMemory, memory_of, requests_to_send
+from client.planted_noise import note_score
 from client.sites import LoadedSite, Sites
 from strategies.joint_exchange import FAILED, MEASURE_TOO, join_answers
 from strategies.messages import (
@@ -319,6 +320,7 @@ def _measure(message: Message, local: ClientWork) -> RecordDict:
     mask = forgotten_mask(local.examples, forget)
     retained = ~(mask | forgotten_mask(local.examples, local.tombstones))
     model = vector_of(message.content.array_records["arrays"])
+    note_score(local.node_config, local.task, model, local.server_round)
     arrays: dict[str, NDArray[Any]] = {}
     for name, examples in (
         ("retained", local.examples.select(retained)),

@@ -11,6 +11,7 @@ runs and restarts, and whoever operates the server cannot talk a client out of i
     state-dir/sample-ids          the ids of the samples that may be used, one a line, as they were last loaded
     state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.stores`)
     state-dir/last-answer         the last answer, in case it is lost on its way (`client.last_answer`)
+    state-dir/planted-noise.npz   noise that the owner planted, noise-scores.json what it says (`client.planted_noise`)
 
 When something more of the client's own is forgotten, all that methods keep here and the last answer are erased: they
 were computed from that.
@@ -37,8 +38,20 @@ from unlearning.requests import NOTHING, Forget, Target
 from unlearning.stores import Arrays, DirectoryStore, Store
 
 _RECORD, SAMPLE_IDS = "flower-unlearning", "sample-ids"
+PLANTED, SCORES = "planted-noise.npz", "noise-scores.json"
 _KEPT = f"{_RECORD}/kept/"
-_OURS = ("tombstones.json", "subject-keys", "outbox", "sent", "sample-ids", "kept", "peer", NAME)
+_OURS = (
+    "tombstones.json",
+    "subject-keys",
+    "outbox",
+    "sent",
+    "sample-ids",
+    "kept",
+    "peer",
+    NAME,
+    PLANTED,
+    SCORES,
+)
 """What this program keeps in a client's or a peer's state directory."""
 
 

@@ -12,7 +12,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
-from client.handlers import Handler, handle_whoami
+from client.answering import Handler
+from client.handlers import handle_whoami
 from client.session import HANDLERS as IN_SESSIONS
 from client.session import handle_session
 from client.sites import SiteLoader

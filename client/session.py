@@ -6,8 +6,8 @@ of it stays in memory; the server invites the next one.
 
 from flwr.app import Context, Message, RecordDict
 
+from client.answering import Handler
 from client.handlers import (
-    Handler,
     handle_measure,
     handle_notice,
     handle_train,

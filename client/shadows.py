@@ -8,7 +8,9 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
-from client.handlers import ClientWork, message_handler, sampling_generator
+from client.answering import message_handler
+from client.measuring import sampling_generator
+from client.work import ClientWork
 from strategies.messages import CLIENT_ID, arrays_content
 from strategies.shadows import HELD_OUT, shadow_arrays, shadow_models
 from unlearning.errors import DataError

@@ -128,10 +128,15 @@ def make_server_app(make_task: MakeTask, load_test: LoadTest, *, table: str | No
 app = make_server_app(built_in.make_task, built_in.load_test, table=built_in.NO_TABLE)
 
 
-def run_federation(grid: Grid, run: AppRun, *, run_id: int) -> FederationState:
+def run_federation(
+    grid: Grid, run: AppRun, *, run_id: int, every_round_counts: bool = False
+) -> FederationState:
     """Go on from the newest checkpoint, or start from fresh weights; returns the last state.
 
+    every_round_counts: whether a training round in which every client fails ends the run; a live federation goes on.
+
     Raises:
+        TrainingFailed: every client failed in a training round, and every round counts.
         ConfigurationError: the scripted requests are malformed, the certificate key cannot sign, or the
             checkpoint is of another model.
         Fenced: a newer server process has taken over.
@@ -150,7 +155,11 @@ def run_federation(grid: Grid, run: AppRun, *, run_id: int) -> FederationState:
             _check_same_model(context, state)
             _log.info("Going on in %s from round %d (%s)", context.state_dir, state.round, state.phase)
         try:
-            state = run_through_outages(LiveLoop(context, scripted).run, context.checkpoints, state)
+            state = run_through_outages(
+                LiveLoop(context, scripted, every_round_counts=every_round_counts).run,
+                context.checkpoints,
+                state,
+            )
         except Fenced as exc:
             _log.error("This server process ends: %s", exc)
             raise

@@ -12,11 +12,11 @@ from logging import getLogger
 from server.deletion import queue, steps
 from server.deletion.privacy_account import announce_account
 from server.federation.context import FederationContext
-from server.federation.roster_records import register_clients
+from server.federation.roster_records import RoundResult, register_clients
 from server.federation.scripted_requests import ScriptedRequest
 from server.federation.state import FederationState, Phase
 from server.requests.admission import FEDERATION, admit
-from unlearning.errors import RequestError
+from unlearning.errors import RequestError, TrainingFailed
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.peak_memory import MemoryWatch
 from unlearning.plain import to_plain
@@ -34,11 +34,19 @@ class LiveLoop:
     notes: the last thing noted of a request that waits, so that it is noted once.
     shadow_turns: rounds of shadow federations since the last training round.
     announced: what the ledger knows of what this federation is.
+    every_round_counts: as in `run_federation`.
     """
 
-    def __init__(self, context: FederationContext, scripted: Sequence[ScriptedRequest] = ()) -> None:
+    def __init__(
+        self,
+        context: FederationContext,
+        scripted: Sequence[ScriptedRequest] = (),
+        *,
+        every_round_counts: bool = False,
+    ) -> None:
         self._context = context
         self._scripted = scripted
+        self._every_round_counts = every_round_counts
         self._refused: set[str] = set()
         self._notes: dict[str, str] = {}
         self._shadow_turns = 0
@@ -114,9 +122,15 @@ class LiveLoop:
         return self._train(state)
 
     def _train(self, state: FederationState) -> FederationState:
-        """Carry out one ordinary round; one without any usable update leaves the model and counts all the same."""
+        """Carry out one ordinary round; one without any usable update leaves the model and counts all the same.
+
+        Raises:
+            TrainingFailed: all clients failed, and every round counts.
+        """
         context = self._context
         done = context.train_round(state)
+        if self._every_round_counts:
+            _check_somebody(done)
         state = replace(done.state, training_rounds=state.training_rounds + 1, is_resting=False)
         self._shadow_turns = 0
         # Recorded first: a round that is done again is recorded again, so a crash leaves none unrecorded.
@@ -151,3 +165,20 @@ class LiveLoop:
             except RequestError as exc:
                 self._refused.add(key)
                 _log.error("The request of the run configuration, %s, is refused: %s", key, exc)
+
+
+def _check_somebody(done: RoundResult) -> None:
+    """Refuse a round in which all clients that were asked failed; the message has the reason of one.
+
+    Raises:
+        TrainingFailed: no answer entered it.
+    """
+    failed = {name: str(one) for name, one in done.exchange.failures.items()}
+    reasons = {**failed, **done.exchange.refused, **done.outcome.refused}
+    if reasons and not done.outcome.participants:
+        first = min(reasons)
+        others = f" ({len(reasons) - 1} more failed)" if len(reasons) > 1 else ""
+        raise TrainingFailed(
+            f"No client's answer entered round {done.state.round}; of client {first}: "
+            f"{reasons[first].rstrip('.')}{others}."
+        )

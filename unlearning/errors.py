@@ -77,6 +77,10 @@ class MethodFailed(FlowerUnlearningError):
         super().__init__(message)
 
 
+class TrainingFailed(FlowerUnlearningError):
+    """A training round brought nothing, where a federation is of no use without it."""
+
+
 class ModelRefused(FlowerUnlearningError):
     """A model may not become the federation's; it stays as it was."""
 

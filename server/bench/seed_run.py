@@ -41,7 +41,7 @@ from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings
 from unlearning.batched_training import suits, train_federations
 from unlearning.durable_files import write_atomically
-from unlearning.errors import ConfigurationError
+from unlearning.errors import ConfigurationError, TrainingFailed
 from unlearning.methods.registry import method_named, preparations
 from unlearning.plain import from_plain
 from unlearning.requests import DeletionRequest, Exclusions, Status
@@ -156,7 +156,7 @@ class SeedRun:
                 start = initial_parameters(_task_of(settings), settings.seed)
                 state = FederationState(parameters=start, exclusions=Exclusions().including(targets))
                 store.save(state, token=0)
-            run_federation(self._grid(settings), _app_run(settings), run_id=1)
+            self._train(f"{case.name}: {RETRAIN}", self._grid(settings), settings, run_id=1)
         return self._of_training(directory, settings, case)
 
     def _of_training(self, directory: Path, settings: RunSettings, case: Case) -> Row:
@@ -186,14 +186,14 @@ class SeedRun:
                 "recovery-target": max(beside[RETRAIN]["test"] or 0.0, 1e-6),
             },
         )
-        grid = self._grid(settings)
+        grid, title = self._grid(settings), f"{case.name}: {contender.name}"
         filed = self._file_requests(grid, settings, case, contender)
-        run_federation(grid, _app_run(settings), run_id=2)
+        self._train(title, grid, settings, run_id=2)
         # Recovery may stop before its first round; PUF's Natural is training on, so it takes one at least.
         only_recovers = not method_named(contender.method).info.moves_model
         if only_recovers and not _report(directory, filed[0].id)["recovery"]["rounds"]:
             settings = replace(settings, rounds=settings.rounds + 1)
-            run_federation(grid, _app_run(settings), run_id=2)
+            self._train(title, grid, settings, run_id=2)
         state = _newest(directory)
         with open_federation(grid, _app_run(settings), run_id=2) as context:
             done = [context.ledger.get(request.id) for request in filed]
@@ -248,6 +248,21 @@ class SeedRun:
 
     # --- federations
 
+    def _train(self, title: str, grid: InProcessGrid, settings: RunSettings, *, run_id: int) -> None:
+        """Run a federation to its end.
+
+        Raises:
+            TrainingFailed: no client's answer entered a training round; figures after it would be of another model.
+        """
+        try:
+            run_federation(grid, _app_run(settings), run_id=run_id, every_round_counts=True)
+        except TrainingFailed as exc:
+            where = ": ".join(filter(None, (self.setting.name, title)))
+            raise TrainingFailed(
+                f"Seed {self.seed}, {where}: {exc} The bench ends here and finished parts stay; mend the cause and "
+                "give the same command again."
+            ) from exc
+
     def _train_original(self, prepare: Mapping[str, str]) -> Path:
         """Return the directory of a trained federation that keeps at least what `prepare` says."""
         if (found := self._finished_original(prepare)) is not None:
@@ -258,7 +273,7 @@ class SeedRun:
                 return directory
             settings = self._settings(directory, prepare="; ".join(prepare.values()))
             grid = self._grid(settings)
-            run_federation(grid, _app_run(settings), run_id=1)
+            self._train(ORIGINAL, grid, settings, run_id=1)
             with open_federation(grid, _app_run(settings), run_id=1) as context:
                 rounds = list(context.ledger.all_rounds())
             facts = {"prepare": dict(prepare), "rounds_in_ledger": rounds[-1].sequence}

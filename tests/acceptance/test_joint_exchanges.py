@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from client import handlers
+from client import answering, handlers
 from server.federation.clients import Clients
 from strategies.exchange import Exchange
 from strategies.joint_exchange import MEASURE_TOO
@@ -105,14 +105,14 @@ def test_models_and_figures_are_those_of_exchanges_of_their_own(
 @pytest.mark.parametrize("error", [DataError("no room to measure"), RuntimeError("no room to measure")])
 def test_who_cannot_measure_trains_all_the_same_and_is_named(federation, monkeypatch, error):
     """The round counts it; the report says whose figures are missing."""
-    original = handlers._measure
+    original = answering.measure
 
     def measure(message, local):
         if local.client_id == "1":
             raise error
         return original(message, local)
 
-    monkeypatch.setattr(handlers, "_measure", measure)
+    monkeypatch.setattr(answering, "measure", measure)
     one = federation(num_clients=3, **SETTINGS)
     report = forget(one, Target(Granularity.CLASS, class_label=3), "puf-regular")
     recoveries = [record for record in one.ledger.rounds() if record.kind == "recovery"]

@@ -22,7 +22,7 @@ from server.processes.deployment import LocalDeployment
 from strategies.run_config import RunSettings
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
-from tests.integration.live_federation import OVER_SESSIONS, SETTINGS, WAIT_S, hashes
+from tests.integration.live_federation import OVER_SESSIONS, QUIETER, SETTINGS, WAIT_S, hashes
 from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.tasks import load_site
@@ -93,7 +93,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
         run_config={**run_config, **OVER_SESSIONS},
         with_deletion_service=True,
         with_sessions=True,
-        environment={"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"},  # a second for each message otherwise
+        environment=QUIETER,
     )
     layout = deployment.layout
     layout.state_dir.mkdir(parents=True)

@@ -14,7 +14,7 @@ from server.ledger import Ledger
 from server.processes.deployment import LocalDeployment
 from strategies.run_config import RunSettings
 from tests.integration.conftest import REPOSITORY
-from tests.integration.live_federation import OVER_SESSIONS, SETTINGS, hashes
+from tests.integration.live_federation import OVER_SESSIONS, QUIETER, SETTINGS, hashes
 from tests.integration.test_every_method import run, served_in_process
 from unlearning.requests import Status
 from unlearning.tasks import load_site
@@ -44,7 +44,7 @@ def test_a_client_samples_and_a_class_are_forgotten_to_the_same_bits(tmp_path: P
         run_config={**RUN_CONFIG, **OVER_SESSIONS},
         with_deletion_service=True,
         with_sessions=True,
-        environment={"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"},
+        environment=QUIETER,
     )
     deployment.layout.state_dir.mkdir(parents=True)
     ledger = Ledger.open(deployment.layout.ledger_url)

@@ -85,34 +85,29 @@ def test_a_request_survives_a_kill_of_the_superlink(live: LiveFederation) -> Non
     check_went_on_undisturbed(live)
 
 
-def test_a_pending_request_survives_a_kill_of_the_server_app(live: LiveFederation) -> None:
-    """Killed in a training round before it had seen the request: the next ServerApp serves it."""
+def test_deletions_survive_a_kill_of_the_server_app(live: LiveFederation) -> None:
+    """One is under way and one was not yet seen: the next ServerApp serves both.
+
+    The forgotten client never trains afterwards, its SuperNode restarted too.
+    """
     num_runs = len(live.deployment.control.runs())
-    live.wait_for_message(0, TRAIN)
-    request = live.file(live.samples(0, 10))
+    live.wait_for_message(1, TRAIN)
+    under_way = live.file(client("1"))
+    live.wait_for_message(1, UNLEARN)
+    pending = live.file(live.samples(0, 10))
     kill_server_app(live.deployment)
-    assert live.ledger.get(request.id).status is Status.RECEIVED
-    live.wait_until_reached(request, Status.COMPLETED)
+    assert live.ledger.get(under_way.id).status is Status.UNLEARNING
+    assert live.ledger.get(pending.id).status is Status.RECEIVED
+    for request in (under_way, pending):
+        live.wait_until_reached(request, Status.COMPLETED)
+    check_done_once(live, under_way)
+    check_done_once(live, pending)
     statuses = [run.status for run in live.deployment.control.runs()]
     assert statuses[:2] == ["running", "finished:failed"]
     assert len(statuses) == num_runs + 1
-    check_done_once(live, request)
-    check_went_on_undisturbed(live)
-
-
-def test_a_deletion_under_way_survives_a_kill_of_the_server_app(live: LiveFederation) -> None:
-    """Killed while the client unlearns; afterwards that client never trains, its SuperNode restarted too."""
-    live.wait_for_message(1, TRAIN)
-    request = live.file(client("1"))
-    live.wait_for_message(1, UNLEARN)
-    kill_server_app(live.deployment)
-    assert live.ledger.get(request.id).status is Status.UNLEARNING
-    live.wait_until_reached(request, Status.COMPLETED)
-    check_done_once(live, request)
     check_went_on_undisturbed(live)
     num_trained = live.num_messages(1, TRAIN)
-    live.deployment.kill(supernode(1))
-    live.deployment.start(supernode(1))
+    restart(live.deployment, supernode(1))
     live.wait_for_message(1, WHOAMI)
     live.wait_for_rounds(1)
     assert live.num_messages(1, TRAIN) == num_trained

@@ -4,11 +4,12 @@ The tests share one running federation and each leaves it running. A client that
 missing from its average, so the models are not compared with those of a run without kills.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from server.processes.deployment import supernode
+from server.processes.flower_control import ConfigValue
 from tests.federation import client
 from tests.integration.deployments import restart
 from tests.integration.live_federation import (
@@ -22,13 +23,15 @@ from unlearning.requests import Status
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+LONG_MESSAGES: Mapping[str, ConfigValue] = {"local_epochs": 300, "round_timeout_s": 90.0}
+"""Seconds of training a message, so that it can be killed in the middle; a killed one is waited for to the deadline."""
+
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
     """Three clients, so that two go on when one is lost."""
-    # Flower's own way, without a warm worker: a message then takes long enough to be killed in the middle.
     directory = tmp_path_factory.mktemp("supernode-kills")
-    with live_federation(directory, num_clients=3, with_sessions=False, with_worker=False) as federation:
+    with live_federation(directory, num_clients=3, with_sessions=False, **LONG_MESSAGES) as federation:
         yield federation
 
 

@@ -1,4 +1,4 @@
-"""The supervisor keeps real runs alive."""
+"""The supervisor keeps real runs alive; a kill of the ServerApp under it is in test_kills.py."""
 
 import threading
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 from server.operations.supervisor import Supervisor
 from server.processes.deployment import SUPERLINK, LocalDeployment
-from tests.integration.deployments import kill_server_app, restart
+from tests.integration.deployments import restart
 from tests.supervised import OneRun
 from unlearning.growing_pause import GrowingPause
 
@@ -46,19 +46,6 @@ def test_a_run_that_fails_is_submitted_again_and_completes(deploy_trivial, answe
             lambda: statuses(deployment) == done, 90, "the second run completes", poll_s=1.0
         )
     assert answers() == [(1, "0")]
-
-
-def test_a_killed_server_app_comes_back(deploy_trivial, answers):
-    """After kill -9 of the ServerApp the run is declared failed and a new one goes on."""
-    deployment = deploy_trivial(num_clients=1)
-    deployment.submit_run({"rounds": 1000})
-    deployment.wait_until(lambda: len(answers()) >= 1, 60, "the first round is answered")
-    with supervised(deployment, rounds=1):
-        kill_server_app(deployment)
-        done = ["finished:completed", "finished:failed"]
-        deployment.wait_until(
-            lambda: statuses(deployment) == done, 150, "the second run completes", poll_s=2.0
-        )
 
 
 def test_an_outage_of_the_superlink_submits_nothing(deploy_trivial, answers):

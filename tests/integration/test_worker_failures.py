@@ -22,6 +22,7 @@ from server.operations.checklist import Level
 from server.operations.checklist.supernodes import GIVEN_UP, check_supernodes, supernodes_here
 from server.processes.deployment import WORKER, LocalDeployment, supernode
 from server.processes.flower_control import flower_environment
+from tests.integration.live_federation import QUIETER
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -181,7 +182,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         directory / "federation",
         num_clients=NUM_CLIENTS,
         app_dir=APP,
-        environment={"PYTHONPATH": os.pathsep.join(installed)},
+        environment={"PYTHONPATH": os.pathsep.join(installed), **QUIETER},
     )
     for client in STOCK:
         deployment._group(supernode(client))._environment["PATH"] = flower_environment()["PATH"]

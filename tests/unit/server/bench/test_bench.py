@@ -2,19 +2,23 @@
 
 import json
 import re
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+from client.in_process import clients_in_process
 from server.bench import figures, runner, tables
 from server.bench.experiment import SHIPPED, Case, Contender, Experiment, found, shipped_experiments
 from server.bench.parts import parts_of, row_path, seed_directory
 from server.cli import app
 from strategies import built_in
-from unlearning.errors import ConfigurationError
+from unlearning.errors import ConfigurationError, TrainingFailed
 from unlearning.requests import Granularity
 
 TINY = """
@@ -154,15 +158,37 @@ def test_a_method_that_failed_is_said_to_have_failed(tmp_path):
     assert figures.draw(experiment, rows, tmp_path / "tiny") == []
 
 
-def test_a_whole_experiment_runs_and_goes_on_where_it_stopped(tmp_path):
-    """Every part gives a row; a second run does no part again; tables and figures come out."""
-    experiment = Experiment.read(written(tmp_path, TINY))
-    seen: list[tuple[int, int]] = []
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The tiny experiment, run once for several tests, each on a copy of its work."""
+
+    experiment: Experiment
+    work: Path
+    rows: list[dict[str, Any]]
+    seen: list[tuple[int, int]]
+
+    def copy(self, to: Path) -> Path:
+        """Copy the work, with its files' times."""
+        return Path(shutil.copytree(self.work, to / "work"))
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory) -> Ran:
+    """Run it."""
+    directory = tmp_path_factory.mktemp("tiny")
+    experiment, seen = Experiment.read(written(directory, TINY)), []
     rows = runner.run(
-        experiment, tmp_path / "work", jobs=1, progress=lambda done, total, _: seen.append((done, total))
+        experiment, directory / "work", jobs=1, progress=lambda done, total, _: seen.append((done, total))
     )
+    return Ran(experiment, directory / "work", rows, seen)
+
+
+def test_a_whole_experiment_runs_and_goes_on_where_it_stopped(tmp_path, ran):
+    """Every part gives a row; a second run does no part again; tables and figures come out."""
+    experiment, rows = ran.experiment, ran.rows
+    ran.copy(tmp_path)
     assert [item["method"] for item in rows] == ["original", "retrain", "natural", "puf-special", "federaser"]
-    assert seen[-1] == (5, 5)
+    assert ran.seen[-1] == (5, 5)
     by_name = {item["method"]: item for item in rows}
     assert by_name["federaser"]["server_bytes"] > 0 == by_name["puf-special"]["server_bytes"]
     assert by_name["natural"]["bytes"] > 0
@@ -233,10 +259,9 @@ def test_other_settings_have_parts_of_their_own(tmp_path):
     assert row_path(places[0], one, parts[0]) != row_path(places[0], recovered, parts[1])
 
 
-def test_what_is_finished_is_written_and_what_is_missing_is_said(tmp_path):
+def test_what_is_finished_is_written_and_what_is_missing_is_said(tmp_path, ran):
     """A row came from another machine, one is not there yet: the page names both machines and the method."""
-    experiment, work = Experiment.read(written(tmp_path, TINY)), tmp_path / "work"
-    rows = runner.run(experiment, work, jobs=1, progress=lambda *_: None)
+    experiment, rows, work = ran.experiment, ran.rows, ran.copy(tmp_path)
     (missing,) = work.rglob("*--puf-special-*.json")
     missing.unlink()
     (elsewhere,) = work.rglob("*--natural-*.json")
@@ -298,6 +323,7 @@ published:
 """
 
 
+@pytest.mark.slow
 def test_settings_are_federations_of_their_own_and_a_paper_stands_below_ours(tmp_path):
     """The backdoor succeeds where it was planted and not after Retrain; the paper's row is where it was asked for."""
     experiment = Experiment.read(written(tmp_path, SEVERAL))
@@ -349,3 +375,28 @@ def test_the_documented_experiment_is_in_order(tmp_path):
     path = written(tmp_path, example)
     assert found(f"{path}:small").run["max-examples"] == 500
     assert len(found(f"{path}:full").seeds) == 5
+
+
+def failing_from(number: int):
+    """Clients that answer everything but the training of round `number` and later."""
+    answer = clients_in_process()
+
+    def fail(message, context):
+        if message.metadata.message_type == "train" and int(message.metadata.group_id) >= number:
+            raise RuntimeError("the disk is full")
+        return answer(message, context)
+
+    return fail
+
+
+def test_a_round_in_which_every_client_fails_ends_the_bench(tmp_path, monkeypatch):
+    """The sentence names seed, part, round and reason; no row is written; when the cause is gone the bench goes on."""
+    experiment = Experiment.read(written(tmp_path, TINY))
+    monkeypatch.setattr("client.in_process.clients_in_process", lambda: failing_from(2))
+    with pytest.raises(
+        TrainingFailed, match=r"Seed 0, original: .* round 2; of client 0: .*the disk is full.* \(2 more"
+    ):
+        runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
+    assert list((tmp_path / "work").rglob("*--*.json")) == []
+    monkeypatch.undo()
+    assert len(runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)) == 5

@@ -16,7 +16,8 @@ from flwr.serverapp import Grid, ServerApp
 from strategies.exchange import exchange
 
 app = ServerApp()
-WHO_TIMEOUT_S = 120.0
+WHO_TIMEOUT_S = 30.0
+LOOK_S, LOOK_FOR_NODES_S = 0.3, 2.0
 
 
 @app.main()
@@ -25,18 +26,21 @@ def main(grid: Grid, context: Context) -> None:
     place = Path(str(context.run_config["place"]))
     clients: dict[int, str] = {}
     seen: set[Path] = set()
+    looked_at = -LOOK_FOR_NODES_S
     while not (place / "end").exists():
-        for node in grid.get_nodes():
-            if node.node_id not in clients:
-                clients[node.node_id] = ""
-                _start(_identify, grid, node.node_id, clients, place)
+        if time.monotonic() - looked_at >= LOOK_FOR_NODES_S:  # each look is work for the SuperLink
+            looked_at = time.monotonic()
+            for node in grid.get_nodes():
+                if node.node_id not in clients:
+                    clients[node.node_id] = ""
+                    _start(_identify, grid, node.node_id, clients, place)
         for path in sorted(place.glob("*.ask")):
             ask = json.loads(path.read_text())
             nodes = [node for node, client in clients.items() if client == ask["client"]]
             if path not in seen and nodes:
                 seen.add(path)
                 _start(_serve, grid, nodes[-1], ask, path)
-        time.sleep(0.3)
+        time.sleep(LOOK_S)
 
 
 def _start(target: Any, *arguments: Any) -> None:
@@ -56,10 +60,14 @@ def _send(grid: Grid, node: int, timeout_s: float, **told: str) -> dict[str, Any
 
 
 def _identify(grid: Grid, node: int, clients: dict[int, str], place: Path) -> None:
-    answer = _send(grid, node, WHO_TIMEOUT_S, do="answer", path=str(place / f"who-{node}"))["answer"]
-    if answer:
-        clients[node] = answer["client-id"]
-        (place / f"node-{clients[node]}-{node}").touch()
+    """Ask a node who it is until it says so: a SuperLink whose database is slow loses a message now and then."""
+    while not clients[node] and not (place / "end").exists():
+        answer = _send(grid, node, WHO_TIMEOUT_S, do="answer", path=str(place / f"who-{node}"))["answer"]
+        if answer:
+            clients[node] = answer["client-id"]
+            (place / f"node-{clients[node]}-{node}").touch()
+        else:
+            time.sleep(1.0)
 
 
 def _serve(grid: Grid, node: int, ask: dict[str, Any], path: Path) -> None:

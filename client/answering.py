@@ -1,0 +1,128 @@
+"""How a client answers any message: what it says of the past is kept first, then a handler does the work.
+
+What is refused is an answer with the reason; the memory that the work took and what was filed at the site go along.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from logging import getLogger
+from typing import Any, Protocol
+
+from flwr.app import Context, Message, RecordDict
+
+from client.last_answer import LastAnswer, key_of
+from client.measuring import measure
+from client.memory import ClientMemory, memory_of, requests_to_send
+from client.sites import Sites
+from client.work import ClientWork, open_work
+from strategies.joint_exchange import FAILED, MEASURE_TOO, join_answers
+from strategies.messages import (
+    PEAK_MEMORY,
+    SUBJECT_KEY,
+    arrays_content,
+    failure_values,
+    told_values,
+    with_values,
+)
+from unlearning.errors import FlowerUnlearningError, UpdateRefused
+from unlearning.peak_memory import MemoryWatch
+from unlearning.plain import from_plain, to_plain
+from unlearning.requests import Forget
+from unlearning.tasks.own_code import name_of
+from unlearning.tasks.task import forgotten_mask
+from unlearning.untrusted import as_line
+
+_log = getLogger(__name__)
+
+
+class Handler(Protocol):
+    """What answers one kind of message."""
+
+    def __call__(self, message: Message, context: Context, sites: Sites) -> RecordDict:
+        """Return the answer; `sites` loads the client's data, and keeps it where more than one message is answered."""
+
+
+def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Handler:
+    """Open the site for `handler`; answer with the reason when something is refused, and with the memory it took.
+
+    A message may ask beside for the measurement of the model that it carries (`strategies.joint_exchange`).
+    """
+
+    def handle(message: Message, context: Context, sites: Sites) -> RecordDict:
+        memory, last, key = memory_of(context), LastAnswer.of(context), key_of(message, context)
+        local: ClientWork | None = None
+        with MemoryWatch() as watch:
+            try:
+                values = record_past(message, memory)
+                again = last.find(key)
+                if again is not None:
+                    return again
+                local = open_work(values, message, context, memory, sites)
+                content = handler(message, local)
+            except UpdateRefused as exc:  # what the server sends fits the server's model
+                made_by = name_of(sites.source.make_task)
+                content = _refusal(UpdateRefused(f"The model of {made_by} on this machine: {exc}"))
+            except FlowerUnlearningError as exc:
+                content = _refusal(exc)
+            except Exception as exc:
+                if local is None or MEASURE_TOO not in local.values:
+                    raise
+                _log.exception("The work failed; the model is measured all the same.")
+                content = _bug(exc)
+        content = with_values(content, {PEAK_MEMORY: to_plain(watch.peak())})
+        if local is not None and MEASURE_TOO in local.values:
+            content = _and_measured(content, message, local)
+        content = add_site_requests(content, memory)
+        if local is not None and _may_be_kept(content, local):
+            last.keep(key, message.metadata.message_type, content)
+        return content
+
+    return handle
+
+
+def _may_be_kept(content: RecordDict, local: ClientWork) -> bool:
+    """Tell whether an answer is one to the work, and says nothing of what is forgotten for good."""
+    values = told_values(content)
+    is_work = "error" not in values and FAILED not in values
+    return is_work and not forgotten_mask(local.examples, local.tombstones).any()
+
+
+def _refusal(error: FlowerUnlearningError) -> RecordDict:
+    return arrays_content({}, failure_values(error))
+
+
+def _bug(error: Exception) -> RecordDict:
+    """Return the answer where one half of the work ended in what Flower would make an error of, were it alone."""
+    return arrays_content({}, {"error": as_line(f"{type(error).__name__}: {error}")})
+
+
+def _and_measured(work: RecordDict, message: Message, local: ClientWork) -> RecordDict:
+    """Return the answer with the measurement of the message's model, or why there is none, beside it."""
+    started = time.monotonic()
+    with MemoryWatch() as watch:
+        try:
+            content = measure(message, replace(local, values=local.values[MEASURE_TOO]))
+        except FlowerUnlearningError as exc:
+            content = _refusal(exc)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the work is done
+            _log.exception("The measurement failed; the work is done all the same.")
+            content = _bug(exc)
+    content = with_values(content, {PEAK_MEMORY: to_plain(watch.peak())})
+    return join_answers(work, content, time.monotonic() - started)
+
+
+def record_past(message: Message, memory: ClientMemory) -> dict[str, Any]:
+    """Return a message's values; keep in `memory` what it says about the past."""
+    values = told_values(message.content)
+    memory.confirm(values.get("answers", {}))
+    memory.add_tombstones(
+        from_plain(Forget, values.get("excluded", {})), bytes.fromhex(values.get(SUBJECT_KEY, ""))
+    )
+    return values
+
+
+def add_site_requests(content: RecordDict, memory: ClientMemory) -> RecordDict:
+    """Return the answer with the requests that were filed at this site, those that wait longest first."""
+    filed = requests_to_send(memory)
+    return with_values(content, {"site-requests": filed}) if filed else content

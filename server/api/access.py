@@ -1,8 +1,9 @@
 """Who calls, and what each role may call.
 
 Identity comes from the caller's certificate alone: its common name (CN) is the name, its one
-organisational unit (OU) the role. On loopback without mutual TLS there is no certificate; whoever is
-on this machine is then an operator under the name that they give.
+organisational unit (OU) the role. Over HTTP a token stands in its place (server/http_api/tokens.py). On loopback
+without mutual TLS there is no certificate; whoever is on this machine is then an operator under the name that they
+give.
 
 | role     | may                                                                              |
 |----------|----------------------------------------------------------------------------------|
@@ -70,12 +71,16 @@ ALLOWED: Mapping[str, frozenset[Role]] = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller: a name, a role (None where the certificate carries none), and whether a certificate says so."""
+    """The caller: a name, a role (None where the certificate carries none), and whether a certificate says so.
+
+    credential: what says so, in a word.
+    """
 
     name: str
     role: Role | None
     certified: bool = True
     problem: str = ""
+    credential: str = "certificate"
 
     @property
     def is_client(self) -> bool:
@@ -88,7 +93,7 @@ class Caller:
         return self.role is Role.OPERATOR
 
     def submitter_name(self, declared: str) -> str:
-        """Return the name under which the caller files: the certificate's, or without one what it calls itself.
+        """Return the name under which the caller files: that of the credential, or without one its own word.
 
         Raises:
             InvalidRequest: the name is malformed.
@@ -118,7 +123,7 @@ def caller_of_certificate(pem: bytes) -> Caller:
         units = [str(item.value) for item in subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)]
     except ValueError:
         return Caller("", None, problem="The certificate's subject cannot be read.")
-    if len(names) != 1 or not _is_name(names[0]):
+    if len(names) != 1 or not is_name(names[0]):
         return Caller(
             "", None, problem=f"The certificate must have one well-formed common name, it has {len(names)}."
         )
@@ -134,7 +139,8 @@ def caller_of_certificate(pem: bytes) -> Caller:
     return Caller(names[0], Role(units[0]))
 
 
-def _is_name(text: str) -> bool:
+def is_name(text: str) -> bool:
+    """Return whether this can be a caller's name."""
     return 0 < len(text) <= MAX_ID_LENGTH and text.isprintable() and text == text.strip()
 
 
@@ -147,13 +153,13 @@ def authorise(caller: Caller, call: str) -> None:
     """
     if caller.role is None:
         raise NotAuthenticated(
-            f"{caller.problem} Ask the federation's operator for a certificate with a role."
+            f"{caller.problem} Ask the federation's operator for a {caller.credential} with a role."
         )
     allowed = ALLOWED.get(call, frozenset())
     if caller.role not in allowed:
         who = " or ".join(f"an {role}" if role[0] == "o" else f"a {role}" for role in Role if role in allowed)
         raise AccessDenied(
-            f"{call} is for {who or 'nobody'}; {caller.name!r} is {caller.role} by its certificate. "
+            f"{call} is for {who or 'nobody'}; {caller.name!r} is {caller.role} by its {caller.credential}. "
             "Ask somebody with that role."
         )
 

@@ -1,5 +1,6 @@
 """What every call passes before the service sees it: identity, rate, role, a place, a well-formed message in time.
 
+`CallChecks.passed` is that for every transport, the rest is gRPC's (HTTP's: server/http_api/application.py).
 All but the last is judged by the certificate and the call's name alone, before anything of the message is read:
 on the wire a call with one message is a stream of one message, and is served as one here. A call without its
 message takes a place of its caller's and no thread.
@@ -9,7 +10,8 @@ unexpected becomes a reference into the log, never a stack trace.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
 import grpc
@@ -122,18 +124,33 @@ class CallChecks:
         async def serve_call(_: object, context: Context) -> None:
             caller = caller_of(context, certificates_required=self._certificates_required)
             try:
-                await self._take(caller)
-                if not for_all:
-                    authorise(caller, call)
-                with places.place(caller):
+                async with self.passed(caller, call, places, for_all=for_all):
                     await serve(Exchange(call, caller, context, self._limits, self._workers))
             except RequestError as exc:
-                await self._write_down(caller, call, exc)
                 await refuse(context, exc)
             except Exception as exc:  # noqa: BLE001  whatever it is, it is logged and the caller gets the reference
                 await fail(context, exc)
 
         return grpc.stream_stream_rpc_method_handler(serve_call)
+
+    @asynccontextmanager
+    async def passed(
+        self, caller: Caller, call: str, places: Places, *, for_all: bool = False
+    ) -> AsyncIterator[None]:
+        """Run a block as one call of a caller, where rate, role and place allow it; on the service's event loop.
+
+        Raises:
+            RequestError: the call is refused here, or was in the block; it is written down when this raises.
+        """
+        try:
+            await self._take(caller)
+            if not for_all:
+                authorise(caller, call)
+            with places.place(caller):
+                yield
+        except RequestError as exc:
+            await self._write_down(caller, call, exc)
+            raise
 
     async def _take(self, caller: Caller) -> None:
         try:

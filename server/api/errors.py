@@ -32,7 +32,7 @@ MAX_MESSAGE_BYTES = 2000
 
 
 class NotAuthenticated(RequestError):
-    """A call whose certificate does not say who calls and in which role."""
+    """A call whose certificate or token does not say who calls and in which role."""
 
 
 class AccessDenied(RequestError):
@@ -68,8 +68,8 @@ def status_of(error: FlowerUnlearningError) -> grpc.StatusCode:
 
 async def refuse(context: "grpc.aio.ServicerContext[bytes, bytes]", error: FlowerUnlearningError) -> None:
     """End a call with the status of one of our errors, its name and its message; does not return."""
-    context.set_trailing_metadata(((ERROR_NAME, _name_on_the_wire(error)),))
-    await context.abort(status_of(error), _shorten(str(error)))
+    context.set_trailing_metadata(((ERROR_NAME, name_on_the_wire(error)),))
+    await context.abort(status_of(error), shorten(str(error)))
 
 
 async def fail(context: "grpc.aio.ServicerContext[bytes, bytes]", error: Exception) -> None:
@@ -79,12 +79,14 @@ async def fail(context: "grpc.aio.ServicerContext[bytes, bytes]", error: Excepti
     """
     if isinstance(error, FlowerUnlearningError) and isinstance(error, tuple(STATUS_OF)):
         await refuse(context, error)
+    await context.abort(grpc.StatusCode.INTERNAL, refer_to_log(error))
+
+
+def refer_to_log(error: Exception) -> str:
+    """Log an unexpected error; return what the caller is told of it, a reference that the log has too."""
     reference = uuid4().hex[:12]
     log.error("Unexpected error in the deletion service (reference %s)", reference, exc_info=error)
-    await context.abort(
-        grpc.StatusCode.INTERNAL,
-        f"The deletion service failed; its log has the cause under reference {reference}.",
-    )
+    return f"The deletion service failed; its log has the cause under reference {reference}."
 
 
 def error_of(call: grpc.RpcError, address: str) -> FlowerUnlearningError:
@@ -108,11 +110,13 @@ def error_of(call: grpc.RpcError, address: str) -> FlowerUnlearningError:
     )
 
 
-def _name_on_the_wire(error: FlowerUnlearningError) -> str:
+def name_on_the_wire(error: FlowerUnlearningError) -> str:
+    """Return the name by which callers know an error of the table."""
     return next(kind.__name__ for kind in type(error).__mro__ if kind in STATUS_OF)
 
 
-def _shorten(message: str) -> str:
+def shorten(message: str) -> str:
+    """Return a message that fits into an answer and is Unicode."""
     encoded = message.encode(errors="replace")  # JSON may hold half of a surrogate pair
     message = encoded.decode()
     if len(encoded) <= MAX_MESSAGE_BYTES:

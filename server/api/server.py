@@ -29,8 +29,8 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
 MAX_ANSWER_BYTES = 1024 * 1024 * 1024
 # Of about 14 KB each while they say nothing.
 MAX_CONNECTIONS = 20_000
-# Files that the process needs besides connections: ledger, reports, logs, metrics.
-RESERVED_FILES = 200
+# Files that the process needs besides connections: ledger, reports, logs, metrics, calls over HTTP.
+RESERVED_FILES = 400
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_ANSWER_BYTES),
     # Otherwise a second service could listen on the same port and take half of the calls.
@@ -53,6 +53,21 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
+class Core:
+    """The service behind all transports: what answers, and what a call must pass and share with all others.
+
+    calls: the places of calls with one message and one answer.
+    """
+
+    ledger: Ledger
+    service: DeletionService
+    limits: Limits
+    checks: CallChecks
+    workers: Workers
+    calls: Places
+
+
+@dataclass(frozen=True, slots=True)
 class RunningServer:
     """A deletion service that listens at `address` (host:port)."""
 
@@ -60,13 +75,13 @@ class RunningServer:
     grpc_server: grpc.aio.Server
     health: Health
     refusals: RefusalLog
-    workers: Workers
+    core: Core
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Take no new calls, give running ones `grace_s` seconds, and return when all are over."""
         self.health.is_serving = False
-        _on_the_loop(self.grpc_server.stop(grace_s))
-        self.workers.close()
+        on_the_loop(self.grpc_server.stop(grace_s))
+        self.core.workers.close()
         self.refusals.close()
 
 
@@ -108,8 +123,15 @@ def serve(
         certificates_required=tls is not None and tls.ca is not None,
     )
     health = Health(("", _SERVICE.full_name))
-    service = DeletionService(ledger, reports_dir, limits=limits)
-    served = _handlers(checks, service, ledger, limits, health)
+    core = Core(
+        ledger,
+        DeletionService(ledger, reports_dir, limits=limits),
+        limits,
+        checks,
+        workers,
+        Places(limits.max_calls, limits.max_calls_per_caller, "calling", "wait for the answers"),
+    )
+    served = _handlers(core, health)
 
     async def start() -> tuple[grpc.aio.Server, int]:
         options = (
@@ -122,18 +144,16 @@ def serve(
         await server.start()
         return server, port
 
-    server, port = _on_the_loop(start())
-    return RunningServer(f"{host}:{port}", server, health, refusals, workers)
+    server, port = on_the_loop(start())
+    return RunningServer(f"{host}:{port}", server, health, refusals, core)
 
 
-def _handlers(
-    checks: CallChecks, service: DeletionService, ledger: Ledger, limits: Limits, health: Health
-) -> list["grpc.GenericRpcHandler[Any, Any]"]:
+def _handlers(core: Core, health: Health) -> list["grpc.GenericRpcHandler[Any, Any]"]:
     """Return what gRPC runs for each call of the protocol, and for the health check."""
-    calls = Places(limits.max_calls, limits.max_calls_per_caller, "calling", "wait for the answers")
+    limits, service, checks = core.limits, core.service, core.checks
     streams: dict[str, tuple[Callable[[Exchange], Coroutine[Any, Any, None]], Places]] = {
         "WatchRequest": (
-            Watching(ledger, service).serve,
+            Watching(core.ledger, service).serve,
             Places(
                 limits.max_watchers, limits.max_watchers_per_caller, "watching", "ask for the status instead"
             ),
@@ -145,9 +165,9 @@ def _handlers(
     }
     handlers = {}
     for method in _SERVICE.methods:
-        answer, places = streams.get(method.name) or (_one_answer(service, method.name), calls)
+        answer, places = streams.get(method.name) or (_one_answer(service, method.name), core.calls)
         handlers[method.name] = checks.handler(method.name, answer, places)
-    check = checks.handler("Check", health.serve, calls, for_all=True)
+    check = checks.handler("Check", health.serve, core.calls, for_all=True)
     return [
         grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers),
         grpc.method_handlers_generic_handler(HEALTH_NAME, {"Check": check}),
@@ -166,7 +186,8 @@ def _one_answer(service: DeletionService, call: str) -> Callable[[Exchange], Cor
     return answer
 
 
-def _on_the_loop(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+def on_the_loop(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run a coroutine on the services' event loop from another thread; return what it gives."""
     return asyncio.run_coroutine_threadsafe(coroutine, event_loop()).result()
 
 

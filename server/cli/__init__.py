@@ -27,6 +27,7 @@ from server.cli.bench import bench_command
 from server.cli.connection import DEFAULT_SERVER, Connection
 from server.cli.console import console_command
 from server.cli.federation_file import READ_THE_FILE, use_federation_file
+from server.cli.http_token import http_token
 from server.cli.model import model_command
 from server.cli.new import new_command
 from server.cli.plan import plan_command
@@ -110,6 +111,7 @@ app.command("certificate-key")(cli_verify.certificate_key)
 app.command("verify")(cli_verify.verify)
 app.command("console")(console_command)
 app.command("serve")(cli_serve.serve)
+app.command("http-token")(http_token)
 app.command("model")(model_command)
 app.command("new")(new_command)
 app.add_typer(cli_setup.app, name="setup")

@@ -66,6 +66,23 @@ def serve(
     metrics: Annotated[
         str, typer.Option(help="Where to answer /metrics and /healthz over HTTP, HOST:PORT; not if empty.")
     ] = "",
+    http: Annotated[
+        str,
+        typer.Option(help="Where to answer the HTTP API (docs/integrations.md), HOST:PORT; not if empty."),
+    ] = "",
+    http_tokens: Annotated[
+        Path | None, typer.Option(help="Who may call over HTTP: the file that `http-token` makes.")
+    ] = None,
+    http_callback_key: Annotated[
+        Path | None,
+        typer.Option(help="The key that signs callbacks (Ed25519, PEM); `certificate-key` makes one."),
+    ] = None,
+    http_callback_url: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A URL that may be called back, or all below it where it ends in /; may be repeated."
+        ),
+    ] = None,
     *,
     limits: Limits,
 ) -> None:
@@ -73,6 +90,7 @@ def serve(
     # Imported here because the service knows the methods and so needs PyTorch; other commands do not.
     from server.api.server import MAX_CONNECTIONS, RESERVED_FILES
     from server.api.server import serve as start
+    from server.http_api.listening import HttpOptions, serve_http
     from server.ledger import Ledger
     from server.operations.metrics_http import serve_metrics
     from server.operations.restore_steps import refuse_half_restored
@@ -89,12 +107,24 @@ def serve(
         running = start(store, state_dir / REPORTS, address, tls, limits=limits)
         told_to_stop = _signal_socket()
         typer.echo(f"The deletion service listens at {running.address}.")
+        web = None
+        if http:
+            options = HttpOptions(
+                address=http,
+                tokens=http_tokens,
+                callback_key=http_callback_key,
+                callback_urls=tuple(http_callback_url or ()),
+            )
+            web = serve_http(running.core, options, state_dir, tls)
+            typer.echo(f"The HTTP API is at {web.url}, described at {web.url}/docs.")
         watched = serve_metrics(store, metrics) if metrics else None
         if watched is not None:
             typer.echo(f"Metrics and health are at http://{watched.address}/metrics and /healthz.")
         told_to_stop.recv(1)
         if watched is not None:
             watched.stop()
+        if web is not None:
+            web.stop()
         running.stop()
         typer.echo("The deletion service has stopped.")
     finally:

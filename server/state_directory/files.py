@@ -19,12 +19,15 @@ NOISE_SECRET = "noise-secret"
 """What the noise of released models is derived from (`server.state_directory.noise_secret`)."""
 SUBJECT_KEY = "subject-key"
 """The key of the hashes that stand for sample ids (`server.state_directory.subject_key`)."""
+CALLBACKS = "callbacks"
+"""Whom the deletion service still has to tell what became of a request (`server.http_api.callbacks`)."""
 REPLACED, RESTORING = "replaced-", "restoring"
 SUPERLINK_DATABASE = Path("/var/lib/flower-unlearning/superlink.db")
 """Flower's own, beside the state directory, where deploy/ puts it."""
 FOLDERS = (CHECKPOINTS, KEPT, REPORTS, SHADOWS)
 _OURS = (
     *FOLDERS,
+    CALLBACKS,
     SETTINGS_FILE,
     UNDONE_FILE,
     NOISE_SECRET,

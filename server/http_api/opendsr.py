@@ -1,0 +1,232 @@
+"""The documents of OpenDSR 2.0 (specification.md of opengdpr/OpenDSR) and what they are here.
+
+| here                               | request_status                                                              |
+|------------------------------------|-----------------------------------------------------------------------------|
+| received, scheduled                | pending                                                                     |
+| unlearning, recovering, verifying  | in_progress                                                                 |
+| completed                          | completed                                                                   |
+| cancelled                          | cancelled                                                                   |
+| failed, but it can be tried again  | pending: nobody has given it up                                             |
+| failed for good                    | cancelled: OpenDSR knows no failure, and nothing further will happen        |
+
+The state as it is here, and why, stands in the extension `flower-unlearning` of each answer.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from server.api import deletion_pb2 as pb
+from server.api.access import Caller
+from unlearning.errors import InvalidRequest
+from unlearning.methods import DEFAULT_METHOD
+from unlearning.requests import DeletionRequest, Granularity, Status
+
+API_VERSION = "2.0"
+EXTENSION = "flower-unlearning"
+"""The key of what OpenDSR has no words for, in requests and answers; in OpenDSR the processor's domain."""
+SAMPLE = "controller_customer_id"
+"""The identity that names a sample: the id that the client, whose data it is, gave it."""
+MAX_CALLBACKS = 5
+
+_KEY_PREFIX = "opendsr:"
+_OWN_ID = re.compile(r"r-[0-9]{1,9}")
+_STATUS: Mapping[Status, str] = {
+    Status.RECEIVED: "pending",
+    Status.SCHEDULED: "pending",
+    Status.UNLEARNING: "in_progress",
+    Status.RECOVERING: "in_progress",
+    Status.VERIFYING: "in_progress",
+    Status.COMPLETED: "completed",
+    Status.CANCELLED: "cancelled",
+}
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Identity(_Part):
+    """One identity of the data subject: a sample, by the id that its client gave it."""
+
+    identity_type: Literal["controller_customer_id"]
+    identity_value: str
+    identity_format: Literal["raw"]
+
+
+class Extension(_Part):
+    """What this service needs beside OpenDSR: the client whose data it is, the method and its parameters."""
+
+    client_id: str = Field("", description="The client; may be left out with a client's own token.")
+    method: str = DEFAULT_METHOD
+    parameters: dict[str, Any] = Field({}, description="The method's parameters.")
+
+
+class Extensions(BaseModel):
+    """Extensions by processor; those of others are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    own: Extension = Field(Extension(), alias=EXTENSION)
+
+
+class ErasureRequest(_Part):
+    """A request of a data subject. Without identities all of the client's data is to be forgotten, else the samples."""
+
+    regulation: Literal["gdpr", "ccpa"]
+    subject_request_id: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,99}$",
+        description="The caller's own id of the request, new for each; OpenDSR asks for a UUID of version 4.",
+    )
+    subject_request_type: Literal["erasure"]
+    submitted_time: AwareDatetime = Field(description="When the data subject asked.")
+    subject_identities: list[Identity] = []
+    api_version: str = API_VERSION
+    property_id: str = ""
+    status_callback_urls: list[str] = Field([], max_length=MAX_CALLBACKS)
+    extensions: Extensions = Extensions()
+
+    def message(self, caller: Caller) -> pb.SubmitRequestRequest:
+        """Return what the deletion service is asked for.
+
+        Raises:
+            InvalidRequest: the id is one of this service's own.
+        """
+        if _OWN_ID.fullmatch(self.subject_request_id):
+            raise InvalidRequest(
+                "subject_request_id: ids like r-000007 are this service's own; choose another."
+            )
+        own = self.extensions.own
+        samples = [item.identity_value for item in self.subject_identities]
+        target = pb.Target(
+            granularity=str(Granularity.SAMPLE if samples else Granularity.CLIENT),
+            client_id=own.client_id or (caller.name if caller.is_client else ""),
+            sample_ids=samples,
+        )
+        return pb.SubmitRequestRequest(
+            target=target,
+            method=own.method,
+            parameters_json=json.dumps(own.parameters),
+            idempotency_key=key_of(self.subject_request_id),
+        )
+
+
+def read_request(raw: bytes) -> ErasureRequest:
+    """Read a request from bytes that anybody may have sent.
+
+    Raises:
+        InvalidRequest: it is none; the message says where, and repeats nothing of it.
+    """
+    try:
+        return ErasureRequest.model_validate_json(raw)
+    except ValidationError as exc:
+        problems = [
+            f"{'.'.join(map(str, error['loc'])) or 'the body'}: {error['msg']}" for error in exc.errors()[:5]
+        ]
+        raise InvalidRequest(f"This is no erasure request: {'; '.join(problems)}.") from None
+
+
+def key_of(subject_request_id: str) -> str:
+    """Return the idempotency key of a caller's own id."""
+    return _KEY_PREFIX + subject_request_id
+
+
+def is_own_id(text: str) -> bool:
+    """Return whether an id is one of this service and not a caller's."""
+    return _OWN_ID.fullmatch(text) is not None
+
+
+def subject_request_id_of(request: DeletionRequest) -> str:
+    """Return the id by which whoever filed a request knows it; this service's own where it came another way."""
+    key = request.idempotency_key
+    return key.removeprefix(_KEY_PREFIX) if key.startswith(_KEY_PREFIX) else request.id
+
+
+def request_status(request: DeletionRequest) -> str:
+    """Return the status in OpenDSR's words."""
+    if request.status is Status.FAILED:
+        return "pending" if request.retryable else "cancelled"
+    return _STATUS[request.status]
+
+
+def is_final(request: DeletionRequest) -> bool:
+    """Return whether nothing further will happen to a request."""
+    return request_status(request) in ("completed", "cancelled")
+
+
+def receipt(request: DeletionRequest, encoded_request: str, now: datetime) -> dict[str, Any]:
+    """Return the answer to a request that was taken in. encoded_request: as it came, in Base64."""
+    document = status(request)
+    del document["request_status"]
+    return {**document, "received_time": _time(now), "encoded_request": encoded_request}
+
+
+def status(request: DeletionRequest) -> dict[str, Any]:
+    """Return where a request stands."""
+    name = subject_request_id_of(request)
+    document = {
+        "controller_id": request.submitted_by,
+        "expected_completion_time": _expected(request),
+        "subject_request_id": name,
+        "request_status": request_status(request),
+        "api_version": API_VERSION,
+        "extensions": {
+            EXTENSION: {
+                "request_id": request.id,
+                "status": str(request.status),
+                "reason": request.reason,
+                "granularity": str(request.target.granularity),
+                "client_id": request.target.client_id,
+                "num_samples": request.target.num_samples,
+                "method": request.method,
+            }
+        },
+    }
+    if request.status is Status.COMPLETED:
+        document["results_url"] = f"/requests/{name}/certificate"
+    return document
+
+
+def cancellation(request: DeletionRequest, now: datetime) -> dict[str, Any]:
+    """Return the answer to a request that was withdrawn."""
+    return {
+        "controller_id": request.submitted_by,
+        "subject_request_id": subject_request_id_of(request),
+        "received_time": _time(now),
+        "api_version": API_VERSION,
+    }
+
+
+def callback(request: DeletionRequest, url: str, now: datetime) -> dict[str, Any]:
+    """Return what is sent to a callback URL. sent_time tells one that is sent once more by somebody else."""
+    return {**status(request), "status_callback_url": url, "sent_time": _time(now)}
+
+
+def discovery() -> dict[str, Any]:
+    """Return what this service supports."""
+    return {
+        "api_version": API_VERSION,
+        "supported_identities": [{"identity_type": SAMPLE, "identity_format": "raw"}],
+        "supported_subject_request_types": ["erasure"],
+        "processor_certificate": "/callback-key.pem",
+    }
+
+
+def _expected(request: DeletionRequest) -> str:
+    """Return by when a request is answered: what the law gives, one month."""
+    filed = request.created_at.astimezone(UTC)
+    year, month = divmod(filed.month, 12)
+    for day in (filed.day, 30, 29, 28):  # the month after may be shorter
+        try:
+            return _time(filed.replace(year=filed.year + year, month=month + 1, day=day))
+        except ValueError:
+            continue
+    raise AssertionError("every month has 28 days")
+
+
+def _time(value: datetime) -> str:
+    return value.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,493 @@
+"""The deletion service over HTTP: the same admission, roles, limits and refusals as over gRPC."""
+
+import base64
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.routing import Route
+
+from server.api.access import Role
+from server.api.client import DeletionClient
+from server.api.limits import Limits
+from server.api.server import RunningServer, serve
+from server.api.tls import TlsFiles
+from server.http_api import listening
+from server.http_api.application import HttpApi
+from server.http_api.listening import HttpOptions, HttpServer, serve_http
+from server.http_api.tokens import Tokens, make_token, remove_tokens
+from server.ledger import Ledger
+from tests.certificates import Authority
+from tests.deletion_service import FORGETTING, LiveLoop, submit
+from unlearning.errors import ConfigurationError
+from unlearning.requests import Granularity, Status, Target
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+ANSWERED_S = 10.0
+FIRST, SECOND = "a7551968-d5d6-44b2-9831-815ac9017798", "0e4aa1a2-30ff-4d1b-9f64-9a8a4a1f3d52"
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> dict[str, str]:
+    """A token for an operator, client 3, client 4 and an officer; their hashes are in `tokens.json`."""
+    path = tmp_path / "tokens.json"
+    callers = {"operator": ("tool", Role.OPERATOR), "officer": ("olga", Role.OFFICER)}
+    callers |= {name: (name, Role.CLIENT) for name in ("3", "4")}
+    return {who: make_token(path, name, role, NOW) for who, (name, role) in callers.items()}
+
+
+Start = Callable[..., HttpServer]
+
+
+@pytest.fixture
+def start(ledger: Ledger, loop: LiveLoop, tmp_path: Path, tokens: dict[str, str]) -> Iterator[Start]:
+    """Starts a service with these limits, over gRPC and over HTTP."""
+    with ExitStack() as running:
+
+        def begin(tls: TlsFiles | None = None, **limits: Any) -> HttpServer:
+            core = serve(ledger, tmp_path / "reports", "127.0.0.1:0", limits=Limits(**limits))
+            running.callback(core.stop, 0)
+            options = HttpOptions(address="127.0.0.1:0", tokens=tmp_path / "tokens.json")
+            started = serve_http(core.core, options, tmp_path, tls)
+            running.callback(started.stop, 0)
+            return started
+
+        yield begin
+
+
+class Caller:
+    """Somebody with a token at a service."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._client = httpx.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=ANSWERED_S,
+            trust_env=False,
+            verify=False,
+        )
+
+    def file(self, name: str = FIRST, **changes: Any) -> httpx.Response:
+        return self._client.post("/requests", json=erasure(name, **changes))
+
+    def post(self, **given: Any) -> httpx.Response:
+        return self._client.post("/requests", **given)
+
+    def get(self, path: str) -> httpx.Response:
+        return self._client.get(path)
+
+    def delete(self, path: str) -> httpx.Response:
+        return self._client.delete(path)
+
+
+def erasure(name: str = FIRST, *samples: str, client: str = "3", **changes: Any) -> dict[str, Any]:
+    """An erasure request as OpenDSR has it."""
+    return {
+        "regulation": "gdpr",
+        "subject_request_id": name,
+        "subject_request_type": "erasure",
+        "submitted_time": "2026-02-28T15:00:00Z",
+        "subject_identities": [
+            {"identity_type": "controller_customer_id", "identity_value": item, "identity_format": "raw"}
+            for item in samples
+        ],
+        "extensions": {"flower-unlearning": {"client_id": client}, "another.example": {"x": 1}},
+        **changes,
+    }
+
+
+def own(answer: httpx.Response) -> dict[str, Any]:
+    found: dict[str, Any] = answer.json()["extensions"]["flower-unlearning"]
+    return found
+
+
+def problem(answer: httpx.Response) -> str:
+    message: str = answer.json()["error"]["message"]
+    return message
+
+
+# A request's way
+
+
+def test_a_request_is_filed_followed_and_cancelled(
+    start: Start, tokens: dict[str, str], ledger: Ledger
+) -> None:
+    """By OpenDSR's names; the receipt has the request as it was sent, and the ledger who filed it in which role."""
+    tool = Caller(start().url, tokens["operator"])
+    body = json.dumps(erasure(FIRST, "a", "b")).encode()
+    filed = tool.post(content=body)
+    assert filed.status_code == 201, filed.text
+    assert base64.b64decode(filed.json()["encoded_request"]) == body
+    assert filed.json()["subject_request_id"] == FIRST
+    request = ledger.get(own(filed)["request_id"])
+    assert (request.submitted_by, request.submitted_role, request.method) == (
+        "tool",
+        "operator",
+        "puf-special",
+    )
+    assert request.target.describe() == "2 samples of client 3"
+    for name in (FIRST, request.id):
+        assert tool.get(f"/requests/{name}").json()["request_status"] == "pending"
+    assert tool.delete(f"/requests/{FIRST}").status_code == 202
+    assert tool.get(f"/requests/{FIRST}").json()["request_status"] == "cancelled"
+    assert ledger.get(request.id).status is Status.CANCELLED
+
+
+def test_the_same_request_sent_again_is_the_same_request(
+    start: Start, tokens: dict[str, str], ledger: Ledger
+) -> None:
+    """A tool that had no answer repeats itself; another content under the same id is refused."""
+    tool = Caller(start().url, tokens["operator"])
+    assert own(tool.file())["request_id"] == own(tool.file())["request_id"]
+    assert len(ledger.list_requests()) == 1
+    assert tool.post(json=erasure(client="4")).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("path", "changes", "expected"),
+    [
+        ((), {}, "pending"),
+        ((Status.SCHEDULED, Status.UNLEARNING), {}, "in_progress"),
+        ((Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING), {}, "in_progress"),
+        (FORGETTING, {}, "completed"),
+        ((Status.SCHEDULED, Status.FAILED), {"retryable": True, "reason": "away"}, "pending"),
+        ((Status.SCHEDULED, Status.FAILED), {"retryable": False, "reason": "never"}, "cancelled"),
+    ],
+)
+def test_each_state_has_a_status_of_opendsr(
+    start: Start,
+    tokens: dict[str, str],
+    loop: LiveLoop,
+    path: tuple[Status, ...],
+    changes: dict[str, Any],
+    expected: str,
+) -> None:
+    """And stands in the extension as it is, with its reason."""
+    tool = Caller(start().url, tokens["operator"])
+    request_id = own(tool.file())["request_id"]
+    if path:
+        loop.move(request_id, *path[:-1])
+        loop.move(request_id, path[-1], **changes)
+    found = tool.get(f"/requests/{FIRST}")
+    assert found.json()["request_status"] == expected
+    assert own(found)["status"] == (path[-1] if path else "received")
+    assert own(found)["reason"] == changes.get("reason", "")
+    assert ("results_url" in found.json()) == (expected == "completed")
+
+
+def test_report_and_certificate_are_the_files(
+    start: Start, tokens: dict[str, str], loop: LiveLoop, tmp_path: Path
+) -> None:
+    """Byte for byte, also for an officer; before the completion the answer says so."""
+    url = start().url
+    tool, officer = Caller(url, tokens["operator"]), Caller(url, tokens["officer"])
+    request_id = own(tool.file())["request_id"]
+    assert "its report comes with its completion" in problem(officer.get(f"/requests/{FIRST}/certificate"))
+    loop.move(request_id, *FORGETTING)
+    folder = tmp_path / "reports" / request_id
+    folder.mkdir(parents=True)
+    contents = {"report.json": b'{"a": 1}', "report.html": b"<p>", "certificate.json": b'{"b":2}\n'}
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    for path, content in zip(("report", "report.html", "certificate"), contents.values(), strict=True):
+        assert officer.get(f"/requests/{FIRST}/{path}").content == content
+
+
+# Who may what
+
+
+@pytest.mark.parametrize("token", ["", "fu_wrong", "a" * 5000])
+def test_without_a_token_nothing_is_let_in(start: Start, ledger: Ledger, token: str) -> None:
+    """401, what to do, and a record; the token is in none of them."""
+    answer = Caller(start().url, token or "x").file()
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert "Ask the federation's operator for a token with a role" in problem(answer)
+    assert [(item.call, item.role) for item in ledger.refusals()] == [("SubmitRequest", "")]
+    assert not token or token not in str(ledger.refusals())
+
+
+def test_a_token_that_is_removed_opens_nothing_any_more(
+    start: Start, tokens: dict[str, str], tmp_path: Path
+) -> None:
+    """At once, without a restart."""
+    client = Caller(start().url, tokens["3"])
+    assert client.file().status_code == 201
+    assert remove_tokens(tmp_path / "tokens.json", "3", Role.CLIENT) == 1
+    assert client.get(f"/requests/{FIRST}").status_code == 401
+
+
+def test_roles_are_those_of_grpc(start: Start, tokens: dict[str, str], ledger: Ledger) -> None:
+    """An officer files nothing; a client files about itself, may leave its id out, and stays in the safe ranges."""
+    url = start().url
+    officer, client = Caller(url, tokens["officer"]), Caller(url, tokens["3"])
+    assert officer.file().status_code == 403
+    assert "'olga' is officer by its token" in problem(officer.file())
+    assert client.post(json=erasure(client="4")).status_code == 403
+    step = {"flower-unlearning": {"parameters": {"unlearning_rate": 100}}}
+    assert "Only an operator may ask" in problem(client.post(json=erasure(extensions=step)))
+    assert client.post(json=erasure(extensions={})).status_code == 201
+    assert [item.target.client_id for item in ledger.list_requests()] == ["3"]
+    assert len(ledger.refusals()) == 4
+
+
+def test_requests_of_others_do_not_exist_for_a_client(
+    start: Start, tokens: dict[str, str], ledger: Ledger
+) -> None:
+    """By its filer's id, by this service's id, and unknown ones: word for word the same; the record says which."""
+    url = start().url
+    other = own(Caller(url, tokens["operator"]).post(json=erasure(client="4")))["request_id"]
+    client = Caller(url, tokens["3"])
+    assert client.get(f"/requests/{FIRST}").json() == client.get(f"/requests/{SECOND}").json()
+    hidden, missing = (client.get(f"/requests/{name}").text for name in (other, "r-000099"))
+    assert hidden.replace(other, "r-000099") == missing
+    assert ["not about itself" in item.reason for item in ledger.refusals()] == [True, False, True, False]
+    assert FIRST not in str(ledger.refusals())
+    assert client.delete(f"/requests/{FIRST}").status_code == 404
+
+
+def test_one_caller_has_one_rate_over_both_transports(
+    ledger: Ledger, loop: LiveLoop, tmp_path: Path, tokens: dict[str, str]
+) -> None:
+    """What client 3 called over gRPC counts over HTTP."""
+    authority = Authority(tmp_path)
+    running = serve(
+        ledger, tmp_path, "127.0.0.1:0", authority.certify("server"), limits=Limits(calls_per_s=0.01)
+    )
+    web = serve_http(
+        running.core, HttpOptions(address="127.0.0.1:0", tokens=tmp_path / "tokens.json"), tmp_path
+    )
+    try:
+        with DeletionClient(running.address, authority.certify("3", "client")) as client:
+            client.methods()
+        answer = Caller(web.url, tokens["3"]).get(f"/requests/{FIRST}")
+    finally:
+        web.stop(0)
+        running.stop(0)
+    assert answer.status_code == 429
+    assert "Too many calls: '3' may make 0.01 a second" in problem(answer)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"", "the body: "),
+        (b"{", "the body: "),
+        (b"[" * 100_000, "the body: "),
+        (b'{"a": "\\ud800"}', "the body: "),
+        (json.dumps(erasure(subject_request_type="access")).encode(), "subject_request_type"),
+        (json.dumps(erasure(subject_request_id="r-000001")).encode(), "are this service's own"),
+        (json.dumps(erasure(subject_request_id="a/b")).encode(), "subject_request_id"),
+        (json.dumps(erasure(submitted_time="yesterday")).encode(), "submitted_time"),
+        (json.dumps(erasure(submitted_time="2026-02-28T15:00:00")).encode(), "submitted_time"),
+        (json.dumps(erasure(mistyped=1)).encode(), "mistyped"),
+        (json.dumps(erasure(extensions={"flower-unlearning": {"metod": "x"}})).encode(), "metod"),
+        (json.dumps(erasure(status_callback_urls=["https://a.example/"])).encode(), "calls nobody back"),
+        (json.dumps(erasure(FIRST, "a", "a")).encode(), "1 repetition(s)"),
+        (json.dumps(erasure(client="")).encode(), "must name a client"),
+    ],
+)
+def test_bad_input_is_refused_with_a_sentence(
+    start: Start, tokens: dict[str, str], ledger: Ledger, body: bytes, sentence: str
+) -> None:
+    """Nothing is filed, the refusal is recorded, and no identity is repeated."""
+    answer = Caller(start().url, tokens["operator"]).post(content=body)
+    assert answer.status_code == 400
+    assert sentence in problem(answer)
+    assert ledger.list_requests() == []
+    assert len(ledger.refusals()) == 1
+
+
+@pytest.mark.parametrize(("client", "status"), [("99", 404), ("3", 409)])
+def test_admission_is_that_of_grpc(
+    start: Start, tokens: dict[str, str], loop: LiveLoop, client: str, status: int
+) -> None:
+    """An unknown client, and one whose request is open already."""
+    tool = Caller(start().url, tokens["operator"])
+    tool.file(SECOND)
+    assert tool.post(json=erasure(client=client)).status_code == status
+
+
+@pytest.mark.parametrize(("path", "method"), [("/", "GET"), ("/requests", "GET"), ("/requests/x", "PUT")])
+def test_what_is_not_here_is_said(start: Start, path: str, method: str) -> None:
+    """With where to look."""
+    answer = httpx.request(method, start().url + path, trust_env=False, verify=False)
+    assert answer.status_code in (404, 405)
+    assert "/openapi.json" in problem(answer)
+
+
+def test_the_description_names_every_path(
+    service: RunningServer, start: Start, tokens: dict[str, str], tmp_path: Path
+) -> None:
+    """Without a token; the page has no script and fetches nothing."""
+    url = start().url
+    document = httpx.get(f"{url}/openapi.json", trust_env=False, verify=False).json()
+    api = HttpApi(service.core, Tokens(tmp_path / "tokens.json"))
+    served = {route.path for route in api.application().routes if isinstance(route, Route)}
+    assert served == set(document["paths"]) - {"/callback-key.pem"}
+    assert "ErasureRequest" in document["components"]["schemas"]
+    page = httpx.get(f"{url}/docs", trust_env=False, verify=False).text
+    assert "POST /requests" in page
+    assert not any(word in page for word in ("<script", "src=", "http:", "https:"))
+    assert httpx.get(f"{url}/discovery", trust_env=False, verify=False).json()["api_version"] == "2.0"
+
+
+# Limits
+
+
+def _connect(web: HttpServer) -> socket.socket:
+    host, port = web.address.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout=ANSWERED_S)
+
+
+def _head(token: str, *lines: str) -> bytes:
+    head = ["POST /requests HTTP/1.1", "Host: here", f"Authorization: Bearer {token}", *lines, "", ""]
+    return "\r\n".join(head).encode()
+
+
+def _answer(connection: socket.socket) -> bytes:
+    received = b""
+    while part := connection.recv(65536):
+        received += part
+    return received
+
+
+@pytest.mark.parametrize("head", ["Content-Length: 20000", "Transfer-Encoding: chunked"])
+def test_a_body_over_the_limit_is_refused(
+    start: Start, tokens: dict[str, str], ledger: Ledger, head: str
+) -> None:
+    """By what it says it is before any of it is read, or as soon as there is too much."""
+    with _connect(start(max_message_mib=0.01)) as connection:
+        connection.sendall(_head(tokens["3"], head))
+        if "chunked" in head:
+            connection.sendall(b"4e20\r\n" + b"x" * 20_000 + b"\r\n")
+        assert _answer(connection).startswith(b"HTTP/1.1 413")
+    assert [item.caller for item in ledger.refusals()] == ["3"]
+
+
+def test_a_body_that_trickles_is_refused_and_recorded(
+    start: Start, tokens: dict[str, str], ledger: Ledger
+) -> None:
+    """It is waited for no longer than a message over gRPC."""
+    with _connect(start(body_timeout_s=0.1)) as connection:
+        connection.sendall(_head(tokens["3"], "Content-Length: 20"))
+        assert _answer(connection).startswith(b"HTTP/1.1 408")
+    assert "did not come within 0.1 s" in ledger.refusals()[0].reason
+
+
+def test_bodies_that_do_not_come_keep_nobody_else_waiting(start: Start, tokens: dict[str, str]) -> None:
+    """A client holds its own places and no thread; an operator is answered."""
+    web = start(max_calls_per_caller=2)
+    with ExitStack() as opened:
+        for _ in range(40):
+            connection = opened.enter_context(_connect(web))
+            connection.sendall(_head(tokens["3"], "Content-Length: 20"))
+        assert Caller(web.url, tokens["operator"]).file().status_code == 201
+        assert "is calling 2 times already" in problem(Caller(web.url, tokens["3"]).get(f"/requests/{FIRST}"))
+
+
+def test_who_may_not_call_is_refused_before_the_body(start: Start, tokens: dict[str, str]) -> None:
+    """Nothing is read of what an officer, or somebody unknown, would file."""
+    web = start()
+    for token, status in ((tokens["officer"], b"403"), ("unknown", b"401")):
+        with _connect(web) as connection:
+            connection.sendall(_head(token, "Content-Length: 20"))
+            assert _answer(connection).startswith(b"HTTP/1.1 " + status)
+
+
+def test_heads_that_trickle_are_hung_up_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And begin no thread."""
+    monkeypatch.setattr(listening, "HEAD_TIMEOUT_S", 0.2)
+    web = start()
+    before = set(threading.enumerate())
+    with _connect(web) as connection:
+        connection.sendall(b"POST /requests HT")
+        assert set(threading.enumerate()) <= before
+        assert connection.recv(100) == b""
+
+
+def test_an_answer_that_is_not_taken_is_given_up(
+    start: Start, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does a connection that is kept open after its answer: one call a connection."""
+    monkeypatch.setattr(listening, "CALL_TIMEOUT_S", 0.2)
+    with _connect(start(body_timeout_s=60)) as connection:
+        connection.sendall(_head(tokens["3"], "Content-Length: 20"))
+        assert _answer(connection) == b""
+
+
+def test_a_new_connection_takes_the_place_of_the_one_that_waited_longest(
+    start: Start, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many half heads as there are places and some more, and an operator is answered."""
+    monkeypatch.setattr(listening, "MAX_CONNECTIONS", 8)
+    web = start()
+    with ExitStack() as opened:
+        trickling = [opened.enter_context(_connect(web)) for _ in range(12)]
+        for connection in trickling:
+            connection.sendall(b"GET /disc")
+        assert Caller(web.url, tokens["operator"]).file().status_code == 201
+        assert trickling[0].recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    "junk", [b"\x16\x03\x01" + bytes(300), b"GET\r\n\r\n", b"A" * 40_000, b"PRI * HTTP/2.0\r\n\r\n"]
+)
+def test_what_is_no_http_is_hung_up_on(start: Start, tokens: dict[str, str], junk: bytes) -> None:
+    """And the service goes on."""
+    web = start()
+    with _connect(web) as connection:
+        connection.sendall(junk)
+        connection.settimeout(ANSWERED_S)
+        with suppress(ConnectionResetError):
+            assert b"200" not in _answer(connection)
+    assert Caller(web.url, tokens["3"]).file().status_code == 201
+
+
+# Where
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "example.org:0"])
+def test_beyond_loopback_there_is_tls(service: RunningServer, tmp_path: Path, address: str) -> None:
+    """A token in plain text would be anybody's."""
+    with pytest.raises(ConfigurationError, match="tokens must travel under TLS"):
+        serve_http(service.core, HttpOptions(address=address, tokens=tmp_path / "tokens.json"), tmp_path)
+
+
+def test_with_tls_the_calls_are_the_same(start: Start, tokens: dict[str, str], tmp_path: Path) -> None:
+    """The service shows the certificate that it has for gRPC; a caller needs none."""
+    authority = Authority(tmp_path)
+    web = start(authority.certify("server"))
+    context = ssl.create_default_context(cafile=str(authority.file))
+    with httpx.Client(verify=context, trust_env=False) as client:
+        answer = client.post(
+            f"{web.url}/requests", json=erasure(), headers={"Authorization": f"Bearer {tokens['3']}"}
+        )
+    assert answer.status_code == 201
+
+
+def test_a_port_is_not_shared(start: Start, service: RunningServer, tmp_path: Path) -> None:
+    """A second service would take half of the calls."""
+    taken = start().address
+    with pytest.raises(ConfigurationError, match="http: cannot listen"):
+        serve_http(service.core, HttpOptions(address=taken, tokens=tmp_path / "tokens.json"), tmp_path)
+
+
+def test_both_transports_show_one_ledger(
+    start: Start, service: RunningServer, client: DeletionClient, tokens: dict[str, str]
+) -> None:
+    """What was filed over gRPC is seen over HTTP by this service's own id."""
+    request = submit(client, Target(Granularity.CLIENT, "4"))
+    seen = Caller(start().url, tokens["4"]).get(f"/requests/{request.id}")
+    assert seen.json()["subject_request_id"] == request.id

@@ -1,0 +1,203 @@
+"""Callbacks over real HTTP: signed, retried, kept over restarts, and sent nowhere else."""
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from server.http_api.callback_urls import AllowedUrls
+from server.http_api.callbacks import GIVE_UP_AFTER, Callbacks, Signer
+from server.ledger import Ledger
+from tests import ledgers
+from tests.deletion_service import FORGETTING, LiveLoop
+from unlearning.growing_pause import GrowingPause
+from unlearning.requests import DeletionRequest, Status
+
+KEY = Ed25519PrivateKey.generate()
+SOON = GrowingPause(first_s=0.01, longest_s=0.01)
+WAIT_S = 20.0
+
+
+class Receiver:
+    """A tool's HTTP server on this machine: what it was sent, and what it answers next (200 if nothing is set)."""
+
+    def __init__(self) -> None:
+        self.received: list[tuple[str, Mapping[str, str], bytes]] = []
+        self.answers: list[int] = []
+        self._came = threading.Condition()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                status = receiver.answers.pop(0) if receiver.answers else 200
+                self.send_response(status)
+                if status == 307:
+                    self.send_header("Location", f"{receiver.url}/elsewhere")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                with receiver._came:
+                    receiver.received.append((self.path, dict(self.headers), body))
+                    receiver._came.notify_all()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def wait_for(self, count: int) -> list[dict[str, Any]]:
+        """The first bodies, when there are as many."""
+        with self._came:
+            assert self._came.wait_for(lambda: len(self.received) >= count, WAIT_S), self.received
+        return [json.loads(body) for _, _, body in self.received[:count]]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+Start = Callable[..., Callbacks]
+
+
+@pytest.fixture
+def start(ledger: Ledger, tmp_path: Path, receiver: Receiver) -> Iterator[Start]:
+    """Starts callbacks, to the receiver's /hook alone where nothing else is given."""
+    with ExitStack() as running:
+
+        def begin(*allowed: str, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Callbacks:
+            urls = AllowedUrls.of(allowed or [f"{receiver.url}/hook"])
+            made = Callbacks(ledger, tmp_path / "callbacks", urls, Signer(KEY), clock, pause=SOON)
+            made.start()
+            running.callback(made.stop)
+            return made
+
+        yield begin
+
+
+def file(ledger: Ledger) -> DeletionRequest:
+    return ledgers.submit(ledger, method="puf-special", key="opendsr:mine", submitted_by="tool")
+
+
+def test_each_status_is_told_and_signed(
+    start: Start, receiver: Receiver, ledger: Ledger, loop: LiveLoop, tmp_path: Path
+) -> None:
+    """Ed25519 over the bytes of the body; after the end nothing is kept."""
+    request = file(ledger)
+    start().expect(request, [f"{receiver.url}/hook"])
+    loop.move(request.id, Status.SCHEDULED, Status.UNLEARNING)
+    receiver.wait_for(1)
+    loop.move(request.id, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED)
+    told = receiver.wait_for(2)
+    assert [item["request_status"] for item in told] == ["in_progress", "completed"]
+    assert {item["subject_request_id"] for item in told} == {"mine"}
+    assert {item["status_callback_url"] for item in told} == {f"{receiver.url}/hook"}
+    for path, headers, body in receiver.received:
+        assert path == "/hook"
+        KEY.public_key().verify(base64.b64decode(headers["X-OpenDSR-Signature"]), body)
+    _wait(lambda: not list((tmp_path / "callbacks").iterdir()))
+
+
+def test_what_was_not_taken_is_sent_again(
+    start: Start, receiver: Receiver, ledger: Ledger, loop: LiveLoop
+) -> None:
+    """After an error and after a redirect, which is not followed."""
+    receiver.answers = [500, 307]
+    request = file(ledger)
+    start().expect(request, [f"{receiver.url}/hook"])
+    loop.move(request.id, Status.CANCELLED)
+    assert [item["request_status"] for item in receiver.wait_for(3)] == ["cancelled"] * 3
+    assert {path for path, _, _ in receiver.received} == {"/hook"}
+
+
+def test_a_restart_forgets_nobody(start: Start, receiver: Receiver, ledger: Ledger, loop: LiveLoop) -> None:
+    """What happened while the service was away is told by the next one."""
+    request = file(ledger)
+    before = start()
+    before.expect(request, [f"{receiver.url}/hook"])
+    before.stop()
+    loop.move(request.id, *FORGETTING)
+    start()
+    assert [item["request_status"] for item in receiver.wait_for(1)] == ["completed"]
+
+
+def test_a_failure_is_told_and_the_end_after_it_too(
+    start: Start, receiver: Receiver, ledger: Ledger, loop: LiveLoop
+) -> None:
+    """OpenDSR has no word for it; the extension has. A retry that works is told as well."""
+    request = file(ledger)
+    start().expect(request, [f"{receiver.url}/hook"])
+    loop.move(request.id, Status.SCHEDULED)
+    loop.move(request.id, Status.FAILED, retryable=True, reason="away")
+    receiver.wait_for(1)
+    loop.move(request.id, *FORGETTING)
+    first, last = receiver.wait_for(2)
+    assert (first["request_status"], first["extensions"]["flower-unlearning"]["reason"]) == (
+        "pending",
+        "away",
+    )
+    assert last["request_status"] == "completed"
+
+
+def test_a_server_that_is_away_keeps_nobody_else_waiting(
+    start: Start, receiver: Receiver, ledger: Ledger, loop: LiveLoop
+) -> None:
+    """One URL of a request is dead, and the other is told."""
+    dead = "http://127.0.0.2:1/hook"
+    request = file(ledger)
+    start(dead, f"{receiver.url}/hook").expect(request, [dead, f"{receiver.url}/hook"])
+    loop.move(request.id, Status.CANCELLED)
+    receiver.wait_for(1)
+
+
+def test_after_days_it_is_given_up(
+    start: Start, receiver: Receiver, ledger: Ledger, loop: LiveLoop, tmp_path: Path
+) -> None:
+    """And nothing is kept of it."""
+    now = [datetime(2026, 3, 1, tzinfo=UTC)]
+    receiver.answers = [500] * 1000
+    request = file(ledger)
+    start(clock=lambda: now[0]).expect(request, [f"{receiver.url}/hook"])
+    loop.move(request.id, Status.CANCELLED)
+    receiver.wait_for(1)
+    now[0] += GIVE_UP_AFTER + timedelta(seconds=1)
+    _wait(lambda: not list((tmp_path / "callbacks").iterdir()))
+
+
+def test_what_is_no_longer_allowed_is_not_called(
+    start: Start, receiver: Receiver, ledger: Ledger, loop: LiveLoop, tmp_path: Path
+) -> None:
+    """The operator narrowed the list while the service was away."""
+    request = file(ledger)
+    before = start()
+    before.expect(request, [f"{receiver.url}/hook"])
+    before.stop()
+    loop.move(request.id, *FORGETTING)
+    start(f"{receiver.url}/other")
+    _wait(lambda: not list((tmp_path / "callbacks").iterdir()))
+    assert receiver.received == []
+
+
+def _wait(holds: Callable[[], bool]) -> None:
+    waited = threading.Event()
+    for _ in range(int(WAIT_S / 0.05)):
+        if holds():
+            return
+        waited.wait(0.05)
+    raise AssertionError("it did not come to that")

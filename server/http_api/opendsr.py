@@ -15,7 +15,7 @@ The state as it is here, and why, stands in the extension `flower-unlearning` of
 import json
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
@@ -83,7 +83,7 @@ class ErasureRequest(_Part):
         description="The caller's own id of the request, new for each; OpenDSR asks for a UUID of version 4.",
     )
     subject_request_type: Literal["erasure"]
-    submitted_time: AwareDatetime = Field(description="When the data subject asked.")
+    submitted_time: AwareDatetime | date = Field(description="When the data subject asked; a date will do.")
     subject_identities: list[Identity] = []
     api_version: str = API_VERSION
     property_id: str = ""

@@ -55,10 +55,10 @@ class Receiver:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
-    def wait_for(self, count: int) -> list[dict[str, Any]]:
+    def wait_for(self, count: int, timeout_s: float = WAIT_S) -> list[dict[str, Any]]:
         """The first bodies, when there are as many."""
         with self._came:
-            assert self._came.wait_for(lambda: len(self.received) >= count, WAIT_S), self.received
+            assert self._came.wait_for(lambda: len(self.received) >= count, timeout_s), self.received
         return [json.loads(body) for _, _, body in self.received[:count]]
 
     def close(self) -> None:

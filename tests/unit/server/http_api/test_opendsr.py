@@ -1,0 +1,75 @@
+"""OpenDSR's documents: what a request asks for, and by when it is answered."""
+
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from server.api import convert
+from server.api.access import Caller, Role
+from server.http_api import opendsr
+from unlearning.requests import DeletionRequest, Granularity, Status, Target
+
+DOCS = Path(__file__).parents[4] / "docs" / "integrations.md"
+TOOL = Caller("tool", Role.OPERATOR, credential="token")
+
+
+def filed(**changes: object) -> DeletionRequest:
+    day = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    request = DeletionRequest(
+        id="r-000001",
+        idempotency_key="opendsr:mine",
+        target=Target(Granularity.CLIENT, "3"),
+        method="not",
+        parameters={},
+        submitted_by="tool",
+        status=Status.RECEIVED,
+        created_at=day,
+        updated_at=day,
+    )
+    return replace(request, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_every_state_has_a_status(status: Status) -> None:
+    """The two lists agree, and the final ones are final."""
+    request = filed(status=status)
+    assert opendsr.request_status(request) in ("pending", "in_progress", "completed", "cancelled")
+    assert opendsr.is_final(request) != request.is_open
+
+
+def test_the_example_of_curl_is_a_request() -> None:
+    """As the page shows it: some samples of a client."""
+    [example] = re.findall(r"-d '(\{.*?\n\})'", DOCS.read_text(), re.DOTALL)
+    message = opendsr.read_request(example.encode()).message(TOOL)
+    assert convert.target_of(message.target) == Target(
+        Granularity.SAMPLE, "hospital-0", frozenset({"patient-4711"})
+    )
+
+
+def test_the_connector_of_fides_sends_a_request() -> None:
+    """Its body, with what Fides puts into it: its own id, a date without a time, settings and an identity."""
+    [text] = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    config = yaml.safe_load(text)["saas_config"]
+    body: str = config["endpoints"][0]["requests"]["delete"]["body"]
+    given = {
+        "privacy_request_id": "pri_a7551968-d5d6-44b2-9831-815ac9017798",
+        "iso_8601_datetime": "2026-02-28",
+        "sample_id": "patient-4711",
+        "client_id": "hospital-0",
+    }
+    for name, value in given.items():
+        assert f"<{name}>" in body
+        body = body.replace(f"<{name}>", value)
+    json.loads(body)
+    asked = opendsr.read_request(body.encode()).message(TOOL)
+    assert asked.idempotency_key == f"opendsr:{given['privacy_request_id']}"
+    assert list(asked.target.sample_ids) == ["patient-4711"]
+    parameters = {item["name"] for item in config["connector_params"]}
+    references = {item["name"] for item in config["external_references"]}
+    for item in config["endpoints"][0]["requests"]["delete"]["param_values"]:
+        assert item.get("connector_param") in parameters or set(item["references"]) <= references

@@ -8,6 +8,7 @@ import asyncio
 import socket
 import ssl
 from dataclasses import dataclass
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 
@@ -159,7 +160,11 @@ class _Connections:
                 continue
             task = asyncio.create_task(self._serve(accepted))
             self._open[task] = False
-            task.add_done_callback(lambda done: self._open.pop(done, None))
+            task.add_done_callback(partial(self._ended, accepted))
+
+    def _ended(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        self._open.pop(task, None)
+        accepted.close()  # of a task that was cancelled before it began; else it is closed already
 
     def _close_one(self) -> bool:
         waiting = next((task for task, has_begun in self._open.items() if not has_begun), None)
@@ -188,8 +193,6 @@ class _Connections:
         finally:
             if protocol.transport is not None:
                 protocol.transport.abort()  # what was to be sent is sent, or never will be taken
-            else:
-                accepted.close()
 
 
 def _listener(address: str) -> socket.socket:

@@ -7,7 +7,7 @@
 | completed                          | completed                                                                   |
 | cancelled                          | cancelled                                                                   |
 | failed, but it can be tried again  | pending: nobody has given it up                                             |
-| failed for good                    | cancelled: OpenDSR knows no failure, and nothing further will happen        |
+| failed for good, refused           | cancelled: OpenDSR knows neither, and nothing further will happen           |
 
 The state as it is here, and why, stands in the extension `flower-unlearning` of each answer.
 """
@@ -43,6 +43,7 @@ _STATUS: Mapping[Status, str] = {
     Status.VERIFYING: "in_progress",
     Status.COMPLETED: "completed",
     Status.CANCELLED: "cancelled",
+    Status.REFUSED: "cancelled",
 }
 
 
@@ -59,11 +60,15 @@ class Identity(_Part):
 
 
 class Extension(_Part):
-    """What this service needs beside OpenDSR: the client whose data it is, the method and its parameters."""
+    """What OpenDSR has no words for: the client whose data it is, the method, what an officer keeps."""
 
     client_id: str = Field("", description="The client; may be left out with a client's own token.")
     method: str = DEFAULT_METHOD
     parameters: dict[str, Any] = Field({}, description="The method's parameters.")
+    due_on: date | None = Field(None, description="By when it must be answered; without, in one month.")
+    ground: str = Field("", description="The letter of Art. 17(1) GDPR, a to f.")
+    reference: str = Field("", description="The number of the request in the caller's own system.")
+    note: str = ""
 
 
 class Extensions(BaseModel):
@@ -112,7 +117,17 @@ class ErasureRequest(_Part):
             method=own.method,
             parameters_json=json.dumps(own.parameters),
             idempotency_key=key_of(self.subject_request_id),
+            received_on=str(self._received_on()),
+            due_on=str(own.due_on or ""),
+            ground=own.ground,
+            reference=own.reference,
+            note=own.note,
         )
+
+    def _received_on(self) -> date:
+        """Return the day on which the data subject asked; a time counts where it was taken."""
+        asked = self.submitted_time
+        return asked.date() if isinstance(asked, datetime) else asked
 
 
 def read_request(raw: bytes) -> ErasureRequest:
@@ -170,7 +185,7 @@ def status(request: DeletionRequest) -> dict[str, Any]:
     name = subject_request_id_of(request)
     document = {
         "controller_id": request.submitted_by,
-        "expected_completion_time": _expected(request),
+        "expected_completion_time": f"{request.due_on}T23:59:59Z",
         "subject_request_id": name,
         "request_status": request_status(request),
         "api_version": API_VERSION,
@@ -178,7 +193,9 @@ def status(request: DeletionRequest) -> dict[str, Any]:
             EXTENSION: {
                 "request_id": request.id,
                 "status": str(request.status),
-                "reason": request.reason,
+                "reason": request.reason or request.refusal_reason,
+                "is_held": request.is_held,
+                "received_on": str(request.received_on),
                 "granularity": str(request.target.granularity),
                 "client_id": request.target.client_id,
                 "num_samples": request.target.num_samples,
@@ -214,18 +231,6 @@ def discovery() -> dict[str, Any]:
         "supported_subject_request_types": ["erasure"],
         "processor_certificate": "/callback-key.pem",
     }
-
-
-def _expected(request: DeletionRequest) -> str:
-    """Return by when a request is answered: what the law gives, one month."""
-    filed = request.created_at.astimezone(UTC)
-    year, month = divmod(filed.month, 12)
-    for day in (filed.day, 30, 29, 28):  # the month after may be shorter
-        try:
-            return _time(filed.replace(year=filed.year + year, month=month + 1, day=day))
-        except ValueError:
-            continue
-    raise AssertionError("every month has 28 days")
 
 
 def _time(value: datetime) -> str:

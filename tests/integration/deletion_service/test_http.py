@@ -94,7 +94,7 @@ def erasure(name: str = FIRST, *samples: str, client: str = "3", **changes: Any)
         "regulation": "gdpr",
         "subject_request_id": name,
         "subject_request_type": "erasure",
-        "submitted_time": "2026-02-28T15:00:00Z",
+        "submitted_time": "2024-02-28T15:00:00Z",
         "subject_identities": [
             {"identity_type": "controller_customer_id", "identity_value": item, "identity_format": "raw"}
             for item in samples
@@ -160,12 +160,14 @@ def test_the_same_request_sent_again_is_the_same_request(
         (FORGETTING, {}, "completed"),
         ((Status.SCHEDULED, Status.FAILED), {"retryable": True, "reason": "away"}, "pending"),
         ((Status.SCHEDULED, Status.FAILED), {"retryable": False, "reason": "never"}, "cancelled"),
+        ((), {"reason": "a contract"}, "cancelled"),
     ],
 )
 def test_each_state_has_a_status_of_opendsr(
     start: Start,
     tokens: dict[str, str],
     loop: LiveLoop,
+    ledger: Ledger,
     path: tuple[Status, ...],
     changes: dict[str, Any],
     expected: str,
@@ -176,9 +178,11 @@ def test_each_state_has_a_status_of_opendsr(
     if path:
         loop.move(request_id, *path[:-1])
         loop.move(request_id, path[-1], **changes)
+    elif changes:
+        ledger.refuse(request_id, by="ada", now=datetime.now(UTC), **changes)
     found = tool.get(f"/requests/{FIRST}")
     assert found.json()["request_status"] == expected
-    assert own(found)["status"] == (path[-1] if path else "received")
+    assert own(found)["status"] == ledger.get(request_id).status
     assert own(found)["reason"] == changes.get("reason", "")
     assert ("results_url" in found.json()) == (expected == "completed")
 
@@ -292,6 +296,8 @@ def test_one_caller_has_one_rate_over_both_transports(
         (json.dumps(erasure(submitted_time="yesterday")).encode(), "submitted_time"),
         (json.dumps(erasure(submitted_time="2026-02-28T15:00:00")).encode(), "submitted_time"),
         (json.dumps(erasure(mistyped=1)).encode(), "mistyped"),
+        (json.dumps(erasure(submitted_time="0001-01-01")).encode(), "received-on"),
+        (json.dumps(erasure(submitted_time="2990-01-01T00:00:00Z")).encode(), "received-on"),
         (json.dumps(erasure(extensions={"flower-unlearning": {"metod": "x"}})).encode(), "metod"),
         (json.dumps(erasure(status_callback_urls=["https://a.example/"])).encode(), "calls nobody back"),
         (json.dumps(erasure(FIRST, "a", "a")).encode(), "1 repetition(s)"),

@@ -3,7 +3,7 @@
 import json
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import yaml
 from server.api import convert
 from server.api.access import Caller, Role
 from server.http_api import opendsr
+from unlearning.deadlines import Ground, Particulars
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
 DOCS = Path(__file__).parents[4] / "docs" / "integrations.md"
@@ -30,6 +31,8 @@ def filed(**changes: object) -> DeletionRequest:
         status=Status.RECEIVED,
         created_at=day,
         updated_at=day,
+        received_on=day.date(),
+        due_on=date(2026, 2, 28),
     )
     return replace(request, **changes)  # type: ignore[arg-type]
 
@@ -40,6 +43,31 @@ def test_every_state_has_a_status(status: Status) -> None:
     request = filed(status=status)
     assert opendsr.request_status(request) in ("pending", "in_progress", "completed", "cancelled")
     assert opendsr.is_final(request) != request.is_open
+
+
+def test_it_is_answered_by_the_end_of_the_day_on_which_it_is_due() -> None:
+    """The ledger's deadline, which an extension moves."""
+    assert opendsr.status(filed())["expected_completion_time"] == "2026-02-28T23:59:59Z"
+
+
+def test_what_an_officer_keeps_goes_to_the_ledger() -> None:
+    """The day on which the person asked, as it was there; ground, reference and note."""
+    own = {"client_id": "3", "ground": "b", "reference": "4711", "note": "by post", "due_on": "2026-03-20"}
+    body = {
+        "regulation": "gdpr",
+        "subject_request_id": "mine",
+        "subject_request_type": "erasure",
+        "submitted_time": "2026-02-28T23:30:00-08:00",
+        "extensions": {"flower-unlearning": own},
+    }
+    given = convert.particulars_of(opendsr.read_request(json.dumps(body).encode()).message(TOOL))
+    assert given == Particulars(
+        received_on=date(2026, 2, 28),
+        due_on=date(2026, 3, 20),
+        ground=Ground.B,
+        reference="4711",
+        note="by post",
+    )
 
 
 def test_the_example_of_curl_is_a_request() -> None:

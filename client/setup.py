@@ -79,12 +79,16 @@ def take_answer(host: Host, name: str, folder: Path) -> None:
 def _environment(host: Host, name: str, server: str, told: str) -> str:
     """Return the environment of the site's programs: the example with this site's values."""
     head, _, _ = (DEPLOY / "systemd" / "environment").read_text().partition("# Server host: what start")
+    tls = {
+        "CA": host.config_dir / "ca.crt",
+        "CERT": host.config_dir / f"{name}.pem",
+        "KEY": host.config_dir / f"{name}.key",
+    }
+    sessions = " ".join(f'session-tls-{part.lower()}="{path}"' for part, path in tls.items())
     return (
         f"{host.localised(head)}FEDERATION_SERVER={server}\n"
-        f'NODE_CONFIG=\'{told} client-id="{name}" state-dir="{host.state_dir}"\'\n'
+        f'NODE_CONFIG=\'{told} client-id="{name}" state-dir="{host.state_dir}" {sessions}\'\n'
         "# For requests with this client's own certificate: flower-unlearn list, report, verify --service\n"
         f"FLOWER_UNLEARNING_SERVER={server}:9100\n"
-        f"FLOWER_UNLEARNING_TLS_CA={host.config_dir / 'ca.crt'}\n"
-        f"FLOWER_UNLEARNING_TLS_CERT={host.config_dir / f'{name}.pem'}\n"
-        f"FLOWER_UNLEARNING_TLS_KEY={host.config_dir / f'{name}.key'}\n"
+        + "".join(f"FLOWER_UNLEARNING_TLS_{part}={path}\n" for part, path in tls.items())
     )

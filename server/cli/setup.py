@@ -9,7 +9,7 @@ import typer
 from server.operations import setup as steps
 from server.operations.federation_file import read_federation_file
 from server.operations.starting import app_directory
-from server.processes.flower_control import FlowerControl
+from server.processes.flower_control import FlowerControl, flower_environment
 from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
 
 app = typer.Typer(help="Make a server host ready, and let clients in.", no_args_is_help=True)
@@ -46,6 +46,7 @@ def server(
         f"systemctl enable --now {' '.join(steps.SERVICES)}\n"
         f"At each site: flower-unlearn-site setup NAME {address[0]}. It makes a folder that is carried here, to\n"
         "  flower-unlearn setup client NAME FOLDER\n"
+        f"Clients must reach 9092 (fleet), 9100 (deletion service) and {steps.SESSION_PORT} (sessions) of this host.\n"
         f"When the clients are let in: systemctl enable --now {steps.SUPERVISOR}, which submits the run.\n"
         f"Keep {config_dir / 'certificates' / 'ca.key'} elsewhere: it is needed for new certificates only."
     )
@@ -62,8 +63,10 @@ def client(
 ) -> None:
     """Let a client in: register its key with the SuperLink and sign its certificate."""
     file = read_federation_file(config_dir / steps.FEDERATION_FILE)
-    host = Host(say=typer.echo, config_dir=config_dir, user=user)
-    node = steps.let_in(host, FlowerControl(app_directory(file), file.superlink), name, folder)
+    host = Host(say=typer.echo, config_dir=config_dir, state_root=file.state_dir.parent, user=user)
+    environment = flower_environment(host.state_root / "flower")
+    control = FlowerControl(app_directory(file), file.superlink, environment=environment)
+    node = steps.let_in(host, control, name, folder)
     typer.echo(
         f"{name} is registered as node {node}. Carry {folder} back to the site, and there:\n"
         f"  flower-unlearn-site setup {name} SERVER --answer {folder.name}"

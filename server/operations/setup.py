@@ -9,6 +9,7 @@ from pathlib import Path
 from server.certificate.keys import SIGNING_KEY, make_key_pair
 from server.operations.checklist.files import check_certificates, check_secrets, check_state
 from server.operations.checklist.finding import Installation, Level
+from server.operations.starting import APP
 from server.processes.flower_control import FlowerControl
 from strategies.installation import DEPLOY, Host, run_script
 from unlearning.errors import ConfigurationError
@@ -17,6 +18,7 @@ FEDERATION_FILE = "federation.toml"
 SERVICES = ("flower-superlink", "flower-superexec", "flower-unlearning")
 SUPERVISOR = "flower-unlearning-supervisor"
 PUBLIC_KEY = "client-key.pub"
+SESSION_PORT = 9101
 
 
 def setup_server(host: Host, name: str, addresses: Sequence[str]) -> None:
@@ -39,10 +41,8 @@ def setup_server(host: Host, name: str, addresses: Sequence[str]) -> None:
     host.file(config / "superexec.secret", secrets.token_bytes(32))
     host.file(flower / "config.toml", _flower_config(certificates / "ca.crt"))
     _make_signing_key(host, config / "certificate-key")
-    host.file(
-        config / FEDERATION_FILE,
-        host.localised((DEPLOY / FEDERATION_FILE).read_text()).replace('"main"', f'"{name}"'),
-    )
+    settings = host.localised((DEPLOY / FEDERATION_FILE).read_text()).replace('"main"', f'"{name}"')
+    host.file(config / FEDERATION_FILE, settings + _session_settings(addresses[0], certificates))
     host.file(config / "environment", _server_environment(host))
     host.file(config / "operator.environment", _operator_environment(addresses[0], certificates))
     for service in (*SERVICES, SUPERVISOR):
@@ -76,7 +76,12 @@ def let_in(host: Host, control: FlowerControl, client: str, folder: Path) -> int
         )
     shutil.copyfile(certificates / "ca.crt", folder / "ca.crt")
     host.say(f"made   {certificate} and {folder / 'ca.crt'}: they go back to the site")
-    return control.register_supernode(folder / PUBLIC_KEY, client)
+    try:
+        return control.register_supernode(folder / PUBLIC_KEY, client)
+    finally:  # what `flwr` wrote, perhaps as root, is for the services to write too
+        for written in (host.state_root / "flower", host.state_root / APP):
+            for path in (written, *written.rglob("*")):
+                host.give(path)
 
 
 def problems(host: Host, *, now: datetime) -> list[str]:
@@ -104,6 +109,20 @@ def _flower_config(authority: Path) -> str:
     return (
         '[superlink]\ndefault = "federation"\n\n[superlink.federation]\naddress = "127.0.0.1:8000"\n'
         f'root-certificates = "{authority}"\n'
+    )
+
+
+def _session_settings(address: str, certificates: Path) -> str:
+    """Return the settings of the run for sessions: the certificates are those of the deletion service.
+
+    A site that `setup` lets in has one of its authority anyway, in the role of a client.
+    """
+    return (
+        "# Sessions (docs/sessions.md): methods of many exchanges use them, and with the line below all rounds do.\n"
+        '#transport = "session"\n'
+        f'session-address = "{address}:{SESSION_PORT}"\nsession-bind = "0.0.0.0:{SESSION_PORT}"\n'
+        f'session-tls-ca = "{certificates / "ca.crt"}"\n'
+        f'session-tls-cert = "{certificates / "server.pem"}"\nsession-tls-key = "{certificates / "server.key"}"\n'
     )
 
 

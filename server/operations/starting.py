@@ -10,14 +10,14 @@ from server.processes.app_directory import write_app
 from server.processes.flower_control import ConfigValue, FlowerControl, Run
 from unlearning.errors import ConfigurationError, DeploymentError
 
-_APP = "app"
+APP = "app"
 START_CLIENTS, NUM_CLIENTS = "start-clients", "num-clients"
 NOBODY = "No client is registered: `flower-unlearn setup client NAME FOLDER` lets one in."
 
 
 def app_directory(file: FederationFile) -> Path:
     """Return the directory of the app that the file names; of the installed one, written beside the state directory."""
-    return file.app if file.app is not None else write_app(file.state_dir.parent / _APP)
+    return file.app if file.app is not None else write_app(file.state_dir.parent / APP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from client.work import ClientWork, open_work
 from strategies.joint_exchange import FAILED, MEASURE_TOO, join_answers
 from strategies.messages import (
     PEAK_MEMORY,
+    PROBLEM,
     SUBJECT_KEY,
     arrays_content,
     failure_values,
@@ -65,6 +66,8 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
                 content = _refusal(UpdateRefused(f"The model of {made_by} on this machine: {exc}"))
             except FlowerUnlearningError as exc:
                 content = _refusal(exc)
+                if local is None:  # its data cannot be loaded, whatever it is asked
+                    memory.note_problem(str(exc))
             except Exception as exc:
                 if local is None or MEASURE_TOO not in local.values:
                     raise
@@ -116,6 +119,7 @@ def record_past(message: Message, memory: ClientMemory) -> dict[str, Any]:
     """Return a message's values; keep in `memory` what it says about the past."""
     values = told_values(message.content)
     memory.confirm(values.get("answers", {}))
+    memory.note_problem(str(values.get(PROBLEM, "")))
     memory.add_tombstones(
         from_plain(Forget, values.get("excluded", {})), bytes.fromhex(values.get(SUBJECT_KEY, ""))
     )

@@ -83,6 +83,8 @@ def ids(state_dir: StateDir) -> None:
 def status(state_dir: StateDir) -> None:
     """Show what was filed here, the server's answers, and what this client may not train on."""
     memory = DirectoryMemory(state_dir)
+    if problem := memory.problem():
+        typer.echo(f"problem: {problem}")
     for filed in memory.outbox():
         typer.echo(f"{filed['key']}  waiting to travel")
     for filed in memory.answered_requests():

@@ -15,6 +15,7 @@ from client.sites import Sites
 from client.work import ClientWork, client_id_of
 from strategies.messages import (
     CLIENT_ID,
+    PART,
     arrays_content,
     beside_the_model,
     by_preparation,
@@ -51,7 +52,7 @@ def handle_train(message: Message, local: ClientWork) -> RecordDict:
             metrics={"loss": trained.loss},
             arrays=beside,
         ),
-        {},
+        {} if local.loaded.part is None else {PART: local.loaded.part},
     )
 
 

@@ -8,6 +8,7 @@ runs and restarts, and whoever operates the server cannot talk a client out of i
     state-dir/subject-keys        the server's keys for this client's sample ids, one a line, the newest last
     state-dir/outbox/KEY.json     requests that the server has not confirmed yet
     state-dir/sent/KEY.json       requests with the server's answer, without the ids of samples
+    state-dir/problem             what is wrong with this site's set-up, as it or the server found; empty: nothing
     state-dir/sample-ids          the ids of the samples that may be used, one a line, as they were last loaded
     state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.stores`)
     state-dir/last-answer         the last answer, in case it is lost on its way (`client.last_answer`)
@@ -37,7 +38,7 @@ from unlearning.pseudonyms import key_forget
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.stores import Arrays, DirectoryStore, Store
 
-_RECORD, SAMPLE_IDS = "flower-unlearning", "sample-ids"
+_RECORD, SAMPLE_IDS, _PROBLEM = "flower-unlearning", "sample-ids", "problem"
 PLANTED, SCORES = "planted-noise.npz", "noise-scores.json"
 _KEPT = f"{_RECORD}/kept/"
 _OURS = (
@@ -46,6 +47,7 @@ _OURS = (
     "outbox",
     "sent",
     "sample-ids",
+    _PROBLEM,
     "kept",
     "peer",
     NAME,
@@ -78,6 +80,9 @@ class ClientMemory(Protocol):
 
     def note_samples(self, ids: Iterable[str]) -> None:
         """Take note of the samples that this client may use."""
+
+    def note_problem(self, text: str) -> None:
+        """Take note of what is wrong with this site's set-up; empty: nothing is."""
 
 
 class DirectoryMemory:
@@ -192,6 +197,16 @@ class DirectoryMemory:
         if not path.exists() or path.read_bytes() != content:
             write_atomically(path, content)
 
+    def note_problem(self, text: str) -> None:
+        """Write it down for `flower-unlearn-site status`, where it is not what is written."""
+        if text != self.problem():
+            write_atomically(self._directory / _PROBLEM, text.encode())
+
+    def problem(self) -> str:
+        """Return what is wrong with this site's set-up; empty if nothing is."""
+        path = self._directory / _PROBLEM
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
     def sample_ids(self) -> list[str] | None:
         """Return the ids of the samples that this client may use; None before it was asked anything."""
         path = self._directory / SAMPLE_IDS
@@ -248,6 +263,9 @@ class ContextMemory:
 
     def note_samples(self, ids: Iterable[str]) -> None:
         """Do nothing: nobody asks for them at a virtual site."""
+
+    def note_problem(self, text: str) -> None:
+        """Do nothing: nobody looks for it at a virtual site."""
 
 
 class ContextStore:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from client.memory import ClientMemory
+from strategies.built_in import NO_TABLE, part_of
 from strategies.task_source import AppSettings, LoadSite, TaskSource
 from unlearning.freed_memory import overwrite_freed
 from unlearning.methods.method import ClientSite
@@ -20,12 +21,14 @@ class LoadedSite:
     """A client's data without what it may never use again, and what methods prepared of it.
 
     names: the ids of all its samples by their keyed hashes, where the server has given it a key.
+    part: which part, of how many, of data that a built-in task deals out; None for data of its own.
     """
 
     task: Task
     train: Examples
     held_out: Examples
     names: Mapping[str, str]
+    part: tuple[int, int] | None = None
     sites: dict[tuple[str, Forget, Forget], ClientSite] = field(default_factory=dict)
 
 
@@ -56,6 +59,7 @@ class SiteLoader:
             train=site.train.select(~gone).compacted() if gone.any() else site.train,
             held_out=site.test,
             names=names,
+            part=None if self.source.table != NO_TABLE else part_of(settings.own, node_config),
         )
 
 

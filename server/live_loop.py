@@ -12,7 +12,7 @@ from logging import getLogger
 from server.deletion import queue, steps
 from server.deletion.privacy_account import announce_account
 from server.federation.context import FederationContext
-from server.federation.roster_records import RoundResult, register_clients
+from server.federation.roster_records import RoundResult
 from server.federation.scripted_requests import ScriptedRequest
 from server.federation.state import FederationState, Phase
 from server.requests.admission import FEDERATION, admit
@@ -63,7 +63,7 @@ class LiveLoop:
         clients = context.clients
         clients.fedavg.follow(replace(clients.fedavg.plan, exclusions=state.exclusions))
         clients.await_clients()
-        register_clients(context.writer, clients.online())
+        clients.register()
         context.shadows.resume(state)
         state = queue.reconcile(context, context.preparations.resume(state))
         context.save(state)
@@ -81,7 +81,7 @@ class LiveLoop:
 
     def _next_state(self, state: FederationState) -> FederationState | None:
         context = self._context
-        register_clients(context.writer, context.clients.online())
+        context.clients.register()
         if state.phase is Phase.TRAINING:
             self._file_scripted(state.training_rounds)
             queue.schedule(context.writer)

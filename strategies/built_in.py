@@ -29,10 +29,17 @@ def load_site(settings: Settings, node_config: Mapping[str, Any]) -> Site:
         ConfigurationError, DataError: settings are wrong, or the data is missing or malformed.
     """
     named = TaskSettings(**settings)
-    count = int(node_config.get("num-partitions", 0)) or named.num_clients
     own = str(node_config.get("data-dir", ""))
-    partition = int(node_config.get("partition-id", 0))
-    return tasks.load_site(replace(named, num_clients=count), partition, Path(own) if own else None)
+    number, count = part_of(settings, node_config) or (0, named.num_clients)
+    return tasks.load_site(replace(named, num_clients=count), number, Path(own) if own else None)
+
+
+def part_of(settings: Settings, node_config: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return which part, of how many, of the dealt-out data a node has; None where it has a directory of its own."""
+    if node_config.get("data-dir"):
+        return None
+    count = int(node_config.get("num-partitions", 0)) or TaskSettings(**settings).num_clients
+    return int(node_config.get("partition-id", 0)), count
 
 
 def load_test(settings: Settings) -> Examples | None:

@@ -215,8 +215,11 @@ def exchange(
     messages: Mapping[str, Message],
     *,
     timeout_s: float,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Exchange:
     """Send one message a client and wait until all have answered or `timeout_s` has passed.
+
+    meanwhile: is called between two looks for answers.
 
     An error reply's source node may be the SuperLink itself (the SuperNode was killed), so replies
     are matched by the message they answer. An answer to no open message (replayed), from another node than
@@ -239,6 +242,7 @@ def exchange(
             found.ask_again(grid)
             if not found.waiting:
                 break
+            meanwhile()
             waited = time.monotonic() - started
             pause = min(max(waited * PAUSE_SHARE, SHORTEST_PAUSE_S), LONGEST_PAUSE_S, timeout_s)
             (counting.wait if counting else time.sleep)(pause)

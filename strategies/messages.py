@@ -58,6 +58,10 @@ FROZEN_PART = "frozen-part"
 """Under this key every message says the hash of what of the model stays at home, where something does."""
 PEAK_MEMORY = "peak-memory"
 """Under this key of its JSON a client's answer says what memory its work took at most."""
+PART = "part"
+"""Under this key an answer to training says which part, of how many, of dealt-out data the site has."""
+PROBLEM = "problem"
+"""Under this key every message says what is wrong with the set-up of the client's site, where something is."""
 
 Json = dict[str, Any]
 

@@ -8,9 +8,11 @@ old one still counts as online.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from logging import getLogger
 
+from flwr.common.constant import HEARTBEAT_MAX_INTERVAL, HEARTBEAT_PATIENCE
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
@@ -25,12 +27,17 @@ _log = getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A client that is online. `is_registered`: its id is vouched for by a registered key."""
+    """A client that is online.
+
+    is_registered: its id is vouched for by a registered key. heard_at: of its SuperNode's last heartbeat; None in a
+        simulation, where there are none.
+    """
 
     client_id: str
     node_id: int
     public_key_hex: str = ""
     is_registered: bool = False
+    heard_at: datetime | None = None
 
 
 class Roster:
@@ -54,10 +61,14 @@ class Roster:
         """
         return dict(self._impostors)
 
-    def online(self, grid: Grid) -> Mapping[str, Member]:
-        """Return the clients online now, by client id, sorted."""
+    def online(self, grid: Grid, *, may_ask: bool = True) -> Mapping[str, Member]:
+        """Return the clients online now, by client id, sorted.
+
+        may_ask: send nodes that are new and have no registered name a message; without, they are left out.
+        """
         nodes = {node.node_id: node for node in grid.get_nodes()}
-        self._identify(grid, {key: node for key, node in nodes.items() if key not in self._members})
+        if may_ask:
+            self._identify(grid, {key: node for key, node in nodes.items() if key not in self._members})
         found: dict[str, Member] = {}
         impostors = {
             f"node {node_id}": why for node_id, why in sorted(self._unreadable.items()) if node_id in nodes
@@ -77,7 +88,7 @@ class Roster:
                     f"It claims to be client {member.client_id}, as does node {node_id}, which "
                     + ("is registered with a key." if member.is_registered else "came later.")
                 )
-            found[member.client_id] = member
+            found[member.client_id] = replace(member, heard_at=_heard_at(nodes[node_id]))
         for node, reason in impostors.items():
             if node not in self._impostors:  # said once for as long as it lasts
                 _log.warning("%s is not believed: %s", node.capitalize(), reason)
@@ -109,6 +120,13 @@ class Roster:
                 self._unreadable[unnamed[key]] = f"It does not say which client it is: {why}"
         for key in {*answers.failures, *refused}:
             self._silent[unnamed[key]] = self._silent.get(unnamed[key], 0) + 1
+
+
+def _heard_at(node: NodeInfo) -> datetime | None:
+    """Return when the SuperLink had the node's last heartbeat: its lease lasts so many intervals from then on."""
+    if not 0 < node.heartbeat_interval <= HEARTBEAT_MAX_INTERVAL:
+        return None
+    return datetime.fromtimestamp(node.online_until - HEARTBEAT_PATIENCE * node.heartbeat_interval, UTC)
 
 
 def _declared_id(_node: str, values: Json) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from strategies.messages import SUBJECT_KEY, Json, exclusion_values
+from strategies.messages import PROBLEM, SUBJECT_KEY, Json, exclusion_values
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.pseudonyms import SubjectKeys
 from unlearning.requests import Exclusions, Forget, Target
@@ -43,6 +43,7 @@ class RoundPlan:
 
     counts: how many examples each client trained on when it last did.
     answers: what became of the requests that clients filed at their sites, by client.
+    problems: what is wrong with clients' set-up, by client.
     subject_keys: where sample ids are keyed hashes, the keys by which each client finds its own.
     """
 
@@ -50,6 +51,7 @@ class RoundPlan:
     withheld: Exclusions = field(default_factory=Exclusions)
     counts: Mapping[str, int] = field(default_factory=dict)
     answers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
     subject_keys: SubjectKeys | None = None
     rules: RoundRules = field(default_factory=RoundRules)
 
@@ -68,6 +70,8 @@ class RoundPlan:
         values = exclusion_values(excluded, withheld)
         if self.subject_keys is not None and (excluded.sample_ids or withheld.sample_ids):
             values[SUBJECT_KEY] = self.subject_keys.of(client).hex()
+        if client in self.problems:
+            values[PROBLEM] = self.problems[client]
         answers = self.answers.get(client, {})
         return {**values, "answers": dict(answers)} if answers else values
 

@@ -4,7 +4,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from logging import getLogger
 
 from client.worker.places import WorkerPlaces
@@ -13,10 +14,18 @@ from unlearning.errors import ConfigurationError
 _log = getLogger(__name__)
 
 _LOOK_EVERY_S = 10.0
+LEASE_S = 60.0
+"""So long after its last heartbeat the SuperLink counts a SuperNode as online, and lets no other in with its key."""
+LET_IN_S = 30.0
+"""A SuperNode that has run so long was let in."""
+_AGAIN_S = 5.0
 
 
 def run_node(arguments: Sequence[str], places: WorkerPlaces | None) -> int:
     """Run `flower-supernode` with `arguments`; returns its exit status.
+
+    One that was killed is refused until its lease ends, with a sentence that does not say so; it is started again until
+    then.
 
     places: where the worker is, which SuperNodes of one host may share; None for Flower's own cold processes.
 
@@ -29,11 +38,38 @@ def run_node(arguments: Sequence[str], places: WorkerPlaces | None) -> int:
         places.prepare()
         environment["PATH"] = places.path_with_launcher(environment.get("PATH", os.defpath))
         threading.Thread(target=_keep_worker, args=(places, ended), daemon=True).start()
+    try:
+        return _until_let_in(lambda: _run_once(arguments, environment))
+    finally:
+        ended.set()
+
+
+def _run_once(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     with subprocess.Popen(["flower-supernode", *arguments], env=environment) as node:
-        try:
-            return node.wait()
-        finally:
-            ended.set()
+        return node.wait()
+
+
+def _until_let_in(
+    run_once: Callable[[], int],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Run the SuperNode, again while it may be its own lease that keeps it out; return its last exit status."""
+    began = clock()
+    while True:
+        started = clock()
+        status = run_once()
+        over = clock() - began >= LEASE_S + _AGAIN_S
+        if status != 1 or over or clock() - started >= LET_IN_S:  # Flower ends with 1 whatever went wrong
+            return status
+        _log.warning(
+            "The SuperNode was not let in. If it says 'Failed to activate SuperNode': it was killed less than a minute "
+            "ago, and the server counts it as online for %.0f s after its last heartbeat. Tried again in %.0f s.",
+            LEASE_S,
+            _AGAIN_S,
+        )
+        sleep(_AGAIN_S)
 
 
 def _keep_worker(places: WorkerPlaces, ended: threading.Event) -> None:

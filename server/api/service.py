@@ -5,7 +5,7 @@ message and one answer and runs in a thread of its caller's; the two that stream
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from server.api.access import Caller
 from server.api.errors import AccessDenied
 from server.api.limits import Limits
 from server.api.method_descriptions import describe
-from server.ledger import WAITING, Ledger, NewRequest
+from server.ledger import SITE_PROBLEMS, WAITING, Ledger, NewRequest
 from server.requests.admission import admit, check_admissible
 from server.requests.planning import past_deletions, plan
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, UnknownClient
@@ -201,7 +201,7 @@ class DeletionService:
         ]
         return pb.ListClientsResponse(
             clients=[convert.client_message(item) for item in statuses],
-            waiting=str(self._ledger.facts().get(WAITING, "")),
+            waiting="\n".join(_what_to_know(self._ledger)),
         )
 
     def ListMethods(  # noqa: N802
@@ -305,3 +305,12 @@ def _why_no_report(request: DeletionRequest) -> str:
     if request.status is Status.COMPLETED:
         return f"Request {request.id} is completed, but its report is not in the service's state directory."
     return f"Request {request.id} is {request.status}; its report comes with its completion."
+
+
+def _what_to_know(ledger: Ledger) -> Iterator[str]:
+    """Say whom the run waits for, and what is wrong with the set-up of which site."""
+    facts = ledger.facts()
+    if waiting := facts.get(WAITING):
+        yield str(waiting)
+    for client, problem in sorted(dict(facts.get(SITE_PROBLEMS) or {}).items()):
+        yield f"Client {client}: {problem}"

@@ -32,7 +32,6 @@ from server.deletion.measuring import forget_sets
 from server.federation.checkpoints import CheckpointStore
 from server.federation.context import FederationContext
 from server.federation.observing import observe_all
-from server.federation.roster_records import register_clients
 from server.federation.state import FederationState
 from server.ledger import NewRequest
 from server.requests.admission import admit
@@ -374,7 +373,7 @@ class SeedRun:
         return self._scores(context, state, told, case)
 
     def _measure(self, context: FederationContext, state: FederationState, case: Case) -> Row:
-        register_clients(context.writer, context.clients.online())
+        context.clients.register()
         context.clients.restrict(state)
         forgets = forget_sets(context.ledger, self.data.targets(case))
         observed = observe_all(context.clients, context.test_set, state.parameters, state.round, forgets)

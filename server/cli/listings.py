@@ -1,6 +1,7 @@
 """`flower-unlearn clients` and `methods`: who is in the federation, and by what it can forget."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import typer
@@ -12,6 +13,7 @@ from server.api.convert import ClientStatus
 from server.api.errors import ServiceUnavailable
 from server.cli.connection import AsJson, connection_of
 from server.cli.tables import measured_text, show_table
+from server.ledger.silence import presence
 
 
 def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
@@ -23,7 +25,7 @@ def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
         return
     show_table(
         ("client", "node", "online", "last seen (UTC)", "forgotten"),
-        [_client_row(item) for item in found],
+        [_client_row(item, datetime.now(UTC)) for item in found],
         "No client has joined yet.",
     )
     if waiting:
@@ -79,12 +81,12 @@ def _client_json(status: ClientStatus) -> dict[str, Any]:
     }
 
 
-def _client_row(status: ClientStatus) -> tuple[str, ...]:
+def _client_row(status: ClientStatus, now: datetime) -> tuple[str, ...]:
     client, count = status.client, status.num_forgotten_samples
     return (
         client.client_id,
         client.node_name or "–",
-        "yes" if client.online else "no",
+        presence(client, now),
         f"{client.last_seen:%Y-%m-%d %H:%M:%S}" if client.last_seen else "–",
         "all" if status.forgotten else f"{count:,} sample(s)" if count else "–",
     )

@@ -1,16 +1,20 @@
 """The clients as the server reaches them: who is online, who may train, what is asked of them and what comes back."""
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from logging import getLogger
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from server.federation.presence import register_clients
+from server.federation.site_problems import SiteProblems
 from server.federation.site_requests import SiteRequests
 from server.federation.state import FederationState
-from server.ledger import WAITING, LedgerWriter
+from server.ledger import WAITING, LedgerUnavailable, LedgerWriter
 from strategies.exchange import Exchange, exchange
 from strategies.fedavg import FedAvg
 from strategies.joint_exchange import JointMessages
@@ -19,6 +23,9 @@ from unlearning.peak_memory import MemoryWatch, PeakMemory
 from unlearning.requests import Exclusions, Status, Target
 
 _log = getLogger(__name__)
+
+LOOK_S = 5.0
+"""So often it is looked, while answers are waited for, who is online; a SuperNode's heartbeat comes every 20 s."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,11 +44,18 @@ class Clients:
     asked_again: Counter[str] = field(default_factory=Counter)
     memory: MemoryWatch = field(default_factory=MemoryWatch)
     _site_requests: SiteRequests = field(default_factory=SiteRequests)
+    _problems: SiteProblems = field(default_factory=SiteProblems)
     _waiting: dict[str, Target] = field(default_factory=dict)
+    _looked_at: float = 0.0
 
     def online(self) -> Mapping[str, Member]:
         """Return the clients that are online now, by id."""
         return self.fedavg.roster.online(self.grid)
+
+    def register(self, *, may_ask: bool = True) -> None:
+        """Tell the ledger who is online, and when each client was last heard of; `may_ask` as in `Roster.online`."""
+        self._looked_at = time.monotonic()
+        register_clients(self.writer, self.fedavg.roster.online(self.grid, may_ask=may_ask))
 
     def await_clients(self) -> None:
         """Wait for the clients that a round needs; `clients` and `watch` say meanwhile who is waited for."""
@@ -71,16 +85,29 @@ class Clients:
             withheld=Exclusions().including(waiting),
             counts=state.num_examples,
             answers=self._site_requests.told(),
+            problems=self._problems.told or {},
         )
         self.fedavg.follow(plan)
 
     def exchange(self, messages: Mapping[str, Message]) -> Exchange:
         """Send, wait, and take in what clients filed at their own sites."""
-        done = exchange(self.grid, messages, timeout_s=self.fedavg.settings.round_timeout_s)
+        done = exchange(
+            self.grid,
+            messages,
+            timeout_s=self.fedavg.settings.round_timeout_s,
+            meanwhile=self._look,
+        )
         self.refused |= done.refused
         self.asked_again.update(done.asked_again)
         self.take_site_requests(done)
+        self._problems.take(messages, done, self.writer)
         return done
+
+    def _look(self) -> None:
+        """Look who is online, now and then: a round can take minutes, and others want to know who has gone."""
+        if time.monotonic() - self._looked_at >= LOOK_S:
+            with suppress(LedgerUnavailable):  # the next write says so, when the answers are there
+                self.register(may_ask=False)
 
     def exchange_both(self, both: JointMessages) -> tuple[Exchange, Exchange]:
         """Do two exchanges in one; return what came of the work, and what of the measurement."""

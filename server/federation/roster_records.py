@@ -1,28 +1,22 @@
-"""What the ledger records of the federation itself: who is online, and what each round was like."""
+"""What the ledger records of each round."""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import asdict, dataclass
 from logging import getLogger
 from typing import Any
 
 from server.federation.clients import Clients
 from server.federation.observing import ServerTestSet
 from server.federation.state import FederationState
-from server.ledger import ClientRecord, LedgerWriter, RoundRecord
+from server.ledger import RoundRecord
 from server.ledger.silence import REMEDY, sentence, silent_clients
 from strategies.exchange import NO_ANSWER, Exchange
-from strategies.roster import Member
 from strategies.round_plan import RoundOutcome
 from strategies.sessions.payloads import ACCOUNT, SessionStatistics
 from unlearning.peak_memory import PeakMemory
 from unlearning.plain import to_plain
 
 _log = getLogger(__name__)
-
-FRESH = timedelta(minutes=1)
-"""So long the ledger need not be told again that a client is online."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,28 +130,3 @@ class RoundRecords:
             done.problem,
         )
         return {"not_committed": done.problem, "not_committed_in_a_row": self.in_a_row}
-
-
-def register_clients(writer: LedgerWriter, online: Mapping[str, Member]) -> None:
-    """Write who is online into the ledger: the deletion service knows clients from there."""
-    now = writer.now()
-    known = {record.client_id: record for record in writer.ledger.clients()}
-    records = [
-        ClientRecord(client, str(member.node_id), member.public_key_hex, True, now)
-        for client, member in online.items()
-        if not _is_fresh(known.get(client), now)
-    ]
-    records += [
-        replace(record, online=False)
-        for client, record in known.items()
-        if client not in online and record.online
-    ]
-    if records:
-        writer.register_clients(records)
-
-
-def _is_fresh(record: ClientRecord | None, now: datetime) -> bool:
-    """Tell whether the ledger knows that a client is online; thousands of rows need no rewriting each round."""
-    if record is None or not record.online or record.last_seen is None:
-        return False
-    return now - record.last_seen < FRESH

@@ -12,6 +12,7 @@ project.
 
 from server.ledger.database import LedgerUnavailable
 from server.ledger.records import (
+    SITE_PROBLEMS,
     UNBOUNDED,
     WAITING,
     Allowance,
@@ -27,6 +28,7 @@ from server.ledger.store import Ledger
 from server.ledger.writer import LedgerWriter
 
 __all__ = [
+    "SITE_PROBLEMS",
     "UNBOUNDED",
     "WAITING",
     "Allowance",

@@ -103,7 +103,8 @@ class LiveLoopPart(Part):
     def register_clients(self, records: Iterable[ClientRecord], *, token: int, now: datetime) -> None:
         """Add clients to the roster or bring them up to date; clients not named stay as they are.
 
-        `last_seen` becomes `now` for a client that is online, and is kept for one that is not.
+        `last_seen` becomes the record's (`now` where it has none) for a client that is online, and is kept for one that
+        is not.
 
         Raises:
             Fenced: the token is not the newest.
@@ -119,7 +120,7 @@ class LiveLoopPart(Part):
                     "online": record.online,
                 }
                 if record.online:
-                    values["last_seen"] = now
+                    values["last_seen"] = record.last_seen or now
                 elif record.client_id not in known:
                     values["last_seen"] = record.last_seen
                 if record.client_id in known:

@@ -28,6 +28,8 @@ SEALED = "sealed"
 """The kind of the federation's own events, which commit to rows of other tables (`server.ledger.seals`)."""
 WAITING = "waiting"
 """The fact that says in a sentence whom the run waits for; empty where it does not."""
+SITE_PROBLEMS = "site-problems"
+"""The fact that says by client what is wrong with the set-up of its site."""
 DAY = timedelta(days=1)
 
 
@@ -98,7 +100,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class ClientRecord:
-    """A client that has taken part at least once; `last_seen` is when it was last online."""
+    """A client that has taken part at least once.
+
+    last_seen: when the SuperLink last heard of it; of a virtual client, when it was last online.
+    """
 
     client_id: str
     node_name: str = ""

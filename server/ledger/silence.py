@@ -6,15 +6,30 @@ waits for good where that process ended by SIGTERM or hangs, and takes no other 
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 
+from server.ledger.records import ClientRecord
 from server.ledger.store import Ledger
 
+HEARTBEAT = timedelta(seconds=35)
+"""A SuperNode sends a heartbeat every 17.5 to 22.5 s, and the ledger is told within 5 s; the rest is for a slow one."""
 IN_A_ROW = 2
 REMEDY = (
     "Restart its SuperNode (systemctl restart flower-supernode, or its container): the message's process there "
     "hangs or was ended by SIGTERM. If the client only is slow, raise round-timeout-s."
 )
 _NEWEST = 50  # rounds; a client that was not asked in so many is not said to be silent
+
+
+def presence(client: ClientRecord, now: datetime) -> str:
+    """Say whether a client is online: `yes`, `no`, or for how long nobody has heard of it.
+
+    Flower counts a SuperNode that was killed as online until its lease ends, 60 s after its last heartbeat.
+    """
+    if not client.online:
+        return "no"
+    silence = timedelta() if client.last_seen is None else now - client.last_seen
+    return "yes" if silence < HEARTBEAT else f"not heard of for {silence.total_seconds():,.0f} s"
 
 
 def sentence(client: str, rounds: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from client.app import app as client_app
 from server.app import open_federation
 from server.deletion.measuring import forget_sets
 from server.federation.observing import observe_all
-from server.federation.roster_records import register_clients
+from server.federation.presence import register_clients
 from server.federation.shadow_federations import ShadowFederations
 from server.federation.shadow_store import ShadowStore
 from server.operations.backup import back_up

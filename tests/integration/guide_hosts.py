@@ -94,9 +94,9 @@ class GuideHost:
     def run(self, commands: str, timeout_s: float = 300.0) -> subprocess.CompletedProcess[str]:
         """Give commands as root, in the repository's directory; what they say on both ways is in `stdout`."""
         [first] = psutil.Process(self._process.pid).children()
+        inside = ["nsenter", f"--target={first.pid}", "--mount", "--pid", "--net"]
         return subprocess.run(
-            ["nsenter", f"--target={first.pid}", "--mount", "--pid", "--net", "sh", "-c"]
-            + [_SHELL.format(directory=REPOSITORY, commands=commands)],
+            [*inside, "sh", "-c", _SHELL.format(directory=REPOSITORY, commands=commands)],
             env=self._environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

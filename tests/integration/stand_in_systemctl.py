@@ -40,7 +40,10 @@ class Unit:
         self._values = {key: value for key, _, value in lines}
         self._user = pwd.getpwnam(self._values["User"])
         self._environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": self._user.pw_dir}
-        for name in ("PYTHONPATH", "OMP_NUM_THREADS"):  # the code under test, and how it shares the processors
+        for name in (
+            "PYTHONPATH",
+            "OMP_NUM_THREADS",
+        ):  # the code under test, and how it shares the processors
             if name in os.environ:
                 self._environment[name] = os.environ[name]
         for line in Path(self._values["EnvironmentFile"]).read_text().splitlines():

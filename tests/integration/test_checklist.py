@@ -223,6 +223,31 @@ def test_a_client_host_needs_a_supernode_and_no_superlink():
     assert "--insecure" in faults(check_processes(["flower-supernode --insecure"], client))[0]
 
 
+def test_another_federation_of_this_machine_is_not_looked_at(good):
+    """Its processes name files of their own; who names none may be anybody's."""
+    ours = [
+        "/opt/f/bin/flower-superlink",
+        "--database",
+        str(good.superlink_database),
+        "--ssl-keyfile",
+        "/x/key",
+    ]
+    assert inspection.belongs(ours, good)
+    assert not inspection.belongs([word.replace("/var/lib", "/srv/other") for word in ours], good)
+    assert inspection.belongs(["/opt/f/bin/flower-superlink", "--insecure"], good)
+    assert inspection.belongs(["supervise", f"{good.config_dir}/federation.toml"], good)
+    assert not inspection.belongs(["supervise", "/srv/other/federation.toml"], good)
+
+
+def test_a_supernode_that_waits_for_its_lease_is_a_warning():
+    """It was killed, and is started again until the server takes it."""
+    client = Installation(is_server=False)
+    [fault] = faults(
+        check_processes(["python /x/flower-unlearn-site node --worker-dir /w -- --superlink s"], client)
+    )
+    assert fault.startswith("warning: No flower-supernode is running")
+
+
 CONNECTED, RECEIVED, SENT = (
     "INFO : SuperNode ID: 7",
     "INFO : Received successfully",

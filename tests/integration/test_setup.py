@@ -7,12 +7,16 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from server.ledger import Ledger
+from server.ledger.database import Database
 from server.processes.flower_control import program
 from server.processes.process_group import ProcessGroup
+from server.state_directory.ledger_address import ledger_url
 from tests.integration.namespaces import Network, NetworkUnavailable
 from tests.programs import run_program
 
@@ -168,10 +172,10 @@ def test_four_hosts_are_set_up_by_the_commands_alone(network, tmp_path):
     """The guide's commands in the guide's order: rounds, then a deletion that is signed and verified."""
     with ExitStack() as stack:
         hosts = Hosts(network, tmp_path, stack)
-        server, address = hosts.places[SERVER], network.address(SERVER)
+        server, address, began = hosts.places[SERVER], network.address(SERVER), time.monotonic()
         setup("setup", "server", "hearts", address, *server.options())
         with (server.config / "federation.toml").open("a") as file:
-            file.write('dataset = "digits"\nround-interval-s = 1.0\n')
+            file.write('dataset = "digits"\nround-interval-s = 1.0\ntransport = "session"\n')
         for unit in ("flower-superlink", "flower-superexec", "flower-unlearning"):
             hosts.start(SERVER, unit)
         hosts.until(
@@ -193,6 +197,14 @@ def test_four_hosts_are_set_up_by_the_commands_alone(network, tmp_path):
         hosts.until(SERVER, ("flower-unlearn", "clients"), "hospital-2", operator)
         asked = ("flower-unlearn", "request", "--client", "hospital-1", "--method", "not", "--key", "k")
         hosts.until(SERVER, asked, "r-000001", operator)
+        ledger = Ledger(Database(ledger_url(server.state / "state")))
+        first = ledger.rounds()[0]
+        ledger.close()
+        # The streams that `setup` has prepared are used, by all.
+        assert sorted(first.metrics["session"]) == list(SITES)
+        print(
+            f"first round after {(first.at - datetime.now(UTC)).total_seconds() + time.monotonic() - began:.0f} s"
+        )
         hosts.until(SERVER, ("flower-unlearn", "status", "r-000001"), "completed", operator)
         done = hosts.run(
             SERVER, "flower-unlearn", "report", "r-000001", "--output", str(tmp_path), files=operator
@@ -204,12 +216,16 @@ def test_four_hosts_are_set_up_by_the_commands_alone(network, tmp_path):
         checked = hosts.run(SERVER, *verify, "--report", str(report), files=operator)
         assert checked.returncode == 0, checked.stdout + checked.stderr
         assert "holds    signature" in checked.stdout
+        print(
+            f"first deletion verified after {time.monotonic() - began:.0f} s; load {os.getloadavg()[0]:.1f}"
+        )
         # A site sees its own request with its own certificate, and `check` finds nothing wrong on any host.
         assert "r-000001" in hosts.run("hospital-1", "flower-unlearn", "list").stdout
-        for name in SITES:
+        # Namespaces share the machine's processes, so each sees the others' federation too, and is not to speak of it.
+        for name in (SERVER, *SITES):
             places = hosts.places[name]
             where = ("--config-dir", str(places.config), "--state-dir", str(places.state / "state"))
-            found = hosts.run(name, "flower-unlearn", "check", "--client", *where)
-            # Namespaces share the machine's processes, so another test's federation is seen here too.
-            wrong = [line for line in found.stdout.splitlines() if line.startswith("problem")]
-            assert [line for line in wrong if "--insecure" not in line] == []
+            found = hosts.run(
+                name, "flower-unlearn", "check", *(() if name == SERVER else ("--client", *where))
+            )
+            assert found.returncode == 0, found.stdout + found.stderr

@@ -1,7 +1,9 @@
 """All checks of one host, on what this machine is at this moment."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 
 import psutil
 
@@ -18,7 +20,9 @@ from server.operations.checklist.running import (
     check_versions,
 )
 from server.operations.checklist.supernodes import check_supernodes, supernodes_here
-from server.processes.process_group import living_processes
+
+PLACES = ("FLOWER_UNLEARNING_FILE", "FLWR_HOME")
+"""The variables by which the services find an installation's files."""
 
 
 def inspect_installation(installation: Installation, *, now: datetime) -> Iterator[Finding]:
@@ -26,7 +30,8 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
     yield from check_secrets(installation)
     yield from check_certificates(installation, now=now)
     yield from check_state(installation, mounts=mounted_file_systems())
-    yield from check_processes((process.command for process in living_processes()), installation)
+    own = own_processes(installation)
+    yield from check_processes((" ".join(process.info["cmdline"]) for process in own), installation)
     yield from check_ports(listening_sockets(), installation)
     yield from check_versions()
     if installation.server_address:
@@ -35,12 +40,40 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
         yield from check_superlink_database(installation)
         yield from check_ledger(installation, now=now)
     else:
-        yield from check_supernodes(supernodes_here(), now=now)
+        yield from check_supernodes(supernodes_here(own), now=now)
 
 
 def inspect_from_outside(host: str) -> Iterator[Finding]:
     """Check what a client's host can and cannot reach of the server's."""
     yield from check_from_outside(host, can_connect=can_connect)
+
+
+def own_processes(installation: Installation) -> list[psutil.Process]:
+    """Return the processes of this machine but for those that are another installation's, by the paths they name."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if (
+            process.info["status"] in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+            or not process.info["cmdline"]
+        ):
+            continue
+        paths = [*process.info["cmdline"][1:]]
+        with suppress(psutil.Error, OSError):  # another user's
+            paths += [value for name, value in process.environ().items() if name in PLACES]
+        if belongs(paths, installation):
+            found.append(process)
+    return found
+
+
+def belongs(words: Iterable[str], installation: Installation) -> bool:
+    """Tell whether a process with these words in its command and its environment may be of this installation.
+
+    Words that name its files below no directory of this installation say that it is another one's: several federations,
+    or another's containers, share a machine. One that names no file may be anybody's, and is looked at.
+    """
+    ours = {installation.config_dir, installation.state_dir.parent, installation.superlink_database.parent}
+    paths = [Path(word) for word in words if word.startswith("/") and Path(word).parent.name != "bin"]
+    return not paths or any(path.is_relative_to(place) for path in paths for place in ours)
 
 
 def mounted_file_systems() -> list[tuple[str, str]]:

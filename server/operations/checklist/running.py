@@ -8,7 +8,7 @@ from ipaddress import ip_address
 
 from packaging.requirements import Requirement
 
-from server.ledger import WAITING, Ledger, LedgerUnavailable
+from server.ledger import SITE_PROBLEMS, WAITING, Ledger, LedgerUnavailable
 from server.ledger.database import Database
 from server.ledger.silence import REMEDY, sentence, silent_clients
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
@@ -27,7 +27,13 @@ def check_processes(commands: Iterable[str], installation: Installation) -> Iter
     running = [command for command in found if _runs(command, wanted)]
     if installation.is_server:
         yield from _check_helpers(found)
-    if not running:
+    if not running and any(_runs(one, "flower-unlearn-site") and " node " in one for one in found):
+        yield warning(
+            "No flower-supernode is running; `flower-unlearn-site node` starts it again every few seconds.",
+            "Check again in a minute: so long the server counts a SuperNode that was killed as online, and refuses it "
+            "('Failed to activate SuperNode'). If that lasts: journalctl -u flower-supernode.",
+        )
+    elif not running:
         yield problem(f"No {wanted} is running.", f"systemctl status {wanted}, or docker compose ps.")
     for command in running:
         if "--insecure" in command:
@@ -163,6 +169,11 @@ def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Findi
         waiting = str(ledger.facts().get(WAITING, ""))
         if waiting:
             yield warning(f"The run waits. {waiting}", "Start the missing clients, or lower start-clients.")
+        for client, found in sorted(dict(ledger.facts().get(SITE_PROBLEMS) or {}).items()):
+            yield problem(
+                f"Client {client}: {found}",
+                "Mend it at the site, and restart its SuperNode.",
+            )
         for client, rounds in silent_clients(ledger).items():
             yield problem(sentence(client, rounds), REMEDY)
     except LedgerUnavailable as exc:

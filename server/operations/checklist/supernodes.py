@@ -63,9 +63,9 @@ def check_supernodes(supernodes: Iterable[SuperNode], *, now: datetime) -> Itera
             )
 
 
-def supernodes_here() -> Iterator[SuperNode]:
-    """Yield this machine's SuperNodes, as far as their processes can be seen."""
-    for process in psutil.process_iter(["cmdline"]):
+def supernodes_here(processes: Iterable[psutil.Process] | None = None) -> Iterator[SuperNode]:
+    """Yield the SuperNodes among `processes` (this machine's), as far as they can be seen."""
+    for process in psutil.process_iter(["cmdline"]) if processes is None else processes:
         if not _is(process.info["cmdline"] or (), "flower-supernode"):
             continue
         with suppress(psutil.Error, OSError):  # it ended while we looked, or is another user's

@@ -1,0 +1,94 @@
+"""What is wrong with the set-up of sites, as their answers to training show it.
+
+Data that is dealt out has as many parts as `num-partitions` says, and each site has one of them: a site with another
+number trains on data of others, and nothing else would say so. A site whose data cannot be loaded says that itself.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from logging import getLogger
+from typing import Any
+
+from flwr.app import Message
+
+from server.ledger import SITE_PROBLEMS, LedgerWriter
+from strategies.exchange import Exchange, read_each
+from strategies.messages import PART, TRAIN, Json
+from unlearning.errors import UpdateRefused
+
+_log = getLogger(__name__)
+Part = tuple[int, int]
+
+
+@dataclass(slots=True)
+class SiteProblems:
+    """What is known of them, by client.
+
+    parts: which part, of how many, each client said it has when it last trained.
+    unloaded: why a client could not load its data when it was last asked to train.
+    """
+
+    parts: dict[str, Part] = field(default_factory=dict)
+    unloaded: dict[str, str] = field(default_factory=dict)
+    told: Mapping[str, str] | None = None
+
+    def take(self, messages: Mapping[str, Message], done: Exchange, writer: LedgerWriter) -> None:
+        """Take in what came of an exchange; the log and the ledger say it as soon as it is known."""
+        for client in [name for name, one in messages.items() if one.metadata.message_type == TRAIN]:
+            failure = done.failures.get(client)
+            if failure is None or failure.is_final:
+                self.parts.pop(client, None)
+                self.unloaded.pop(client, None)
+            if failure is not None and failure.is_final:
+                self.unloaded[client] = failure.reason
+        found, _ = read_each(
+            {client: values for client, values in done.values.items() if PART in values}, _part
+        )
+        self.parts |= found
+        problems = {**misfits(self.parts), **self.unloaded}
+        told = dict(writer.ledger.facts().get(SITE_PROBLEMS) or {}) if self.told is None else self.told
+        for client in sorted(problems):
+            if told.get(client) != problems[client]:
+                _log.error("Client %s: %s", client, problems[client])
+        if problems != told:
+            writer.set_facts({SITE_PROBLEMS: problems})
+        self.told = problems
+
+
+def misfits(parts: Mapping[str, Part]) -> dict[str, str]:
+    """Say by client what is wrong with its part of the dealt-out data beside those of the others."""
+    if not parts:
+        return {}
+    found: dict[str, str] = {}
+    usual, _ = max(Counter(count for _, count in parts.values()).items(), key=lambda one: (one[1], one[0]))
+    owners: dict[Part, list[str]] = defaultdict(list)
+    for client, (number, count) in sorted(parts.items()):
+        owners[number, count].append(client)
+        if count != usual:
+            others = ", ".join(name for name, (_, one) in sorted(parts.items()) if one == usual)
+            found[client] = (
+                f"It has part {number} of {count} of the data, which is dealt out in {usual} parts among the others "
+                f"({others}): give all sites the same num-partitions, or it trains on data of theirs."
+            )
+    for (number, count), clients in owners.items():
+        for client in clients if len(clients) > 1 else ():
+            others = ", ".join(name for name in clients if name != client)
+            found.setdefault(
+                client,
+                f"It has part {number} of {count} of the data, as has {others}: give each site its own partition-id.",
+            )
+    return found
+
+
+def _part(_client: str, values: Json) -> Part:
+    """Read which part a client says it has.
+
+    Raises:
+        UpdateRefused: it says something else.
+    """
+    said: Any = values[PART]
+    if not (isinstance(said, list) and len(said) == 2 and all(type(one) is int for one in said)):
+        raise UpdateRefused("It does not say its part as two numbers.")
+    number, count = said
+    return number, count

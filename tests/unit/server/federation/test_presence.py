@@ -1,0 +1,61 @@
+"""The ledger says who is online and when each was last heard of; `clients` says it to people."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from server.federation.presence import register_clients
+from server.ledger import ClientRecord, Ledger, LedgerWriter
+from server.ledger.silence import presence
+from strategies.roster import Member
+
+NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
+CLIENT = Member("hospital-0", 5, "ab", True, heard_at=NOW)
+
+
+def after(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[LedgerWriter]:
+    """Of a ledger whose clock says an hour later than the heartbeats."""
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield LedgerWriter(ledger, ledger.acquire_fence("test", now=NOW), lambda: after(3600))
+    ledger.close()
+
+
+def seen(writer: LedgerWriter, member: Member | None) -> ClientRecord:
+    register_clients(writer, {} if member is None else {member.client_id: member})
+    [record] = writer.ledger.clients()
+    return record
+
+
+def test_a_client_was_seen_when_its_heartbeat_came(writer):
+    """Not when somebody looked; and still then when it has gone."""
+    assert seen(writer, CLIENT).last_seen == NOW
+    assert seen(writer, replace(CLIENT, heard_at=after(20))).last_seen == after(20)
+    gone = seen(writer, None)
+    assert (gone.online, gone.last_seen) == (False, after(20))
+
+
+def test_a_client_that_comes_back_as_another_node_is_that_node(writer):
+    """Also where its heartbeat is no newer."""
+    seen(writer, CLIENT)
+    assert seen(writer, replace(CLIENT, node_id=6)).node_name == "6"
+
+
+def test_a_client_without_heartbeats_was_seen_when_it_was_looked(writer):
+    """As in a simulation."""
+    assert seen(writer, replace(CLIENT, heard_at=None)).last_seen == after(3600)
+
+
+def test_a_killed_client_is_not_said_to_be_online():
+    """Flower counts it until its lease ends; what people read says for how long nobody has heard of it."""
+    record = ClientRecord("hospital-0", last_seen=NOW)
+    assert presence(record, after(22)) == "yes"
+    assert presence(record, after(40)) == "not heard of for 40 s"
+    assert presence(replace(record, online=False), after(40)) == "no"

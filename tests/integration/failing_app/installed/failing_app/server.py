@@ -16,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from strategies.exchange import exchange
 
 app = ServerApp()
-WHO_TIMEOUT_S = 30.0
+WHO_TIMEOUT_S = 90.0
 LOOK_S, LOOK_FOR_NODES_S = 0.3, 2.0
 
 

@@ -32,7 +32,7 @@ STOCK = (4, 5, 7)
 TERMINATED = (2, 5)
 START_S = 120.0
 GIVEN_UP_S = 400.0
-"""Flower gives a process up that sends no heartbeat for a minute; and what a loaded machine takes to start all of them."""
+"""Flower gives a process up a minute after its last heartbeat; and a loaded machine takes minutes to start them all."""
 ANSWER_S = 200.0
 UNANSWERED_S, UNLIMITED_S = 10.0, 3600.0
 

@@ -189,6 +189,9 @@ def _facts(certificate: Certificate, request: DeletionRequest) -> Iterator[tuple
     yield "submitter", asked.submitted_by, request.submitted_by
     filed_at = request.created_at.astimezone(UTC).isoformat(timespec="seconds")
     yield "time of filing", asked.created_at, filed_at
+    if asked.received_on is not None:  # a certificate of before goes without
+        yield "day of receipt", asked.received_on, request.received_on.isoformat()
+        yield "ground", asked.ground, request.ground
     yield "method", certificate.method.name, request.method
     parameters = certificate.method.parameters
     for name, value in sorted(request.parameters.items()):

@@ -29,6 +29,14 @@ _LARGEST_INTEGER = 2**53 - 1
 
 Sha256: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
+Day: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+
+# Fields of a request that a certificate goes without, where there is nothing to say.
+_LEFT_OUT = (
+    *("sample_ids_sha256", "sample_ids_commitment"),
+    *("received_on", "due_on", "extended_days", "ground", "reference_sha256"),
+)
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -39,6 +47,8 @@ class CertifiedRequest(_Part):
 
     sample_ids_commitment: `unlearning.pseudonyms.commitment`, which only who holds the client's key can test.
     sample_ids_sha256: in certificates of before, which anybody can test who guesses the ids.
+    received_on, due_on: days, the deadline with its `extended_days`; left out in certificates of before.
+    ground: a letter of Art. 17(1) GDPR. reference_sha256: salted hash of the filer's reference; without one left out.
     """
 
     id: str
@@ -51,6 +61,11 @@ class CertifiedRequest(_Part):
     submitted_by: str
     created_at: str
     served_with: list[str]
+    received_on: Day | None = None
+    due_on: Day | None = None
+    extended_days: int | None = Field(default=None, ge=0, le=60)
+    ground: str | None = Field(default=None, pattern="^[a-f]$")
+    reference_sha256: Sha256 | None = None
 
 
 class CertifiedMethod(_Part):
@@ -187,7 +202,7 @@ def encode(certificate: Certificate, key: Ed25519PrivateKey | None) -> bytes:
     for name in ("privacy", "replay"):
         if content[name] is None:
             del content[name]
-    for name in ("sample_ids_sha256", "sample_ids_commitment"):
+    for name in _LEFT_OUT:
         if content["request"][name] is None:
             del content["request"][name]
     signature = None

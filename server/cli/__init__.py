@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from server.api.tls import TlsFiles
 from server.cli import audit as cli_audit
 from server.cli import certificates as cli_verify
+from server.cli import deadlines as cli_deadlines
 from server.cli import listings as cli_listings
 from server.cli import operations as cli_operations
 from server.cli import requests as cli_requests
@@ -101,6 +102,11 @@ app.command("list")(cli_requests.list_requests)
 app.command("watch")(cli_watch.watch)
 app.command("cancel")(cli_requests.cancel)
 app.command("retry")(cli_requests.retry)
+app.command("extend")(cli_deadlines.extend)
+app.command("hold")(cli_deadlines.hold)
+app.command("release")(cli_deadlines.release)
+app.command("refuse")(cli_deadlines.refuse)
+app.command("redact")(cli_deadlines.redact)
 app.command("report")(cli_requests.report)
 app.command("clients")(cli_listings.clients)
 app.command("plan")(plan_command)

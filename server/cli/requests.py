@@ -10,8 +10,10 @@ import typer
 
 from server.api.errors import ServiceUnavailable
 from server.cli.connection import AsJson, RequestId, connection_of, user_name
+from server.cli.deadlines import deadline_lines, due_cell, today
 from server.cli.tables import show_table
 from server.cli.watch import follow
+from unlearning.deadlines import Particulars, parse_day, parse_ground
 from unlearning.errors import InvalidRequest, RequestError
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.plain import to_plain
@@ -38,10 +40,29 @@ def request(
     key: Annotated[
         str, typer.Option(help="Idempotency key: the same request with the same key is filed once.")
     ] = "",
+    received_on: Annotated[
+        str, typer.Option(metavar="YYYY-MM-DD", help="When the person's request came in; today if left out.")
+    ] = "",
+    due_on: Annotated[
+        str,
+        typer.Option(metavar="YYYY-MM-DD", help="An earlier deadline than one month after it came in."),
+    ] = "",
+    ground: Annotated[str, typer.Option(metavar="a-f", help="The ground: a letter of Art. 17(1) GDPR.")] = "",
+    reference: Annotated[
+        str, typer.Option(help="The number in your own system; `redact` can erase it.")
+    ] = "",
+    note: Annotated[str, typer.Option(help="A note for your colleagues; `redact` can erase it.")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the request is over.")] = False,
 ) -> None:
     """File a deletion request; it is durable when this command returns."""
     targets = targets_of(client or [], samples, class_label)
+    particulars = Particulars(
+        received_on=parse_day("--received-on", received_on),
+        due_on=parse_day("--due-on", due_on),
+        ground=parse_ground(ground),
+        reference=reference,
+        note=note,
+    )
     parameters = dict(_parameter(text) for text in parameter or [])
     key = key or str(uuid4())
     filed: list[DeletionRequest] = []
@@ -56,6 +77,7 @@ def request(
                     submitted_by=user_name(),
                     # one key for the command, so that running it again files nothing twice
                     idempotency_key=key if len(targets) == 1 else f"{key}/{target.client_id}",
+                    particulars=particulars,
                 )
             except RequestError as exc:
                 refused += 1
@@ -106,11 +128,12 @@ def list_requests(
             item.method,
             item.status,
             f"{item.created_at:%Y-%m-%d %H:%M}",
-            item.reason,
+            due_cell(item),
+            item.reason or item.refusal_reason,
         )
         for item in found
     ]
-    show_table(("id", "forget", "method", "status", "filed (UTC)", "reason"), rows, "No requests.")
+    show_table(("id", "forget", "method", "status", "filed (UTC)", "due", "reason"), rows, "No requests.")
 
 
 def cancel(ctx: typer.Context, request_id: RequestId) -> None:
@@ -207,6 +230,18 @@ def _request_json(request: DeletionRequest) -> dict[str, Any]:
         "attempts": request.attempts,
         "created_at": request.created_at.isoformat(),
         "updated_at": request.updated_at.isoformat(),
+        "received_on": request.received_on.isoformat(),
+        "due_on": request.due_on.isoformat(),
+        "days_left": request.days_left(today()),
+        "extended_days": request.extended_days,
+        "extension_reason": request.extension_reason,
+        "is_held": request.is_held,
+        "hold_reason": request.hold_reason,
+        "refusal_reason": request.refusal_reason,
+        "ground": request.ground,
+        "reference": request.reference,
+        "note": request.note,
+        "is_redacted": request.is_redacted,
         "result": dict(request.result),
     }
 
@@ -219,6 +254,7 @@ def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:
         yield "reason", request.reason
     if request.status is Status.FAILED:
         yield "retry", f"flower-unlearn retry {request.id}" if request.retryable else "would not help"
+    yield from deadline_lines(request)
     yield "method", request.method
     yield "parameters", ", ".join(f"{name}={value}" for name, value in request.parameters.items()) or "–"
     yield "attempts", str(request.attempts)

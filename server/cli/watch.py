@@ -48,4 +48,5 @@ def _outcome(request: DeletionRequest) -> str:
     if request.status is Status.COMPLETED:
         return f"{head}. Its report: flower-unlearn report {request.id}"
     again = f" Try again: flower-unlearn retry {request.id}" if request.retryable else ""
-    return f"{head}{f': {request.reason}' if request.reason else ''}.{again}"
+    reason = request.reason or request.refusal_reason
+    return f"{head}{f': {reason}' if reason else ''}.{again}"

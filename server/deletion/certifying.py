@@ -115,6 +115,11 @@ def _request(ledger: Ledger, asked: ReportedRequest) -> CertifiedRequest:
         submitted_by=asked.submitted_by,
         created_at=asked.created_at,
         served_with=list(asked.served_with),
+        received_on=asked.received_on or None,
+        due_on=asked.due_on or None,
+        extended_days=asked.extended_days,
+        ground=asked.ground,
+        reference_sha256=asked.reference_sha256,
     )
 
 

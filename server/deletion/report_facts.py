@@ -10,6 +10,8 @@ from server.deletion.privacy_account import drop_release
 from server.federation.context import FederationContext
 from server.federation.state import ActiveDeletion, FederationState, PhaseCost
 from server.ledger import Event
+from server.ledger.records import EXTENDED
+from server.ledger.texts import Kind
 from server.report import (
     FederationSummary,
     MeasuringCost,
@@ -41,7 +43,13 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
     parameters = validated_parameters(method, request.parameters)
     shadows = deletion.shadow_cost
     return ReportData(
-        request=_request(request, method.info, parameters, deletion),
+        request=_request(
+            request,
+            method.info,
+            parameters,
+            deletion,
+            reference_sha256=ledger.text_commitment(request_id, Kind.REFERENCE),
+        ),
         federation=_federation(context, state.exclusions),
         model_hash_before=deletion.hash_before,
         model_hash_after_unlearning=deletion.hash_unlearned,
@@ -74,7 +82,12 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
 
 
 def _request(
-    request: DeletionRequest, method: MethodInfo, parameters: MethodParameters, deletion: ActiveDeletion
+    request: DeletionRequest,
+    method: MethodInfo,
+    parameters: MethodParameters,
+    deletion: ActiveDeletion,
+    *,
+    reference_sha256: str | None,
 ) -> ReportedRequest:
     target = request.target
     return ReportedRequest(
@@ -91,6 +104,11 @@ def _request(
         submitted_by=request.submitted_by,
         created_at=_text(request.created_at),
         served_with=tuple(other for other in deletion.request_ids if other != request.id),
+        received_on=request.received_on.isoformat(),
+        due_on=request.due_on.isoformat(),
+        extended_days=request.extended_days,
+        ground=request.ground and str(request.ground),
+        reference_sha256=reference_sha256,
     )
 
 
@@ -129,6 +147,8 @@ def _not_switched_on(settings: RunSettings) -> list[str]:
 def _line(event: Event) -> ReportEvent:
     move = f"{event.from_status} → {event.to_status}" if event.from_status is not None else event.kind
     reason = event.detail.get("reason") or event.detail.get("text") or ""
+    if event.kind == EXTENDED:
+        reason = f"due on {event.detail['due_on']}"
     return ReportEvent(time=_text(event.at), move=move, reason=str(reason))
 
 

@@ -115,7 +115,16 @@ class LedgerCollector(Collector):
             spent.add_metric([status], seen.seconds[status])
             if status in OPEN_STATUSES:
                 oldest.add_metric([status], max(0.0, (now - since).total_seconds()))
-        return [count, oldest, spent]
+        overdue, soon = self._ledger.deadlines(now.date())
+        return [
+            count,
+            oldest,
+            spent,
+            _gauge("requests_overdue", "requests without an answer past their deadline", overdue),
+            _gauge(
+                "requests_due_within_7_days", "requests without an answer that are due within a week", soon
+            ),
+        ]
 
 
 class _Rounds:

@@ -21,7 +21,11 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedRequest:
-    """The request as it was submitted. The ids of samples stay out of the report; their number is in."""
+    """The request as it was submitted. The ids of samples stay out of the report; their number is in.
+
+    received_on, due_on: days; the deadline with its extension. ground: a letter of Art. 17(1).
+    reference_sha256: salted hash of the officer's reference (`server.ledger.texts`); a person's texts stay out.
+    """
 
     id: str
     target: str
@@ -36,6 +40,11 @@ class ReportedRequest:
     submitted_by: str
     created_at: str
     served_with: tuple[str, ...] = ()
+    received_on: str = ""
+    due_on: str = ""
+    extended_days: int = 0
+    ground: str | None = None
+    reference_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

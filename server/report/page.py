@@ -15,6 +15,7 @@ from server.report import words
 from server.report.data import ReportData
 from server.report.plots import attack_plot, cost_plot, score_plot
 from server.report.template import TEMPLATE
+from unlearning.deadlines import Ground
 from unlearning.verification.measurement import CONFIDENCE, CONFIDENCE_POWER, YEOM, Measurement, SetMeasure
 
 GLOSSARY = (
@@ -199,6 +200,9 @@ def _facts(data: ReportData) -> list[tuple[str, str]]:
         ("Class", "" if request.class_label is None else str(request.class_label)),
         ("Submitted by", request.submitted_by),
         ("Submitted at", words.moment(request.created_at)),
+        ("Received on", request.received_on),
+        ("Due on", words.deadline(request.due_on, request.extended_days)),
+        ("Ground", "" if request.ground is None else Ground(request.ground).describe()),
         ("Method", request.method_title or request.method),
         ("Source of the method", request.method_source),
         ("Parameters", _pairs(request.parameters) or "the method's defaults"),

@@ -82,6 +82,11 @@ def moment(value: str) -> str:
     return f"{time.day} {time:%B %Y, %H:%M:%S}{zone}"
 
 
+def deadline(due_on: str, extended_days: int) -> str:
+    """Return `2026-12-22`, and by how much that was extended; nothing where it is unknown."""
+    return f"{due_on} (extended by {count(extended_days, 'day')})" if extended_days else due_on
+
+
 def count(amount: int, noun: str) -> str:
     """Return `1 round`, `2,000 rounds`."""
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"

@@ -149,6 +149,23 @@ def test_rounds_that_were_not_committed_are_counted(book, value):
     assert value("rounds_not_committed_total") == 1
 
 
+def test_deadlines_are_counted_on_the_day_of_the_scrape(book, value):
+    """Due on 1 April: seven days before it is due soon, a day after overdue, and answered it is neither."""
+    book.submit("1")
+    request_id = book.submit("2")
+    names = ("requests_due_within_7_days", "requests_overdue")
+    for day, expected in (
+        ("2026-03-24", (0, 0)),
+        ("2026-03-25", (2, 0)),
+        ("2026-04-01", (2, 0)),
+        ("2026-04-02", (0, 2)),
+    ):
+        book.now = datetime.fromisoformat(f"{day}T23:59:00+00:00")
+        assert tuple(map(value, names)) == expected
+    book.ledger.refuse(request_id, reason="exempt", by="ada", now=book.now)
+    assert tuple(map(value, names)) == (0, 1)
+
+
 def test_the_page_is_what_prometheus_reads(book, server):
     """Through its own parser, with the process's own metrics beside ours."""
     book.round(1, seconds=2.0)

@@ -1,12 +1,14 @@
 """Fixtures of the tests that talk to a deletion service."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
 from server.api.client import DeletionClient
 from server.api.server import RunningServer, serve
+from server.cli import app
 from server.ledger import Ledger
 from tests.deletion_service import LiveLoop
 
@@ -34,3 +36,13 @@ def service(ledger: Ledger, tmp_path: Path) -> Iterator[RunningServer]:
 def client(service: RunningServer) -> Iterator[DeletionClient]:
     with DeletionClient(service.address) as connected:
         yield connected
+
+
+@pytest.fixture
+def command(service: RunningServer, loop: LiveLoop) -> Callable[..., Result]:
+    """Runs `flower-unlearn` against the service."""
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["--server", service.address, *arguments])
+
+    return run

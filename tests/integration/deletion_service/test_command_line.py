@@ -21,16 +21,6 @@ from unlearning.requests import Status
 # The command
 
 
-@pytest.fixture
-def command(service: RunningServer, loop: LiveLoop) -> Callable[..., Result]:
-    """Runs `flower-unlearn` against the service."""
-
-    def run(*arguments: str) -> Result:
-        return CliRunner().invoke(app, ["--server", service.address, *arguments])
-
-    return run
-
-
 def test_request_files_one_request_for_each_client(command: Callable[..., Result], ledger: Ledger) -> None:
     """Two clients, two requests, each said on its line."""
     result = command("request", "--client", "3", "--client", "4", "--parameter", "unlearning_rate=1")

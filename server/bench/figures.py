@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _MARKERS = "os^Dv<>PX*hpd8"
 
+_FEWEST = 3
+"""Methods that a picture is of at least: two are told apart in their table, none was run."""
+
 _COLOURS = 64
 
 _SMALLEST = 0.1
@@ -23,7 +26,7 @@ _SMALLEST = 0.1
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], output: Path) -> list[Path]:
-    """Write `OUTPUT-NUMBER.png` for each setting and case; returns the files."""
+    """Write `OUTPUT-NUMBER.png` for each setting and case that compares enough methods; returns the files."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -37,7 +40,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], output: Path) -> list[Path
             if (row["setting"], row["case"]) == section and "failed" not in row:
                 groups.setdefault(row["method"], []).append(row)
         methods = [name for name in groups if name not in (ORIGINAL, RETRAIN)]
-        if not methods or RETRAIN not in groups:  # not run yet
+        if len(methods) < _FEWEST or RETRAIN not in groups:
             continue
         palette = [mpl.colormaps["tab20"](index) for index in range(20)]  # ten hues, each dark and light
         styles = {

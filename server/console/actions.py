@@ -10,6 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from server.api.errors import AccessDenied
 from server.console import pages
 from server.console.console import Console
+from unlearning.deadlines import MAX_EXTENSION_DAYS
 from unlearning.errors import InvalidRequest, RequestError, RequestNotFound
 
 Act = Callable[[Console, str, FormData, str], object]
@@ -28,7 +29,40 @@ def _retry(console: Console, request_id: str, form: FormData, by: str) -> object
     return console.service.retry(request_id, by=by, accept_score_loss=accepted)
 
 
-ACTS: Mapping[str, Act] = {"cancel": _cancel, "retry": _retry}
+def _extend(console: Console, request_id: str, form: FormData, by: str) -> object:
+    days = text_of(form, "days")
+    if not (days.isascii() and days.isdigit() and len(days) < 9):
+        raise InvalidRequest(
+            f"An extension is a number of days from 1 to {MAX_EXTENSION_DAYS}, got {days[:40]!r}."
+        )
+    return console.service.extend(request_id, days=int(days), reason=text_of(form, "reason"), by=by)
+
+
+def _hold(console: Console, request_id: str, form: FormData, by: str) -> object:
+    return console.service.hold(request_id, reason=text_of(form, "reason"), by=by)
+
+
+def _release(console: Console, request_id: str, form: FormData, by: str) -> object:
+    return console.service.release(request_id, reason=text_of(form, "reason"), by=by)
+
+
+def _refuse(console: Console, request_id: str, form: FormData, by: str) -> object:
+    return console.service.refuse(request_id, reason=text_of(form, "reason"), by=by)
+
+
+def _redact(console: Console, request_id: str, _form: FormData, by: str) -> object:
+    return console.service.redact(request_id, by=by)
+
+
+ACTS: Mapping[str, Act] = {
+    "cancel": _cancel,
+    "retry": _retry,
+    "extend": _extend,
+    "hold": _hold,
+    "release": _release,
+    "refuse": _refuse,
+    "redact": _redact,
+}
 
 
 async def act(console: Console, request: Request, form: FormData) -> Response:

@@ -81,7 +81,7 @@ class Console:
                 csrf=session.csrf,
                 path=request.url.path,
                 service=self.mirror.now(not_older_than_s=1.0),
-                now=datetime.now(UTC),
+                today=datetime.now(UTC).date(),
                 **context,
             )
         )

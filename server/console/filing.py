@@ -9,12 +9,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date, datetime
 from typing import Any
 
 from starlette.datastructures import FormData, UploadFile
 
 from server.api.access import Caller
 from server.console.forms import MAX_FILE_BYTES
+from unlearning.deadlines import NOTHING_GIVEN, Ground, Particulars, parse_day
 from unlearning.errors import (
     AlreadyForgotten,
     ConflictingRequest,
@@ -64,6 +66,7 @@ class Draft:
     target: Target
     method: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    particulars: Particulars = NOTHING_GIVEN
     typed: Mapping[str, str] = field(default_factory=dict)
     filed_as: str = ""
 
@@ -158,6 +161,48 @@ def read_parameters(text: str) -> dict[str, Any]:
         except ValueError:
             found[name] = value
     return found
+
+
+def read_particulars(typed: Mapping[str, str], now: datetime) -> Particulars:
+    """Return what belongs to the register: days, ground, reference and note.
+
+    Raises:
+        FieldErrors: a sentence for each field that is wrong.
+    """
+    errors: dict[str, str] = {}
+    days: dict[str, date | None] = {"received_on": None, "due_on": None}
+    for name in days:
+        try:
+            days[name] = parse_day(name.replace("_", " "), typed[name].strip())
+        except InvalidRequest as exc:
+            errors[name] = str(exc)
+    ground = typed["ground"]
+    if ground and ground not in set(Ground):
+        errors["ground"] = "Choose one of the grounds."
+    reference, note = _plain(typed["reference"]), _plain(typed["note"])
+    for name, alone in (("reference", (reference, "")), ("note", ("", note))):
+        try:
+            Particulars(reference=alone[0], note=alone[1])
+        except InvalidRequest as exc:
+            errors[name] = str(exc)
+    if errors:
+        raise FieldErrors(errors)
+    found = Particulars(
+        **days,
+        ground=Ground(ground) if ground else None,
+        reference=reference,
+        note=note,
+    )
+    try:
+        found.dates(now)
+    except InvalidRequest as exc:
+        raise FieldErrors({"due_on" if str(exc).startswith("due-on") else "received_on": str(exc)}) from exc
+    return found
+
+
+def _plain(text: str) -> str:
+    """Return what was typed with a browser's line ends as line feeds."""
+    return text.strip().replace("\r\n", "\n")
 
 
 def error_fields(error: RequestError, otherwise: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
@@ -16,14 +17,16 @@ from server.console.filing import (
     FieldErrors,
     error_fields,
     read_parameters,
+    read_particulars,
     read_target,
 )
+from unlearning.deadlines import NOTHING_GIVEN, Ground
 from unlearning.errors import RequestError
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import Granularity
 
 TARGET_FIELDS = ("what", "client", "class_label", "ids")
-DETAIL_FIELDS = ("method", "parameters")
+DETAIL_FIELDS = ("method", "parameters", "received_on", "due_on", "ground", "reference", "note")
 _FIELD_OF_KIND = {
     Granularity.CLIENT: "client",
     Granularity.SAMPLE: "samples",
@@ -95,6 +98,7 @@ def plan_page(
         plan=plan,
         possible=possible,
         refused=[item for item in plan.methods if item.refusal],
+        grounds={str(ground): ground.describe() for ground in Ground},
         errors=errors or {},
         typed=shown,
     )
@@ -105,16 +109,22 @@ async def take_details(console: Console, request: Request, form: FormData) -> Re
     draft = console.drafts.get(request.path_params["draft"])
     typed = _typed(form, DETAIL_FIELDS)
     errors: dict[str, str] = {}
-    parameters = {}
+    parameters, particulars = {}, NOTHING_GIVEN
     if not typed["method"]:
         errors["method"] = "Choose a method."
     try:
         parameters = read_parameters(typed["parameters"])
     except FieldErrors as exc:
         errors |= exc.errors
+    try:
+        particulars = read_particulars(typed, datetime.now(UTC))
+    except FieldErrors as exc:
+        errors |= exc.errors
     if errors:
         return await run_in_threadpool(plan_page, console, request, errors, typed, 422)
-    console.drafts.put(replace(draft, method=typed["method"], parameters=parameters, typed=typed))
+    console.drafts.put(
+        replace(draft, method=typed["method"], parameters=parameters, particulars=particulars, typed=typed)
+    )
     return RedirectResponse(f"/file/{draft.id}/summary", status_code=303)
 
 
@@ -141,6 +151,7 @@ async def file_it(console: Console, request: Request, _form: FormData) -> Respon
             parameters=draft.parameters,
             submitted_by=console.caller.name,
             idempotency_key=draft.key,
+            particulars=draft.particulars,
         )
     except RequestError as exc:
         errors = {"form": str(exc)}

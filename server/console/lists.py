@@ -3,9 +3,11 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 from urllib.parse import urlencode
 
+from unlearning.deadlines import SOON
 from unlearning.requests import DeletionRequest, Status
 
 PAGE = 50
@@ -14,8 +16,9 @@ SORTS: Mapping[str, tuple[str, Callable[[DeletionRequest], Any]]] = {
     "id": ("Request", lambda item: item.id),
     "subject": ("Subject", lambda item: item.target.describe()),
     "state": ("State", lambda item: list(Status).index(item.status)),
+    "received": ("Received", lambda item: (item.received_on, item.id)),
+    "due": ("Due", lambda item: (item.is_answered, item.due_on, item.id)),
     "method": ("Method", lambda item: item.method),
-    "received": ("Received", lambda item: item.created_at),
 }
 """What a list can be sorted by: the column's heading, and its key."""
 
@@ -66,16 +69,23 @@ class ListPage:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-def states() -> Mapping[str, Callable[[DeletionRequest], bool]]:
-    """Return what the filter of states knows, by its word."""
+def states(today: date = date.max) -> Mapping[str, Callable[[DeletionRequest], bool]]:
+    """Return what the filter of states knows, by its word. Open is what is not answered yet."""
     each = {str(status): (lambda item, status=status: item.status is status) for status in Status}
-    return {OPEN: lambda item: item.is_open, **each}
+    last = today + SOON if today < date.max else today
+    return {
+        OPEN: lambda item: not item.is_answered,
+        "overdue": lambda item: item.is_overdue(today),
+        "due soon": lambda item: not item.is_answered and today <= item.due_on <= last,
+        "held": lambda item: item.is_held and not item.is_answered,
+        **each,
+    }
 
 
-def page_of(requests: Iterable[DeletionRequest], asked: Asked) -> ListPage:
+def page_of(requests: Iterable[DeletionRequest], asked: Asked, today: date) -> ListPage:
     """Return the page that was asked for, the last one where it is beyond."""
     everything = list(requests)
-    known = states()
+    known = states(today)
     counts = {word: sum(map(is_one, everything)) for word, is_one in known.items()}
     found = [item for item in everything if not asked.state or known[asked.state](item)]
     if asked.search:
@@ -90,5 +100,12 @@ def page_of(requests: Iterable[DeletionRequest], asked: Asked) -> ListPage:
 
 def _text(request: DeletionRequest) -> str:
     """Return what a search looks into."""
-    parts = (request.id, request.target.describe(), request.method, request.submitted_by, request.reason)
+    parts = (
+        request.id,
+        request.target.describe(),
+        request.method,
+        request.submitted_by,
+        request.reason,
+        request.reference,
+    )
     return "\n".join(parts).casefold()

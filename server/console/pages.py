@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from datetime import UTC, date, datetime
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -40,7 +41,7 @@ def requests_page(console: Console, request: Request) -> Response:
         live=True,
         stamp=known.stamp,
         asked=asked,
-        listed=page_of(known.requests.values(), asked),
+        listed=page_of(known.requests.values(), asked, today()),
         sorts=SORTS,
         num_known=len(known.requests),
     )
@@ -173,6 +174,11 @@ def access_page(console: Console, request: Request) -> Response:
     )
 
 
+def today() -> date:
+    """Return the day, in UTC, by which days are counted."""
+    return datetime.now(UTC).date()
+
+
 def find(console: Console, request_id: str) -> DeletionRequest:
     """Return a request of the list.
 
@@ -210,8 +216,21 @@ def _possible(console: Console, asked: DeletionRequest) -> frozenset[str]:
         console.caller.name,
         f"site of client {console.caller.name}",
     )
+    waits = asked.status in (Status.RECEIVED, Status.SCHEDULED, Status.FAILED)
     possible = {
         "cancel": Status.CANCELLED in moves and console.may("CancelRequest") and own,
         "retry": asked.status is Status.FAILED and asked.retryable and console.may("RetryRequest"),
+        "extend": not asked.is_answered
+        and not asked.extended_days
+        and not asked.is_overdue(today())
+        and console.may("ExtendRequest"),
+        "hold": waits and not asked.is_held and console.may("HoldRequest"),
+        "release": asked.is_held and console.may("ReleaseRequest"),
+        "refuse": Status.REFUSED in moves and console.may("RefuseRequest"),
+        "redact": bool(_texts(asked)) and not asked.is_redacted and console.may("RedactRequest"),
     }
     return frozenset(name for name, is_possible in possible.items() if is_possible)
+
+
+def _texts(asked: DeletionRequest) -> str:
+    return asked.reference + asked.note + asked.extension_reason + asked.hold_reason + asked.refusal_reason

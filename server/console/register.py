@@ -33,6 +33,8 @@ CONTEXT: Mapping[str, Any] = {
     "dct:created": {"@type": "xsd:dateTime"},
     "dct:modified": {"@type": "xsd:dateTime"},
     "dct:issued": {"@type": "xsd:dateTime"},
+    "dct:dateSubmitted": {"@type": "xsd:date"},
+    "flun:dueOn": {"@type": "xsd:date"},
 }
 DPV_STATUS: Mapping[Status, str] = {
     Status.RECEIVED: "dpv:RequestInitiated",
@@ -43,6 +45,7 @@ DPV_STATUS: Mapping[Status, str] = {
     Status.COMPLETED: "dpv:RequestFulfilled",
     Status.FAILED: "dpv:RequestActionDelayed",
     Status.CANCELLED: "dpv:RequestUnfulfilled",
+    Status.REFUSED: "dpv:RequestRejected",
 }
 COLUMNS = (
     "request",
@@ -50,6 +53,16 @@ COLUMNS = (
     "subject",
     "granularity",
     "client",
+    "received_on",
+    "due_on",
+    "extended_days",
+    "extension_reason",
+    "ground",
+    "reference",
+    "note",
+    "held",
+    "hold_reason",
+    "refusal_reason",
     "filed_at",
     "changed_at",
     "filed_by",
@@ -91,7 +104,7 @@ class Period:
         """Return the requests of the period, in order of arrival."""
         found = []
         for item in requests:
-            day = received_on(item)
+            day = item.received_on
             if (self.first is None or day >= self.first) and (self.last is None or day <= self.last):
                 found.append(item)
         return sorted(found, key=lambda item: item.id)
@@ -101,11 +114,6 @@ class Period:
         """The period as an address has it."""
         parts = [f"{name}={day}" for name, day in (("first", self.first), ("last", self.last)) if day]
         return "&".join(parts)
-
-
-def received_on(request: DeletionRequest) -> date:
-    """Return the day on which a request was received."""
-    return request.created_at.astimezone(UTC).date()
 
 
 def register_page(console: Console, request: Request) -> Response:
@@ -204,6 +212,16 @@ def _values(item: DeletionRequest) -> dict[str, object]:
         "subject": item.target.describe(),
         "granularity": str(item.target.granularity),
         "client": item.target.client_id or "",
+        "received_on": item.received_on,
+        "due_on": item.due_on,
+        "extended_days": item.extended_days,
+        "extension_reason": item.extension_reason,
+        "ground": item.ground.describe() if item.ground else "",
+        "reference": item.reference,
+        "note": item.note,
+        "held": "yes" if item.is_held else "no",
+        "hold_reason": item.hold_reason,
+        "refusal_reason": item.refusal_reason,
         "filed_at": item.created_at.isoformat(timespec="seconds"),
         "changed_at": item.updated_at.isoformat(timespec="seconds"),
         "filed_by": item.submitted_by,
@@ -222,6 +240,10 @@ def _activity(item: DeletionRequest) -> dict[str, Any]:
         "dct:identifier": item.id,
         "dpv:hasRight": {"@id": "eu-gdpr:A17"},
         "dpv:hasStatus": {"@id": DPV_STATUS[item.status]},
+        "dct:dateSubmitted": str(item.received_on),
+        "flun:dueOn": str(item.due_on),
+        "flun:extendedDays": item.extended_days,
+        "flun:isHeld": item.is_held,
         "dct:created": item.created_at.isoformat(timespec="seconds"),
         "dct:modified": item.updated_at.isoformat(timespec="seconds"),
         "dct:description": f"Forget {item.target.describe()}",
@@ -229,8 +251,17 @@ def _activity(item: DeletionRequest) -> dict[str, Any]:
         "flun:state": str(item.status),
         "flun:method": item.method,
     }
-    if item.reason:
-        found["flun:reason"] = item.reason
+    texts = {
+        "flun:reason": item.reason,
+        "flun:ground": item.ground.describe() if item.ground else "",
+        "flun:reference": item.reference,
+        "flun:note": item.note,
+        "flun:extensionReason": item.extension_reason,
+        "flun:holdReason": item.hold_reason,
+    }
+    found |= {name: text for name, text in texts.items() if text}
+    if item.status is Status.REFUSED:
+        found["dpv:hasNotice"] = {"@type": "dpv:RightNonFulfilmentNotice", "flun:reason": item.refusal_reason}
     if item.status is Status.COMPLETED:
         found["dpv:hasNotice"] = {
             "@type": "dpv:RightFulfilmentNotice",

@@ -105,7 +105,7 @@ def _what(event: Event) -> str:
 
 
 def _why(event: Event) -> str:
-    return " ".join(describe_detail(event.detail))
+    return " ".join([*describe_detail(event.detail), *([event.text] if event.text else [])])
 
 
 def _measurement(data: Mapping[str, Any], stages: Iterable[str]) -> Mapping[str, Any]:

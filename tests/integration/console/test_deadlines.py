@@ -1,0 +1,108 @@
+"""Deadlines, grounds, holds and refusals on the console's pages."""
+
+import csv
+import io
+import json
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from tests.deletion_service import submit
+from tests.integration.console.conftest import Desk, errors
+from unlearning.deadlines import Ground, Particulars
+from unlearning.requests import Status
+
+
+def today() -> date:
+    return datetime.now(UTC).date()
+
+
+def test_the_list_says_how_many_days_are_left_and_what_is_overdue(desk: Desk) -> None:
+    """Counted from the day on which the person's request came in; filtered by it too."""
+    operator = desk.calling()
+    late = submit(operator, particulars=Particulars(received_on=today() - timedelta(days=40)))
+    desk.loop.move(late.id, Status.FAILED)
+    soon = submit(operator, particulars=Particulars(due_on=today() + timedelta(days=3)))
+    browser = desk.browser()
+    page = browser.page("/requests")
+    assert f"{(today() - late.due_on).days} days overdue" in page
+    assert ">3 days<" in page
+    assert late.id in browser.page("/requests?state=overdue")
+    assert soon.id not in browser.page("/requests?state=overdue")
+    assert soon.id in browser.page("/requests?state=due+soon")
+
+
+def test_what_belongs_to_the_register_is_filed_with_the_request(desk: Desk) -> None:
+    """Day of receipt, ground, reference and note reach the ledger; the summary shows them before."""
+    browser = desk.browser()
+    draft = browser.follow(browser.post("/file", what="client", client="3"))
+    received = today() - timedelta(days=5)
+    given = {
+        "received_on": str(received),
+        "ground": "b",
+        "reference": "DSB-17",
+        "note": "by letter\r\nof Monday",
+    }
+    summary = browser.follow(browser.post(draft, method="puf-special", **given))
+    text = browser.page(summary)
+    assert all(word in text for word in (str(received), "consent was withdrawn", "DSB-17", "of Monday"))
+    filed = browser.follow(browser.post(summary))
+    (request,) = desk.ledger.list_requests()
+    found = (request.received_on, request.ground, request.reference, request.note)
+    assert found == (received, Ground.B, "DSB-17", "by letter\nof Monday")
+    assert "DSB-17" in browser.page(filed)
+    assert request.id in browser.page("/requests?q=dsb-17")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("received_on", "0000-01-01"),
+        ("received_on", "2017-01-01"),
+        ("received_on", "9999-12-31"),
+        ("received_on", "yesterday"),
+        ("due_on", "9999-12-31"),
+        ("ground", "z"),
+        ("reference", "x" * 300),
+        ("reference", "a\x00b"),
+        ("note", "x" * 3000),
+        ("note", "<b>"),
+    ],
+)
+def test_what_is_wrong_with_it_stands_beside_its_field(desk: Desk, field: str, value: str) -> None:
+    """Nothing is filed, and nothing goes on to the summary."""
+    browser = desk.browser()
+    draft = browser.follow(browser.post("/file", what="client", client="3"))
+    answer = browser.post(draft, method="puf-special", **{field: value})
+    assert answer.status_code == 422
+    assert list(errors(answer)) == [field]
+    assert desk.ledger.list_requests() == []
+
+
+def test_an_operator_extends_holds_refuses_and_erases(desk: Desk) -> None:
+    """Each with its reason, which the page shows; what the state does not allow is a sentence at its form."""
+    request = submit(desk.calling(), particulars=Particulars(reference="DSB-17"))
+    page = f"/requests/{request.id}"
+    browser = desk.browser()
+    assert "from 1 to 60" in errors(browser.post(f"{page}/extend", days="many", reason="r"))["extend"]
+    assert errors(browser.post(f"{page}/extend", days="61", reason="r"))["extend"]
+    browser.follow(browser.post(f"{page}/extend", days="30", reason="many sites are asked"))
+    assert errors(browser.post(f"{page}/extend", days="1", reason="again"))["extend"]
+    browser.follow(browser.post(f"{page}/hold", reason="a court wants it kept"))
+    text = browser.page(page)
+    assert "extended by 30 days" in text
+    assert "Held: a court wants it kept" in text
+    browser.follow(browser.post(f"{page}/release", reason=""))
+    browser.follow(browser.post(f"{page}/refuse", reason="the claim is unfounded"))
+    assert "the claim is unfounded" in browser.page(page)
+    assert desk.ledger.get(request.id).status is Status.REFUSED
+    rows = list(csv.DictReader(io.StringIO(browser.get("/register.csv").content.decode("utf-8-sig"))))
+    assert (rows[0]["reference"], rows[0]["refusal_reason"]) == ("DSB-17", "the claim is unfounded")
+    (activity,) = json.loads(browser.get("/register.jsonld").content)["dct:hasPart"]
+    assert activity["dpv:hasStatus"]["@id"] == "dpv:RequestRejected"
+    assert activity["dpv:hasNotice"]["@type"] == "dpv:RightNonFulfilmentNotice"
+    browser.follow(browser.post(f"{page}/redact"))
+    gone = browser.page(page) + browser.get("/register.csv").text
+    assert "DSB-17" not in gone
+    assert "court" not in gone
+    assert "erased" in gone

@@ -32,7 +32,7 @@ def answers(progress: Path) -> Callable[[], list[tuple[int, str]]]:
 
 @pytest.fixture
 def deploy_trivial(tmp_path: Path, progress: Path) -> Iterator[Callable[..., LocalDeployment]]:
-    """Starts a federation of the trivial app; it is stopped at the end of the test."""
+    """Starts a federation of the trivial app as Flower comes, without a worker; it is stopped at the end of the test."""
     # The bundle carries no code, so the app's modules are "installed" by putting them on the path.
     installed = [str(TRIVIAL_APP / "installed"), *filter(None, [os.environ.get("PYTHONPATH")])]
     with ExitStack() as stack:
@@ -45,6 +45,7 @@ def deploy_trivial(tmp_path: Path, progress: Path) -> Iterator[Callable[..., Loc
                     app_dir=TRIVIAL_APP,
                     run_config={"num-nodes": num_clients, "progress": str(progress)},
                     secure=secure,
+                    with_worker=False,  # it imports no PyTorch, so there is nothing to keep warm
                     environment={"PYTHONPATH": os.pathsep.join(installed)},
                 )
             )

@@ -24,7 +24,7 @@ from server.processes.deployment import WORKER, LocalDeployment, supernode
 from server.processes.flower_control import flower_environment
 from tests.integration.live_federation import QUIETER
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
 APP = Path(__file__).parent / "failing_app"
 NUM_CLIENTS = 8

@@ -32,7 +32,7 @@ def answers(progress: Path) -> Callable[[], list[tuple[int, str]]]:
 
 @pytest.fixture
 def deploy_trivial(tmp_path: Path, progress: Path) -> Iterator[Callable[..., LocalDeployment]]:
-    """Starts a federation of the trivial app as Flower comes, without a worker; it is stopped at the end of the test."""
+    """Starts a federation of the trivial app as Flower comes, without a worker; it ends with the test."""
     # The bundle carries no code, so the app's modules are "installed" by putting them on the path.
     installed = [str(TRIVIAL_APP / "installed"), *filter(None, [os.environ.get("PYTHONPATH")])]
     with ExitStack() as stack:

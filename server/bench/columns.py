@@ -158,6 +158,8 @@ COLUMNS: Mapping[str, Column] = {
     },
     "u-lira": _of_many("U-LiRA, balanced accuracy", "u-lira", Unit.PERCENT),
     "u-lira-tpr": _of_many("U-LiRA, TPR at 1 % FPR,", "u-lira-tpr", Unit.PERCENT),
+    "u-lira-vulnerable": _of_many("U-LiRA, most vulnerable tenth", "u-lira-vulnerable", Unit.PERCENT),
+    "u-lira-protected": _of_many("U-LiRA, least vulnerable tenth", "u-lira-protected", Unit.PERCENT),
     "u-lira-centred": _of_many("U-LiRA without the shift, balanced accuracy", "u-lira-centred", Unit.PERCENT),
     "u-lira-centred-tpr": _of_many(
         "U-LiRA without the shift, TPR at 1 % FPR,", "u-lira-centred-tpr", Unit.PERCENT

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.bench.client_data import DEALING_SEED, ClientData
-from server.bench.columns import Row
+from server.bench.columns import ORIGINAL, Row
 from server.bench.experiment import Case
 from unlearning.durable_files import write_atomically
 from unlearning.parameters import Vector
@@ -25,13 +25,17 @@ from unlearning.tasks.task import Examples, Task, join
 from unlearning.training import predict
 from unlearning.verification.klom import klom, summary
 from unlearning.verification.margins import margins
-from unlearning.verification.u_lira import FEWEST, centred, u_lira
+from unlearning.verification.u_lira import FEWEST, centred, mixed, u_lira, vulnerability
 
 Margins = dict[str, NDArray[np.float64]]
 """φ of one model (n,) or several (m, n), by `forget`, `retained` and `test`."""
 
 AUDITED = 1_000
 """So many examples of each set are compared; the same in every seed."""
+
+
+MIXED_SHARE = 0.1
+"""So many of the forgotten examples are called the most vulnerable, and as many the least."""
 
 
 def audited_examples(data: ClientData, case: Case) -> dict[str, Examples]:
@@ -73,9 +77,10 @@ def read(path: Path) -> Margins:
         return {name: archive[name].astype(np.float64) for name in archive.files}
 
 
-def figures(unlearned: Margins, oracles: Margins) -> dict[str, Any]:
+def figures(unlearned: Margins, oracles: Margins, original: Margins | None = None) -> dict[str, Any]:
     """Return KLoM of each set and U-LiRA of the forgotten examples; nothing where a model blew up or they are too few.
 
+    original: of the models before, by which the most and the least vulnerable forgotten examples are judged apart.
     shift: by how much more the unlearned models are sure of test examples, in the mean.
     """
     sides = (unlearned, oracles)
@@ -89,6 +94,10 @@ def figures(unlearned: Margins, oracles: Margins) -> dict[str, Any]:
         return row
     attack = u_lira(unlearned["forget"], oracles["forget"])
     row |= {"u-lira": attack.balanced_accuracy, "u-lira-tpr": attack.tpr}
+    if original:
+        ends = mixed(vulnerability(original["forget"], oracles["forget"]), MIXED_SHARE)
+        for name, those in zip(("vulnerable", "protected"), ends, strict=True):
+            row[f"u-lira-{name}"] = float(attack.accuracies[those].mean())
     if "test" in unlearned:
         attack = u_lira(*(centred(side["forget"], side["test"]) for side in sides))
         row |= {"u-lira-centred": attack.balanced_accuracy, "u-lira-centred-tpr": attack.tpr}
@@ -105,5 +114,6 @@ def with_figures(rows: Sequence[tuple[Row, Path]], oracles: Margins) -> list[Row
     for row, path in rows:
         if path.exists():
             paths.setdefault(row["method"], []).append(path)
-    found = {name: figures(stacked([read(path) for path in mine]), oracles) for name, mine in paths.items()}
+    of = {name: stacked([read(path) for path in mine]) for name, mine in paths.items()}
+    found = {name: figures(mine, oracles, of.get(ORIGINAL)) for name, mine in of.items()}
     return [{**row, "oracles": found.get(row["method"], {})} for row, _ in rows]

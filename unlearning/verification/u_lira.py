@@ -30,6 +30,7 @@ from unlearning.verification.discrimination import LOW_FPR, tpr_at_fpr
 from unlearning.verification.lira import Shadows, fit, online_scores
 
 Values = NDArray[np.float64]
+Positions = NDArray[np.intp]
 
 FEWEST = 4
 """Models a set: two in each half are the fewest that have a variance."""
@@ -80,6 +81,27 @@ def centred(margins: Values, test: Values) -> Values:
     """Return margins (m, n) of m models less each one's mean margin on test examples, (m, t)."""
     moved: Values = margins - test.mean(axis=1, keepdims=True)
     return moved
+
+
+def vulnerability(trained: Values, never: Values) -> Values:
+    """Return how far apart models that know an example and models that never saw it are, (n,): in pooled deviations.
+
+    trained, never: margins φ of models that were trained on the n examples, (m, n), and of others, (o, n).
+    """
+    apart = np.abs(trained.mean(axis=0) - never.mean(axis=0))
+    pooled = np.sqrt((trained.var(axis=0) + never.var(axis=0)) / 2)
+    found: Values = apart / np.maximum(pooled, 1e-6)
+    return found
+
+
+def mixed(vulnerabilities: Values, share: float) -> tuple[Positions, Positions]:
+    """Return the positions of the most vulnerable `share` of the examples and of the least, one each at least.
+
+    Source: RULI (Naderloui et al., USENIX Security 2025) judges a forget set of both kinds, for the mean over all hides
+    the first. Here both are found in what is forgotten, by the models before; in the paper the set is made of them.
+    """
+    order, count = np.argsort(vulnerabilities, kind="stable"), max(1, round(share * len(vulnerabilities)))
+    return order[-count:], order[:count]
 
 
 def _called(scores: Values) -> Values:

@@ -158,3 +158,14 @@ def test_the_noise_of_a_client_reaches_its_directory_and_stays_known(tmp_path):
     assert len(planted.clean) == round(0.1 * len(clean))
     assert data.own_directory("0") is None
     assert make_task(data.task).num_classes == 10
+
+
+def test_the_mean_hides_the_vulnerable_examples():
+    """An Original knows eight of eighty examples, a method leaves it so: all is near ½, and those eight are found."""
+    generator = np.random.default_rng(0)
+    known = np.where(np.arange(80) < 8, 8.0, 0.0)
+    of_oracles, original, unlearned = (sets(generator, 40, shift) for shift in (0, known, known))
+    found = oracles.figures(unlearned, of_oracles, original)
+    assert found["u-lira"] < 0.6
+    assert found["u-lira-vulnerable"] > 0.95
+    assert found["u-lira-protected"] == pytest.approx(0.5, abs=0.1)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from unlearning.errors import DataError
-from unlearning.verification.u_lira import centred, u_lira
+from unlearning.verification.u_lira import centred, mixed, u_lira, vulnerability
 
 
 def test_each_half_is_judged_by_the_other_halfs_gaussians():
@@ -58,3 +58,12 @@ def test_too_few_models_are_refused():
     """Two in each half are the fewest with a variance."""
     with pytest.raises(DataError, match="4 models of each kind"):
         u_lira(np.zeros((3, 1)), np.zeros((4, 1)))
+
+
+def test_vulnerable_is_what_the_model_before_gives_away():
+    """By hand: means 4 and 1, deviations 1 and 1, and 3 and 4: 3 and 3 / √12.5; the same: 0."""
+    trained = np.array([[3.0, 1, 0], [5, 7, 2]])
+    never = np.array([[0.0, -3, 0], [2, 5, 2]])
+    assert vulnerability(trained, never) == pytest.approx([3, 3 / np.sqrt(12.5), 0])
+    most, least = mixed(vulnerability(trained, never), 1 / 3)
+    assert (most.tolist(), least.tolist()) == ([0], [2])

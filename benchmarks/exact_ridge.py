@@ -21,7 +21,7 @@ import torch
 import typer
 
 from benchmarks.tables import Row, table, write
-from unlearning.local import problem_of, unlearn
+from unlearning.local import carry_out, problem_of, retained
 from unlearning.methods.exact_ridge.method import ExactRidge, SendSums, layer_of
 from unlearning.methods.exact_ridge.statistics import Statistics, parameters_of, solve
 from unlearning.methods.method import PreparedStore
@@ -30,7 +30,7 @@ from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
 from unlearning.stores import MemoryStore
 from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
-from unlearning.tasks.task import Examples, Task, forgotten_mask
+from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, evaluate
 
 METHOD, PREPARATION = ExactRidge(), SendSums()
@@ -89,9 +89,9 @@ def _measured(task: Task, data: Data, test: Examples, target: Target, l2: float)
     trained_s = time.process_time() - started
     problem = problem_of(METHOD, task, [target], data, TrainingSettings())
     started = time.process_time()
-    state = unlearn(METHOD, replace(problem, kept=kept, round=3), before, data)
+    state = carry_out(METHOD, replace(problem, kept=kept, round=3), before, data)
     seconds = time.process_time() - started
-    left = _without(data, target)
+    left = retained(data, [target])
     retrained, _ = _trained(task, left, l2)
     exact = _least_squares(left, l2)
     length = float(np.linalg.norm(exact))
@@ -128,15 +128,6 @@ def _trained(task: Task, data: Data, l2: float) -> tuple[Vector, PreparedStore]:
     return parameters_of(head.matrix, layer, start), kept
 
 
-def _without(data: Data, target: Target) -> Data:
-    """Return what stays of each client's pictures."""
-    left = {
-        client: one.select(~forgotten_mask(one, target.forget)) if target.client_id in (None, client) else one
-        for client, one in data.items()
-    }
-    return {client: one for client, one in left.items() if len(one)}
-
-
 def _least_squares(data: Data, l2: float) -> Vector:
     """Return weight and bias by least squares on the inputs, with √λ times the identity below: no sums of products."""
     inputs = torch.cat([one.inputs for one in data.values()]).double().flatten(1).numpy()
@@ -151,7 +142,7 @@ def _least_squares(data: Data, l2: float) -> Vector:
 
 def _single_sums(task: Task, data: Data, target: Target) -> float:
     """Return how far a head of sums in float32 is off, over its length."""
-    left, layer = _without(data, target), layer_of(task)
+    left, layer = retained(data, [target]), layer_of(task)
     parts = []
     for one in left.values():
         whole = Statistics.of(one, layer)

@@ -9,6 +9,7 @@ FlowerUnlearningError
 ├── UpdateRefused              a client's update may not enter the model
 ├── MethodFailed               an unlearning method cannot go on (retryable or not)
 ├── ModelRefused               a model may not become the federation's
+├── ContractBroken             a method breaks a rule that every method must keep to (unlearning.testing)
 ├── NumericalError             a product, a solver or its operator cannot do what it promises
 ├── CheckpointError            a checkpoint cannot be read, or is not what its name says
 ├── CertificateError           a certificate of deletion, or what was kept for its replay, cannot be read
@@ -79,6 +80,10 @@ class MethodFailed(FlowerUnlearningError):
 
 class TrainingFailed(FlowerUnlearningError):
     """A training round brought nothing, where a federation is of no use without it."""
+
+
+class ContractBroken(FlowerUnlearningError):
+    """A method breaks rules that every method must keep to; the message lists each of them, and what to do."""
 
 
 class ModelRefused(FlowerUnlearningError):

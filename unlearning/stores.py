@@ -125,6 +125,12 @@ class MemoryStore:
     def __init__(self) -> None:
         self._entries: dict[str, dict[int, dict[str, NDArray[Any]]]] = {}
 
+    def copy(self) -> "MemoryStore":
+        """Return a store with the same entries, which goes its own way; the arrays are the same ones."""
+        other = MemoryStore()
+        other._entries = {key: dict(rounds) for key, rounds in self._entries.items()}
+        return other
+
     def list_keys(self) -> list[str]:
         """Return the keys that have an entry, sorted."""
         return sorted(self._entries)

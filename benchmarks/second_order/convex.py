@@ -7,19 +7,19 @@ the true move. Everything is float64.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
-from scipy.optimize import minimize
 
-from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
+from unlearning.curvature import gradient
 from unlearning.local import exchange, problem_of
 from unlearning.methods.method import Method, UnlearningState
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Target
-from unlearning.solvers.direct import dense_matrix
 from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
 from unlearning.tasks.task import Examples, Task, forgotten_mask, join
-from unlearning.training import TrainingSettings, evaluate, initial_parameters
+from unlearning.testing.convex import hessian, minimiser
+from unlearning.training import TrainingSettings, initial_parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class ConvexFederation:
             mask = forgotten_mask(examples, forgets.get(client, Forget()))
             forgotten.append(examples.select(mask))
             retained.append(examples.select(~mask))
-        return _all(forgotten), _all(retained)
+        return reduce(join, forgotten), reduce(join, retained)
 
 
 def convex_federation(
@@ -67,33 +67,8 @@ def convex_federation(
     test = load_server_test(settings)
     assert test is not None
     start = initial_parameters(task, seed)
-    original = minimiser(task, _all(list(clients.values())), l2, start)
+    original = minimiser(task, reduce(join, clients.values()), l2, start)
     return ConvexFederation(task=task, clients=clients, test=test, l2=l2, original=original)
-
-
-def minimiser(task: Task, examples: Examples, l2: float, start: Vector) -> Vector:
-    """Return the parameters at which the L2-regularised mean loss is least; ‖∇‖ below 1e-10."""
-
-    def objective(theta: Vector) -> tuple[float, Vector]:
-        loss = float(evaluate(task, theta, examples).loss.mean())
-        return loss + l2 / 2 * float(theta @ theta), gradient(task, theta, examples, l2=l2)
-
-    found: Vector = minimize(
-        objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 5000, "gtol": 1e-7, "ftol": 0}
-    ).x
-    for _ in range(5):  # Newton steps take it from there to rounding
-        slope = gradient(task, found, examples, l2=l2)
-        if np.linalg.norm(slope) < 1e-12:
-            break
-        found = found - np.linalg.solve(hessian(task, found, examples, l2), slope)
-    assert np.linalg.norm(gradient(task, found, examples, l2=l2)) < 1e-10
-    return found
-
-
-def hessian(task: Task, theta: Vector, examples: Examples, l2: float) -> np.ndarray:
-    """Return the dense Hessian (d, d) of the L2-regularised mean loss."""
-    product = CurvatureProduct(task, theta, examples, kind=CurvatureKind.HESSIAN, l2=l2)
-    return dense_matrix(product, product.dimension)
 
 
 def exact_newton(federation: ConvexFederation, target: Target) -> Vector:
@@ -126,10 +101,3 @@ def run_method(
         data.pop((lose or {}).get(state.exchanges, ""), None)
         state = exchange(method, problem, state, data)
     return state
-
-
-def _all(parts: list[Examples]) -> Examples:
-    total = parts[0]
-    for part in parts[1:]:
-        total = join(total, part)
-    return total

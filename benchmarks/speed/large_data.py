@@ -25,8 +25,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.tables import table, write
-from unlearning.local import problem_of, unlearn
-from unlearning.methods.registry import method_named
+from unlearning.local import Learnt, unlearn
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
 from unlearning.tasks import TaskSettings, make_task
@@ -88,8 +87,8 @@ def measure_memory(directory: Path, num_bytes: int) -> dict[str, float]:
         forgotten = frozenset(site.ids[::100].tolist())
         target = Target(Granularity.SAMPLE, "site", forgotten)
         trained = train(task, initial_parameters(task, 0), site, training).parameters
-        problem = problem_of(method_named("puf-special"), task, [target], {"site": site}, training)
-        unlearned = unlearn(method_named("puf-special"), problem, trained, {"site": site}).parameters
+        learnt = Learnt(parameters=trained, training=training)
+        unlearned = unlearn("puf-special", task, learnt, {"site": site}, [target]).parameters
         mask = forgotten_mask(site, target.forget)
         for model in (trained, unlearned):
             for part in (site.select(~mask), site.select(mask)):

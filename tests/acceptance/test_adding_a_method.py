@@ -8,7 +8,7 @@ import pytest
 
 from server.federation.state import FederationState
 from tests.federation import client
-from unlearning.local import problem_of, unlearn
+from unlearning.local import carry_out, problem_of
 from unlearning.methods import registry
 from unlearning.requests import Status
 from unlearning.tasks import TaskSettings, load_site, make_task
@@ -49,7 +49,7 @@ def test_the_documented_method_runs_in_one_process(documented):
     data = {str(number): load_site(settings, number).train for number in range(3)}
     model = initial_parameters(task, seed=0)
     problem = problem_of(documented, task, [client("1")], data, training, rate=0.5)
-    state = unlearn(documented, problem, model, data)
+    state = carry_out(documented, problem, model, data)
     moves = {name: train(task, model, data[name], training).parameters - model for name in ("0", "2")}
     total = len(data["0"]) + len(data["2"])
     expected = model + 0.5 * sum(len(data[name]) / total * move for name, move in moves.items())

@@ -11,7 +11,6 @@ from benchmarks.second_order.convex import (
     ConvexFederation,
     convex_federation,
     exact_newton,
-    hessian,
     retrain,
     run_method,
 )
@@ -25,6 +24,7 @@ from unlearning.curvature import gradient
 from unlearning.methods.method import UnlearningState
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Exclusions, Granularity, Target
+from unlearning.testing.convex import hessian
 from unlearning.training import evaluate
 
 

@@ -10,9 +10,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from tests.preparing import task_for, trained_with
 from torch import nn
 
-from tests.preparing import task_for, trained_with
 from unlearning.archive import pack, unpack
 from unlearning.errors import InvalidRequest, UnknownMethod, UnsupportedRequest
 from unlearning.local import answer, exchange, problem_of

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.preparing import task_for, trained_with
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from tests.preparing import task_for, trained_with
 from tests.tasks import tiny_classification
 from unlearning.errors import UnsupportedRequest
 from unlearning.local import exchange, problem_of

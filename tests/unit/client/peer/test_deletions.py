@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.second_order.convex import minimiser
 from client.peer.admission import Limits
 from client.peer.in_process import InProcessNetwork
 from client.peer.items import Item, Kind
@@ -23,6 +22,7 @@ from unlearning.errors import AlreadyForgotten
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
 from unlearning.tasks.task import join
+from unlearning.testing.convex import minimiser
 
 GRAPH = complete("0123")
 EXACT = CorrectionSettings(l2=L2)

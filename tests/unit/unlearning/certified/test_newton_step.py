@@ -6,7 +6,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from benchmarks.second_order.convex import hessian, minimiser
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
 from unlearning.certified import (
     InfluenceSettings,
@@ -19,6 +18,7 @@ from unlearning.errors import DataError, NumericalError
 from unlearning.parameters import Vector
 from unlearning.solvers import Outcome
 from unlearning.tasks.task import Examples
+from unlearning.testing.convex import hessian, minimiser
 from unlearning.training import initial_parameters
 
 L2 = 0.05

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from benchmarks.second_order.convex import hessian, minimiser
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
 from unlearning.certified import (
     Arithmetic,
@@ -31,6 +30,7 @@ from unlearning.certified import (
 from unlearning.curvature import gradient
 from unlearning.errors import ConfigurationError, NumericalError
 from unlearning.tasks.task import Examples
+from unlearning.testing.convex import hessian, minimiser
 from unlearning.training import TrainingSettings, initial_parameters
 
 L2 = 0.5

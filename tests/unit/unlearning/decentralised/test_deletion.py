@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from benchmarks.second_order.convex import ConvexFederation, convex_federation, hessian, minimiser
+from benchmarks.second_order.convex import ConvexFederation, convex_federation
 from unlearning.certified import logistic_constants
 from unlearning.curvature import CurvatureKind, CurvatureProduct, fisher_diagonal, gradient
 from unlearning.decentralised import (
@@ -28,6 +28,7 @@ from unlearning.requests import Forget
 from unlearning.solvers import Outcome
 from unlearning.solvers.direct import dense_matrix
 from unlearning.tasks.task import Examples, forgotten_mask, join
+from unlearning.testing.convex import hessian, minimiser
 
 L2 = 0.01
 EXACT = CorrectionSettings(l2=L2)

@@ -10,20 +10,19 @@ import scipy
 import torch
 from torch import nn
 
-from tests.preparing import trained_with
 from tests.tasks import tiny_classification
 from unlearning.errors import DataError, MethodFailed, NumericalError, UnsupportedRequest, UpdateRefused
-from unlearning.local import exchange, problem_of, unlearn
+from unlearning.local import begin, carry_out, exchange, learn, problem_of, retained
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.exact_ridge.method import SendSums, kept_statistics
 from unlearning.methods.exact_ridge.statistics import Statistics, parameters_of, solve
 from unlearning.methods.method import PreparedStore, Problem, Reply, UnlearningState
-from unlearning.methods.preparation import FederatedRound
+from unlearning.methods.preparation import FederatedRound, Prepared
 from unlearning.methods.registry import METHODS, preparations
-from unlearning.requests import Exclusions, Forget, Granularity, Target
+from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.stores import MemoryStore
 from unlearning.tasks import TaskSettings, make_task
-from unlearning.tasks.task import Examples, forgotten_mask
+from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters
 
 METHOD, PREPARATION = METHODS["exact-ridge"], SendSums()
@@ -31,6 +30,7 @@ TASK = tiny_classification(lambda: nn.Linear(4, 3), num_classes=3)
 TRAINING = TrainingSettings()
 L2 = 0.7
 OPTIONS = PREPARATION.Options(l2=L2)
+PREPARED = {"exact-ridge": Prepared(PREPARATION, OPTIONS)}
 
 CLIENT = Target(Granularity.CLIENT, "b")
 SAMPLES = Target(Granularity.SAMPLE, "b", frozenset({"b-0", "b-3", "b-4"}))
@@ -56,9 +56,10 @@ def oracle(data: Mapping[str, Examples]) -> np.ndarray:
 
 
 def trained(data: Mapping[str, Examples], rounds: int = 2, task=TASK) -> tuple[np.ndarray, PreparedStore]:
-    model, _, kept = trained_with(METHOD, task, data, TRAINING, rounds=rounds, options=OPTIONS)
+    learnt = learn(task, data, begin(task, TRAINING, PREPARED), rounds=rounds)
+    kept = learnt.kept_for("exact-ridge", MemoryStore())
     assert kept is not None
-    return model, kept
+    return learnt.parameters, kept
 
 
 def problem(target: Target, kept: PreparedStore, number: int = 3, data=DATA, task=TASK) -> Problem:
@@ -68,12 +69,7 @@ def problem(target: Target, kept: PreparedStore, number: int = 3, data=DATA, tas
 
 def without(target: Target) -> dict[str, Examples]:
     """What stays of each client's examples."""
-    forgets = {client: target.forget for client in DATA if target.client_id in (None, client)}
-    kept = {
-        client: one.select(~forgotten_mask(one, forgets.get(client, Forget())))
-        for client, one in DATA.items()
-    }
-    return {client: one for client, one in kept.items() if len(one)}
+    return retained(DATA, [target])
 
 
 def rational_head(inputs: np.ndarray, labels: np.ndarray, l2: Fraction) -> np.ndarray:
@@ -247,7 +243,7 @@ def done(
 def test_the_head_is_that_of_a_federation_which_never_had_it(target):
     """To the bit in float64, and so within the bound, while the deletion moves the head a lot."""
     before, kept = trained(DATA)
-    state = unlearn(METHOD, problem(target, kept), before, DATA)
+    state = carry_out(METHOD, problem(target, kept), before, DATA)
     retrained, _ = trained(without(target))
     np.testing.assert_array_equal(state.parameters, retrained)
     np.testing.assert_allclose(state.parameters, oracle(without(target)), rtol=1e-11)
@@ -261,7 +257,7 @@ def test_in_float32_the_bound_has_the_rounding_of_the_model_too():
     """The head is off by what the type can hold: more than in float64, less than the bound."""
     single = replace(TASK, dtype=torch.float32)
     before, kept = trained(DATA, task=single)
-    state = unlearn(METHOD, problem(CLIENT, kept, task=single), before, DATA)
+    state = carry_out(METHOD, problem(CLIENT, kept, task=single), before, DATA)
     distance = np.linalg.norm(state.parameters.astype(np.float64) - oracle(without(CLIENT)))
     assert 1e-9 < distance <= state.findings["bound on ‖θ − θ*‖"] < 1e-6
 
@@ -278,13 +274,13 @@ def test_deletions_one_after_the_other_end_where_one_of_all_would():
     """Samples, whose new sums are kept for it, then a client, then a class."""
     before, kept = trained(DATA)
     given = problem(SAMPLES, kept)
-    after = unlearn(METHOD, given, before, DATA).parameters
+    after = carry_out(METHOD, given, before, DATA).parameters
     store = given.kept.next_store
     PREPARATION.erase(OPTIONS, store, Exclusions().including([SAMPLES]), until=2, rewritten=True)
     assert store.list_keys() == ["a", "b", "c"]
     gone = Target(Granularity.CLIENT, "c")
     kept = replace(kept, store=store, next_store=MemoryStore())
-    after = unlearn(METHOD, problem(gone, kept, number=4), after, DATA).parameters
+    after = carry_out(METHOD, problem(gone, kept, number=4), after, DATA).parameters
     left = {client: one for client, one in without(SAMPLES).items() if client != "c"}
     np.testing.assert_array_equal(after, trained(left)[0])
 
@@ -294,7 +290,7 @@ def test_of_a_class_whoever_is_away_is_left_out_until_it_sends_new_sums():
     before, kept = trained(DATA)
     here = {client: DATA[client] for client in "ab"}
     given = problem(CLASS, kept, data=here)
-    state = unlearn(METHOD, given, before, here)
+    state = carry_out(METHOD, given, before, here)
     left = {client: one for client, one in without(CLASS).items() if client != "c"}
     np.testing.assert_array_equal(state.parameters, trained(left)[0])
     assert given.kept.next_store.list_keys() == ["a", "b"]

@@ -8,15 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from tests.preparing import trained_with
 from tests.tasks import tiny_classification
 from unlearning.errors import MethodFailed, StoreFull
-from unlearning.local import unlearn
+from unlearning.local import begin, learn, unlearn
 from unlearning.methods.federaser import GIB, HistoryOptions, KeepUpdates, calibrate
 from unlearning.methods.method import ClientSite, PreparedStore, Problem, Reply
 from unlearning.methods.preparation import FederatedRound
 from unlearning.methods.registry import METHODS, validated_parameters
-from unlearning.requests import Forget
+from unlearning.requests import Forget, Granularity, Target
 from unlearning.stores import MemoryStore
 from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters, train
@@ -255,13 +254,16 @@ def blobs(seed: int, count: int = 12) -> Examples:
 
 def erased(data: Mapping[str, Examples], rounds: int) -> np.ndarray:
     """The model after FedEraser has forgotten u, calibrations included."""
-    start, _, kept = trained_with(METHOD, TASK, data, TRAINING, rounds=rounds)
-    given = replace(problem(kept.store, number=rounds + 1), schedule=lambda _: TRAINING)
-    return unlearn(METHOD, given, start, data).parameters
+    learnt = learn(TASK, data, begin(TASK, TRAINING, "federaser"), rounds=rounds)
+    return unlearn(METHOD, TASK, learnt, data, [Target(Granularity.CLIENT, "u")]).parameters
 
 
 def retrained(data: Mapping[str, Examples], rounds: int) -> np.ndarray:
-    return trained_with(METHOD, TASK, {c: data[c] for c in data if c != "u"}, TRAINING, rounds=rounds)[0]
+    return trained({c: data[c] for c in data if c != "u"}, rounds)
+
+
+def trained(data: Mapping[str, Examples], rounds: int) -> np.ndarray:
+    return learn(TASK, data, begin(TASK, TRAINING), rounds=rounds).parameters
 
 
 def test_forgetting_a_client_whose_twin_stays_is_retraining():
@@ -274,8 +276,7 @@ def test_forgetting_a_client_whose_twin_stays_is_retraining():
 def test_it_comes_close_to_retraining_after_a_few_rounds_on_a_convex_problem(seed):
     """Of the distance between the trained and the retrained model at most four tenths are left."""
     data = {"r": blobs(1), "s": blobs(2), "u": blobs(seed)}
-    original = trained_with(METHOD, TASK, data, TRAINING, rounds=4)[0]
-    exact = retrained(data, 4)
+    original, exact = trained(data, 4), retrained(data, 4)
     left = np.linalg.norm(erased(data, 4) - exact) / np.linalg.norm(original - exact)
     assert left < 0.4
 

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from tests.convex import DATA, TASK, TRAINING, mean_loss, optima
 from tests.tasks import tiny_classification
 from unlearning.errors import MethodFailed
-from unlearning.local import problem_of, unlearn
+from unlearning.local import carry_out, problem_of
 from unlearning.methods.fedmemprune import draw_anew, least_moved, trainable
 from unlearning.methods.method import Problem, Reply
 from unlearning.methods.registry import METHODS
 from unlearning.parameters import Slot
 from unlearning.requests import Granularity, Target
 from unlearning.tasks.task import Examples
+from unlearning.testing.convex import DATA, TASK, TRAINING, mean_loss, optima
 from unlearning.training import train
 
 METHOD = METHODS["fedmemprune"]
@@ -86,7 +86,7 @@ def test_who_leaves_is_never_asked_and_who_keeps_a_part_trains_on_it():
 def test_the_seed_and_the_round_decide_what_is_drawn():
     """The same numbers for the same round, others for another."""
     drawn = [
-        unlearn(METHOD, replace(problem(share=1.0), seed=seed, round=number), THETA, DATA).parameters
+        carry_out(METHOD, replace(problem(share=1.0), seed=seed, round=number), THETA, DATA).parameters
         for seed, number in ((1, 5), (1, 5), (2, 5), (1, 6))
     ]
     np.testing.assert_array_equal(drawn[0], drawn[1])
@@ -108,12 +108,12 @@ def test_what_the_retained_have_no_use_for_is_forgotten_and_recovery_ends_at_ret
     plain = replace(TRAINING, weight_decay=0.0)
     before = np.array([0.0, -5.0, 0.0, 5.0, 0.0, 0.0])  # the second input decides, which only u has
     given = problem_of(METHOD, TASK, [CLIENT], data, plain, share=0.4)
-    state = unlearn(METHOD, given, before, data)
+    state = carry_out(METHOD, given, before, data)
     assert np.abs(state.parameters[[1, 3]]).max() <= np.sqrt(6 / 2)
     np.testing.assert_array_equal(np.abs(before[[1, 3]]), 5)
 
     optimum, retrained = optima()
-    unlearned = unlearn(METHOD, problem(), optimum, DATA).parameters
+    unlearned = carry_out(METHOD, problem(), optimum, DATA).parameters
     model, fast = unlearned, replace(TRAINING, learning_rate=1.0)
     for _ in range(150):
         updates = [len(DATA[c]) * (train(TASK, model, DATA[c], fast).parameters - model) for c in "rs"]

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from tests.convex import DATA, TASK, TRAINING, mean_loss, optima
 from unlearning.curvature import gradient
 from unlearning.errors import MethodFailed
-from unlearning.local import exchange, problem_of, unlearn
+from unlearning.local import carry_out, exchange, problem_of
 from unlearning.methods.fedosd import orthogonal_step, unlearning_cross_entropy, without_component
 from unlearning.methods.method import NUM_RETAINED, RETAINED_UPDATE, Problem, Reply
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity, Target
 from unlearning.tasks import TaskSettings, make_task
+from unlearning.testing.convex import DATA, TASK, TRAINING, mean_loss, optima
 from unlearning.training import initial_parameters
 
 METHOD = METHODS["fedosd"]
@@ -137,7 +137,7 @@ def test_no_retained_loss_changes_to_first_order_and_the_targets_does():
     """One full-batch step a client: Δ_i are gradients, so ∇ℓ_r·step = ∇ℓ_s·step = 0 and UCE falls."""
     given = problem(unlearning_rounds=1, post_training_rounds=0, learning_rate=1e-3)
     given = replace(given, training=replace(TRAINING, weight_decay=0.0))
-    step = unlearn(METHOD, given, THETA, DATA).parameters - THETA
+    step = carry_out(METHOD, given, THETA, DATA).parameters - THETA
     length = np.linalg.norm(step)
     for client in "rs":
         slope = gradient(TASK, THETA, DATA[client])
@@ -151,7 +151,7 @@ def test_on_a_convex_problem_the_forgotten_loss_ends_nearer_to_the_retrained_mod
     """From the optimum of all; those that stay lose little more than retraining would give them."""
     before, retrained = optima()
     given = problem(learning_rate=0.02)
-    state = unlearn(METHOD, given, before, DATA)
+    state = carry_out(METHOD, given, before, DATA)
     gaps = [
         abs(mean_loss(model, DATA["u"]) - mean_loss(retrained, DATA["u"]))
         for model in (before, state.parameters)

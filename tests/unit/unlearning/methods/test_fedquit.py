@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from tests.convex import DATA, TASK, TRAINING, mean_loss, minimiser, plane
 from unlearning.errors import MethodFailed
-from unlearning.local import problem_of, unlearn
+from unlearning.local import carry_out, problem_of
 from unlearning.methods.fedquit import virtual_teacher
 from unlearning.methods.method import ClientSite, Problem, Reply
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity, Target
 from unlearning.tasks import TaskSettings, make_task
+from unlearning.testing.convex import DATA, TASK, TRAINING, mean_loss, optimum_of, plane
 from unlearning.training import initial_parameters, predict
 
 METHOD = METHODS["fedquit"]
@@ -68,7 +68,7 @@ class TestVirtualTeacher:
 def test_the_student_is_the_teacher_after_adam_on_the_divergence():
     """Three full-batch epochs, written anew with torch's own Adam and losses."""
     given = problem(epochs=3, learning_rate=0.01, temperature=2.0)
-    unlearned = unlearn(METHOD, given, THETA, DATA).parameters
+    unlearned = carry_out(METHOD, given, THETA, DATA).parameters
     inputs, labels = DATA["u"].inputs, DATA["u"].targets
     weight = nn.Parameter(torch.from_numpy(THETA[:4].reshape(2, 2).copy()))
     bias = nn.Parameter(torch.from_numpy(THETA[4:].copy()))
@@ -111,7 +111,7 @@ def test_several_targets_models_are_averaged_by_what_they_forget():
 def test_with_many_epochs_it_ends_at_the_exact_minimiser_of_the_divergence():
     """Convex for a linear model: the slope of the mean divergence is zero there."""
     given = problem(epochs=1000, learning_rate=0.01)
-    unlearned = unlearn(METHOD, given, THETA, DATA).parameters
+    unlearned = carry_out(METHOD, given, THETA, DATA).parameters
     scores = predict(TASK, THETA, DATA["u"])
     answers = virtual_teacher(scores, DATA["u"].targets.numpy(), 1.0)
     student = np.exp(predict(TASK, unlearned, DATA["u"]))
@@ -125,13 +125,13 @@ def test_on_a_convex_problem_what_the_model_knew_well_moves_towards_retraining()
     The published rate moves the model too, by no more than 1e-4 a weight and step.
     """
     known = plane("u", 20, 0.9)
-    before, retrained = minimiser(DATA["r"], DATA["s"], known), minimiser(DATA["r"], DATA["s"])
+    before, retrained = optimum_of(DATA["r"], DATA["s"], known), optimum_of(DATA["r"], DATA["s"])
     data = {**DATA, "u": known}
     given = problem_of(METHOD, TASK, [CLIENT], data, TRAINING, epochs=3, learning_rate=0.02)
-    unlearned = unlearn(METHOD, given, before, data).parameters
+    unlearned = carry_out(METHOD, given, before, data).parameters
     gaps = [mean_loss(retrained, known) - mean_loss(model, known) for model in (before, unlearned)]
     assert 0 < gaps[1] < 0.8 * gaps[0]
-    published = unlearn(METHOD, problem(), before, data).parameters
+    published = carry_out(METHOD, problem(), before, data).parameters
     assert 0 < np.abs(published - before).max() < 1.01e-4
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from tests.tasks import tiny_classification
 from unlearning.curvature import gradient
 from unlearning.errors import MethodFailed
-from unlearning.local import unlearn
+from unlearning.local import carry_out
 from unlearning.methods.method import ClientSite, Problem, Reply, UnlearningState
 from unlearning.methods.mode import DEGRADATION, MoDeParameters, degrade, steps
 from unlearning.methods.registry import METHODS, validated_parameters
@@ -133,7 +133,7 @@ def test_the_others_learn_their_true_labels():
 def test_a_whole_deletion_is_what_the_paper_describes():
     """Two degradations and three guidances, written anew with plain gradients."""
     given = problem(degradation_rounds=2, guidance_rounds=3, retained_learning_rate=0.02)
-    state = unlearn(METHOD, given, THETA, DATA)
+    state = carry_out(METHOD, given, THETA, DATA)
     model, teacher = THETA.copy(), FRESH.copy()
     for number in range(3):
         if number < 2:

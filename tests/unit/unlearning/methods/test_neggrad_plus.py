@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.convex import DATA, TASK, TRAINING, WEIGHT_DECAY, mean_loss, optima
 from unlearning.curvature import gradient
 from unlearning.errors import InvalidRequest, MethodFailed
-from unlearning.local import problem_of, unlearn
+from unlearning.local import carry_out, problem_of
 from unlearning.methods.method import NUM_RETAINED, RETAINED_UPDATE, Problem, Reply, UnlearningState
 from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.requests import Granularity, Target
+from unlearning.testing.convex import DATA, TASK, TRAINING, WEIGHT_DECAY, mean_loss, optima
 
 METHOD = METHODS["neggrad-plus"]
 CLIENT = Target(Granularity.CLIENT, "u")
@@ -48,7 +48,7 @@ def test_a_partial_target_is_on_both_sides():
 def test_one_full_batch_round_is_a_step_down_the_published_objective(target):
     """θ − η (β ∇mean_R ℓ − (1 − β) ∇mean_U ℓ + β μ θ), written anew from whole data sets."""
     given = problem(target, rounds=1, learning_rate=0.25, balance=0.7, clip_norm=1e6)
-    unlearned = unlearn(METHOD, given, THETA, DATA).parameters
+    unlearned = carry_out(METHOD, given, THETA, DATA).parameters
     forgotten = np.isin(DATA["u"].ids, sorted(SAMPLES.sample_ids)) if target is SAMPLES else np.full(20, True)
     gone, kept = DATA["u"].select(forgotten), [DATA["r"], DATA["s"], DATA["u"].select(~forgotten)]
     slopes = [len(one) * gradient(TASK, THETA, one) for one in kept if len(one)]
@@ -61,7 +61,7 @@ def test_with_all_weight_on_what_is_kept_it_ends_at_the_retrained_model():
     """β = 1, full batches: gradient descent on the retained objective, whose minimiser is retraining's."""
     before, retrained = optima()
     given = problem(rounds=150, learning_rate=1, balance=1)
-    unlearned = unlearn(METHOD, given, before, DATA).parameters
+    unlearned = carry_out(METHOD, given, before, DATA).parameters
     assert np.linalg.norm(before - retrained) > 0.1
     assert np.linalg.norm(unlearned - retrained) < 1e-3 * np.linalg.norm(before - retrained)
 
@@ -69,7 +69,7 @@ def test_with_all_weight_on_what_is_kept_it_ends_at_the_retrained_model():
 def test_by_default_the_forgotten_loss_moves_towards_the_retrained_models():
     """A few small rounds close part of the gap, and no more than the gap."""
     before, retrained = optima()
-    unlearned = unlearn(METHOD, problem(), before, DATA).parameters
+    unlearned = carry_out(METHOD, problem(), before, DATA).parameters
     losses = [mean_loss(model, DATA["u"]) for model in (before, unlearned, retrained)]
     assert losses == sorted(losses)
 
@@ -77,15 +77,17 @@ def test_by_default_the_forgotten_loss_moves_towards_the_retrained_models():
 def test_a_long_climbing_gradient_is_clipped_and_a_descent_is_not():
     """The target's update is no longer than learning rate · bound."""
     given = problem(rounds=1, learning_rate=0.5, clip_norm=0.01, balance=0)
-    unlearned = unlearn(METHOD, given, THETA, DATA).parameters
+    unlearned = carry_out(METHOD, given, THETA, DATA).parameters
     assert np.linalg.norm(unlearned - THETA) == pytest.approx(0.005, rel=1e-3)
-    descended = unlearn(METHOD, problem(rounds=1, learning_rate=0.5, clip_norm=0.01, balance=1), THETA, DATA)
+    descended = carry_out(
+        METHOD, problem(rounds=1, learning_rate=0.5, clip_norm=0.01, balance=1), THETA, DATA
+    )
     assert np.linalg.norm(descended.parameters - THETA) > 0.01
 
 
 def test_findings_count_rounds_and_the_change_since_the_beginning():
     """Of all rounds together, not of the last."""
-    state = unlearn(METHOD, problem(rounds=3), THETA, DATA)
+    state = carry_out(METHOD, problem(rounds=3), THETA, DATA)
     change = np.linalg.norm(state.parameters - THETA) / np.linalg.norm(THETA)
     assert state.findings["rounds of descent and ascent"] == 3
     assert state.findings["relative change of the model ‖Δθ‖/‖θ‖"] == pytest.approx(change)

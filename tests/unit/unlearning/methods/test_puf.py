@@ -1,6 +1,7 @@
 """PUF against numbers worked out by hand, and against closed-form gradients where they exist."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from unlearning.errors import InvalidRequest, MethodFailed
+from unlearning.local import carry_out
 from unlearning.methods.method import ClientSite, Problem, Reply
 from unlearning.methods.registry import METHODS, method_named, validated_parameters
 from unlearning.requests import Forget, Granularity
@@ -197,14 +199,7 @@ def gradient(theta: np.ndarray, examples: Examples) -> np.ndarray:
 
 
 def unlearn(problem: Problem, name: str, data: Mapping[str, Examples], theta: np.ndarray) -> np.ndarray:
-    method = method_named(name)
-    state = method.begin(problem, theta)
-    replies = {}
-    for client, instruction in method.configure(problem, state).items():
-        forget = forgotten_mask(data[client], instruction.forget)
-        site = ClientSite(task=TASK, forget=data[client].select(forget), retain=data[client].select(~forget))
-        replies[client] = method.client_step(instruction, site)
-    return method.aggregate(problem, state, replies).parameters
+    return carry_out(method_named(name), replace(problem, task=TASK), theta, data).parameters
 
 
 def test_special_is_a_gradient_step_up_the_forgotten_loss():

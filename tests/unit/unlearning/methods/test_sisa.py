@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from strategies import built_in
-from tests.preparing import task_for, trained_with
 from unlearning.errors import ConfigurationError, DataError, MethodFailed, UpdateRefused
+from unlearning.local import begin, carry_out, learn, retained
 from unlearning.methods.method import (
     ClientSite,
     Instruction,
@@ -19,23 +19,24 @@ from unlearning.methods.method import (
     Reply,
     UnlearningState,
 )
-from unlearning.methods.preparation import FederatedRound
+from unlearning.methods.preparation import FederatedRound, Prepared
 from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.methods.sisa.history import model_key, read_log
+from unlearning.methods.sisa.method import Sisa
 from unlearning.methods.sisa.sharding import Sharding, ShardingOptions
 from unlearning.parameters import Vector
-from unlearning.requests import Forget
+from unlearning.requests import Forget, Granularity, Target
 from unlearning.stores import MemoryStore
 from unlearning.tasks import TaskSettings, load_site, make_task
 from unlearning.tasks.ensemble import part
-from unlearning.tasks.task import Examples, Task, forgotten_mask
+from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, build
 
 METHOD: Method = METHODS["sisa"]
 OPTIONS = ShardingOptions(shards=2, slices=2, slice_rounds=2)
 SETTINGS = TaskSettings(dataset="digits", model="logistic", num_clients=6, max_examples=240, dtype="float64")
 PLAIN = make_task(SETTINGS)
-TASK = task_for(METHOD, PLAIN, OPTIONS)
+TASK = Sharding().prepared_task(OPTIONS, PLAIN)
 DATA = {str(number): load_site(SETTINGS, number).train for number in range(6)}
 TRAINING = TrainingSettings(learning_rate=0.5, batch_size=16)
 EVERYTHING = Forget(everything=True)
@@ -50,10 +51,11 @@ def trained(
     data: Mapping[str, Examples], rounds: int = 5, options: ShardingOptions = OPTIONS
 ) -> tuple[Vector, PreparedStore]:
     """The ensemble after some rounds, and what the server kept; constant learning rate."""
-    task = task_for(METHOD, PLAIN, options)
-    model, _, kept = trained_with(METHOD, task, data, TRAINING, rounds=rounds, options=options)
+    prepared = {"sisa": Prepared(Sharding(), options)}
+    learnt = learn(PLAIN, data, begin(PLAIN, TRAINING, prepared), rounds=rounds)
+    kept = learnt.kept_for("sisa", MemoryStore())
     assert kept is not None
-    return model, kept
+    return learnt.parameters, kept
 
 
 def problem(
@@ -72,10 +74,16 @@ def problem(
     return Problem(**{**values, **changes})
 
 
-def answer(client: str, instruction: Instruction, task: Task = TASK) -> Reply:
-    mask = forgotten_mask(DATA[client], instruction.forget)
-    site = ClientSite(task=task, forget=DATA[client].select(mask), retain=DATA[client].select(~mask))
-    return METHOD.client_step(instruction, site)
+class Noted(Sisa):
+    """Notes whom it asks in each exchange."""
+
+    def __init__(self, asked: list[list[str]]) -> None:
+        self.asked = asked
+
+    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+        instructions = super().configure(problem, state)
+        self.asked.append(sorted(instructions))
+        return instructions
 
 
 def forget(
@@ -84,13 +92,7 @@ def forget(
     """Run the method to its end: the last state, and what is kept from then on."""
     one = problem(replace(kept, next_store=MemoryStore()), forgets)
     assert one.kept is not None
-    state = METHOD.begin(one, model)
-    while not state.finished:
-        instructions = METHOD.configure(one, state)
-        if asked is not None:
-            asked.append(sorted(instructions))
-        replies = {client: answer(client, item) for client, item in instructions.items()}
-        state = METHOD.aggregate(one, state, replies)
+    state = carry_out(Noted([] if asked is None else asked), one, model, DATA)
     return state, replace(kept, store=one.kept.next_store)
 
 
@@ -208,7 +210,7 @@ def test_samples_are_forgotten_from_before_their_client_took_part():
     """Client 0 keeps the rest of its data and trains again on that, from round 1."""
     some = frozenset(DATA["0"].ids[:7].tolist())
     state, _ = forget(*trained(DATA), {"0": Forget(sample_ids=some)})
-    fewer = {**DATA, "0": DATA["0"].select(~forgotten_mask(DATA["0"], Forget(sample_ids=some)))}
+    fewer = retained(DATA, [Target(Granularity.SAMPLE, "0", some)])
     assert np.array_equal(state.parameters, trained(fewer)[0])
 
 
@@ -216,7 +218,7 @@ def test_a_class_is_forgotten_in_every_shard():
     """Everybody trains again from the start without it."""
     gone = Forget(classes=frozenset({3}))
     state, _ = forget(*trained(DATA), dict.fromkeys(DATA, gone))
-    rest = {c: examples.select(~forgotten_mask(examples, gone)) for c, examples in DATA.items()}
+    rest = retained(DATA, [Target(Granularity.CLASS, class_label=3)])
     assert np.array_equal(state.parameters, trained(rest)[0])
 
 
@@ -239,7 +241,8 @@ def test_an_emptied_shard_is_as_at_the_start_and_votes_no_more():
     state, after = forget(model, kept, {"1": EVERYTHING})
     assert state.finished
     assert state.exchanges == 0
-    assert np.array_equal(state.parameters, trained({"0": DATA["0"]})[0])
+    alone = {"0": DATA["0"], "1": DATA["1"].select(np.zeros(0, dtype=np.intp))}
+    assert np.array_equal(state.parameters, trained(alone)[0])
     assert state.parameters[:2].tolist() == [1, 0]
     assert read_log(after.store, 1).since == {}
 
@@ -299,8 +302,9 @@ def test_without_preparation_it_is_refused():
 def test_a_client_whose_model_is_no_ensemble_says_so():
     """As when its configuration is another than the server's."""
     instruction = Instruction(operation="train", model=np.zeros(650), training=TRAINING, values={"seed": 0})
+    nobody = DATA["0"].select(np.zeros(0, dtype=np.intp))
     with pytest.raises(DataError, match="single one"):
-        answer("0", instruction, task=PLAIN)
+        METHOD.client_step(instruction, ClientSite(task=PLAIN, forget=nobody, retain=DATA["0"]))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,209 @@
+"""A whole deletion in one process: both halves of a method, one exchange after another."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from unlearning.errors import DataError, UnknownClient
+from unlearning.local.learning import Learnt, Sites, forget_sets
+from unlearning.methods.eligibility import FederationProfile, check_eligible
+from unlearning.methods.method import ClientSite, Instruction, Method, Problem, Reply, UnlearningState
+from unlearning.methods.registry import check_supports, method_named, validated_parameters
+from unlearning.parameters import Vector
+from unlearning.requests import Target
+from unlearning.stores import MemoryStore, Store
+from unlearning.tasks.task import Task, forgotten_mask, unknown_ids
+from unlearning.training import TrainingSettings, local_seed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unlearned:
+    """A deletion that has been carried out.
+
+    state: the method's last; its `findings` say what it saw. learnt: the unlearned model with what is kept from now on,
+    to recover by `learn` on what is retained, or to forget more.
+    """
+
+    state: UnlearningState
+    learnt: Learnt
+
+    @property
+    def parameters(self) -> Vector:
+        """The unlearned model (d,), before any recovery."""
+        return self.state.parameters
+
+
+def unlearn(
+    method: str | Method,
+    task: Task,
+    learnt: Learnt,
+    sites: Sites,
+    targets: Iterable[Target],
+    **parameters: Any,
+) -> Unlearned:
+    """Forget `targets`, and what methods kept of them; `learnt` stays as it is.
+
+    method: one of the registry by its name, or any. parameters: the method's own.
+
+    Raises:
+        UnknownMethod: there is none of that name.
+        UnsupportedRequest: it cannot serve a target, or does not go with the task, its training or what was prepared.
+        InvalidRequest: a parameter is unknown or out of range, or there is no such class.
+        UnknownClient: there is no such client. DataError: it has no such sample.
+        MethodFailed: the method cannot go on, or the clients' answers do not suffice.
+    """
+    chosen = method_named(method) if isinstance(method, str) else method
+    wanted = tuple(targets)
+    _check(chosen, task, learnt, sites, wanted)
+    given = problem_of(chosen, learnt.learns(task), wanted, sites, learnt.training, **parameters)
+    rewritten = MemoryStore()
+    given = replace(
+        given,
+        rounds_trained=learnt.rounds,
+        round=learnt.next_round,
+        num_examples={**learnt.num_examples, **given.num_examples},
+        kept=learnt.kept_for(chosen.info.name, rewritten),
+    )
+    state = carry_out(chosen, given, learnt.parameters, sites, learnt.kept_at_sites(chosen.info.name))
+    after = replace(learnt, parameters=state.parameters, exchanges=learnt.exchanges + state.exchanges)
+    return Unlearned(state=state, learnt=_without_traces(after, chosen, wanted, sites, rewritten))
+
+
+def problem_of(
+    method: Method,
+    task: Task,
+    targets: Iterable[Target],
+    sites: Sites,
+    training: TrainingSettings,
+    **parameters: Any,
+) -> Problem:
+    """Return the problem of forgetting `targets`, with all clients of `sites` there; a class concerns each of them.
+
+    Every round trains as `training` says, whose seed is the run's; `dataclasses.replace` changes this and what the
+    problem says of the run. `task` is what is learnt: an ensemble where SISA is prepared for.
+
+    Raises:
+        UnsupportedRequest: the method cannot serve one of the targets.
+        InvalidRequest: a parameter is unknown or out of range.
+    """
+    wanted = tuple(targets)
+    for target in wanted:
+        check_supports(method, target)
+    forgets = forget_sets(wanted, sites)
+    return Problem(
+        task=task,
+        targets=forgets,
+        retained=tuple(sorted(set(sites) - set(forgets))),
+        seed=training.seed,
+        num_examples={client: len(examples) for client, examples in sites.items()},
+        schedule=lambda _: training,
+        training=training,
+        parameters=validated_parameters(method, parameters),
+    )
+
+
+def carry_out(
+    method: Method,
+    problem: Problem,
+    model: Vector,
+    sites: Sites,
+    stores: Mapping[str, Store] | None = None,
+) -> UnlearningState:
+    """Carry out the whole unlearning of `model` (d,); the state's parameters are the unlearned model.
+
+    stores: what each client keeps for the method from training rounds, where it was prepared for.
+
+    Raises:
+        MethodFailed: the method cannot go on, or the clients' answers do not suffice.
+    """
+    state = method.begin(problem, model)
+    while not state.finished:
+        state = exchange(method, problem, state, sites, stores)
+    return state
+
+
+def exchange(
+    method: Method,
+    problem: Problem,
+    state: UnlearningState,
+    sites: Sites,
+    stores: Mapping[str, Store] | None = None,
+) -> UnlearningState:
+    """Carry out the next exchange of `state`, both halves; the round that `problem` names moves on with the exchanges.
+
+    Raises:
+        MethodFailed: the method cannot go on, or the clients' answers do not suffice.
+    """
+    problem = replace(problem, round=(problem.round or problem.rounds_trained + 1) + state.exchanges)
+    instructions = method.configure(problem, state)
+    return method.aggregate(problem, state, answer(method, problem, instructions, sites, stores))
+
+
+def answer(
+    method: Method,
+    problem: Problem,
+    instructions: Mapping[str, Instruction],
+    sites: Sites,
+    stores: Mapping[str, Store] | None = None,
+) -> dict[str, Reply]:
+    """Carry out the client half at each client that was asked and has data, with its own seed of the round."""
+    replies = {}
+    for client, instruction in instructions.items():
+        if client in sites:
+            forget = forgotten_mask(sites[client], instruction.forget)
+            site = ClientSite(
+                task=problem.task,
+                forget=sites[client].select(forget),
+                retain=sites[client].select(~forget),
+                store=(stores or {}).get(client, MemoryStore()),
+            )
+            training = replace(instruction.training, seed=local_seed(problem.seed, client, problem.round))
+            replies[client] = method.client_step(replace(instruction, training=training), site)
+    return replies
+
+
+def _check(method: Method, task: Task, learnt: Learnt, sites: Sites, targets: Iterable[Target]) -> None:
+    """Refuse what a federation would refuse at admission, and a client or sample that is not there."""
+    prepare = "; ".join(learnt.prepared)
+    profile = FederationProfile.of(task, prepare=prepare, prepared_since=dict.fromkeys(learnt.prepared, 0))
+    for target in targets:
+        check_supports(method, target)
+        check_eligible(method, target, profile, learnt.prepared)
+        client = target.client_id
+        if client is None:
+            continue
+        if client not in sites and client not in learnt.num_examples:
+            raise UnknownClient(
+                f"There is no client {client!r}; there are {', '.join(sorted(sites)) or 'none'}."
+            )
+        missing = unknown_ids(sites[client], target.sample_ids) if client in sites else []
+        if missing:
+            raise DataError(
+                f"{len(missing):,} of the {len(target.sample_ids):,} sample ids are not among the examples of client "
+                f"{client}: {', '.join(missing[:5])}."
+            )
+
+
+def _without_traces(
+    learnt: Learnt, method: Method, targets: tuple[Target, ...], sites: Sites, rewritten: MemoryStore
+) -> Learnt:
+    """Return an unlearned model with what is kept from now on, nothing of what is forgotten.
+
+    rewritten: what the method has written in the place of what was kept for it, if anything.
+    """
+    forgotten, stores = learnt.forgotten.including(targets), dict(learnt.stores)
+    concerned = forget_sets(targets, [*sites, *learnt.site_stores])
+    site_stores = {client: kept for client, kept in learnt.site_stores.items() if client not in concerned}
+    prepared = {}
+    for name, one in learnt.prepared.items():
+        is_own = name == method.info.name
+        is_rewritten = is_own and bool(rewritten.list_keys())
+        stores[name] = rewritten if is_rewritten else stores[name].copy()
+        survives = one.preparation.survives(is_own=is_own, moves_model=method.info.moves_model)
+        if survives and one.preparation.erase(
+            one.options, stores[name], forgotten, until=learnt.next_round - 1, rewritten=is_rewritten
+        ):
+            prepared[name] = one
+        else:
+            del stores[name]
+    return replace(learnt, prepared=prepared, stores=stores, site_stores=site_stores, forgotten=forgotten)

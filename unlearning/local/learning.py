@@ -1,0 +1,212 @@
+"""Federated averaging in one process, with what methods prepare in its rounds."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unlearning.errors import ConfigurationError, DataError
+from unlearning.methods.method import PreparedStore
+from unlearning.methods.preparation import FederatedRound, LocalRound, Prepared
+from unlearning.methods.registry import preparations
+from unlearning.parameters import Vector, weighted_mean
+from unlearning.requests import NOTHING, Exclusions, Forget, Target
+from unlearning.stores import Arrays, MemoryStore
+from unlearning.tasks.task import Examples, Task, forgotten_mask
+from unlearning.training import Trained, TrainingSettings, initial_parameters, local_seed, train
+
+Sites = Mapping[str, Examples]
+"""Each client's examples, by its id."""
+
+Stores = Mapping[str, MemoryStore]
+"""What is kept for each method, by its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learnt:
+    """A model, and what else training has left of which a deletion makes use.
+
+    A model from elsewhere is `Learnt(parameters=flatten(model), training=TrainingSettings(...))`.
+
+    parameters: the model (d,). training: how the sites train; its seed is the one of the whole.
+    rounds: how many the model has learnt in. exchanges: how many there were in deletions since.
+    num_examples: how many each client had when it last took part.
+    prepared: the methods that are prepared for, by name. stores: what the server keeps for them; site_stores: what each
+    client keeps. forgotten: what has been.
+    """
+
+    parameters: Vector
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    rounds: int = 0
+    exchanges: int = 0
+    num_examples: Mapping[str, int] = field(default_factory=dict)
+    prepared: Mapping[str, Prepared] = field(default_factory=dict)
+    stores: Stores = field(default_factory=dict)
+    site_stores: Mapping[str, Stores] = field(default_factory=dict)
+    forgotten: Exclusions = field(default_factory=Exclusions)
+
+    @property
+    def next_round(self) -> int:
+        """The number of the next round or exchange; seeds and what is kept go by it."""
+        return self.rounds + self.exchanges + 1
+
+    def kept_for(self, method: str, next_store: MemoryStore) -> PreparedStore | None:
+        """Return what the server keeps for a method, and where it may write what takes its place; None if nothing."""
+        if method not in self.prepared:
+            return None
+        options = self.prepared[method].options
+        return PreparedStore(options=options, store=self.stores[method], next_store=next_store)
+
+    def kept_at_sites(self, method: str) -> Stores:
+        """Return what each client keeps for a method, by client."""
+        return {client: found[method] for client, found in self.site_stores.items() if method in found}
+
+    def learns(self, task: Task) -> Task:
+        """Return what is learnt in the place of `task`: where SISA is prepared for, an ensemble."""
+        for one in self.prepared.values():
+            task = one.preparation.prepared_task(one.options, task)
+        return task
+
+
+def begin(task: Task, training: TrainingSettings, prepare: str | Mapping[str, Prepared] = "") -> Learnt:
+    """Return the model before its first round.
+
+    prepare: the methods to prepare for, as the setting of a run: "federaser every=2; pga".
+
+    Raises:
+        ConfigurationError: one of them is unknown, or cannot be prepared for as this says, or with such a task.
+    """
+    prepared = preparations(prepare) if isinstance(prepare, str) else prepare
+    problems = [
+        problem
+        for one in prepared.values()
+        for problem in one.preparation.training_problems(one.options, training)
+    ]
+    if problems:
+        raise ConfigurationError(problems)
+    stores = {name: MemoryStore() for name in prepared}
+    start = Learnt(parameters=np.zeros(0), training=training, prepared=prepared, stores=stores)
+    return replace(start, parameters=initial_parameters(start.learns(task), training.seed))
+
+
+def learn(task: Task, sites: Sites, learnt: Learnt, *, rounds: int = 1) -> Learnt:
+    """Train on, so many rounds of federated averaging among all sites; `learnt` stays as it is.
+
+    Raises:
+        ConfigurationError: a method cannot be prepared for with such a task, or so many sites.
+        DataError: no site has an example.
+    """
+    if not any(len(examples) for examples in sites.values()):
+        raise DataError("There is nothing to learn from: no site has an example.")
+    problems = [
+        problem
+        for one in learnt.prepared.values()
+        if not learnt.rounds  # later there may be fewer
+        for problem in one.preparation.problems(one.options, task, len(sites))
+    ]
+    if problems:
+        raise ConfigurationError(problems)
+    for _ in range(rounds):
+        learnt = _train_round(learnt.learns(task), sites, learnt)
+    return learnt
+
+
+def forget_sets(targets: Iterable[Target], clients: Collection[str]) -> dict[str, Forget]:
+    """Return what each concerned client must forget; a class concerns all of them."""
+    forgets: dict[str, Forget] = {}
+    for target in targets:
+        for client in clients if target.client_id is None else [target.client_id]:
+            forgets[client] = forgets.get(client, NOTHING) | target.forget
+    return forgets
+
+
+def retained(sites: Sites, targets: Iterable[Target]) -> dict[str, Examples]:
+    """Return what the sites hold once the targets are forgotten; who has nothing left is left out."""
+    forgets = forget_sets(targets, sites)
+    left = {
+        client: examples.select(~forgotten_mask(examples, forgets.get(client, NOTHING)))
+        for client, examples in sites.items()
+    }
+    return {client: examples for client, examples in left.items() if len(examples)}
+
+
+def _train_round(task: Task, sites: Sites, learnt: Learnt) -> Learnt:
+    """Train one round; `task` is what is learnt, an ensemble perhaps."""
+    number, before = learnt.next_round, learnt.parameters
+    stores = {name: learnt.stores[name].copy() for name in learnt.prepared}
+    sent = {
+        name: one.preparation.send(one.options, number, stores[name], learnt.forgotten)
+        for name, one in learnt.prepared.items()
+    }
+    models: dict[str, tuple[int, Vector]] = {}
+    returned: dict[str, dict[str, Arrays]] = {name: {} for name in learnt.prepared}
+    site_stores = dict(learnt.site_stores)
+    for client, examples in sorted(sites.items()):
+        if not len(examples) or not _takes_part(learnt, client, number):
+            continue
+        kept = site_stores.get(client, {})
+        site_stores[client] = {name: kept.get(name, MemoryStore()).copy() for name in learnt.prepared}
+        work = LocalRound(
+            client_id=client,
+            number=number,
+            task=task,
+            model=before,
+            examples=examples,
+            training=replace(learnt.training, seed=local_seed(learnt.training.seed, client, number)),
+            store=MemoryStore(),
+        )
+        trained, beside = _train_site(learnt.prepared, work, site_stores[client], sent)
+        models[client] = (trained.num_examples, trained.parameters)
+        for name, arrays in beside.items():
+            returned[name][client] = arrays
+    after = _combine(learnt.prepared, before, models)
+    for name, one in learnt.prepared.items():
+        done = FederatedRound(
+            number=number,
+            before=before,
+            after=after,
+            models=models,
+            arrays=returned[name],
+            forgotten=learnt.forgotten,
+            task=task,
+            training=learnt.training,
+        )
+        one.preparation.keep(one.options, done, stores[name])
+    counts = {**learnt.num_examples, **{client: count for client, (count, _) in models.items()}}
+    return replace(
+        learnt,
+        parameters=after,
+        rounds=learnt.rounds + 1,
+        num_examples=counts,
+        stores=stores,
+        site_stores=site_stores,
+    )
+
+
+def _train_site(
+    prepared: Mapping[str, Prepared], work: LocalRound, stores: Stores, sent: Mapping[str, Arrays]
+) -> tuple[Trained, dict[str, dict[str, NDArray[Any]]]]:
+    """Train at one site, each method around the one before; what it returns for each is the second."""
+    returns: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in prepared}
+    step = partial(train, work.task, work.model, work.examples, work.training)
+    for name, one in prepared.items():
+        own = replace(work, store=stores[name], arrays=sent[name], returns=returns[name])
+        step = partial(one.preparation.train, one.options, own, step)
+    return step(), returns
+
+
+def _takes_part(learnt: Learnt, client: str, number: int) -> bool:
+    return all(one.preparation.takes_part(one.options, client, number) for one in learnt.prepared.values())
+
+
+def _combine(
+    prepared: Mapping[str, Prepared], before: Vector, models: Mapping[str, tuple[int, Vector]]
+) -> Vector:
+    """Average, as the method says that trains in a way of its own, if there is one."""
+    for one in prepared.values():
+        if one.preparation.replaces_training:
+            return one.preparation.combine(one.options, before, models)
+    return weighted_mean(models)

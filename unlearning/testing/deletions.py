@@ -1,0 +1,120 @@
+"""A small federation that has learnt, in which a method under test carries out one deletion as often as a rule asks."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import nn
+
+from unlearning.local import Learnt, Sites, begin, exchange, learn, problem_of
+from unlearning.methods.method import (
+    Method,
+    Problem,
+    UnlearningState,
+)
+from unlearning.methods.preparation import Prepared
+from unlearning.requests import Granularity, Target
+from unlearning.stores import MemoryStore
+from unlearning.tasks.losses import classification_measures, cross_entropy
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import TrainingSettings
+
+MAX_EXCHANGES = 100
+ROUNDS = 3
+
+TASK = Task(
+    name="three classes in the plane",
+    num_classes=3,
+    score_name="accuracy",
+    build_model=lambda: nn.Linear(2, 3),
+    loss=cross_entropy,
+    per_example=classification_measures,
+)
+TRAINING = TrainingSettings(epochs=1, batch_size=4, learning_rate=0.1, seed=0)
+CLASS = 2
+SAMPLES, OTHER_SAMPLES = frozenset({"a/patient-1", "a/patient-4"}), frozenset({"a/patient-0", "a/patient-2"})
+TARGETS = {
+    Granularity.CLIENT: Target(Granularity.CLIENT, "a"),
+    Granularity.SAMPLE: Target(Granularity.SAMPLE, "a", SAMPLES),
+    Granularity.CLASS: Target(Granularity.CLASS, class_label=CLASS),
+}
+
+
+class Endless(Exception):
+    """The method had not finished after as many exchanges as it may have here."""
+
+
+def sites() -> dict[str, Examples]:
+    """Return three clients' examples of three classes."""
+    generator = torch.Generator().manual_seed(0)
+    found = {}
+    for client, count in (("a", 7), ("b", 9), ("c", 12)):
+        labels = torch.arange(count) % 3
+        centres = torch.tensor([[1.0, 0.0], [-1.0, 1.0], [0.0, -1.0]])[labels]
+        inputs = centres + 0.1 * torch.randn(count, 2, generator=generator)
+        found[client] = Examples(
+            inputs, labels, np.array([f"{client}/patient-{row}" for row in range(count)])
+        )
+    return found
+
+
+class Deletion:
+    """One deletion by a method; `last` is the state in which it ends."""
+
+    def __init__(self, method: Method, granularity: Granularity) -> None:
+        self.method = method
+        self.target = TARGETS[granularity]
+        self.sites: Sites = sites()
+        self.learnt: Learnt = learn(TASK, self.sites, begin(TASK, TRAINING, self._prepared()), rounds=ROUNDS)
+
+    @cached_property
+    def last(self) -> UnlearningState:
+        """The last state of a plain run."""
+        return self.run()
+
+    def problem(self, target: Target | None = None) -> Problem:
+        """Return the problem of the deletion, or of forgetting another target; each has a new store to write to."""
+        learnt = self.learnt
+        given = problem_of(self.method, learnt.learns(TASK), [target or self.target], self.sites, TRAINING)
+        name = self.method.info.name
+        return replace(
+            given, rounds_trained=ROUNDS, round=learnt.next_round, kept=learnt.kept_for(name, MemoryStore())
+        )
+
+    def run(
+        self,
+        method: Method | None = None,
+        *,
+        problem: Problem | None = None,
+        between: Callable[[UnlearningState], UnlearningState] = lambda state: state,
+        sites: Sites | None = None,
+        stores: Mapping[str, MemoryStore] | None = None,
+    ) -> UnlearningState:
+        """Carry it out to its end; `between` is what happens to the state between two exchanges.
+
+        Raises:
+            Endless: it had not come to an end.
+        """
+        method, problem = method or self.method, problem or self.problem()
+        kept = self.learnt.kept_at_sites(method.info.name) if stores is None else stores
+        kept = {client: store.copy() for client, store in kept.items()}
+        state = between(method.begin(problem, self.learnt.parameters))
+        while not state.finished:
+            if state.exchanges >= MAX_EXCHANGES:
+                raise Endless
+            state = between(exchange(method, problem, state, sites or self.sites, kept))
+        return state
+
+    def _prepared(self) -> dict[str, Prepared]:
+        """Return the method's preparation with options under which the target can be forgotten."""
+        preparation = self.method.info.preparation
+        if preparation is None:
+            return {}
+        options = preparation.Options()
+        if preparation.refusal(options, self.target):
+            of_class, of_samples = {"class": CLASS}, {"samples": ",".join(sorted(SAMPLES | OTHER_SAMPLES))}
+            chosen = of_class if self.target.class_label is not None else of_samples
+            options = preparation.Options.model_validate(chosen)
+        return {self.method.info.name: Prepared(preparation, options)}

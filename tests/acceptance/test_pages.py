@@ -1,4 +1,4 @@
-"""What README and docs/own-app.md show is run as it stands there."""
+"""What README, docs/own-app.md and docs/library.md show is run as it stands there."""
 
 import importlib
 import re
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.serverapp import ServerApp
 
@@ -54,3 +55,16 @@ def test_the_server_app_of_the_readme_forgets():
     asked = [one.metadata for one in grid.sent if one.metadata.message_type in ("train", "train.unlearn")]
     assert [one.message_type for one in asked] == ["train"] * 9 + ["train.unlearn"] + ["train"] * 6
     assert 1002 not in {one.dst_node_id for one in asked[10:]}
+
+
+def test_the_page_of_the_library_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]):
+    """In one process, each block with the names of those before; what a comment says is printed is."""
+    names: dict[str, Any] = {}
+    text = "\n".join(blocks("docs/library.md"))
+    exec(compile(text, "docs/library.md", "exec"), names)
+    printed = capsys.readouterr().out
+    for promised in re.findall(r"(?m)^ *print\(.*\)  # (.*?)(?: \.\.\.)?$", text):
+        assert promised in printed or promised.startswith("what "), promised
+    assert np.isfinite(names["state"].parameters).all()
+    scores = dict(re.findall(r"(\w+) +forgotten .* never seen (\S+)", printed))
+    assert float(scores["after"]) > 0.85

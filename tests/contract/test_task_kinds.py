@@ -1,4 +1,4 @@
-"""Every method on every kind of task: it runs to its end, or it says why it does not. docs/tasks.md has the table."""
+"""Every method on every kind of task: it runs to its end, or it says why it does not. docs/library.md has the table."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,19 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.preparing import task_for, trained_with
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from tests.tasks import tiny_classification
-from unlearning.errors import UnsupportedRequest
-from unlearning.local import exchange, problem_of
+from unlearning.errors import ConfigurationError, UnsupportedRequest
+from unlearning.local import begin, learn, unlearn
 from unlearning.methods.eligibility import FederationProfile, check_eligible, unfit_preparations
 from unlearning.methods.method import Method, Need
 from unlearning.methods.registry import METHODS, preparations
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
-from unlearning.stores import MemoryStore
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings
 
@@ -91,9 +89,20 @@ def target_of(method: Method) -> Target:
     return next(target for target in TARGETS if target.granularity in method.info.granularities)
 
 
+def prepared_for(method: Method) -> str:
+    return method.info.name if method.info.preparation is not None else ""
+
+
+def unlearned(method: Method, kind: str) -> tuple[Vector, Vector]:
+    """The model before and after a whole deletion, with two training rounds in which the method prepares."""
+    task, data = KINDS[kind], data_of(kind)
+    learnt = learn(task, data, begin(task, TRAINING, prepared_for(method)), rounds=2)
+    return learnt.parameters, unlearn(method, task, learnt, data, [target_of(method)]).parameters
+
+
 def refusal(method: Method, kind: str) -> str:
     """Why a federation of such a task refuses the method, at the door or in `prepare`; empty where it serves."""
-    name = method.info.name if method.info.preparation is not None else ""
+    name = prepared_for(method)
     known = FederationProfile.of(KINDS[kind], prepare=name, prepared_since={name: 0} if name else {})
     try:
         check_eligible(method, target_of(method), known, preparations(name))
@@ -105,27 +114,16 @@ def refusal(method: Method, kind: str) -> str:
     return " ".join(preparation.problems(preparation.Options(), KINDS[kind], len(data_of(kind))))
 
 
-def unlearned(method: Method, kind: str) -> tuple[Vector, Vector]:
-    """The model before and after a whole deletion, with two training rounds in which the method prepares."""
-    task, data = task_for(method, KINDS[kind]), data_of(kind)
-    model, stores, kept = trained_with(method, task, data, TRAINING, rounds=2)
-    if kept is not None:
-        kept = replace(kept, next_store=MemoryStore())
-    problem = replace(
-        problem_of(method, task, [target_of(method)], data, TRAINING), rounds_trained=2, kept=kept
-    )
-    state = method.begin(problem, model)
-    while not state.finished:
-        state = exchange(method, problem, state, data, stores)
-    return model, state.parameters
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_a_method_runs_on_a_kind_of_task_or_says_why_not(name, kind):
     """What is not refused at the door ends in a finite model of the trained parameters' length."""
     method = METHODS[name]
     said = refusal(method, kind)
+    if said:
+        with pytest.raises((UnsupportedRequest, ConfigurationError)) as caught:
+            unlearned(method, kind)
+        assert said.rpartition(". ")[0] in str(caught.value)
     if said and KINDS[kind].train is None:
         assert said.startswith(f"prepare: {name}: ")
         return
@@ -159,5 +157,5 @@ def test_the_table_of_the_documentation_is_what_is_refused():
             for kind, task in KINDS.items()
         ]
         rows.append(f"| `{name}` | {' | '.join(cells)} |")
-    document = Path(__file__).parents[2] / "docs" / "tasks.md"
+    document = Path(__file__).parents[2] / "docs" / "library.md"
     assert "\n".join(rows) in document.read_text(encoding="utf-8"), "\n" + "\n".join(rows)

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearning.errors import ConfigurationError, DataError
+from unlearning.methods.eligibility import unfit_preparations
 from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound, LocalRound, Prepared
-from unlearning.methods.registry import preparations
+from unlearning.methods.registry import METHODS, preparations
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import NOTHING, Exclusions, Forget, Target
 from unlearning.stores import Arrays, MemoryStore
@@ -80,11 +81,9 @@ def begin(task: Task, training: TrainingSettings, prepare: str | Mapping[str, Pr
         ConfigurationError: one of them is unknown, or cannot be prepared for as this says, or with such a task.
     """
     prepared = preparations(prepare) if isinstance(prepare, str) else prepare
-    problems = [
-        problem
-        for one in prepared.values()
-        for problem in one.preparation.training_problems(one.options, training)
-    ]
+    problems = unfit_preparations(task, [METHODS[name] for name in prepared if name in METHODS])
+    for one in prepared.values():
+        problems += one.preparation.training_problems(one.options, training)
     if problems:
         raise ConfigurationError(problems)
     stores = {name: MemoryStore() for name in prepared}

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -9,14 +10,22 @@ from unlearning.archive import pack, unpack
 from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
 from unlearning.methods.method import Need, UnlearningState
 from unlearning.plain import to_plain
-from unlearning.requests import Granularity, Target
+from unlearning.requests import NOTHING, Granularity, Target
 from unlearning.stores import MemoryStore
 from unlearning.testing.deletions import CLASS, MAX_EXCHANGES, OTHER_SAMPLES, Deletion, Endless
 from unlearning.testing.equality import are_equal
 from unlearning.testing.rules import Rule, rule
-from unlearning.testing.watched import Asking, Looking, Restarted, Short, Watched, WithMemo
+from unlearning.testing.traces import traces_of
+from unlearning.testing.watched import Restarted, Short, Watched, WithMemo
 
 DELETION_RULES: list[Rule[Deletion]] = []
+
+
+@lru_cache(maxsize=1)
+def _watched(deletion: Deletion) -> tuple[Watched, UnlearningState]:
+    """Carry it out once more, looking at each call; what two rules need."""
+    watched = Watched(deletion.method)
+    return watched, deletion.run(watched)
 
 
 @rule(
@@ -27,10 +36,10 @@ DELETION_RULES: list[Rule[Deletion]] = []
 )
 def _comes_to_an_end(deletion: Deletion) -> str:
     try:
-        last = deletion.last
+        found = deletion.last.parameters
     except Endless:
         return f"it had not finished after {MAX_EXCHANGES} exchanges"
-    found, start = last.parameters, deletion.learnt.parameters
+    start = deletion.learnt.parameters
     if (found.shape, found.dtype) != (start.shape, start.dtype):
         return f"the model is {found.dtype} {found.shape}, and was {start.dtype} {start.shape}"
     return "" if np.isfinite(found).all() else "the model has numbers that are not finite"
@@ -87,13 +96,7 @@ def _through_a_checkpoint(state: UnlearningState) -> UnlearningState:
     "Return state.advance(parameters, finished=…) from aggregate(), and exchanges=0 from begin().",
 )
 def _counts_exchanges(deletion: Deletion) -> str:
-    counts: list[int] = []
-
-    def note(state: UnlearningState) -> UnlearningState:
-        counts.append(state.exchanges)
-        return state
-
-    deletion.run(between=note)
+    counts = [state.exchanges for state in deletion.recorded.states]
     return "" if counts == list(range(len(counts))) else f"the states count {counts}"
 
 
@@ -103,8 +106,7 @@ def _counts_exchanges(deletion: Deletion) -> str:
     "Work on copies: problem, state, instruction, site and replies are still needed as they were.",
 )
 def _changes_nothing(deletion: Deletion) -> str:
-    watched = Watched(deletion.method)
-    deletion.run(watched)
+    watched, _ = _watched(deletion)
     return watched.seen
 
 
@@ -115,9 +117,16 @@ def _changes_nothing(deletion: Deletion) -> str:
     "out, and for a retained client left out.",
 )
 def _asks_its_own(deletion: Deletion) -> str:
-    asking = Asking(deletion.method)
-    deletion.run(asking)
-    return asking.seen
+    problem = deletion.recorded_problem
+    for instructions in deletion.recorded.instructions:
+        if not instructions:
+            return "it is not finished and asks nobody"
+        for client, one in instructions.items():
+            if client not in {*problem.targets, *problem.retained}:
+                return f"it asks {client}, who is neither target nor retained"
+            if one.forget not in (NOTHING, problem.targets.get(client, NOTHING)):
+                return f"it tells {client} to forget {one.forget}"
+    return ""
 
 
 @rule(
@@ -141,20 +150,7 @@ def _needs_no_memo(deletion: Deletion) -> str:
     "later has no entry of a client that is gone.",
 )
 def _keeps_no_trace(deletion: Deletion) -> str:
-    looking = Looking(deletion)
-    problem = deletion.problem()
-    last = deletion.run(looking, problem=problem, between=looking.at_state)
-    looking.look("the findings", {}, last.findings)
-    if problem.kept is not None:
-        store = problem.kept.next_store
-        for key in store.list_keys():
-            if deletion.target.granularity is Granularity.CLIENT and key == deletion.target.client_id:
-                looking.seen = (
-                    looking.seen or f"what it rewrites for later has an entry of {key}, who is forgotten"
-                )
-            for number in store.rounds(key):
-                looking.look("what it rewrites for later", store.load(key, number), {})
-    return looking.seen
+    return traces_of(deletion)
 
 
 @rule(

@@ -3,18 +3,16 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from unlearning.local import Learnt, Sites, begin, exchange, learn, problem_of
-from unlearning.methods.method import (
-    Method,
-    Problem,
-    UnlearningState,
-)
+from unlearning.methods.method import ClientSite, Instruction, Method, Problem, Reply, UnlearningState
 from unlearning.methods.preparation import Prepared
+from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
 from unlearning.stores import MemoryStore
 from unlearning.tasks.losses import classification_measures, cross_entropy
@@ -70,9 +68,21 @@ class Deletion:
         self.learnt: Learnt = learn(TASK, self.sites, begin(TASK, TRAINING, self._prepared()), rounds=ROUNDS)
 
     @cached_property
+    def recorded(self) -> "Recorder":
+        """A plain run, with all that was sent and answered."""
+        recorder = Recorder(self.method)
+        self.run(recorder, problem=self.recorded_problem, between=recorder.note)
+        return recorder
+
+    @cached_property
+    def recorded_problem(self) -> Problem:
+        """The problem of the plain run, with the store that it wrote to."""
+        return self.problem()
+
+    @property
     def last(self) -> UnlearningState:
-        """The last state of a plain run."""
-        return self.run()
+        """The last state of the plain run."""
+        return self.recorded.states[-1]
 
     def problem(self, target: Target | None = None) -> Problem:
         """Return the problem of the deletion, or of forgetting another target; each has a new store to write to."""
@@ -118,3 +128,57 @@ class Deletion:
             chosen = of_class if self.target.class_label is not None else of_samples
             options = preparation.Options.model_validate(chosen)
         return {self.method.info.name: Prepared(preparation, options)}
+
+
+class Wrapped(Method[Any, Any]):
+    """A method as another one is, but for what a subclass changes."""
+
+    def __init__(self, inner: Method) -> None:
+        self.inner = inner
+        self.info = inner.info
+        self.Parameters = inner.Parameters
+
+    def begin(self, problem: Problem, parameters: Vector) -> UnlearningState:
+        """Do as the other."""
+        return self.inner.begin(problem, parameters)
+
+    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+        """Do as the other."""
+        return self.inner.configure(problem, state)
+
+    def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
+        """Do as the other."""
+        return self.inner.client_step(instruction, site)
+
+    def aggregate(
+        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+    ) -> UnlearningState:
+        """Do as the other."""
+        return self.inner.aggregate(problem, state, replies)
+
+
+class Recorder(Wrapped):
+    """A method as another one is, of which a run keeps its states, instructions and replies by client."""
+
+    def __init__(self, inner: Method) -> None:
+        super().__init__(inner)
+        self.states: list[UnlearningState] = []
+        self.instructions: list[Mapping[str, Instruction]] = []
+        self.replies: list[Mapping[str, Reply]] = []
+
+    def note(self, state: UnlearningState) -> UnlearningState:
+        """Keep a state."""
+        self.states.append(state)
+        return state
+
+    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
+        """Keep what is asked."""
+        self.instructions.append(super().configure(problem, state))
+        return self.instructions[-1]
+
+    def aggregate(
+        self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
+    ) -> UnlearningState:
+        """Keep what is answered."""
+        self.replies.append(dict(replies))
+        return super().aggregate(problem, state, replies)

@@ -1,0 +1,1 @@
+"""An unlearning method in a package of its own."""

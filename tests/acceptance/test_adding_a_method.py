@@ -1,6 +1,7 @@
 """The method in docs/adding-a-method.md is a real one: it runs in a federation by one registry line."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,12 @@ import pytest
 
 from server.federation.state import FederationState
 from tests.federation import client
-from unlearning.local import carry_out, problem_of
+from unlearning.local import begin, unlearn
 from unlearning.methods import registry
 from unlearning.requests import Status
 from unlearning.tasks import TaskSettings, load_site, make_task
-from unlearning.training import TrainingSettings, initial_parameters, train
+from unlearning.testing import check_method
+from unlearning.training import TrainingSettings, local_seed, train
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "adding-a-method.md"
 
@@ -47,14 +49,20 @@ def test_the_documented_method_runs_in_one_process(documented):
     )
     task, training = make_task(settings), TrainingSettings(learning_rate=0.1, seed=1)
     data = {str(number): load_site(settings, number).train for number in range(3)}
-    model = initial_parameters(task, seed=0)
-    problem = problem_of(documented, task, [client("1")], data, training, rate=0.5)
-    state = carry_out(documented, problem, model, data)
-    moves = {name: train(task, model, data[name], training).parameters - model for name in ("0", "2")}
+    learnt = begin(task, training)
+    state = unlearn(documented, task, learnt, data, [client("1")], rate=0.5).state
+    seeded = {name: replace(training, seed=local_seed(1, name, 1)) for name in ("0", "2")}
+    model = learnt.parameters
+    moves = {name: train(task, model, data[name], seeded[name]).parameters - model for name in seeded}
     total = len(data["0"]) + len(data["2"])
     expected = model + 0.5 * sum(len(data[name]) / total * move for name, move in moves.items())
     np.testing.assert_allclose(state.parameters, expected, rtol=1e-12)
     assert (state.finished, state.exchanges) == (True, 1)
+
+
+def test_the_documented_method_keeps_to_the_contract(documented):
+    """That of all methods."""
+    check_method(documented)
 
 
 def test_the_documented_method_refuses_a_bad_parameter(federation, documented):

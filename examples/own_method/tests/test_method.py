@@ -30,7 +30,7 @@ def test_it_keeps_to_the_contract() -> None:
 
 
 def test_the_model_shrinks_before_it_is_trained() -> None:
-    """One round of one full batch: λ θ and a step down the retained gradient, so with hardly any learning rate λ θ itself."""
+    """λ θ and a step down the retained gradient: with hardly any learning rate λ θ itself."""
     theta = np.array([1.0, -1.0, 0.5, 0.0, 0.2, -0.2])
     still = Learnt(parameters=theta, training=replace(TRAINING, learning_rate=1e-300))
     target = [Target(Granularity.CLIENT, "u")]

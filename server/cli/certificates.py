@@ -1,5 +1,6 @@
-"""`flower-unlearn certificate-key` and `verify`: certificates of deletion, made and checked."""
+"""`flower-unlearn certificate-key`, `verify` and `timestamp`: certificates of deletion, made, checked and stamped."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +20,11 @@ from server.certificate.checks import (
     open_ledger,
 )
 from server.certificate.document import Certificate, decode
+from server.certificate.json_ld import as_json_ld
 from server.certificate.keys import load_public_key, make_key_pair
+from server.certificate.timestamp import check_timestamp, fetch_timestamp
 from server.cli.connection import connection_of
+from unlearning.durable_files import write_atomically
 from unlearning.errors import CertificateError, ConfigurationError
 
 
@@ -51,6 +55,17 @@ def verify(
     ] = None,
     ledger: Annotated[str, typer.Option(help="The ledger, or a copy of it, by its URL.")] = "",
     service: Annotated[bool, typer.Option("--service", help="Ask the deletion service of --server.")] = False,
+    timestamp: Annotated[
+        Path | None,
+        typer.Option(help="When it was there: a timestamp by RFC 3161, as `timestamp` fetches it."),
+    ] = None,
+    timestamp_authority: Annotated[
+        Path | None, typer.Option(help="The certificate of the timestamp's authority (PEM).")
+    ] = None,
+    json_ld: Annotated[
+        Path | None,
+        typer.Option(help="Also write what it says as JSON-LD with the terms of DPV, to this file."),
+    ] = None,
 ) -> None:
     """Check a certificate of deletion; exit code 1 where anything is refused."""
     if ledger and service:
@@ -70,9 +85,36 @@ def verify(
     ]
     if samples is not None or file.certificate.request.num_samples:
         checks.append(check_samples(file.certificate, samples, subject_key))
+    if timestamp is not None or timestamp_authority is not None:
+        checks.append(check_timestamp(content, timestamp, timestamp_authority))
     with _view(ctx, ledger, service) as view:
         checks.append(check_ledger(file.certificate, content, view))
+    if json_ld is not None:
+        json_ld.write_text(
+            json.dumps(as_json_ld(file), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
     _conclude(checks)
+
+
+def timestamp(
+    certificate: Annotated[Path, typer.Argument(help="The certificate, certificate.json.")],
+    url: Annotated[str, typer.Option(help="The authority's address for RFC 3161 over HTTP.")],
+    timestamp_authority: Annotated[
+        Path, typer.Option(help="Its certificate (PEM), to check the answer with.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="Where it goes; default: beside the certificate, with .tsr.")
+    ] = None,
+) -> None:
+    """Have an authority sign that a certificate is there now, by RFC 3161; it learns the file's hash only."""
+    path = output or certificate.with_suffix(".tsr")
+    try:
+        content = certificate.read_bytes()
+    except OSError as exc:
+        raise CertificateError(f"{certificate} cannot be read: {exc}") from exc
+    decode(content)  # so that nothing else is stamped by mistake
+    write_atomically(path, fetch_timestamp(content, url, timestamp_authority))
+    typer.echo(f"{path}: keep it with the certificate; `verify --timestamp` checks it.")
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def http_service(federation: LiveFederation, directory: Path, *options: str) -> 
             yield url
         finally:
             process.terminate()
-            assert process.wait(30) == 0, (directory / "http.log").read_text()
+            assert process.wait(WAIT_S) == 0, (directory / "http.log").read_text()
 
 
 def _answers(url: str) -> bool:

@@ -1,0 +1,103 @@
+"""Timestamps by RFC 3161: an authority signs when a certificate's file was there, which its holder cannot choose.
+
+The timestamp is a file of its own beside the certificate (the authority's answer, DER), over the certificate's bytes.
+"""
+
+from datetime import datetime
+from pathlib import Path
+
+import httpx
+from cryptography import x509
+from rfc3161_client import (
+    TimestampRequestBuilder,
+    VerificationError,
+    VerifierBuilder,
+    decode_timestamp_response,
+)
+
+from server.certificate.checks import Check, Outcome
+from unlearning.errors import CertificateError
+
+OF = "time"
+TIMEOUT_S = 30.0
+_LARGEST_ANSWER = 1024 * 1024
+_QUERY, _REPLY = "application/timestamp-query", "application/timestamp-reply"
+
+
+def fetch_timestamp(content: bytes, url: str, authority: Path) -> bytes:
+    """Ask the authority at `url` for a timestamp of a certificate's file; return it, checked.
+
+    Raises:
+        CertificateError: the authority does not answer, or its answer does not hold.
+    """
+    request = TimestampRequestBuilder().data(content).build()
+    headers = {"Content-Type": _QUERY, "Accept": _REPLY}
+    try:
+        with (
+            httpx.Client(timeout=TIMEOUT_S) as client,
+            client.stream("POST", url, content=request.as_bytes(), headers=headers) as answer,
+        ):
+            answer.raise_for_status()
+            reply = b""
+            for part in answer.iter_bytes():
+                reply += part
+                if len(reply) > _LARGEST_ANSWER:
+                    raise CertificateError(f"{url} answers with more than a timestamp has.")
+    except (httpx.HTTPError, httpx.InvalidURL) as exc:
+        raise CertificateError(f"No timestamp from {url}: {exc}. Try again later.") from exc
+    _verified(content, reply, authority, nonce=request.nonce)
+    return reply
+
+
+def check_timestamp(content: bytes, timestamp: Path | None, authority: Path | None) -> Check:
+    """Check whether an authority has signed when this file was there, and say when.
+
+    Raises:
+        CertificateError: a file cannot be read.
+    """
+    if timestamp is None:
+        return Check(OF, Outcome.SKIPPED, "Give --timestamp FILE.tsr and --timestamp-authority FILE.")
+    if authority is None:
+        return Check(OF, Outcome.REFUSED, "It cannot be checked without --timestamp-authority FILE.")
+    try:
+        at = _verified(content, _read(timestamp), authority)
+    except _DoesNotHold as exc:
+        return Check(OF, Outcome.REFUSED, str(exc))
+    return Check(
+        OF, Outcome.HOLDS, f"The file was there at {at:%Y-%m-%dT%H:%M:%SZ}, says an authority of {authority}."
+    )
+
+
+class _DoesNotHold(CertificateError):
+    """A timestamp that is of something else, or of somebody else."""
+
+
+def _verified(content: bytes, reply: bytes, authority: Path, *, nonce: int | None = None) -> datetime:
+    """Return the time of a timestamp that holds.
+
+    Raises:
+        CertificateError: it does not, or `authority` cannot be read.
+    """
+    builder = VerifierBuilder()
+    try:
+        for certificate in x509.load_pem_x509_certificates(_read(authority)):
+            builder = builder.add_root_certificate(certificate)
+    except ValueError as exc:
+        raise CertificateError(f"{authority} holds no certificates of an authority (PEM): {exc}") from exc
+    try:
+        response = decode_timestamp_response(reply)
+        if nonce is not None:
+            builder = builder.nonce(nonce)
+        builder.build().verify_message(response, content)
+        return response.tst_info.gen_time
+    except (VerificationError, ValueError) as exc:
+        raise _DoesNotHold(
+            f"The timestamp does not hold ({exc}): it is of another file or another authority, or was changed."
+        ) from exc
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise CertificateError(f"{path} cannot be read: {exc}") from exc

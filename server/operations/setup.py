@@ -11,7 +11,7 @@ from server.operations.checklist.files import check_certificates, check_secrets,
 from server.operations.checklist.finding import Installation, Level
 from server.operations.starting import APP
 from server.processes.flower_control import FlowerControl
-from strategies.installation import DEPLOY, Host, run_script
+from strategies.installation import CONFIG_DIR, DEPLOY, Host, run_script
 from unlearning.errors import ConfigurationError
 
 FEDERATION_FILE = "federation.toml"
@@ -41,7 +41,8 @@ def setup_server(host: Host, name: str, addresses: Sequence[str]) -> None:
     host.file(config / "superexec.secret", secrets.token_bytes(32))
     host.file(flower / "config.toml", _flower_config(certificates / "ca.crt"))
     _make_signing_key(host, config / "certificate-key")
-    settings = host.localised((DEPLOY / FEDERATION_FILE).read_text()).replace('"main"', f'"{name}"')
+    above = f'"{name}"' + ("" if config == CONFIG_DIR else f'\nconfig-dir = "{config}"')
+    settings = host.localised((DEPLOY / FEDERATION_FILE).read_text()).replace('"main"', above)
     host.file(config / FEDERATION_FILE, settings + _session_settings(addresses[0], certificates))
     host.file(config / "environment", _server_environment(host))
     host.file(config / "operator.environment", _operator_environment(addresses[0], certificates))

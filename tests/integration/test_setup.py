@@ -85,6 +85,7 @@ def test_what_setup_makes_is_private_and_passes_the_check(tmp_path):
     said = setup("setup", "server", "hearts", "fed.example.org", "192.0.2.1", *server.options())
     assert "problem" not in said
     assert [path for path in server.config.rglob("*.key") if path.stat().st_mode & 0o077] == []
+    assert f'config-dir = "{server.config}"' in (server.config / "federation.toml").read_text()
     assert (server.config / "superexec.secret").stat().st_size == 32
 
 

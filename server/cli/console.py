@@ -1,5 +1,6 @@
 """`flower-unlearn console`: the officer's pages in a browser."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -40,4 +41,5 @@ def console_command(
         opens_browser=not no_browser,
         public_key=public_key,
     )
-    run_console(settings, typer.echo)
+    with suppress(KeyboardInterrupt):  # how the console is meant to end
+        run_console(settings, typer.echo)

@@ -3,7 +3,6 @@
 import socket
 import webbrowser
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -73,8 +72,7 @@ def run_console(settings: Settings, say: Callable[[str], None]) -> None:
             lifespan="off",
             timeout_graceful_shutdown=1,
         )
-        with suppress(KeyboardInterrupt):  # how the console is meant to end
-            uvicorn.Server(config).run(sockets=[listening])
+        uvicorn.Server(config).run(sockets=[listening])
 
 
 def who_calls(settings: Settings) -> tuple[Caller, datetime | None]:

@@ -99,7 +99,7 @@ def measure_federation(
         training=TrainingSettings(learning_rate=0.05, batch_size=32, weight_decay=l2, seed=seed),
         rounds=rounds,
     )
-    radius = max(feature_norm(examples) for examples in setup.data.values())
+    radius = max(feature_norm(setup.task, examples) for examples in setup.data.values())
     options = CarriedVectorOptions(clients=frozenset({LEAVES}), feature_norm=radius)
     store = MemoryStore()
     model = train_federation(setup, options, store)

@@ -128,7 +128,7 @@ def main(
 def newton_rows(task: Task, data: Mapping[str, Examples], test: Examples, l2: float) -> list[Row]:
     """Return what one Newton step leaves of 1 % of the samples, and of each number of clients."""
     everything = reduce(join, data.values())
-    radius = max(feature_norm(examples) for examples in data.values())
+    radius = max(feature_norm(task, examples) for examples in data.values())
     constants = logistic_constants(
         feature_norm=radius,
         weight_norm=minimiser_norm(l2=l2, num_classes=task.num_classes),
@@ -162,7 +162,7 @@ def newton_rows(task: Task, data: Mapping[str, Examples], test: Examples, l2: fl
 
 def online_rows(setup: Setup, test: Examples) -> list[Row]:
     """Return what adding the vectors leaves of each number of clients."""
-    radius = max(feature_norm(examples) for examples in setup.data.values())
+    radius = max(feature_norm(setup.task, examples) for examples in setup.data.values())
     everybody = [str(number) for number in range(max(LEAVING))]
     options = CarriedVectorOptions(clients=frozenset(everybody), feature_norm=radius)
     store = MemoryStore()

@@ -339,7 +339,7 @@ def _examples(generator: np.random.Generator, count: int, scale: float) -> Examp
 
 
 def _radius(data: Mapping[str, Examples]) -> float:
-    return max(feature_norm(examples) for examples in data.values())
+    return max(feature_norm(TASKS["float64"], examples) for examples in data.values())
 
 
 def _other(weighting: Weighting) -> Weighting:

@@ -194,7 +194,7 @@ class SiteLearner:
         if unmet_convexity(self.task, self.corrections.l2):
             return None
         return logistic_constants(
-            feature_norm=feature_norm(self.examples),
+            feature_norm=feature_norm(self.task, self.examples),
             weight_norm=minimiser_norm(l2=self.corrections.l2, num_classes=self.task.num_classes),
             l2=self.corrections.l2,
             features_from="the requester's own data",

@@ -64,7 +64,7 @@ def make_peer(config: PeerConfig) -> Peer:
     )
     tls, start = config.tls_files(), initial_parameters(task, config.training.seed)
     norm = config.limits.feature_norm
-    if norm and (found := feature_norm(learner.examples)) > norm:
+    if norm and (found := feature_norm(task, learner.examples)) > norm:
         raise DataError(
             f"limits.feature-norm is {norm:g}, and an example here has the norm {found:.4g}. Scale the data, or raise "
             "it at every peer."

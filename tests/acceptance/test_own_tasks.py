@@ -27,6 +27,7 @@ from unlearning.tasks.losses import (
     squared_error,
 )
 from unlearning.tasks.task import numbered
+from unlearning.training import frozen_part
 
 NUM_CLIENTS, NUM_EXAMPLES = 3, 40
 
@@ -146,6 +147,21 @@ def test_a_method_that_differentiates_the_loss_is_refused_with_own_training(tmp_
         Apps(tmp_path).run(rounds=3, requests="at=1 client=1 method=newton-cg")
     said = f"Federated Newton-CG works with derivatives of a loss, and this task trains by its own function {__name__}"
     assert said in caplog.text
+
+
+def test_a_deletion_behind_a_frozen_backbone_is_certified(tmp_path):
+    """A linear head on fixed features, whose norm is what is declared; that of the pictures is a hundred times it."""
+    task = replace(TASK, train=None, dtype=torch.float64)
+    apps = Apps(tmp_path, make=lambda _: task)
+    state = apps.run(
+        **{"rounds": 3, "learning-rate": 0.05, "weight-decay": 0.1, "recovery-max-rounds": 0},
+        prepare="hf-online feature_norm=4 sigma=0.5 epsilon=500 delta=1e-5",
+        requests="at=2 client=1 method=hf-online",
+    )
+    assert state.parameters.shape == (82,)
+    account = apps.report()["unlearning"]["findings"]["privacy account"]
+    assert account["basis"] == "proven", account["statement"]
+    assert f"on the features of the frozen network {frozen_part(task)[:16]}" in account["constants"]
 
 
 def other_backbone(settings: Mapping[str, Any]) -> Task:

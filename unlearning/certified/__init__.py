@@ -15,6 +15,7 @@ Import from here:
 
 from unlearning.certified.federated import vector_after_round
 from unlearning.certified.federated_bound import federated_bound
+from unlearning.certified.linear_head import feature_norm, linear_head, linear_layer
 from unlearning.certified.newton_step import (
     InfluenceSettings,
     PrecomputedJackknife,
@@ -35,7 +36,6 @@ from unlearning.certified.noise import (
 from unlearning.certified.noise_certificate import (
     NoiseCertificate,
     certificate,
-    linear_layer,
     unmet_assumptions,
     unmet_convexity,
 )
@@ -65,7 +65,6 @@ from unlearning.certified.sensitivity import (
     Inexactness,
     Sensitivity,
     Weighting,
-    feature_norm,
     jackknife_bound,
     logistic_constants,
     measured_sensitivity,
@@ -119,6 +118,7 @@ __all__ = [
     "gaussian_epsilon",
     "infinitesimal_jackknife",
     "jackknife_bound",
+    "linear_head",
     "linear_layer",
     "logistic_constants",
     "measured_sensitivity",

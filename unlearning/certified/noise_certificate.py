@@ -4,13 +4,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
+from unlearning.certified.linear_head import linear_head
 from unlearning.certified.noise import Mechanism, calibrated_sigma
 from unlearning.certified.sensitivity import Sensitivity
+from unlearning.errors import NumericalError
 from unlearning.tasks.losses import cross_entropy
 from unlearning.tasks.task import Task
-from unlearning.training import build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,33 +104,16 @@ def unmet_convexity(task: Task, l2: float) -> tuple[str, ...]:
     """Return what `task` trained with weight decay `l2` lacks of strong convexity, a sentence each; empty:
     nothing.
 
-    Known to be strongly convex is multinomial logistic regression alone: one linear layer, cross entropy
-    and an L2 term. Everything else is taken not to be.
+    Known to be strongly convex is multinomial logistic regression alone: one linear layer on fixed features
+    (`linear_head`), cross entropy and an L2 term. Everything else is taken not to be.
     """
     unmet: list[str] = []
-    if linear_layer(task) is None:
-        unmet.append(
-            f"The model of {task.name} is not one linear layer, so its loss is not known to be convex."
-        )
+    try:
+        linear_head(task)
+    except NumericalError as exc:
+        unmet.append(str(exc))
     if task.loss is not cross_entropy:
         unmet.append(f"The loss of {task.name} is not the cross entropy that the constants are derived for.")
     if l2 <= 0:
         unmet.append("There is no L2 term (weight decay), so the loss is not strongly convex.")
     return tuple(unmet)
-
-
-def linear_layer(task: Task) -> nn.Linear | None:
-    """Return the layer of a model that is one linear layer and nothing else (no subclass, no hook, nothing
-    frozen).
-    """
-    layers = [
-        module
-        for module in build(task, seed=0).modules()
-        if type(module) not in (nn.Sequential, nn.Flatten, nn.Identity)
-    ]
-    if len(layers) != 1 or type(layers[0]) is not nn.Linear:
-        return None
-    parameters = dict(layers[0].named_parameters())
-    is_plain = parameters.keys() <= {"weight", "bias"} and "weight" in parameters
-    trains = all(parameter.requires_grad for parameter in parameters.values())
-    return layers[0] if is_plain and trains else None

@@ -57,11 +57,13 @@ class EarlierRelease:
     clients: frozenset[str] = field(default_factory=frozenset)
 
 
-def declared_logistic_constants(*, feature_norm: float, l2: float) -> Constants:
+def declared_logistic_constants(*, feature_norm: float, l2: float, frozen: str = "") -> Constants:
     """Return the constants that this bound needs of logistic regression, for ‖(x, 1)‖ ≤ R that every client
     has checked.
 
     As `logistic_constants`, but that the gradient's bound leaves the L2 term out: it is not used here.
+
+    frozen: SHA-256 of the network whose outputs the features are; empty for the inputs themselves.
 
     Raises:
         ConfigurationError: there is no L2 term, or a value is out of range.
@@ -75,5 +77,10 @@ def declared_logistic_constants(*, feature_norm: float, l2: float) -> Constants:
         source=(
             f"multinomial logistic regression with weight decay {l2:g}, feature norm at most {feature_norm:g} "
             "(declared, and checked by every client)"
+            + (
+                f", on the features of the frozen network {frozen[:16]} as they are computed"
+                if frozen
+                else ""
+            )
         ),
     )

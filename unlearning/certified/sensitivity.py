@@ -17,11 +17,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-import torch
-
 from unlearning.errors import ConfigurationError, NumericalError
-from unlearning.tasks.batches import InOrder
-from unlearning.tasks.task import Examples
 
 
 class Weighting(StrEnum):
@@ -67,9 +63,6 @@ class Constants:
             raise ConfigurationError(problems)
 
 
-_NORMS_AT_ONCE = 1024
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
     """Δ, whether it is a proven bound, where it comes from, and the constants it rests on."""
@@ -83,15 +76,6 @@ class Sensitivity:
 def measured_sensitivity(distance: float, how: str) -> Sensitivity:
     """Return a distance that was measured between two models: a guide to the noise, and no bound."""
     return Sensitivity(value=distance, is_bound=False, source=f"measured distance: {how}")
-
-
-def feature_norm(examples: Examples) -> float:
-    """Return the largest ‖(x, 1)‖ of the examples' inputs, the 1 for the bias."""
-    largest = 0.0
-    for inputs, _ in examples.batches(InOrder(len(examples), _NORMS_AT_ONCE)):
-        flat = inputs.reshape(len(inputs), -1).double()
-        largest = max(largest, float(torch.sqrt(flat.square().sum(dim=1) + 1).max()))
-    return largest
 
 
 def minimiser_norm(*, l2: float, num_classes: int) -> float:

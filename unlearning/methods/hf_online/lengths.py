@@ -28,14 +28,15 @@ from unlearning.certified import (
     RoundLengths,
     Weighting,
     declared_logistic_constants,
-    linear_layer,
+    linear_head,
     unmet_assumptions,
 )
+from unlearning.errors import NumericalError
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import TrainingSettings
+from unlearning.training import TrainingSettings, frozen_part
 
 LENGTHS_KEY = ""
 """The key of the entry: no client has an empty id."""
@@ -165,16 +166,18 @@ def _way(done: FederatedRound, options: CarriedVectorOptions) -> dict[str, Any]:
 
 
 def _model_of(task: Task) -> dict[str, Any]:
-    layer = linear_layer(task)
-    inputs = 0 if layer is None else layer.in_features + (layer.bias is not None)
-    return {
+    known = {
         "task": task.name,
         "dtype": str(task.dtype).removeprefix("torch."),
         "loss": getattr(task.loss, "__qualname__", type(task.loss).__qualname__),
-        "model": "not linear" if layer is None else "one linear layer",
-        "num_inputs": inputs,
-        "num_classes": 0 if layer is None else layer.out_features,
+        "frozen": frozen_part(task),
     }
+    try:
+        layer = linear_head(task).layer
+    except NumericalError:
+        return {**known, "model": "not linear", "num_inputs": 0, "num_classes": 0}
+    inputs = layer.in_features + (layer.bias is not None)
+    return {**known, "model": "one linear layer", "num_inputs": inputs, "num_classes": layer.out_features}
 
 
 def _kept_round(one: Mapping[str, Any], way: Mapping[str, Any]) -> KeptRound:
@@ -184,7 +187,9 @@ def _kept_round(one: Mapping[str, Any], way: Mapping[str, Any]) -> KeptRound:
     ground = None
     if not unmet:
         ground = Ground(
-            constants=declared_logistic_constants(feature_norm=way["feature_norm"], l2=way["weight_decay"]),
+            constants=declared_logistic_constants(
+                feature_norm=way["feature_norm"], l2=way["weight_decay"], frozen=way.get("frozen", "")
+            ),
             arithmetic=Arithmetic(
                 num_inputs=way["num_inputs"],
                 num_classes=way["num_classes"],

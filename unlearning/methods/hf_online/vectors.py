@@ -265,13 +265,14 @@ def _norm(vector: Vector) -> float:
 
 
 def _check_features(work: LocalRound, limit: float) -> None:
-    found = feature_norm(work.examples)
+    found = feature_norm(work.task, work.examples)
     if found > limit * (
         1 + 1e-6
     ):  # a limit that was taken from these very data must not fail by its last digit
         raise DataError(
-            f"Client {work.client_id} has an input with ‖(x, 1)‖ = {found:.4g}, and the federation has declared "
-            f"feature_norm={limit:g}, on which its certificates rest. Scale the inputs, or declare more."
+            f"Client {work.client_id} has an example with ‖(x, 1)‖ = {found:.4g} before the linear layer, and the "
+            f"federation has declared feature_norm={limit:g}, on which its certificates rest. Scale the inputs (or the "
+            "features), or declare more."
         )
 
 

@@ -56,7 +56,7 @@ def made(*, scale: float = 0.01, weighting: Weighting = Weighting.FIXED, **train
         inputs = torch.from_numpy(scale * generator.standard_normal((size, INPUTS)))
         targets = torch.from_numpy(generator.integers(CLASSES, size=size))
         data[name] = Examples(inputs, targets, np.asarray([str(at) for at in range(size)]))
-    radius = max(feature_norm(examples) for examples in data.values())
+    radius = max(feature_norm(TASKS["float64"], examples) for examples in data.values())
     plan = TrainingSettings(epochs=1, batch_size=50, learning_rate=0.01, weight_decay=100.0)
     options = CarriedVectorOptions(weighting=weighting, feature_norm=radius)
     start = Settings(training=replace(plan, **training), options=options)

@@ -41,7 +41,7 @@ class Federation:
 
     @property
     def ground(self) -> Ground:
-        radius = max(feature_norm(examples) for examples in self.data.values())
+        radius = max(feature_norm(LOGISTIC, examples) for examples in self.data.values())
         return ground_of(radius, self.training.weight_decay, self.training.batch_size)
 
     def local(self, client: str, number: int) -> TrainingSettings:

@@ -65,7 +65,7 @@ def test_rounding_in_local_training_never_exceeds_its_bound(seed, scale, size, t
     model, tangent = size * generator.standard_normal(15), generator.standard_normal(15)
     trained, carried = train_with_tangents(LOGISTIC, model, examples, training, tangent[None])
     exact, exactly_carried = exactly(model, tangent, examples, training)
-    radius, count = feature_norm(examples), training.epochs * -(-24 // training.batch_size)
+    radius, count = feature_norm(LOGISTIC, examples), training.epochs * -(-24 // training.batch_size)
     rate, l2 = training.learning_rate, training.weight_decay
     norm = largest_norm(
         float(np.linalg.norm(model)), learning_rate=rate, l2=l2, feature_norm=radius, count=count

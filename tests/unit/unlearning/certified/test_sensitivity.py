@@ -41,12 +41,15 @@ SIMPLE = Constants(
 
 def constants(examples: Examples, weight_norm: float) -> Constants:
     return logistic_constants(
-        feature_norm=feature_norm(examples), weight_norm=weight_norm, l2=L2, features_from="the data"
+        feature_norm=feature_norm(LOGISTIC, examples),
+        weight_norm=weight_norm,
+        l2=L2,
+        features_from="the data",
     )
 
 
 def ground(of: Constants, examples: Examples | None = None) -> Ground:
-    radius = 1.0 if examples is None else feature_norm(examples)
+    radius = 1.0 if examples is None else feature_norm(LOGISTIC, examples)
     arithmetic = Arithmetic(num_inputs=5, num_classes=3, feature_norm=radius, batch_size=1)
     return Ground(constants=of, arithmetic=arithmetic)
 
@@ -98,7 +101,7 @@ def test_the_hessians_lipschitz_constant_is_met_in_the_worst_case() -> None:
 def test_the_feature_norm_counts_the_bias() -> None:
     """The largest √(‖x‖² + 1)."""
     inputs = blobs(9).inputs
-    assert feature_norm(blobs(9)) == pytest.approx(max(np.sqrt(float(x @ x) + 1) for x in inputs))
+    assert feature_norm(LOGISTIC, blobs(9)) == pytest.approx(max(np.sqrt(float(x @ x) + 1) for x in inputs))
 
 
 @pytest.mark.parametrize("m", [1, 4])
@@ -153,7 +156,7 @@ def test_the_online_bound_holds(weighting: Weighting, one_unit: bool, rate: floa
     truth = retrained_on_batches(LOGISTIC, start, examples, plan, gone, settings)
     unlearned = forgotten_by_addition(trained.parameters, trained.vectors, units)
     norm = trajectory_norm(
-        start_norm=float(np.linalg.norm(start)), feature_norm=feature_norm(examples), l2=L2
+        start_norm=float(np.linalg.norm(start)), feature_norm=feature_norm(LOGISTIC, examples), l2=L2
     )
     assert np.linalg.norm(trained.parameters) <= norm
     steps = [

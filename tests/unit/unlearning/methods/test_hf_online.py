@@ -509,7 +509,7 @@ def test_rounds_without_a_declared_feature_norm_prove_nothing():
 
 def test_a_client_with_larger_features_than_declared_refuses_to_train():
     """Before it sends anything; with the limit taken from its own data it trains."""
-    exactly = feature_norm(DATA["u"])
+    exactly = feature_norm(LOGISTIC, DATA["u"])
     for limit, words in ((exactly, None), (0.99 * exactly, "declared feature_norm")):
         work = local_round("u", 1, START)
         options = CarriedVectorOptions(feature_norm=limit)

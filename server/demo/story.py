@@ -26,6 +26,7 @@ from server.ledger import Event, Ledger, RoundRecord
 from server.operations.superlink_residue import erase_residue
 from server.processes.app_directory import write_app
 from server.processes.deployment import LocalDeployment
+from server.processes.layout import FLEET_SPEAKS_HTTP
 from server.state_directory.files import REPORTS
 from server.state_directory.ledger_address import ledger_url
 from unlearning.durable_files import make_private
@@ -134,12 +135,12 @@ def _play(narrator: Narrator, scenario: Scenario, directory: Path, simulation: b
     app = write_app(directory / "app")
     with narrator.show_progress():
         federation = _make_federation(narrator, scenario, directory, app, simulation)
-        layout = federation.layout
+        layout, protocol = federation.layout, "HTTP" if FLEET_SPEAKS_HTTP else "gRPC"
         with federation, closing(Ledger.open(layout.ledger_url)) as ledger:
             narrator.say(
                 "started a SuperLink and its SuperExec"
                 if simulation
-                else f"started: SuperLink (fleet: gRPC on {layout.fleet_address}), SuperExec, "
+                else f"started: SuperLink (fleet: {protocol} on {layout.fleet_address}), SuperExec, "
                 f"{scenario.num_clients} SuperNodes, deletion service (gRPC on {layout.deletion_address})"
             )
             run = RunFollower(federation, ledger, narrator)

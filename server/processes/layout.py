@@ -13,7 +13,10 @@ import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
+
+from packaging.version import Version
 
 from server.processes.flower_control import ConfigValue, config_argument, program
 from server.state_directory.ledger_address import ledger_url
@@ -23,6 +26,9 @@ from unlearning.errors import DeploymentError
 
 FEDERATION = "federation"
 """The name of the SuperLink in Flower's configuration file."""
+
+FLEET_SPEAKS_HTTP = Version(version("flwr")) >= Version("1.40.dev0")
+"""Whether SuperNodes reach the SuperLink over HTTP at its one address; before, by gRPC at an address of the fleet's."""
 
 _GIVEN: set[int] = set()
 
@@ -120,7 +126,8 @@ class Layout:
         """Return the command that starts `flower-superlink`."""
         host, _, port = self.control_address.partition(":")
         command = [program("flower-superlink"), "--host", host, "--port", port, "--isolation", "process"]
-        command += ["--fleet-api-address", self.fleet_address]
+        if not FLEET_SPEAKS_HTTP:
+            command += ["--fleet-api-address", self.fleet_address]
         command += ["--database", str(self.superlink_database)]
         command += ["--superexec-auth-secret-file", str(self._secret)]
         if not self.secure:
@@ -198,7 +205,7 @@ def new_layout(
         directory=directory.resolve(),
         secure=secure,
         control_address=f"127.0.0.1:{control}",
-        fleet_address=f"127.0.0.1:{fleet}",
+        fleet_address=f"127.0.0.1:{control if FLEET_SPEAKS_HTTP else fleet}",
         deletion_address=f"127.0.0.1:{deletion}",
         session_address=f"127.0.0.1:{session}",
         runtime_ports=tuple(runtimes),

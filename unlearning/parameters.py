@@ -89,11 +89,15 @@ def _as_it_is(module: nn.Module, mode: bool = True) -> nn.Module:  # noqa: ARG00
 
 def frozen_hash(model: nn.Module) -> str:
     """Return SHA-256 (hex) of what stays at home: names, shapes, dtypes and bytes; empty where nothing does."""
-    kept = at_home(model)
-    if not kept:
+    return hash_of_tensors(at_home(model))
+
+
+def hash_of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """Return SHA-256 (hex) of names, shapes, dtypes and bytes, in the order of names; empty where there is none."""
+    if not tensors:
         return ""
     digest = hashlib.sha256()
-    for name, tensor in sorted(kept.items()):
+    for name, tensor in sorted(tensors.items()):
         values = tensor.detach().cpu().contiguous()
         digest.update(f"{name}:{values.dtype}:{tuple(values.shape)}:".encode())
         digest.update(values.reshape(-1).view(torch.uint8).numpy().data)

@@ -83,10 +83,24 @@ def check_model(certificate: Certificate, path: Path | None) -> Check:
     """
     if path is None:
         return _skip("model", "Give --model model.pt, as `flower-unlearn model` wrote it after the deletion.")
-    digest = _model_hash(path)
+    digest, frozen = _model_hashes(path)
     hashes = certificate.model
+    if digest == hashes.after and frozen == (hashes.frozen or frozen):
+        return _confirm(
+            "model", f"{path} is the model after the deletion, {_short(digest)}{_on(hashes.frozen, frozen)}"
+        )
     if digest == hashes.after:
-        return _confirm("model", f"{path} is the model after the deletion, {_short(digest)}.")
+        return _refuse(
+            "model",
+            f"What is trained in {path} is the model after the deletion, but its frozen part is another: its hash is "
+            f"{_short(frozen) or 'none'}, not {_short(hashes.frozen or '')}.",
+        )
+    if hashes.frozen and not frozen:
+        return _refuse(
+            "model",
+            f"{path} does not say which of its tensors were trained, and the certificate's model has a frozen part. "
+            "Give the file as `flower-unlearn model` wrote it.",
+        )
     which = {hashes.before: "the model before the deletion", hashes.unlearned: "the one before recovery"}
     found = which.get(digest, "another model (or one that has been trained since)")
     return _refuse("model", f"{path} is {found}: its hash is {_short(digest)}, not {_short(hashes.after)}.")
@@ -254,22 +268,35 @@ def _other_event(what: str, position: Position, found: str) -> str:
     )
 
 
-def _model_hash(path: Path) -> str:
+def _on(certified: str | None, frozen: str) -> str:
+    """Return what is said of the frozen part of a model whose trained part is the certified one."""
+    if certified:
+        return f", on the certified frozen part, {_short(certified)}."
+    if frozen:
+        return f"; its frozen part, {_short(frozen)}, is not in this certificate, which an earlier version wrote."
+    return "."
+
+
+def _model_hashes(path: Path) -> tuple[str, str]:
+    """Return the hashes of what was trained in a state dictionary, and of what was frozen: empty for nothing."""
     import pickle
 
     import torch
 
-    from unlearning.parameters import content_hash, travelling_names
+    from unlearning.parameters import content_hash, hash_of_tensors, travelling_names
 
     try:
         values = torch.load(path, map_location="cpu", weights_only=True)
         goes = travelling_names(values)
-        tensors = [
+        trained = [
             tensor
             for name, tensor in values.items()
             if tensor.is_floating_point() and (goes is None or name in goes)
         ]
-        return content_hash(torch.cat([tensor.reshape(-1) for tensor in tensors]).numpy())
+        frozen = {} if goes is None else {name: values[name] for name in values if name not in goes}
+        return content_hash(torch.cat([tensor.reshape(-1) for tensor in trained]).numpy()), hash_of_tensors(
+            frozen
+        )
     except (
         OSError,
         RuntimeError,

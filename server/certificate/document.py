@@ -78,11 +78,16 @@ class CertifiedMethod(_Part):
 
 
 class ModelHashes(_Part):
-    """`unlearning.parameters.content_hash` of the model before, after unlearning, and after recovery."""
+    """`unlearning.parameters.content_hash` of the model before, after unlearning, and after recovery.
+
+    frozen: `unlearning.parameters.frozen_hash` of what the task makes on every machine, which is in none of the others;
+        without a frozen part the field is left out.
+    """
 
     before: Sha256
     unlearned: Sha256
     after: Sha256
+    frozen: Sha256 | None = None
 
 
 class Position(_Part):
@@ -202,6 +207,8 @@ def encode(certificate: Certificate, key: Ed25519PrivateKey | None) -> bytes:
     for name in ("privacy", "replay"):
         if content[name] is None:
             del content[name]
+    if content["model"]["frozen"] is None:
+        del content["model"]["frozen"]
     for name in _LEFT_OUT:
         if content["request"][name] is None:
             del content["request"][name]

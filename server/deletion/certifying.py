@@ -91,6 +91,7 @@ def _certificate(
             before=report.model_hash_before,
             unlearned=report.model_hash_after_unlearning,
             after=report.model_hash_after,
+            frozen=report.model_hash_frozen or None,
         ),
         ledger=_place(ledger, event),
         attacks=CertifiedAttacks(**facts["attacks"]),

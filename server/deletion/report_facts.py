@@ -26,6 +26,7 @@ from unlearning.methods.method import MethodInfo, MethodParameters
 from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import DeletionRequest, Exclusions, Granularity, Target
+from unlearning.training import frozen_part
 
 PACKAGES = ("flower-unlearning", "flwr", "torch", "numpy", "scikit-learn")
 NOT_MEASURED = (
@@ -54,6 +55,7 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
         model_hash_before=deletion.hash_before,
         model_hash_after_unlearning=deletion.hash_unlearned,
         model_hash_after=content_hash(state.parameters),
+        model_hash_frozen=frozen_part(context.task),
         unlearning=UnlearningPhase(
             rounds=deletion.unlearning_cost.exchanges,
             participants=deletion.participants,

@@ -129,7 +129,8 @@ class FormulaCost:
 class ReportData:
     """All that the JSON file and the page say about one deletion.
 
-    model_hash_*: SHA-256 of the model before, after the unlearning rounds, and after recovery.
+    model_hash_*: SHA-256 of the model before, after the unlearning rounds, and after recovery; of its frozen part,
+        which does not travel and is in none of the others, empty where nothing is frozen.
     shadows: what training the shadow models cost before the request; None where there are none.
     not_measured: what this report cannot say and why, beside what each measurement names itself.
     """
@@ -139,6 +140,7 @@ class ReportData:
     model_hash_before: str = ""
     model_hash_after_unlearning: str = ""
     model_hash_after: str = ""
+    model_hash_frozen: str = ""
     unlearning: UnlearningPhase
     recovery: RecoveryPhase
     measuring: MeasuringCost | None = None

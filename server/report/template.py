@@ -192,6 +192,8 @@ number of recovery rounds (+1, +2, …).</p>{% endif %}
                       ("After recovery", data.model_hash_after)] %}
 <tr><th scope="row">{{ name }}</th><td>{% if hash %}<code>{{ hash }}</code>{% else %}unknown{% endif %}</td></tr>
 {% endfor %}
+{% if data.model_hash_frozen %}<tr><th scope="row">Frozen part</th><td><code>{{ data.model_hash_frozen }}</code></td></tr>
+{% endif %}
 </tbody></table>
 
 <h2>Timeline</h2>

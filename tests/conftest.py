@@ -12,7 +12,7 @@ from tests.federation import InProcessFederation
 pytest_plugins = ["tests.ledgers"]
 
 # CI draws the same cases each time; `--hypothesis-profile default` draws new ones.
-settings.register_profile("same cases", derandomize=True)
+settings.register_profile("same cases", derandomize=True, deadline=None)  # a busy machine is no failure
 settings.load_profile("same cases")
 
 

@@ -7,6 +7,7 @@ FlowerUnlearningError
 ├── DataError                  a data set, a model or an example id is not what was promised
 ├── AppError                   a function or data set of the user's own app raised, or gave something else than it must
 ├── UpdateRefused              a client's update may not enter the model
+├── TrainingFailed             every client failed in a training round that counts
 ├── MethodFailed               an unlearning method cannot go on (retryable or not)
 ├── ModelRefused               a model may not become the federation's
 ├── ContractBroken             a method breaks a rule that every method must keep to (unlearning.testing)
@@ -34,6 +35,8 @@ FlowerUnlearningError
     ├── RequestNotFound        no such request
     ├── IllegalMove            the request's state does not allow this
     ├── LimitExceeded          a caller asks for more than its share (server/ledger/records.py)
+    │   ├── BodyTooLarge       a body with more bytes than a message may have (server/http_api/application.py)
+    │   └── BodyTooSlow        a body that did not come in time (server/http_api/application.py)
     ├── NotAuthenticated       the caller's certificate names no person and role (server/api/errors.py)
     └── AccessDenied           the caller's role does not allow this (server/api/errors.py)
 """

@@ -45,7 +45,9 @@ def fetch_timestamp(content: bytes, url: str, authority: Path) -> bytes:
                     raise CertificateError(f"{url} answers with more than a timestamp has.")
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         raise CertificateError(f"No timestamp from {url}: {exc}. Try again later.") from exc
-    _verified(content, reply, authority, nonce=request.nonce)
+    found = _verified(content, reply, authority, nonce=request.nonce)
+    if isinstance(found, str):
+        raise CertificateError(found)
     return reply
 
 
@@ -59,24 +61,19 @@ def check_timestamp(content: bytes, timestamp: Path | None, authority: Path | No
         return Check(OF, Outcome.SKIPPED, "Give --timestamp FILE.tsr and --timestamp-authority FILE.")
     if authority is None:
         return Check(OF, Outcome.REFUSED, "It cannot be checked without --timestamp-authority FILE.")
-    try:
-        at = _verified(content, _read(timestamp), authority)
-    except _DoesNotHold as exc:
-        return Check(OF, Outcome.REFUSED, str(exc))
+    at = _verified(content, _read(timestamp), authority)
+    if isinstance(at, str):
+        return Check(OF, Outcome.REFUSED, at)
     return Check(
         OF, Outcome.HOLDS, f"The file was there at {at:%Y-%m-%dT%H:%M:%SZ}, says an authority of {authority}."
     )
 
 
-class _DoesNotHold(CertificateError):
-    """A timestamp that is of something else, or of somebody else."""
-
-
-def _verified(content: bytes, reply: bytes, authority: Path, *, nonce: int | None = None) -> datetime:
-    """Return the time of a timestamp that holds.
+def _verified(content: bytes, reply: bytes, authority: Path, *, nonce: int | None = None) -> datetime | str:
+    """Return the time of a timestamp that holds, or why it does not.
 
     Raises:
-        CertificateError: it does not, or `authority` cannot be read.
+        CertificateError: `authority` cannot be read.
     """
     builder = VerifierBuilder()
     try:
@@ -91,9 +88,7 @@ def _verified(content: bytes, reply: bytes, authority: Path, *, nonce: int | Non
         builder.build().verify_message(response, content)
         return response.tst_info.gen_time
     except (VerificationError, ValueError) as exc:
-        raise _DoesNotHold(
-            f"The timestamp does not hold ({exc}): it is of another file or another authority, or was changed."
-        ) from exc
+        return f"The timestamp does not hold ({exc}): it is of another file or another authority, or was changed."
 
 
 def _read(path: Path) -> bytes:

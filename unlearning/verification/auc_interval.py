@@ -22,10 +22,8 @@ for the logit; Newcombe, Statistics in Medicine 25 (2006), method 5; Hanley and 
 """
 
 import numpy as np
+import scipy  # its parts are imported at their first use
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import expit, logit
-from scipy.stats import norm
 
 Values = NDArray[np.float64]
 
@@ -40,15 +38,15 @@ def auc_interval(members: Values, others: Values, weights: Values, *, level: flo
     others, weights = others[part], weights[part] / weights[part].sum()
     by_member = _beaten(members, others, weights)
     by_other = 1 - _beaten(others, members, np.full(len(members), 1 / len(members)))
-    value, z = float(by_member.mean()), float(norm.ppf((1 + level) / 2))
+    value, z = float(by_member.mean()), float(scipy.stats.norm.ppf((1 + level) / 2))
     num_members, num_others = len(members), 1 / float(np.sum(weights**2))
     low, high = _newcombe(value, num_members, num_others, z)
     if num_members > 1 and num_others > 1 + _NEXT_TO and 0 < value < 1:
         variance = float(np.sum((by_member - value) ** 2)) / (num_members * (num_members - 1))
         variance += float(np.sum((weights * (by_other - value)) ** 2)) * num_others / (num_others - 1)
         reach = z * np.sqrt(variance) / (value * (1 - value))
-        low = min(low, float(expit(logit(value) - reach)))
-        high = max(high, float(expit(logit(value) + reach)))
+        low = min(low, float(scipy.special.expit(scipy.special.logit(value) - reach)))
+        high = max(high, float(scipy.special.expit(scipy.special.logit(value) + reach)))
     return max(0.0, min(low, value)), min(1.0, max(high, value))
 
 
@@ -72,6 +70,6 @@ def _newcombe(value: float, num_members: float, num_others: float, z: float) -> 
         variance *= 1 + spread * ((1 - theta) / (2 - theta) + theta / (1 + theta))
         return (value - theta) ** 2 - z * z * variance
 
-    low = float(brentq(outside, 0.0, value - _NEXT_TO)) if value > 2 * _NEXT_TO else 0.0
-    high = float(brentq(outside, value + _NEXT_TO, 1.0)) if value < 1 - 2 * _NEXT_TO else 1.0
+    low = float(scipy.optimize.brentq(outside, 0.0, value - _NEXT_TO)) if value > 2 * _NEXT_TO else 0.0
+    high = float(scipy.optimize.brentq(outside, value + _NEXT_TO, 1.0)) if value < 1 - 2 * _NEXT_TO else 1.0
     return low, high

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy  # its parts are imported at their first use
 from numpy.typing import NDArray
-from scipy.stats import binomtest
 
 from unlearning.errors import DataError
 from unlearning.verification.auc_interval import auc_interval
@@ -134,7 +134,7 @@ def share(called: NDArray[np.bool_]) -> Estimate:
     if called.ndim != 1 or len(called) == 0:
         raise DataError(f"A share needs one example or more in one array, got shape {called.shape}.")
     hits = int(np.sum(called))
-    interval = binomtest(hits, len(called)).proportion_ci(CONFIDENCE_LEVEL, method="wilson")
+    interval = scipy.stats.binomtest(hits, len(called)).proportion_ci(CONFIDENCE_LEVEL, method="wilson")
     value = hits / len(called)
     return Estimate(value, min(float(interval.low), value), max(float(interval.high), value))
 

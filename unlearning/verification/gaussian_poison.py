@@ -17,9 +17,9 @@ public re-implementation of its algorithm.
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # its parts are imported at their first use
 import torch
 from numpy.typing import NDArray
-from scipy.stats import norm
 from torch import Tensor
 
 from unlearning.errors import DataError
@@ -108,5 +108,8 @@ def judge(values: Values) -> GaussianScore:
     mean = float(values.mean())
     z = mean * float(np.sqrt(len(values)))
     return GaussianScore(
-        mean=mean, z=z, p_value=float(norm.sf(z)), tpr=float((values > norm.isf(LOW_FPR)).mean())
+        mean=mean,
+        z=z,
+        p_value=float(scipy.stats.norm.sf(z)),
+        tpr=float((values > scipy.stats.norm.isf(LOW_FPR)).mean()),
     )

@@ -394,7 +394,7 @@ def test_a_body_that_trickles_is_refused_and_recorded(
 
 def test_bodies_that_do_not_come_keep_nobody_else_waiting(start: Start, tokens: dict[str, str]) -> None:
     """A client holds its own places and no thread; an operator is answered."""
-    web = start(max_calls_per_caller=2)
+    web = start(max_calls_per_caller=2, calls_per_s=1000.0)
     with ExitStack() as opened:
         for _ in range(40):
             connection = opened.enter_context(_connect(web))

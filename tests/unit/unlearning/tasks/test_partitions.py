@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from unlearning.errors import DataError
@@ -12,7 +12,6 @@ from unlearning.tasks import partitions
 from unlearning.tasks.partitions import Indices
 
 SEEDS = st.integers(0, 2**31 - 1)
-PATIENT = settings(deadline=None)  # a busy machine is no failure
 
 
 @st.composite
@@ -35,7 +34,6 @@ def are_equal(some: list[Indices], others: list[Indices]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(some, others, strict=True))
 
 
-@PATIENT
 @given(case=labelled(), seed=SEEDS)
 def test_iid_is_a_partition_into_equal_parts(case: tuple[np.ndarray, int], seed: int) -> None:
     """Disjoint, complete, none empty, sizes that differ by at most one."""
@@ -46,7 +44,6 @@ def test_iid_is_a_partition_into_equal_parts(case: tuple[np.ndarray, int], seed:
     assert max(sizes) - min(sizes) <= 1
 
 
-@PATIENT
 @given(case=labelled(), alpha=st.floats(1e-6, 1e4), seed=SEEDS)
 def test_dirichlet_is_a_partition_whatever_alpha(
     case: tuple[np.ndarray, int], alpha: float, seed: int
@@ -57,7 +54,6 @@ def test_dirichlet_is_a_partition_whatever_alpha(
     assert is_partition(parts, len(labels), num_clients)
 
 
-@PATIENT
 @given(seed=SEEDS)
 def test_the_same_seed_gives_the_same_partition(seed: int) -> None:
     """Each machine computes it for itself."""
@@ -105,7 +101,6 @@ def test_dirichlet_shares_are_distributed_as_their_name_says() -> None:
     assert shares.var() == pytest.approx((k - 1) / (k**2 * (k * alpha + 1)), rel=0.1)
 
 
-@PATIENT
 @given(groups=st.lists(st.integers(0, 9), min_size=1, max_size=100), seed=SEEDS)
 def test_groups_stay_together(groups: list[int], seed: int) -> None:
     """Tiles of one picture never lie with two clients."""
@@ -141,7 +136,6 @@ def test_more_clients_than_examples_are_refused(share_out: Callable[[], list[Ind
         share_out()
 
 
-@PATIENT
 @given(groups=st.lists(st.integers(0, 9), min_size=1, max_size=100), seed=SEEDS)
 def test_hold_out_takes_whole_groups_and_leaves_some(groups: list[int], seed: int) -> None:
     """No group is on both sides; both sides have one unless there is only one."""

@@ -139,7 +139,10 @@ ROUNDS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("method", ["puf-regular", "retrain", "newton-cg"])
+@pytest.mark.parametrize(
+    "method",
+    ["puf-regular", *(pytest.param(name, marks=pytest.mark.slow) for name in ("retrain", "newton-cg"))],
+)
 def test_whole_federations_give_the_same_model_over_both_transports(make, method):
     """Training, measuring, unlearning, recovery and notices: to the bit, and a message by Flower a process only."""
     hashes = {}
@@ -173,7 +176,7 @@ class Killed(BaseException):
     """The server's process is gone."""
 
 
-@pytest.mark.parametrize("exchanges", [1, 5])
+@pytest.mark.parametrize("exchanges", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_server_that_died_in_a_session_goes_on_in_a_new_one(make, monkeypatch, exchanges):
     """From the checkpoint after that many exchanges, to the same bits; nothing is asked twice."""
     expected = forget_client_2(make("whole")).result["model_hash_unlearned"]

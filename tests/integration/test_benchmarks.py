@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.conftest import REPOSITORY
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def test_the_bench_runs_in_its_smallest_form(tmp_path):

@@ -145,7 +145,9 @@ class TestTheWholeStory:
 
 @pytest.mark.slow
 @pytest.mark.timeout(HANGS_S)
-@pytest.mark.parametrize("options", [(), ("--simulation",)], ids=["processes", "simulation"])
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--simulation",), marks=pytest.mark.long)], ids=["processes", "simulation"]
+)
 def test_sigterm_in_the_middle_leaves_nothing(tmp_path, options):
     """After a SIGTERM between two rounds nothing lives, and the logs are named."""
     with demo(tmp_path, *options) as process:

@@ -71,6 +71,7 @@ def test_its_own_test_passes(example: Example):
     assert " passed" in example.python("-m", "pytest", "-q", "-p", "no:cacheprovider")
 
 
+@pytest.mark.long
 def test_the_hospitals_ledger_may_be_in_postgresql(postgresql_server: str):
     """As its README says."""
     with new_database(postgresql_server) as url:
@@ -84,6 +85,7 @@ def test_the_hospitals_ledger_may_be_in_postgresql(postgresql_server: str):
             assert [request.method for request in ledger.list_requests()] == [HOSPITALS.method]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_it_learns_and_forgets_in_simulation(example: Example, tmp_path: Path):
     """Its code comes to the nodes by Flower."""

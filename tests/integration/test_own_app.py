@@ -97,7 +97,9 @@ def test_its_own_test_passes(installed: Installed):
     assert "1 passed" in installed.run("python", "-m", "pytest", "-q")
 
 
-@pytest.mark.parametrize("kind", ["simulation", pytest.param("messages", marks=pytest.mark.long), "session"])
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(kind, marks=pytest.mark.long) for kind in ("simulation", "messages")), "session"]
+)
 def test_it_learns_and_forgets(installed: Installed, tmp_path: Path, kind: str):
     """Its code comes to the nodes by Flower, also into the processes that a warm worker forks, and is never stale."""
     app = tmp_path / "hospital"

@@ -389,6 +389,7 @@ def failing_from(number: int):
     return fail
 
 
+@pytest.mark.slow
 def test_a_round_in_which_every_client_fails_ends_the_bench(tmp_path, monkeypatch):
     """The sentence names seed, part, round and reason; no row is written; when the cause is gone the bench goes on."""
     experiment = Experiment.read(written(tmp_path, TINY))

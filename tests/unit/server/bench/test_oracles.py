@@ -56,6 +56,7 @@ def test_all_seeds_have_the_same_clients(tmp_path):
     assert other.directory.parent != runs[1].directory.parent
 
 
+@pytest.mark.slow
 def test_an_oracle_is_what_retrain_is_with_that_seed(tmp_path):
     """Trained several at once or by the deployment's code: the same margins, to single precision."""
     experiment = read(tmp_path, KNOWING.replace("oracles: 4", "oracles: 2"))

@@ -62,7 +62,13 @@ class Example:
 
 
 HOSPITALS = Example(name="hospitals", num_clients=4, method="puf-special", settings={"local-epochs": 8})
-EXAMPLES = [pytest.param(one, id=one.name) for one in (HOSPITALS,)]
+FINETUNE = Example(
+    name="finetune",
+    num_clients=4,
+    method="newton-cg",
+    settings={"num-clients": 4, "local-epochs": 4, "weight-decay": 0.001},
+)
+EXAMPLES = [pytest.param(one, id=one.name) for one in (HOSPITALS, FINETUNE)]
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

@@ -198,6 +198,7 @@ def test_four_hosts_are_set_up_by_the_commands_alone(network, tmp_path):
         hosts.until(SERVER, ("flower-unlearn", "clients"), "hospital-2", operator)
         asked = ("flower-unlearn", "request", "--client", "hospital-1", "--method", "not", "--key", "k")
         hosts.until(SERVER, asked, "r-000001", operator)
+        hosts.until(SERVER, ("flower-unlearn", "status", "r-000001"), "completed", operator)
         ledger = Ledger(Database(ledger_url(server.state / "state")))
         first = ledger.rounds()[0]
         ledger.close()
@@ -206,7 +207,6 @@ def test_four_hosts_are_set_up_by_the_commands_alone(network, tmp_path):
         print(
             f"first round after {(first.at - datetime.now(UTC)).total_seconds() + time.monotonic() - began:.0f} s"
         )
-        hosts.until(SERVER, ("flower-unlearn", "status", "r-000001"), "completed", operator)
         done = hosts.run(
             SERVER, "flower-unlearn", "report", "r-000001", "--output", str(tmp_path), files=operator
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from client.worker.node import LEASE_S
-from server.ledger import ClientRecord, Ledger
+from server.ledger import SITE_PROBLEMS, ClientRecord, Ledger
 from server.ledger.silence import presence
 from server.processes.deployment import LocalDeployment, supernode
 from server.processes.flower_control import flower_environment, program
@@ -19,7 +19,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(400)]
 
 
 def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_path: Path) -> None:
-    """Client 1 stays away, client 0 is started again at once, by `flower-unlearn-site node`."""
+    """Client 1 stays away, client 0 is started again at once, by `flower-unlearn-site node`.
+
+    It comes back with another num-partitions, and the two are named as not fitting each other.
+    """
     with LocalDeployment(
         tmp_path / "federation",
         num_clients=2,
@@ -41,9 +44,12 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
         deployment.kill(supernode(1))
         killed_at, killed = datetime.now(UTC), time.monotonic()
         layout = deployment.layout
+        command = [
+            word.replace("num-partitions=2", "num-partitions=3") for word in layout.supernode_command(0)[1:]
+        ]
         node = ProcessGroup(
             "node",
-            [program("flower-unlearn-site"), "node", "--no-worker", "--", *layout.supernode_command(0)[1:]],
+            [program("flower-unlearn-site"), "node", "--no-worker", "--", *command],
             environment=flower_environment(layout.client_dir(0) / "flower"),
             directory=layout.client_dir(0),
         )
@@ -59,6 +65,11 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
                     let_in_s = time.monotonic() - killed
                 time.sleep(0.2)
             last_seen = client("1").last_seen
+            deployment.wait_until(
+                lambda: "num-partitions" in str(ledger.facts().get(SITE_PROBLEMS)),
+                WAIT_S,
+                "the misfit is named",
+            )
         finally:
             node.kill()
             ledger.close()

@@ -12,7 +12,6 @@ ratios of neighbours.
 import json
 import os
 import platform
-import re
 import statistics
 import subprocess
 import tempfile
@@ -28,6 +27,7 @@ from benchmarks.tables import table, write
 from server.processes.deployment import LocalDeployment
 from server.processes.flower_control import ConfigValue, config_argument, flower_environment, program
 from server.processes.layout import free_ports
+from server.processes.process_group import kill_local_superlink
 
 app = typer.Typer(add_completion=False)
 console = Console()
@@ -223,7 +223,7 @@ def simulation(
                     command, env=variables, capture_output=True, text=True, timeout=900, check=False
                 )
             finally:
-                _stop_local_superlink(port)
+                kill_local_superlink(home)
             if not result.exists():
                 console.print(done.stdout[-4000:], done.stderr[-4000:])
                 raise typer.Exit(1)
@@ -234,15 +234,6 @@ def simulation(
 def _seconds_in(result: Path) -> Seconds:
     found = json.loads(result.read_text(encoding="utf-8"))
     return {kind: found[kind] for kind in ("stock", "ours", "unlearning")}
-
-
-def _stop_local_superlink(port: int) -> None:
-    """Stop the SuperLink that `flwr run . local` leaves behind; it is known by its port."""
-    listing = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
-    for line in listing.splitlines():
-        match = re.match(r"\s*(\d+) .*flower-superlink.*\b" + str(port) + r"\b", line)
-        if match:
-            os.kill(int(match[1]), 15)
 
 
 def _write(output: Path, title: str, found: dict[str, Seconds]) -> None:

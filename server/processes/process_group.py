@@ -143,3 +143,15 @@ def living_processes() -> Iterator[Process]:
         if process.info["status"] not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
             with contextlib.suppress(ProcessLookupError):  # it ended while we looked
                 yield Process(process.pid, os.getpgid(process.pid), " ".join(process.info["cmdline"] or ()))
+
+
+def kill_local_superlink(home: Path) -> None:
+    """Kill the SuperLink that `flwr run . local` leaves behind, and its children; `home` is Flower's directory."""
+    groups = {
+        process.group
+        for process in living_processes()
+        if "flower-superlink" in process.command and str(home) in process.command
+    }
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)

@@ -7,8 +7,6 @@ far apart they are. Shadow federations run beside it: they are the same too, and
 """
 
 import json
-import os
-import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +23,7 @@ from server.ledger import Ledger
 from server.processes.deployment import LocalDeployment
 from server.processes.flower_control import ConfigValue, config_argument, flower_environment, program
 from server.processes.layout import free_ports
-from server.processes.process_group import living_processes
+from server.processes.process_group import kill_local_superlink
 from server.state_directory.ledger_address import ledger_url
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
@@ -136,13 +134,7 @@ def local_superlink_stopped(home: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        groups = {
-            process.group
-            for process in living_processes()
-            if "flower-superlink" in process.command and str(home) in process.command
-        }
-        for group in groups:
-            os.killpg(group, signal.SIGKILL)
+        kill_local_superlink(home)
 
 
 @pytest.fixture(scope="module")

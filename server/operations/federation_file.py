@@ -23,6 +23,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from server.certificate.keys import PUBLIC_KEY
 from server.processes.flower_control import ConfigValue
 from server.state_directory.files import SUPERLINK_DATABASE
 from unlearning.errors import ConfigurationError
@@ -85,7 +86,9 @@ class FederationFile:
         state_dir, database = str(self.state_dir), str(self.superlink_database)
         ledger = {"ledger": self.run["ledger"]} if "ledger" in self.run else {}
         of_state = {"state_dir": state_dir, **ledger}
+        public = self.certificate_key.parent / PUBLIC_KEY if self.certificate_key is not None else None
         return {
+            "console": {"public_key": str(public)} if public is not None and public.is_file() else {},
             "serve": {**of_state, **{name.replace("-", "_"): value for name, value in self.service.items()}},
             "check": {**of_state, "config_dir": str(self.config_dir), "superlink_database": database},
             "backup": of_state,

@@ -138,3 +138,13 @@ def test_check_looks_where_the_file_says(tmp_path, monkeypatch):
     monkeypatch.setenv("FLOWER_UNLEARNING_FILE", str(path))
     _, said = run_program("flower-unlearn", "check")
     assert f"There is no key below {tmp_path / 'none'}" in " ".join(said.split())
+
+
+def test_the_console_checks_signatures_by_the_files_key(tmp_path):
+    """The public key beside the signing key; none where there is none."""
+    key = make_key_pair(tmp_path / "keys")[0]
+    signed = write(tmp_path, f'certificate-key = "{key}"\n')
+    assert read_federation_file(signed).options()["console"] == {
+        "public_key": str(tmp_path / "keys" / "certificate-signing.pub")
+    }
+    assert read_federation_file(write(tmp_path, "")).options()["console"] == {}

@@ -3,7 +3,8 @@
 import resource
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from functools import wraps
 from inspect import Parameter, signature
@@ -100,14 +101,15 @@ def serve(
     _allow_many_files(MAX_CONNECTIONS + RESERVED_FILES)
     refuse_half_restored(state_dir)
     private_state(state_dir)
-    store = Ledger.open(asked_ledger(ledger, state_dir), subject_keys(state_dir))
-    try:
+    with ExitStack() as parts:  # what has begun is stopped in turn, also where a later part cannot begin
+        told_to_stop = parts.enter_context(_signal_socket())
+        store = Ledger.open(asked_ledger(ledger, state_dir), subject_keys(state_dir))
+        parts.callback(store.close)
         any_tls = tls_ca or tls_cert or tls_key
         tls = TlsFiles(tls_ca, tls_cert, tls_key) if any_tls else None
         running = start(store, state_dir / REPORTS, address, tls, limits=limits)
-        told_to_stop = _signal_socket()
+        parts.callback(running.stop)
         typer.echo(f"The deletion service listens at {running.address}.")
-        web = None
         if http:
             options = HttpOptions(
                 address=http,
@@ -116,19 +118,14 @@ def serve(
                 callback_urls=tuple(http_callback_url or ()),
             )
             web = serve_http(running.core, options, state_dir, tls)
+            parts.callback(web.stop)
             typer.echo(f"The HTTP API is at {web.url}, described at {web.url}/docs.")
-        watched = serve_metrics(store, metrics) if metrics else None
-        if watched is not None:
+        if metrics:
+            watched = serve_metrics(store, metrics)
+            parts.callback(watched.stop)
             typer.echo(f"Metrics and health are at http://{watched.address}/metrics and /healthz.")
         told_to_stop.recv(1)
-        if watched is not None:
-            watched.stop()
-        if web is not None:
-            web.stop()
-        running.stop()
-        typer.echo("The deletion service has stopped.")
-    finally:
-        store.close()
+    typer.echo("The deletion service has stopped.")
 
 
 def _allow_many_files(wanted: int) -> None:
@@ -139,15 +136,21 @@ def _allow_many_files(wanted: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
 
 
-def _signal_socket() -> socket.socket:
-    """Return a socket that has a byte to read as soon as SIGTERM or SIGINT has come.
+@contextmanager
+def _signal_socket() -> Iterator[socket.socket]:
+    """Yield a socket that has a byte to read as soon as SIGTERM or SIGINT has come.
 
     A handler that sets an event is not enough: it runs between two steps of the main thread, and a signal that
     comes as the main thread begins to wait would not end the wait.
     """
     reader, writer = socket.socketpair()
     writer.setblocking(False)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-    signal.set_wakeup_fd(writer.detach())
-    return reader
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    with reader, writer:
+        signal.set_wakeup_fd(writer.fileno())
+        try:
+            yield reader
+        finally:
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler)

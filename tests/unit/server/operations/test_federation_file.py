@@ -148,3 +148,12 @@ def test_the_console_checks_signatures_by_the_files_key(tmp_path):
         "public_key": str(tmp_path / "keys" / "certificate-signing.pub")
     }
     assert read_federation_file(write(tmp_path, "")).options()["console"] == {}
+
+
+def test_the_http_api_is_switched_on_in_the_file(tmp_path):
+    """As docs/integrations.md has it, a list of addresses included; a file of tokens that is not there is named."""
+    table = f'[service]\naddress = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\nhttp-tokens = "{tmp_path / "none"}"\n'
+    path = write(tmp_path, f'{table}http-callback-url = ["https://tool.example.org/erasures/"]\n')
+    status, said = run_program("flower-unlearn", "--federation-file", str(path), "serve")
+    assert status == 2
+    assert f"http-tokens: {tmp_path / 'none'} cannot be read" in " ".join(said.split())

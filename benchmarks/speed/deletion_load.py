@@ -38,9 +38,9 @@ from benchmarks.speed.postgresql import private_server
 from server.api import deletion_pb2 as pb
 from server.api.deletion_pb2_grpc import DeletionServiceStub
 from server.api.tls import TlsFiles
-from server.ledger import ClientRecord, Ledger, schema, statements
+from server.ledger import ClientRecord, Ledger, NewRequest, schema, statements
 from server.ledger.database import Database
-from unlearning.plain import to_plain
+from server.ledger.requests import insert_row
 from unlearning.requests import Granularity, Status, Target
 
 console = Console()
@@ -163,27 +163,14 @@ def _fill(url: str, load: Load) -> None:
     database = Database(url)
     with database.writing() as connection:
         for number, name in enumerate(names):
-            target = Target(Granularity.CLIENT, name)
-            values = {
-                "idempotency_key": name,
-                "target_key": target.key,
-                "target": to_plain(target),
-                "client_id": name,
-                "method": "puf-special",
-                "parameters": {"unlearning_rate": 2.0},
-                "submitted_by": "load",
-                "status": str(Status.RECEIVED),
-                "reason": "",
-                "retryable": False,
-                "attempts": 0,
-                "created_at": now,
-                "updated_at": now,
-                "result": {},
-                "num_samples": 0,
-            }
-            row = connection.execute(
-                sa.insert(schema.requests).values(values).returning(schema.requests)
-            ).one()
+            new = NewRequest(
+                target=Target(Granularity.CLIENT, name),
+                method="puf-special",
+                parameters={"unlearning_rate": 2.0},
+                submitted_by="load",
+                idempotency_key=name,
+            )
+            row = insert_row(connection, new, (now.date(), now.date()), now)
             sealed = statements.row_seal(connection, row)
             statements.append_event(connection, number + 1, "submitted", actor="load", detail=sealed, now=now)
             # Of ten, four are completed, five cancelled, and one is open.

@@ -54,7 +54,7 @@ class RequestsPart(Part):
                 return known
             statements.refuse_if_open(connection, new.target.key)
             statements.refuse_if_over(connection, new, allowance, now)
-            row = _insert(connection, new, days, now)
+            row = insert_row(connection, new, days, now)
             if new.target.sample_ids:
                 samples.insert(connection, row.number, listed)
             last_round = connection.scalar(sa.select(sa.func.max(schema.rounds.c.sequence))) or 0
@@ -241,9 +241,10 @@ def _write_texts(connection: sa.Connection, number: int, given: Particulars) -> 
     )
 
 
-def _insert(
+def insert_row(
     connection: sa.Connection, new: NewRequest, days: tuple[date, date], now: datetime
 ) -> sa.Row[Any]:
+    """Write the row of a new request, `days` being those of its receipt and of its deadline; return it as it stands."""
     values = {
         "idempotency_key": new.idempotency_key,
         "target_key": new.target.key,

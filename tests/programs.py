@@ -1,9 +1,12 @@
-"""Installed programs run in this process: without the seconds that a process takes to import what is here already."""
+"""Programs that tests run: in this process, without the seconds that imports take in one of their own, or in one."""
 
 import contextlib
 import io
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
+from pathlib import Path
 from unittest.mock import patch
 
 
@@ -21,3 +24,24 @@ def run_program(name: str, *arguments: str) -> tuple[int, str]:
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else int(end.code is not None)
     return status, printed.getvalue()
+
+
+def run_well(
+    command: Sequence[str], directory: Path, environment: Mapping[str, str], *, timeout_s: float = 600.0
+) -> str:
+    """Run a program in a process of its own to its end; return what it printed.
+
+    Raises:
+        AssertionError: it did not end well; the message has the end of what it said.
+    """
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout

@@ -3,7 +3,6 @@
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -152,8 +151,3 @@ def _day(value: datetime) -> str:
 
 def _anchor(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.casefold()).strip("-") or "x"
-
-
-def parts_of(error: Exception) -> Mapping[str, str]:
-    """Return an error as the page `error.html` shows it."""
-    return {"kind": type(error).__name__, "sentence": str(error)}

@@ -1,7 +1,5 @@
 """What the console knows of the federation: who is in it, and its newest rounds."""
 
-import threading
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 from server.api.access import Caller
 from server.api.client import DeletionClient
 from server.api.convert import ClientStatus
+from server.console.mirror import Remembered
 from server.ledger import RoundRecord
 from unlearning.errors import FlowerUnlearningError
 from unlearning.requests import DeletionRequest
@@ -42,23 +41,13 @@ class Federation:
         return tuple(record for record in self.rounds if request_id in record.request_ids)
 
 
-class FederationMirror:
-    """The federation as it was known last; safe to be asked by several threads."""
+class FederationMirror(Remembered[Federation]):
+    """The federation as it was known last."""
 
     def __init__(self, service: DeletionClient, caller: Caller) -> None:
+        super().__init__(Federation())
         self._service = service
         self._may_list_clients = not caller.is_client
-        self._lock = threading.Lock()
-        self._known = Federation()
-        self._asked_at = float("-inf")
-
-    def now(self, *, not_older_than_s: float = 0.0) -> Federation:
-        """Return the federation as it stands; what was asked a moment ago may do."""
-        with self._lock:
-            if time.monotonic() - self._asked_at >= not_older_than_s:
-                self._known = self._read()
-                self._asked_at = time.monotonic()
-            return self._known
 
     def _read(self) -> Federation:
         known = self._known

@@ -6,14 +6,18 @@ answer, pages show what was known last and say so.
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Generic, TypeVar
 
 from server.api.access import Caller
 from server.api.client import DeletionClient
 from unlearning.errors import FlowerUnlearningError
 from unlearning.requests import DeletionRequest
+
+T = TypeVar("T")
 
 # Beyond so many changed requests the whole list is read again.
 _SINGLE_READS = 10
@@ -38,27 +42,38 @@ class Snapshot:
         return f"{self.version}{'!' if self.problem else ''}"
 
 
-class Mirror:
-    """The newest snapshot; safe to be asked by several threads."""
+class Remembered(ABC, Generic[T]):
+    """What the service said last; safe to be asked by several threads."""
 
-    def __init__(self, service: DeletionClient, caller: Caller) -> None:
-        self._service = service
-        self._reads_all = not caller.is_client  # a client may not read what happened to others
+    def __init__(self, first: T) -> None:
         self._lock = threading.Lock()
-        self._snapshot = Snapshot()
-        self._newest: int | None = None
+        self._known = first
         self._asked_at = float("-inf")
 
-    def now(self, *, not_older_than_s: float = 0.0) -> Snapshot:
-        """Return the requests as they stand; what was asked a moment ago may do."""
+    def now(self, *, not_older_than_s: float = 0.0) -> T:
+        """Return it as it stands; what was asked a moment ago may do."""
         with self._lock:
             if time.monotonic() - self._asked_at >= not_older_than_s:
-                self._snapshot = self._read()
+                self._known = self._read()
                 self._asked_at = time.monotonic()
-            return self._snapshot
+            return self._known
+
+    @abstractmethod
+    def _read(self) -> T:
+        """Ask the service; what is known stays known where it does not answer."""
+
+
+class Mirror(Remembered[Snapshot]):
+    """The newest snapshot."""
+
+    def __init__(self, service: DeletionClient, caller: Caller) -> None:
+        super().__init__(Snapshot())
+        self._service = service
+        self._reads_all = not caller.is_client  # a client may not read what happened to others
+        self._newest: int | None = None
 
     def _read(self) -> Snapshot:
-        known = self._snapshot
+        known = self._known
         try:
             found = self._read_all() if self._newest is None or not self._reads_all else self._read_changes()
         except FlowerUnlearningError as exc:
@@ -81,7 +96,7 @@ class Mirror:
         changed = {item.request_id for item in events if item.request_id}
         if len(changed) > _SINGLE_READS:
             return self._read_all()
-        found = self._snapshot.requests
+        found = self._known.requests
         if changed:
             found = {**found, **{name: self._service.get(name) for name in sorted(changed)}}
         self._newest = newest

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import closing
@@ -19,6 +18,7 @@ from server.processes.flower_control import FLOWER_ENVIRONMENT, ConfigValue
 from tests.integration.conftest import REPOSITORY
 from tests.integration.own_app_deployment import simulate
 from tests.ledgers import new_database
+from tests.programs import run_well
 from unlearning.requests import Granularity, Target
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -41,17 +41,8 @@ class Example:
     def python(self, *arguments: str, **environment: str) -> str:
         """Run Python in the app's directory; return what it printed."""
         path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.directory,
-            env={**os.environ, **FLOWER_ENVIRONMENT, "PYTHONPATH": path, **environment},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-        return done.stdout
+        known = {**os.environ, **FLOWER_ENVIRONMENT, "PYTHONPATH": path}
+        return run_well([sys.executable, *arguments], self.directory, {**known, **environment})
 
     def settings_in(self, directory: Path) -> dict[str, ConfigValue]:
         """Its settings, with made-up patients in `directory` where it wants patients."""

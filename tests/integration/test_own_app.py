@@ -7,7 +7,6 @@ The environment is a fresh one without packages of its own, but for the wheel: a
 import json
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import venv
@@ -19,6 +18,7 @@ import pytest
 
 from server.processes.flower_control import FLOWER_ENVIRONMENT
 from tests.integration.conftest import REPOSITORY
+from tests.programs import run_well
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -67,17 +67,7 @@ class Installed:
             name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")
         }
         path = f"{self.programs}{os.pathsep}{known['PATH']}"
-        done = subprocess.run(
-            command,
-            cwd=directory,
-            env={**known, **FLOWER_ENVIRONMENT, "PATH": path, **environment},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}: {done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-        return done.stdout
+        return run_well(command, directory, {**known, **FLOWER_ENVIRONMENT, "PATH": path, **environment})
 
 
 @pytest.fixture(scope="module")

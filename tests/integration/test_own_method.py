@@ -2,13 +2,13 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import REPOSITORY
+from tests.programs import run_well
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -16,17 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def run(command: list[str], directory: Path, python_path: list[Path]) -> str:
     """Run a program to its end with packages of these directories; return what it printed."""
     places = os.pathsep.join(map(str, python_path))
-    done = subprocess.run(
-        command,
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": places},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}: {done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    return done.stdout
+    return run_well(command, directory, {**os.environ, "PYTHONPATH": places}, timeout_s=500.0)
 
 
 @pytest.fixture(scope="module")

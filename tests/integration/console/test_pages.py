@@ -81,7 +81,7 @@ def test_ten_thousand_requests_are_paged(desk: Desk) -> None:
     known = browser.console.mirror.now()
     (example,) = known.requests.values()
     many = {f"r-{number:06d}": replace(example, id=f"r-{number:06d}") for number in range(1, 10_001)}
-    browser.console.mirror._snapshot = replace(known, requests=many)
+    browser.console.mirror._known = replace(known, requests=many)
     started = datetime.now()
     page = browser.page("/requests?page=200")
     assert (datetime.now() - started).total_seconds() < 1.0  # alone 0.1; the machine may be busy

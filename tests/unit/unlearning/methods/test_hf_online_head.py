@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,23 +11,19 @@ from torch import Tensor, nn
 from tests.tasks import tiny_classification
 from unlearning.certified import Sensitivity, feature_norm, unmet_assumptions
 from unlearning.errors import DataError
+from unlearning.local.learning import Learnt, begin, learn
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.sensitivity import KeptBound
 from unlearning.methods.hf_online.vectors import kept_vector
-from unlearning.methods.method import Method, PreparedStore
-from unlearning.methods.preparation import FederatedRound, LocalRound
+from unlearning.methods.preparation import Prepared
 from unlearning.methods.registry import METHODS
-from unlearning.parameters import Vector, content_hash, weighted_mean
-from unlearning.requests import Exclusions
-from unlearning.stores import MemoryStore
+from unlearning.parameters import Vector, content_hash
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import (
     TrainingSettings,
     build,
     frozen_part,
     initial_parameters,
-    local_seed,
-    train,
 )
 
 METHOD = METHODS["hf-online"]
@@ -62,64 +57,29 @@ def features() -> dict[str, Examples]:
 
 
 def trained_with(
-    method: Method,
-    task: Task,
-    examples: Mapping[str, Examples],
-    training: TrainingSettings,
-    *,
-    rounds: int,
-    options: CarriedVectorOptions,
-) -> tuple[Vector, PreparedStore]:
-    """FedAvg with the method's preparation: the model, and what the server keeps."""
-    model, preparation, server = initial_parameters(task, 0), method.info.preparation, MemoryStore()
+    task: Task, examples: Mapping[str, Examples], *, rounds: int, options: CarriedVectorOptions
+) -> Learnt:
+    """FedAvg with HF-online's preparation."""
+    preparation = METHOD.info.preparation
     assert preparation is not None
-    for number in range(1, rounds + 1):
-        sent = preparation.send(options, number, server, Exclusions())
-        models, returned = {}, {}
-        for client in sorted(examples):
-            settings = replace(training, seed=local_seed(0, client, number))
-            work = LocalRound(
-                client_id=client,
-                number=number,
-                task=task,
-                model=model,
-                examples=examples[client],
-                training=settings,
-                store=MemoryStore(),
-                arrays=sent,
-            )
-            trained = preparation.train(
-                options, work, partial(train, task, model, examples[client], settings)
-            )
-            models[client], returned[client] = (trained.num_examples, trained.parameters), work.returns
-        after = weighted_mean(models)
-        done = FederatedRound(
-            number=number,
-            before=model,
-            after=after,
-            models=models,
-            arrays=returned,
-            task=task,
-            training=training,
-        )
-        preparation.keep(options, done, server)
-        model = after
-    return model, PreparedStore(options=options, store=server, next_store=MemoryStore())
+    start = begin(task, TRAINING, {"hf-online": Prepared(preparation, options)})
+    return learn(task, examples, start, rounds=rounds)
 
 
 def deleted(task: Task, examples: Mapping[str, Examples]) -> tuple[Sensitivity, Vector, Vector]:
     """What is proven of forgetting a client after four rounds, the unlearned model and the retrained one."""
     options = CarriedVectorOptions(feature_norm=2.5)
-    model, kept = trained_with(METHOD, task, examples, TRAINING, rounds=4, options=options)
-    bound = KeptBound(options, kept.store, lambda: initial_parameters(task, 0))
+    learnt = trained_with(task, examples, rounds=4, options=options)
+    model, store = learnt.parameters, learnt.stores["hf-online"]
+    bound = KeptBound(options, store, lambda: initial_parameters(task, 0))
     found, unmet = bound(frozenset({LEAVES}), content_hash(model), (), declared=None, unmet=())
     assert unmet == ()
     assert found is not None
-    vector = kept_vector(options, kept.store, LEAVES)
+    vector = kept_vector(options, store, LEAVES)
     assert vector is not None
     others = {name: one for name, one in examples.items() if name != LEAVES}
-    retrained, *_ = trained_with(METHOD, task, others, TRAINING, rounds=4, options=options)
-    return found, model + vector, retrained
+    retrained = trained_with(task, others, rounds=4, options=options)
+    return found, model + vector, retrained.parameters
 
 
 def test_the_bound_behind_a_frozen_network_is_that_of_a_linear_model_on_its_features():
@@ -140,9 +100,9 @@ def test_the_declared_norm_is_that_of_the_features():
     assert measured == pytest.approx(feature_norm(HEAD, features()["a"]), rel=1e-12)
     assert measured < feature_norm(TASK, data(1e4)["a"]) <= np.sqrt(6)
     far = data(1e4)
-    trained_with(METHOD, TASK, far, TRAINING, rounds=1, options=CarriedVectorOptions(feature_norm=2.5))
+    trained_with(TASK, far, rounds=1, options=CarriedVectorOptions(feature_norm=2.5))
     with pytest.raises(DataError, match="before the linear layer"):
-        trained_with(METHOD, TASK, far, TRAINING, rounds=1, options=CarriedVectorOptions(feature_norm=2.0))
+        trained_with(TASK, far, rounds=1, options=CarriedVectorOptions(feature_norm=2.0))
 
 
 class Adapted(nn.Module):
@@ -230,9 +190,9 @@ def test_a_deletion_behind_a_network_that_is_trained_too_is_not_certified():
     """The rounds are recorded and the vectors carried; what is said of \u0394 is what is missing."""
     task = tiny_classification(lambda: nn.Sequential(Adapted(), nn.Tanh(), nn.Linear(5, 2)))
     options = CarriedVectorOptions(feature_norm=50.0)
-    model, kept = trained_with(METHOD, task, data(), TRAINING, rounds=2, options=options)
-    bound = KeptBound(options, kept.store, lambda: initial_parameters(task, 0))
-    found, unmet = bound(frozenset({LEAVES}), content_hash(model), (), declared=None, unmet=())
+    learnt = trained_with(task, data(), rounds=2, options=options)
+    bound = KeptBound(options, learnt.stores["hf-online"], lambda: initial_parameters(task, 0))
+    found, unmet = bound(frozenset({LEAVES}), content_hash(learnt.parameters), (), declared=None, unmet=())
     assert found is None
     assert "below the last layer are trained" in " ".join(unmet)
 

@@ -108,13 +108,13 @@ def _auc(attack: str, key: str = "figures") -> Callable[[Row], float | None]:
     return value
 
 
-def _beside_oracles(key: str) -> Callable[[Row], float | None]:
-    return lambda row: row.get("oracles", {}).get(key)
+def _together(key: str) -> Callable[[Row], float | None]:
+    return lambda row: (row.get("oracles") or row.get("shadows") or {}).get(key)
 
 
 def _of_many(title: str, key: str, unit: Unit = Unit.SIGNIFICANT) -> Column:
     """Return a column of a figure that all seeds have in common, for it is of their models together."""
-    return Column(title, _beside_oracles(key), unit, has_spread=False)
+    return Column(title, _together(key), unit, has_spread=False)
 
 
 def _percent(title: str, value: Callable[[Row], float | None]) -> Column:
@@ -158,8 +158,8 @@ COLUMNS: Mapping[str, Column] = {
     },
     "u-lira": _of_many("U-LiRA, balanced accuracy", "u-lira", Unit.PERCENT),
     "u-lira-tpr": _of_many("U-LiRA, TPR at 1 % FPR,", "u-lira-tpr", Unit.PERCENT),
-    "u-lira-vulnerable": _of_many("U-LiRA, most vulnerable tenth", "u-lira-vulnerable", Unit.PERCENT),
-    "u-lira-protected": _of_many("U-LiRA, least vulnerable tenth", "u-lira-protected", Unit.PERCENT),
+    "u-lira-vulnerable": _of_many("U-LiRA, the most vulnerable,", "u-lira-vulnerable", Unit.PERCENT),
+    "u-lira-protected": _of_many("U-LiRA, the least vulnerable,", "u-lira-protected", Unit.PERCENT),
     "u-lira-centred": _of_many("U-LiRA without the shift, balanced accuracy", "u-lira-centred", Unit.PERCENT),
     "u-lira-centred-tpr": _of_many(
         "U-LiRA without the shift, TPR at 1 % FPR,", "u-lira-centred-tpr", Unit.PERCENT
@@ -167,6 +167,7 @@ COLUMNS: Mapping[str, Column] = {
     "shift": _of_many("shift of test margins", "shift"),
     "num-unlearned": _of_many("models", "unlearned"),
     "num-oracles": _of_many("oracles", "oracles"),
+    "num-shadows": _of_many("shadow federations", "shadows"),
     "noise": Column("planted noise, mean score", _of("noise")),
     "noise-z": Column("planted noise, z", _of("noise_z")),
     "noise-tpr": Column("planted noise, TPR at 1 % FPR,", _of("noise_tpr"), Unit.PERCENT),

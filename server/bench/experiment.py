@@ -8,10 +8,12 @@ settings:                                                           # optional: 
   - {name: label skew, run: {partition: dirichlet, alpha: 0.3}}
 seeds: [0, 1, 2]
 oracles: 100                                                        # optional, instead of seeds: `server.bench.oracles`
+shadows: 16                                                         # or this: `server.bench.shadows`
 cases:
   - {name: two clients, clients: ["0", "1"]}
   - {name: half of a client's samples, clients: ["0"], share: 0.5}
   - {name: a class, class: 3}
+  - {name: mixed, clients: ["0"], mixed: 0.2}                       # only with oracles or shadows
 methods:
   - natural
   - {method: pga, prepare: pga, parameters: {max_distance: 5}}
@@ -33,9 +35,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from server.bench.columns import COLUMNS, ORIGINAL, RETRAIN
 from strategies import built_in
 from strategies.run_config import RunSettings
+from unlearning.batched_training import suits
 from unlearning.errors import ConfigurationError, RequestError
 from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
 from unlearning.requests import Granularity, Target
+from unlearning.verification.u_lira import FEWEST_PAIRS
 
 SHIPPED = Path(__file__).parent / "experiments"
 
@@ -71,11 +75,17 @@ class Setting(_Strict):
 
 
 class Case(_Strict):
-    """What is forgotten: whole clients, a share of each client's samples, or a class."""
+    """What is forgotten: whole clients, some of each client's samples, or a class."""
 
     name: str = Field(min_length=1)
     clients: tuple[str, ...] = ()
     share: float = Field(default=1.0, gt=0, le=1, description="of each client's samples")
+    mixed: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="of each client's samples, half of them the most vulnerable, half the least",
+    )
     class_label: int | None = Field(default=None, alias="class", ge=0)
 
     @property
@@ -83,15 +93,24 @@ class Case(_Strict):
         """At which level it forgets."""
         if self.class_label is not None:
             return Granularity.CLASS
-        return Granularity.CLIENT if self.share == 1 else Granularity.SAMPLE
+        return Granularity.CLIENT if self.share == 1 and self.mixed is None else Granularity.SAMPLE
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """What decides a row; `mixed` came later and does so only where it is used: finished rows keep their files."""
+        values = self.model_dump(mode="json", exclude={"name"})
+        return (
+            values if self.mixed is not None else {name: values[name] for name in values if name != "mixed"}
+        )
 
     def targets(self, sample_ids: Mapping[str, Sequence[str]]) -> list[Target]:
-        """Return the deletion targets; the first share of each client's ids in order where it forgets
-        samples.
+        """Return the deletion targets; where it forgets samples, the first share of each client's ids in order.
+
+        sample_ids: by client, in a mixed case only those that were chosen.
         """
         if self.class_label is not None:
             return [Target(Granularity.CLASS, class_label=self.class_label)]
-        if self.share == 1:
+        if self.granularity is Granularity.CLIENT:
             return [Target(Granularity.CLIENT, client) for client in self.clients]
         return [
             Target(
@@ -159,6 +178,7 @@ class Experiment(_Strict):
     settings: tuple[Setting, ...] = Field(default=(Setting(),), min_length=1)
     seeds: tuple[int, ...] = Field(min_length=1)
     oracles: int = Field(default=0, ge=0, description="retrained models a case, and as many unlearned ones")
+    shadows: int = Field(default=0, ge=0, description="federations with one half of what is forgotten each")
     cases: tuple[Case, ...] = Field(min_length=1)
     methods: tuple[Annotated[Contender, BeforeValidator(_contender)], ...] = Field(min_length=1)
     columns: tuple[str, ...] = ()
@@ -166,9 +186,11 @@ class Experiment(_Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _seeds_of_oracles(cls, value: Any) -> Any:
-        if isinstance(value, dict) and isinstance(value.get("oracles"), int) and "seeds" not in value:
-            return {**value, "seeds": tuple(range(value["oracles"]))}
+    def _seeds_of_number(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "seeds" not in value:
+            number = value.get("oracles") or value.get("shadows")
+            if isinstance(number, int):
+                return {**value, "seeds": tuple(range(number))}
         return value
 
     @classmethod
@@ -186,10 +208,31 @@ class Experiment(_Strict):
             raise ConfigurationError(
                 [f"{'.'.join(map(str, error['loc'])) or path}: {error['msg']}." for error in exc.errors()]
             ) from exc
-        wrong = list(experiment.problems())
-        if wrong:
+        return experiment.checked()
+
+    def checked(self) -> "Experiment":
+        """Return the experiment itself.
+
+        Raises:
+            ConfigurationError: lists everything that is wrong with it.
+        """
+        if wrong := list(self.problems()):
             raise ConfigurationError(wrong)
-        return experiment
+        return self
+
+    def of_number(self, number: int) -> "Experiment":
+        """Return the experiment with so many shadow federations where it has some, else with so many oracles.
+
+        Raises:
+            ConfigurationError: it cannot have so many.
+        """
+        changes = {"shadows" if self.shadows else "oracles": number, "seeds": tuple(range(number))}
+        return self.model_copy(update=changes).checked()
+
+    @property
+    def shares_clients(self) -> bool:
+        """Whether all its seeds have the same clients."""
+        return bool(self.oracles or self.shadows)
 
     def run_of(self, setting: Setting) -> dict[str, Any]:
         """Return the run settings there: the experiment's with the setting's own over them."""
@@ -209,20 +252,37 @@ class Experiment(_Strict):
         yield from _twice("methods", [contender.name for contender in self.methods])
         yield from _twice("settings", [setting.name for setting in self.settings])
         yield from _twice("cases", [case.name for case in self.cases])
-        if self.oracles and self.seeds != tuple(range(self.oracles)):
-            yield f"seeds: with oracles: {self.oracles} they are 0 to {self.oracles - 1}; leave them out."
+        yield from self._problems_of_shared_clients()
         yield from self._problems_of_methods()
         for setting in self.settings:
             yield from self._problems_of_setting(setting)
         for case in self.cases:
             if (case.class_label is None) == (not case.clients):
                 yield f"cases, {case.name}: give either clients or a class."
+            if case.mixed is not None and (case.class_label is not None or case.share < 1):
+                yield f"cases, {case.name}: mixed stands with clients alone, without share or class."
         yield from (
             f"columns: there is no {column!r}; known are {', '.join(COLUMNS)}."
             for column in {*self.columns, *(name for item in self.published for name in item.columns)}
             if column not in COLUMNS
         )
         yield from self._problems_of_published()
+
+    def _problems_of_shared_clients(self) -> Iterable[str]:
+        if self.oracles and self.shadows:
+            yield "oracles, shadows: give one of the two; the clients of shadow federations have a half only."
+            return
+        number = self.oracles or self.shadows
+        if number and self.seeds != tuple(range(number)):
+            name = "oracles" if self.oracles else "shadows"
+            yield f"seeds: with {name}: {number} they are 0 to {number - 1}; leave them out."
+        if self.shadows and (self.shadows % 2 or self.shadows < 2 * FEWEST_PAIRS):
+            yield f"shadows: they come in pairs; give an even number from {2 * FEWEST_PAIRS}, not {self.shadows}."
+        if self.shadows and len(self.cases) > 1:
+            yield "shadows: each trains on a half of what is forgotten, so give one case only."
+        mixed = [case.name for case in self.cases if case.mixed is not None]
+        if mixed and not number:
+            yield f"cases, {mixed[0]}: mixed is for oracles or shadows, experiments whose seeds share their clients."
 
     def _problems_of_methods(self) -> Iterable[str]:
         prepared: dict[str, str] = {}
@@ -248,10 +308,16 @@ class Experiment(_Strict):
         where = f"settings, {setting.name}" if setting.name else "run"
         try:
             run = RunSettings.from_run_config(self.run_of(setting))
-            built_in.SOURCE.prepared(self.run_of(setting))
+            task = built_in.SOURCE.prepared(self.run_of(setting))
         except ConfigurationError as exc:
             yield from (f"{where}: {problem}" for problem in exc.problems)
             return
+        mixed = any(case.mixed is not None for case in self.cases)
+        if mixed and (run.fraction < 1 or not suits(task, run.training(1))):
+            yield (
+                f"{where}: mixed needs a first pass of many models trained at once: a linear head or an MLP, plain "
+                "SGD, all clients in every round."
+            )
         known = set(map(str, range(run.num_clients)))
         named = {client for case in self.cases for client in case.clients}
         planting = [item.client for item in (setting.backdoor, setting.noise) if item is not None]

@@ -34,6 +34,22 @@ def all_made(rows: Sequence[Row]) -> dict[str, Any]:
     return {name: "; ".join(sorted({one[name] for one in made})) for name in made[0]}
 
 
+def load() -> float:
+    """Return how many processes wanted a processor in the last minute, in the mean."""
+    return round(os.getloadavg()[0], 1)
+
+
+def all_loads(rows: Sequence[Row]) -> dict[str, str]:
+    """Return between which loads the machine was when parts ended; nothing where no row says."""
+    loads = [row["load"] for row in rows if "load" in row]
+    if not loads:
+        return {}
+    return {
+        "load": f"{min(loads):.1f} to {max(loads):.1f} processes wanted a processor; where they are more than there "
+        "are, seconds are too long and no measure of a method"
+    }
+
+
 def _commit() -> str:
     described = run(
         ["git", "describe", "--always", "--dirty"],

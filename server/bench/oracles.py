@@ -21,14 +21,19 @@ from server.bench.columns import ORIGINAL, Row
 from server.bench.experiment import Case
 from unlearning.durable_files import write_atomically
 from unlearning.parameters import Vector
-from unlearning.tasks.task import Examples, Task, join
+from unlearning.requests import Forget
+from unlearning.tasks.task import Examples, Task, forgotten_mask, join
 from unlearning.training import predict
 from unlearning.verification.klom import klom, summary
 from unlearning.verification.margins import margins
-from unlearning.verification.u_lira import FEWEST, centred, mixed, u_lira, vulnerability
+from unlearning.verification.u_lira import FEWEST, ULira, centred, mixed, u_lira, vulnerability
 
 Margins = dict[str, NDArray[np.float64]]
-"""φ of one model (n,) or several (m, n), by `forget`, `retained` and `test`."""
+"""φ of one model (n,) or several (m, n), by `forget`, `retained` and `test`; `had` is 1 where a model was trained on
+the example of `forget` before it was unlearned, else 0 (`server.bench.shadows`)."""
+
+Ends = tuple[NDArray[np.intp], NDArray[np.intp]]
+"""Positions among the forgotten examples: of the most vulnerable and of the least."""
 
 AUDITED = 1_000
 """So many examples of each set are compared; the same in every seed."""
@@ -39,15 +44,37 @@ MIXED_SHARE = 0.1
 
 
 def audited_examples(data: ClientData, case: Case) -> dict[str, Examples]:
-    """Return the examples whose margins are compared, by set; `test` is missing where the server has none."""
+    """Return the examples whose margins are compared, by set; `test` is missing where the server has none, and has
+    no example of a class that is forgotten.
+    """
     generator = np.random.default_rng(DEALING_SEED)
-    sets = {"forget": data.forgotten(case), "retained": reduce(join, data.retained(case).values())}
+    sets = {"forget": data.forget_set(case).examples, "retained": reduce(join, data.retained(case).values())}
     if data.test is not None:
         sets["test"] = data.test
-    return {
-        name: examples.select(np.sort(generator.permutation(len(examples))[:AUDITED]))
-        for name, examples in sets.items()
-    }
+        if case.class_label is not None:
+            gone = forgotten_mask(data.test, Forget(classes=frozenset({case.class_label})))
+            sets["test"] = data.test.select(~gone)
+    return {name: examples.select(_some(generator, len(examples))) for name, examples in sets.items()}
+
+
+def audited_had(data: ClientData, case: Case) -> NDArray[np.bool_]:
+    """Return which of the audited forgotten examples this seed's clients train on."""
+    had = data.forget_set(case).had
+    return had[_some(np.random.default_rng(DEALING_SEED), len(had))]
+
+
+def audited_ends(data: ClientData, case: Case) -> Ends | None:
+    """Return the two ends of which a mixed case is made; None where the case is not mixed."""
+    vulnerable = data.forget_set(case).vulnerable
+    if vulnerable is None:
+        return None
+    audited = vulnerable[_some(np.random.default_rng(DEALING_SEED), len(vulnerable))]
+    return np.flatnonzero(audited), np.flatnonzero(~audited)
+
+
+def _some(generator: np.random.Generator, count: int) -> NDArray[np.intp]:
+    """Return positions of the audited among `count` examples; those of the forgotten are drawn first."""
+    return np.sort(generator.permutation(count)[:AUDITED])
 
 
 def margins_of(task: Task, model: Vector, audited: Mapping[str, Examples]) -> Margins:
@@ -77,10 +104,10 @@ def read(path: Path) -> Margins:
         return {name: archive[name].astype(np.float64) for name in archive.files}
 
 
-def figures(unlearned: Margins, oracles: Margins, original: Margins | None = None) -> dict[str, Any]:
+def figures(unlearned: Margins, oracles: Margins, ends: Ends | None = None) -> dict[str, Any]:
     """Return KLoM of each set and U-LiRA of the forgotten examples; nothing where a model blew up or they are too few.
 
-    original: of the models before, by which the most and the least vulnerable forgotten examples are judged apart.
+    ends: the most and the least vulnerable forgotten examples, which are judged apart.
     shift: by how much more the unlearned models are sure of test examples, in the mean.
     """
     sides = (unlearned, oracles)
@@ -94,10 +121,7 @@ def figures(unlearned: Margins, oracles: Margins, original: Margins | None = Non
         return row
     attack = u_lira(unlearned["forget"], oracles["forget"])
     row |= {"u-lira": attack.balanced_accuracy, "u-lira-tpr": attack.tpr}
-    if original:
-        ends = mixed(vulnerability(original["forget"], oracles["forget"]), MIXED_SHARE)
-        for name, those in zip(("vulnerable", "protected"), ends, strict=True):
-            row[f"u-lira-{name}"] = float(attack.accuracies[those].mean())
+    row |= of_ends(attack, ends)
     if "test" in unlearned:
         attack = u_lira(*(centred(side["forget"], side["test"]) for side in sides))
         row |= {"u-lira-centred": attack.balanced_accuracy, "u-lira-centred-tpr": attack.tpr}
@@ -105,15 +129,26 @@ def figures(unlearned: Margins, oracles: Margins, original: Margins | None = Non
     return row
 
 
-def with_figures(rows: Sequence[tuple[Row, Path]], oracles: Margins) -> list[Row]:
+def of_ends(attack: ULira, ends: Ends | None) -> dict[str, Any]:
+    """Return U-LiRA of the most and of the least vulnerable examples."""
+    if ends is None:
+        return {}
+    names = ("u-lira-vulnerable", "u-lira-protected")
+    return {name: float(attack.accuracies[those].mean()) for name, those in zip(names, ends, strict=True)}
+
+
+def with_figures(rows: Sequence[tuple[Row, Path]], oracles: Margins, ends: Ends | None = None) -> list[Row]:
     """Return the rows of one case, each with its method's figures under `oracles`: of all its seeds together.
 
     rows: with the file of the model's margins, which a failed row lacks.
+    ends: of a mixed case; of any other they are found by what Original gives away.
     """
     paths: dict[str, list[Path]] = {}
     for row, path in rows:
         if path.exists():
             paths.setdefault(row["method"], []).append(path)
     of = {name: stacked([read(path) for path in mine]) for name, mine in paths.items()}
-    found = {name: figures(mine, oracles, of.get(ORIGINAL)) for name, mine in of.items()}
+    if ends is None and oracles and ORIGINAL in of:
+        ends = mixed(vulnerability(of[ORIGINAL]["forget"], oracles["forget"]), MIXED_SHARE)
+    found = {name: figures(mine, oracles, ends) for name, mine in of.items()}
     return [{**row, "oracles": found.get(row["method"], {})} for row, _ in rows]

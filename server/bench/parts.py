@@ -102,10 +102,18 @@ def seed_directory(work: Path, experiment: Experiment, setting: Setting, seed: i
     key: list[Any] = [decisive, backdoor]
     if setting.noise:
         key.append({"noise": setting.noise.model_dump()})
-    if experiment.oracles:
+    if experiment.shares_clients:
         key.append("the same clients in every seed")
+    if experiment.shadows:
+        key.append({"of each a half": experiment.cases[0].decisive})
     name = f"{run.get('dataset', 'digits')}-{run.get('model', 'logistic')}"
     return work / f"{safe(name)}-{digest(key)}" / f"seed-{seed}"
+
+
+def shared_directory(work: Path, experiment: Experiment, setting: Setting) -> Path:
+    """Return what all experiments share whose seeds have the same clients: the directory of those with oracles."""
+    whole = experiment.model_copy(update={"oracles": 1, "shadows": 0})
+    return seed_directory(work, whole, setting, 0).parent
 
 
 def row_path(directory: Path, experiment: Experiment, part: Part) -> Path:
@@ -114,7 +122,7 @@ def row_path(directory: Path, experiment: Experiment, part: Part) -> Path:
     contender: Any = (
         part.contender.model_dump(mode="json", exclude={"title"}) if part.contender else part.name
     )
-    key = [decisive, part.case.model_dump(mode="json", exclude={"name"}), contender, *part.seeds]
+    key = [decisive, part.case.decisive, contender, *part.seeds]
     return directory / f"{safe(part.case.name)}--{safe(part.name)}-{digest(key)}.json"
 
 

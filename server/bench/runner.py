@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from server.bench import oracles
-from server.bench.columns import Row
+from server.bench import oracles, shadows
+from server.bench.columns import RETRAIN, Row
 from server.bench.experiment import Experiment
-from server.bench.made import all_made
+from server.bench.made import all_loads, all_made
 from server.bench.parts import ORACLES, Part, of_any_machine, parts_of
 from server.bench.seed_run import SeedRun
 
@@ -53,13 +53,13 @@ def run(experiment: Experiment, work: Path, *, jobs: int, progress: Progress) ->
                 for future in finished:
                     future.result()
     progress(len(wanted), len(wanted), "done")
-    if experiment.oracles:
-        return _beside_oracles(wanted)
-    return [one.row(part) for one, part in wanted]
+    return _rows(experiment, wanted)
 
 
-def _beside_oracles(wanted: Sequence[tuple[SeedRun, Part]]) -> list[Row]:
-    """Return the rows with how far each method's models are from the oracles of its setting and case."""
+def _rows(experiment: Experiment, wanted: Sequence[tuple[SeedRun, Part]]) -> list[Row]:
+    """Return the finished rows; with what all seeds of a method say together, in an experiment of distributions."""
+    if not experiment.shares_clients:
+        return [one.row(part) for one, part in wanted]
     groups: dict[tuple[str, str], list[tuple[SeedRun, Part]]] = {}
     for one, part in wanted:
         groups.setdefault((part.setting.name, part.case.name), []).append((one, part))
@@ -67,7 +67,11 @@ def _beside_oracles(wanted: Sequence[tuple[SeedRun, Part]]) -> list[Row]:
     for group in groups.values():
         of_oracles = [oracles.read(one.margins_path(part)) for one, part in group if part.name == ORACLES]
         told = [(one.row(part), one.margins_path(part)) for one, part in group if part.name != ORACLES]
-        rows += oracles.with_figures(told, oracles.stacked(of_oracles))
+        ends = oracles.audited_ends(group[0][0].data, group[0][1].case)
+        if experiment.shadows:
+            rows += shadows.with_figures(told, ends)
+        else:
+            rows += oracles.with_figures(told, oracles.stacked(of_oracles), ends)
     return rows
 
 
@@ -79,7 +83,7 @@ def finished(experiment: Experiment, work: Path) -> list[Row]:
         for part in parts_of(experiment, one.setting, one.seed)
         if one.finished_row(part) is not None
     ]
-    return _beside_oracles(there) if experiment.oracles else [one.row(part) for one, part in there]
+    return _rows(experiment, there)
 
 
 def circumstances(experiment: Experiment, rows: Sequence[Row]) -> dict[str, Any]:
@@ -102,8 +106,28 @@ def circumstances(experiment: Experiment, rows: Sequence[Row]) -> dict[str, Any]
             if setting.run
         },
         **all_made(rows),
+        **all_loads(rows),
         **({"not run": f"{missing} of {len(parts)} parts"} if missing else {}),
     }
+
+
+def cost(experiment: Experiment) -> str:
+    """Return what a run computes, in words; federations that were trained before are counted too."""
+    parts = [
+        part
+        for setting in experiment.settings
+        for seed in experiment.seeds
+        for part in parts_of(experiment, setting, seed)
+    ]
+    alone = 1 + sum(contender.trains_alone for contender in experiment.methods)
+    trained = len(experiment.settings) * len(experiment.seeds) * alone
+    numbers = {
+        "trainings": trained,
+        "retrainings": sum(part.name == RETRAIN for part in parts),
+        "oracles": sum(len(part.seeds) for part in parts),
+        "deletions": sum(part.contender is not None for part in parts),
+    }
+    return ", ".join(f"{number} {name}" for name, number in numbers.items() if number)
 
 
 def estimate(started: float, done_before: int, done: int, total: int) -> str:

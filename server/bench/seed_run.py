@@ -6,13 +6,12 @@ method starts from a copy of all that the original federation keeps, files its r
 recovers until the retrained model's test score is reached (PUF's rule) or `recovery-max-rounds` have passed.
 """
 
-import fcntl
 import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -23,11 +22,21 @@ from flwr.supercore.object_ref import load_app
 
 from server.app import AppRun, open_federation, run_federation
 from server.bench import measures, oracles
-from server.bench.client_data import ClientData
+from server.bench.alone import alone
+from server.bench.client_data import ClientData, Shared
 from server.bench.columns import ORIGINAL, RETRAIN, Row
 from server.bench.experiment import Case, Contender, Experiment, Setting
-from server.bench.made import made_here
-from server.bench.parts import DEFAULTS, ORACLES, Part, digest, row_path, seed_directory
+from server.bench.first_pass import FirstPass
+from server.bench.made import load, made_here
+from server.bench.parts import (
+    DEFAULTS,
+    ORACLES,
+    Part,
+    digest,
+    row_path,
+    seed_directory,
+    shared_directory,
+)
 from server.deletion.measuring import forget_sets
 from server.federation.checkpoints import CheckpointStore
 from server.federation.context import FederationContext
@@ -68,9 +77,15 @@ class SeedRun:
         self.work = work
         self.run_config = {**_NO_GATE, **DEFAULTS, **experiment.run_of(setting), "seed": seed}
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.data = ClientData(
-            self.directory, setting, self._run.task(), shares_clients=bool(experiment.oracles)
-        )
+        self.data = ClientData(self.directory, setting, self._run.task(), shared=self._shared())
+
+    def _shared(self) -> Shared | None:
+        """Return what the seeds share of their clients; None where each deals out its own."""
+        experiment, settings = self.experiment, self._run
+        if not experiment.shares_clients:
+            return None
+        first_pass = FirstPass(shared_directory(self.work, experiment, self.setting), settings)
+        return Shared(first_pass, experiment.cases[0] if experiment.shadows else None)
 
     def finished_row(self, part: Part) -> Row | None:
         """Return the row of a part that was finished before."""
@@ -98,7 +113,7 @@ class SeedRun:
                 row["wall_seconds"] = round(time.monotonic() - started, 1)
                 if found := row.pop("margins", None):
                     oracles.save(self.margins_path(part), found)
-                row["made"] = made_here()
+                row |= {"made": made_here(), "load": load()}
                 write_atomically(path, json.dumps(row, indent=1).encode())
         known = self.finished_row(part)
         assert known is not None, "it was written just now"
@@ -306,7 +321,7 @@ class SeedRun:
             ]
 
     def _retrained_directory(self, case: Case) -> Path:
-        return self.directory / f"retrained-{digest(case.model_dump(mode='json', exclude={'name'}))}"
+        return self.directory / f"retrained-{digest(case.decisive)}"
 
     @cached_property
     def _run(self) -> RunSettings:
@@ -334,16 +349,9 @@ class SeedRun:
         own = self.data.own_directory(client)
         return {} if own is None else {"data-dir": str(own)}
 
-    @contextmanager
-    def _alone(self, name: str) -> Iterator[None]:
-        """Yield nobody else computes what has this name meanwhile: other processes and experiments share the
-        directory.
-        """
-        directory = self.directory / "locks"
-        directory.mkdir(exist_ok=True)
-        with (directory / name).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+    def _alone(self, name: str) -> AbstractContextManager[None]:
+        """Return the lock of what has this name: other processes and experiments share the directory."""
+        return alone(self.directory / "locks" / name)
 
     # --- measures
 
@@ -394,9 +402,11 @@ class SeedRun:
         row = measures.scores(measurement)
         row |= measures.backdoor_success(task, model, self.data.test, self.setting.backdoor)
         row |= measures.noise_scores(task, model, self.data.planted())
-        if self.experiment.oracles:
+        if self.experiment.shares_clients:
             audited = oracles.audited_examples(self.data, case)
             row["margins"] = oracles.margins_of(task, model, audited)
+        if self.experiment.shadows:
+            row["margins"]["had"] = oracles.audited_had(self.data, case)
         return row
 
 

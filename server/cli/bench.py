@@ -33,7 +33,12 @@ def bench_command(
     jobs: Annotated[int, typer.Option(min=1, help="Parts that run at once, each in its own process.")] = 1,
     seed: Annotated[list[int] | None, typer.Option(help="Only these seeds.")] = None,
     num_oracles: Annotated[
-        int, typer.Option("--oracles", min=0, help="So many oracles instead of the experiment's own number.")
+        int,
+        typer.Option(
+            "--oracles",
+            min=0,
+            help="So many oracles, or shadow federations, instead of the experiment's own number.",
+        ),
     ] = 0,
     only_finished: Annotated[
         bool, typer.Option("--only-finished", help="Compute nothing: write what finished parts say.")
@@ -54,8 +59,7 @@ def bench_command(
     if data_dir:
         chosen = chosen.model_copy(update={"run": {**chosen.run, "data-dir": data_dir}})
     if num_oracles:
-        changes = {"oracles": num_oracles, "seeds": tuple(range(num_oracles))}
-        chosen = chosen.model_copy(update=changes)
+        chosen = chosen.of_number(num_oracles)
     if seed:
         chosen = chosen.model_copy(update={"seeds": tuple(seed)})
 
@@ -64,7 +68,7 @@ def bench_command(
     logging.getLogger("flwr").setLevel(logging.ERROR)
     logging.getLogger("server").setLevel(logging.ERROR)
     console = Console()
-    console.print(f"[bold]{chosen.title}[/bold], {len(chosen.seeds)} seed(s)")
+    console.print(f"[bold]{chosen.title}[/bold], {len(chosen.seeds)} seed(s): {runner.cost(chosen)}")
     rows = runner.finished(chosen, work) if only_finished else _run(chosen, work, jobs, console)
     for written in _write(chosen, rows, output):
         console.print(str(written))

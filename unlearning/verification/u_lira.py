@@ -15,9 +15,13 @@ paper, the shift is in both and U-LiRA sees nothing of it, however far the model
 given: as it is, and with each model's mean margin on examples that were never trained on taken off (`centred`). What is
 left then is knowledge of single examples.
 
+**Shadow federations that are unlearned** (`u_lira_of_shadows`) are the paper's own form: each trains on a half of the
+forget set and is then unlearned of that half by the method under test. An example's two Gaussians are those of models
+that had it and forgot it, and of the models that never had it but forgot others. No retrained model is needed.
+
 Source: Hayes et al., Inexact Unlearning Needs More Careful Evaluations to Avoid a False Sense of Privacy (SaTML 2025);
-that "never saw it" are retrained models follows Georgiev et al., Attribute-to-Delete (ICLR 2025). Cross-fitting by
-halves and the centred form are ours.
+that in `u_lira` those that "never saw it" are retrained models follows Georgiev et al., Attribute-to-Delete (ICLR
+2025). Cross-fitting by halves and the centred form are ours.
 """
 
 from dataclasses import dataclass
@@ -28,12 +32,18 @@ from numpy.typing import NDArray
 from unlearning.errors import DataError
 from unlearning.verification.discrimination import LOW_FPR, tpr_at_fpr
 from unlearning.verification.lira import Shadows, fit, online_scores
+from unlearning.verification.shadow_models import ENOUGH_FOR_OWN_VARIANCES
 
 Values = NDArray[np.float64]
 Positions = NDArray[np.intp]
 
+Mask = NDArray[np.bool_]
+
 FEWEST = 4
 """Models a set: two in each half are the fewest that have a variance."""
+
+FEWEST_PAIRS = 4
+"""Of shadow federations: each half of them then has two that had an example, and two that had not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +79,35 @@ def u_lira(unlearned: Values, never: Values) -> ULira:
         ours += [online_scores(model, inside, outside) for model in unlearned[1 - fitted :: 2]]
         theirs += [online_scores(model, inside, outside) for model in never[1 - fitted :: 2]]
     found, others = np.stack(ours), np.stack(theirs)
-    accuracies = (_called(found) + 1 - _called(others)) / 2
-    return ULira(
-        accuracies=accuracies,
-        balanced_accuracy=float(accuracies.mean()),
-        tpr=tpr_at_fpr(found.ravel(), others.ravel(), LOW_FPR),
-    )
+    return _found((_called(found) + 1 - _called(others)) / 2, found.ravel(), others.ravel())
+
+
+def u_lira_of_shadows(margins: Values, had: Mask) -> ULira:
+    """Judge margins φ (s, n) of s shadow federations that were unlearned, of which each example was in half.
+
+    had (s, n): who had been trained on what, and forgot it. Rows 2k and 2k + 1 are a pair: what one had the other had
+    not. The even pairs are judged by Gaussians that are fitted to the odd ones, and the other way round; where those
+    are few, all examples share one variance a side, as in LiRA.
+
+    Raises:
+        DataError: there are fewer than four pairs, two rows are no pair, or a margin is not a finite number.
+    """
+    if len(had) < 2 * FEWEST_PAIRS or len(had) % 2 or (had[::2] == had[1::2]).any():
+        raise DataError(
+            f"U-LiRA of shadow federations needs {FEWEST_PAIRS} pairs at least, of which one had what the other had "
+            f"not; got {len(had)} shadow federations."
+        )
+    odd = np.arange(len(had)) // 2 % 2 == 1
+    scores = np.empty(margins.shape)
+    for judged in (odd, ~odd):
+        inside, outside = fit(Shadows(margins[~judged], had[~judged]))
+        is_global = bool((~judged).sum() < ENOUGH_FOR_OWN_VARIANCES)
+        scores[judged] = [
+            online_scores(model, inside, outside, global_variance=is_global) for model in margins[judged]
+        ]
+    called = (scores > 0) + 0.5 * (scores == 0)
+    accuracies: Values = np.where(had, called, 1 - called).mean(axis=0)
+    return _found(accuracies, scores[had], scores[~had])
 
 
 def centred(margins: Values, test: Values) -> Values:
@@ -97,11 +130,21 @@ def vulnerability(trained: Values, never: Values) -> Values:
 def mixed(vulnerabilities: Values, share: float) -> tuple[Positions, Positions]:
     """Return the positions of the most vulnerable `share` of the examples and of the least, one each at least.
 
-    Source: RULI (Naderloui et al., USENIX Security 2025) judges a forget set of both kinds, for the mean over all hides
-    the first. Here both are found in what is forgotten, by the models before; in the paper the set is made of them.
+    Source: RULI (Naderloui et al., USENIX Security 2025) judges a forget set that is made of both kinds, for the mean
+    over all hides the first.
     """
-    order, count = np.argsort(vulnerabilities, kind="stable"), max(1, round(share * len(vulnerabilities)))
+    order = np.argsort(vulnerabilities, kind="stable")
+    count = max(1, min(round(share * len(order)), len(order) // 2))
     return order[-count:], order[:count]
+
+
+def _found(accuracies: Values, ours: Values, theirs: Values) -> ULira:
+    """Return what the accuracies (n,) and the scores of both sides' (model, example) pairs say."""
+    return ULira(
+        accuracies=accuracies,
+        balanced_accuracy=float(accuracies.mean()),
+        tpr=tpr_at_fpr(ours, theirs, LOW_FPR),
+    )
 
 
 def _called(scores: Values) -> Values:

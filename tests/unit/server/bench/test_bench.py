@@ -58,6 +58,11 @@ def test_every_shipped_experiment_is_in_order(name):
         (("natural, ", "retrain, "), "have a row of that name"),
         (("title: A tiny experiment", "title: [a, b"), "is no YAML"),
         (("seeds: [0]", "seeds: [0]\noracles: 4"), "leave them out"),
+        (("seeds: [0]", "oracles: 8\nshadows: 8"), "give one of the two"),
+        (("seeds: [0]", "shadows: 6"), "even number from 8, not 6"),
+        (("seeds: [0]\ncases:", "shadows: 8\ncases:\n  - {name: a class, class: 3}"), "one case only"),
+        (('clients: ["0"]', 'clients: ["0"], mixed: 0.2'), "whose seeds share their clients"),
+        (('clients: ["0"]', 'clients: ["0"], mixed: 0.2, share: 0.5'), "without share or class"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_reason(tmp_path, change, message):
@@ -96,6 +101,25 @@ def test_a_case_says_at_which_level_it_forgets():
     half = Case(name="c", clients=("0",), share=0.5)
     (target,) = half.targets({"0": ["d", "a", "b", "c"]})
     assert target.sample_ids == {"d", "a"}
+
+
+def test_a_mixed_case_needs_models_that_can_be_trained_at_once(tmp_path):
+    """A first pass trains twenty; Adam has no batched form."""
+    text = TINY.replace("seeds: [0]", "oracles: 4").replace('clients: ["0"]', 'clients: ["0"], mixed: 0.2')
+    assert Experiment.read(written(tmp_path, text)).cases[0].granularity is Granularity.SAMPLE
+    with pytest.raises(ConfigurationError, match="first pass of many models"):
+        Experiment.read(written(tmp_path, text.replace("rounds: 2", "rounds: 2, optimizer: adamw")))
+
+
+def test_what_a_run_computes_is_said(tmp_path):
+    """Eight seeds, a case and two methods, one of which trains in a way of its own; oracles come in fives."""
+    text = TINY.replace("seeds: [0]", "oracles: 8")
+    text = text.replace("[natural, puf-special, {method: federaser, prepare: federaser}]",
+                        "[natural, {method: sisa, prepare: sisa}]")  # fmt: skip
+    experiment = Experiment.read(written(tmp_path, text))
+    assert runner.cost(experiment) == "16 trainings, 8 retrainings, 10 oracles, 16 deletions"
+    with pytest.raises(ConfigurationError, match="even number"):
+        Experiment.read(written(tmp_path, TINY.replace("seeds: [0]", "shadows: 8"))).of_number(9)
 
 
 def test_a_method_runs_only_where_it_serves(tmp_path):
@@ -220,7 +244,7 @@ def test_parts_side_by_side_give_the_rows_of_one_after_the_other(tmp_path):
     assert [row["bytes"] for row in together] == pytest.approx([row["bytes"] for row in alone], rel=1e-3)
     for rows in (alone, together):
         for row in rows:
-            for name in ("wall_seconds", "seconds", "peak_memory", "bytes"):
+            for name in ("wall_seconds", "seconds", "peak_memory", "bytes", "load"):
                 row.pop(name)
     assert together == alone
     trained = [
@@ -272,6 +296,7 @@ def test_what_is_finished_is_written_and_what_is_missing_is_said(tmp_path, ran):
     facts = runner.circumstances(experiment, found_rows)
     assert facts["machine"] == f"a large one; {rows[0]['made']['machine']}"
     assert facts["not run"] == "1 of 5 parts"
+    assert "wanted a processor" in facts["load"]
     assert "Not run: puf-special." in tables.markdown(experiment, found_rows, facts)
 
 

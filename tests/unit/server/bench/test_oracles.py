@@ -15,6 +15,7 @@ from unlearning.batched_training import train_federations
 from unlearning.tasks import make_task
 from unlearning.training import TrainingSettings
 from unlearning.verification.klom import klom
+from unlearning.verification.u_lira import mixed, vulnerability
 
 KNOWING = """
 name: knowing
@@ -166,7 +167,8 @@ def test_the_mean_hides_the_vulnerable_examples():
     generator = np.random.default_rng(0)
     known = np.where(np.arange(80) < 8, 8.0, 0.0)
     of_oracles, original, unlearned = (sets(generator, 40, shift) for shift in (0, known, known))
-    found = oracles.figures(unlearned, of_oracles, original)
+    ends = mixed(vulnerability(original["forget"], of_oracles["forget"]), oracles.MIXED_SHARE)
+    found = oracles.figures(unlearned, of_oracles, ends)
     assert found["u-lira"] < 0.6
     assert found["u-lira-vulnerable"] > 0.95
     assert found["u-lira-protected"] == pytest.approx(0.5, abs=0.1)

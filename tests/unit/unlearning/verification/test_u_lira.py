@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from unlearning.errors import DataError
-from unlearning.verification.u_lira import centred, mixed, u_lira, vulnerability
+from unlearning.verification.u_lira import centred, mixed, u_lira, u_lira_of_shadows, vulnerability
 
 
 def test_each_half_is_judged_by_the_other_halfs_gaussians():
@@ -67,3 +67,43 @@ def test_vulnerable_is_what_the_model_before_gives_away():
     assert vulnerability(trained, never) == pytest.approx([3, 3 / np.sqrt(12.5), 0])
     most, least = mixed(vulnerability(trained, never), 1 / 3)
     assert (most.tolist(), least.tolist()) == ([0], [2])
+
+
+def test_the_ends_never_meet():
+    """Half of three examples at each end would be two and two; they are one and one."""
+    most, least = mixed(np.array([3.0, 1, 2]), 1.0)
+    assert (most.tolist(), least.tolist()) == ([0], [1])
+
+
+HAD = np.array([[True], [False]] * 4)
+"""Of one example and four pairs of shadow federations, the first of each had it."""
+
+
+def test_pairs_of_shadow_federations_are_judged_by_the_other_pairs():
+    """By hand, one example and one variance for each side, both 1: the boundary is the mean of the two means.
+
+    Even pairs (4, 0) and (6, 2): means 5 and 1, boundary 3. Odd pairs (3.5, 2) and (5.5, 4): means 4.5 and 3, boundary
+    3.75. The odd are judged by 3: 3.5, 5.5 rightly had; 2 rightly had not, 4 wrongly. The even by 3.75: all rightly.
+    """
+    margins = np.array([[4.0], [0], [3.5], [2], [6], [2], [5.5], [4]])
+    found = u_lira_of_shadows(margins, HAD)
+    assert found.accuracies == pytest.approx([7 / 8])
+    assert found.balanced_accuracy == pytest.approx(7 / 8)
+
+
+def test_a_constant_shift_of_unlearned_shadows_is_in_both_sides():
+    """Where a method moves all margins alike there is nothing to find, as in the paper's form."""
+    generator = np.random.default_rng(5)
+    first = generator.permuted(np.tile(np.arange(100) < 50, (20, 1)), axis=1)
+    had = np.stack([first, ~first], axis=1).reshape(40, 100)
+    noise = generator.normal(size=(40, 100)) - 6
+    assert u_lira_of_shadows(noise, had).balanced_accuracy == pytest.approx(0.5, abs=0.04)
+    assert u_lira_of_shadows(noise, had).tpr < 0.03
+    assert u_lira_of_shadows(noise + 8 * had, had).balanced_accuracy > 0.99
+
+
+@pytest.mark.parametrize("had", [HAD[:6], HAD[:7], np.array([[True], [True]] * 4)])
+def test_shadow_federations_that_are_no_pairs_are_refused(had):
+    """Three pairs, an odd one out, and two that both had the example."""
+    with pytest.raises(DataError, match="4 pairs"):
+        u_lira_of_shadows(np.zeros(had.shape), had)

@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from PIL import Image
+from selenium.common import exceptions
 
 from tests.integration.live_federation import LiveFederation, live_federation
 
@@ -30,14 +31,24 @@ pytestmark = [
     ),
 ]
 
+T = TypeVar("T")
+
 WAIT_S = 240.0
+CHANGING = (
+    exceptions.StaleElementReferenceException,
+    exceptions.NoSuchElementException,
+    exceptions.ElementNotInteractableException,
+    exceptions.ElementClickInterceptedException,
+    exceptions.JavascriptException,
+)
+"""What the browser says where a page, or a part of it, was exchanged between two questions, or is not there yet."""
 PICTURES = os.environ.get("FLOWER_UNLEARNING_PICTURES", "")
 CARDS = (400, 900)
 WIDE = (1280, 900)
 
 
 class Screen:
-    """A browser's window that waits for what it shows."""
+    """A browser's window that waits for what it shows; pages that follow what happens change under the hand."""
 
     def __init__(self, driver: Any, address: str) -> None:
         self.driver = driver
@@ -47,27 +58,49 @@ class Screen:
         self.driver.get(f"{self.address}{path}")
 
     def text(self) -> str:
-        return str(self.driver.find_element("tag name", "body").text)
+        """All that the page shows, asked in one script: no part of it can be exchanged in between."""
+        return self.until(lambda: str(self.driver.execute_script("return document.body.innerText")))
+
+    def until(self, act: Callable[[], T]) -> T:
+        """What `act` gives, once what it asks for is there and stays there while it is asked."""
+        ends = time.monotonic() + WAIT_S
+        while True:
+            try:
+                return act()
+            except CHANGING:
+                if time.monotonic() > ends:
+                    raise
+                time.sleep(0.2)  # the browser is asked; there is no event to wait for
 
     def wait_for(self, *words: str) -> None:
         """Wait, without reloading, until the page shows all the words."""
-        ends = time.monotonic() + WAIT_S
-        while not all(word in self.text() for word in words):
-            assert time.monotonic() < ends, f"{words} is not shown: {self.text()}"
-            time.sleep(0.2)  # the browser is asked; there is no event to wait for
+        ends, shown = time.monotonic() + WAIT_S, self.text()
+        while any(word not in shown for word in words):
+            assert time.monotonic() < ends, f"{words} is not shown: {shown}"
+            time.sleep(0.2)  # as above
+            shown = self.text()
 
     def type(self, name: str, text: str) -> None:
-        self.driver.find_element("id", name).send_keys(text)
+        """Put a text into a field, in place of what stood there."""
+
+        def act() -> None:
+            field = self.driver.find_element("id", name)
+            field.clear()
+            field.send_keys(text)
+
+        self.until(act)
 
     def press(self, text: str) -> None:
-        [button, *_] = [
-            item
-            for kind in ("button", "a")
-            for item in self.driver.find_elements("tag name", kind)
-            if item.text.strip() == text
-        ]
-        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
-        button.click()
+        """Press the first button or link with this text, where there is one."""
+
+        def act() -> None:
+            button = self.driver.find_element(
+                "xpath", f"//*[self::button or self::a][normalize-space()='{text}']"
+            )
+            self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
+            button.click()
+
+        self.until(act)
 
     def picture(self, name: str, size: tuple[int, int] = WIDE) -> None:
         if PICTURES:
@@ -81,8 +114,12 @@ class Screen:
     def serious_faults(self) -> list[str]:
         """What axe-core calls serious or critical on this page."""
         script = files("axe_selenium_python") / "node_modules" / "axe-core" / "axe.min.js"
-        self.driver.execute_script(script.read_text(encoding="utf-8"))
-        found = self.driver.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
+
+        def act() -> Any:
+            self.driver.execute_script(script.read_text(encoding="utf-8"))
+            return self.driver.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
+
+        found = self.until(act)
         return [
             f"{item['id']}: {item['help']}: {[node['html'][:120] for node in item['nodes'][:3]]}"
             for item in found["violations"]
@@ -143,7 +180,6 @@ def test_an_officers_day_in_a_browser(live: LiveFederation, screen: Screen) -> N
     screen.press("Go on to the plan")
     screen.wait_for("Known")
     look("refused")
-    screen.driver.find_element("id", "client").clear()
     screen.type("client", "2")
     screen.press("Go on to the plan")
     screen.wait_for("PUF-Special", "Step 2 of 3")

@@ -28,6 +28,8 @@ _log = getLogger(__name__)
 BUSY_TIMEOUT_S = 20
 # Any fixed number that no other application of the database uses.
 _ADVISORY_LOCK = 0x466C_556E
+# Tables of which something can be erased, and how long writing one anew waits for who reads it.
+_ERASABLE, _REWRITE_LOCK_S = ("request_samples", "request_texts"), 3
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -61,13 +63,18 @@ class Database:
             LedgerUnavailable: the database cannot be read.
         """
         with self._translate_errors(), self._engine.connect() as connection:
-            if at_one_moment and connection.dialect.name == "postgresql":  # SQLite reads so anyway
+            is_fixed = at_one_moment and connection.dialect.name == "postgresql"  # SQLite reads so anyway
+            if is_fixed:
                 connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
+                if (
+                    is_fixed
+                ):  # before the moment: a table that `clear` writes anew has no rows for who looks back
+                    connection.exec_driver_sql(f"LOCK TABLE {', '.join(_ERASABLE)} IN ACCESS SHARE MODE")
                 yield connection
 
-    def compact(self) -> None:
-        """Have SQLite write its file anew, without what was erased in it; PostgreSQL does so by itself (VACUUM).
+    def compact(self, column: "sa.Column[Any]") -> None:
+        """Have the files written anew without what was erased in a column before this program overwrote by itself.
 
         Raises:
             LedgerUnavailable: somebody else uses the database.
@@ -75,18 +82,38 @@ class Database:
         if self._engine.dialect.name == "sqlite":
             with self._translate_errors(), closing(self._engine.raw_connection()) as connection:
                 connection.execute("VACUUM")
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.clear(column)
 
-    def flush(self) -> bool:
-        """Have SQLite empty its write-ahead log, where what was erased may still stand; return whether it could.
+    def clear(self, column: "sa.Column[Any]") -> bool:
+        """Have what was erased in a column gone from the database's files; return whether it could be done.
 
-        PostgreSQL clears what is dead by itself (VACUUM).
+        SQLite has overwritten it (secure_delete) and empties its write-ahead log. PostgreSQL keeps old rows until a
+        VACUUM, whose free space has their bytes on; so the column's table is written anew.
+
+        Raises:
+            LedgerUnavailable: the database cannot be written, or is locked for too long.
         """
-        if self._engine.dialect.name != "sqlite":
+        if self._engine.dialect.name == "postgresql":
+            self._write_anew(column)
             return True
         with self._translate_errors(), closing(self._engine.raw_connection()) as connection:
             (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not busy
+
+    def _write_anew(self, column: "sa.Column[Any]") -> None:
+        """Copy a table's rows as they stand into new files; the old ones are empty from the commit on.
+
+        VACUUM FULL would take old rows along as long as some other session may look back at them.
+        """
+        assert column.table.name in _ERASABLE, "who reads at one moment knows of it"
+        kind = column.type.compile(self._engine.dialect)
+        with self.writing() as connection:
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_REWRITE_LOCK_S}s'")
+            # A type that stays and a value that stays, which PostgreSQL cannot see beforehand.
+            connection.exec_driver_sql(
+                f"ALTER TABLE {column.table.name} ALTER COLUMN {column.name} TYPE {kind} "
+                f"USING (ARRAY[{column.name}])[1]"
+            )
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:

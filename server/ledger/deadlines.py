@@ -141,15 +141,15 @@ class DeadlinesPart(Part):
             return texts.digest_of(connection, request_id, kind)
 
     def _clear_files(self) -> None:
-        """Empty the write-ahead log; also after a call that found nothing left, in case one before was interrupted."""
+        """Clear what was erased; also after a call that found nothing left, in case one before was interrupted."""
         try:
-            done = self._database.flush()
+            done = self._database.clear(texts.TEXT)
         except LedgerUnavailable:
             done = False
         if not done:
             _log.warning(
-                "What was erased may stand in the ledger's write-ahead log (-wal) until SQLite writes over it, because "
-                "somebody reads the ledger just now. Run the command again to clear it at once."
+                "What was erased may still stand in the database's files, because somebody reads the ledger just now. "
+                "Run the command again to clear it."
             )
 
 

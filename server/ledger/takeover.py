@@ -52,11 +52,12 @@ def key_all(database: Database, keys: SubjectKeys) -> None:
             "The sample ids of %d request(s) were in clear in the ledger; now they are hashed.", len(plain)
         )
         try:
-            database.compact()
+            database.compact(_table.c.sample_ids)
         except LedgerUnavailable as exc:
             _log.warning(
-                "The ledger's file may still have the ids in pages that are free: %s Stop the other processes, then "
-                "run: sqlite3 LEDGER 'VACUUM; PRAGMA wal_checkpoint(TRUNCATE)'.",
+                "The ledger's files may still have the ids in places that are free: %s Stop the other processes, then "
+                "run: sqlite3 LEDGER 'VACUUM; PRAGMA wal_checkpoint(TRUNCATE)', or, on PostgreSQL, VACUUM FULL "
+                "request_samples.",
                 exc,
             )
 

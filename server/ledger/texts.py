@@ -21,6 +21,8 @@ TEXTS, ERASED = "texts", "erased"
 """Under these names an event's details have the texts that came with it, by kind; and the numbers of the erased."""
 _SALT_BYTES = 32
 _table = schema.request_texts
+TEXT = _table.c.text
+"""The column that has the texts."""
 
 
 class Kind(StrEnum):

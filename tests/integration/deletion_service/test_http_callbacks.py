@@ -16,10 +16,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from server.http_api.callback_urls import AllowedUrls
 from server.http_api.callbacks import GIVE_UP_AFTER, Callbacks, Signer
 from server.ledger import Ledger
+from server.operations.backup import back_up, restore
+from server.state_directory.files import CALLBACKS
+from server.state_directory.ledger_address import LEDGER_FILE
 from tests import ledgers
-from tests.deletion_service import FORGETTING, LiveLoop
+from tests.deletion_service import FORGETTING, NOW, LiveLoop
 from unlearning.growing_pause import GrowingPause
-from unlearning.requests import DeletionRequest, Status
+from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
 KEY = Ed25519PrivateKey.generate()
 SOON = GrowingPause(first_s=0.01, longest_s=0.01)
@@ -135,6 +138,51 @@ def test_a_restart_forgets_nobody(start: Start, receiver: Receiver, ledger: Ledg
     loop.move(request.id, *FORGETTING)
     start()
     assert [item["request_status"] for item in receiver.wait_for(1)] == ["completed"]
+
+
+def test_a_backup_remembers_who_is_to_be_told(receiver: Receiver, tmp_path: Path) -> None:
+    """Restored on an empty machine: what waits is told, once; who had heard the end hears nothing more."""
+    allowed = AllowedUrls.of([f"{receiver.url}/hook/"])
+
+    def running(state_dir: Path, ledger: Ledger) -> Callbacks:
+        made = Callbacks(
+            ledger, state_dir / CALLBACKS, allowed, Signer(KEY), lambda: datetime.now(UTC), pause=SOON
+        )
+        made.start()
+        return made
+
+    before, after = tmp_path / "before", tmp_path / "after"
+    ledger = Ledger.open(f"sqlite:///{before / LEDGER_FILE}")
+    callbacks, loop = running(before, ledger), LiveLoop(ledger)
+    over, begun, waiting = (
+        ledgers.submit(ledger, Target(Granularity.CLIENT, name), key=f"opendsr:{name}")
+        for name in ("over", "begun", "waiting")
+    )
+    for request in (over, begun, waiting):
+        callbacks.expect(request, [f"{receiver.url}/hook/{request.target.client_id}"])
+    loop.move(over.id, *FORGETTING)
+    _wait(lambda: not (before / CALLBACKS / f"{over.id}.json").exists())
+    loop.move(begun.id, Status.SCHEDULED, Status.UNLEARNING)
+    _wait(lambda: b"in_progress" in (before / CALLBACKS / f"{begun.id}.json").read_bytes())
+    callbacks.stop()
+    back_up(tmp_path / "backup", state_dir=before, ledger_url=f"sqlite:///{before / LEDGER_FILE}", now=NOW)
+    ledger.close()
+    num_told = len(receiver.received)
+
+    url = f"sqlite:///{after / LEDGER_FILE}"
+    restore(tmp_path / "backup", state_dir=after, ledger_url=url, now=NOW)
+    ledger = Ledger.open(url)
+    loop = LiveLoop(ledger)
+    callbacks = running(after, ledger)
+    loop.move(begun.id, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED)
+    loop.move(waiting.id, Status.CANCELLED)
+    _wait(lambda: not list((after / CALLBACKS).iterdir()))
+    callbacks.stop()
+    ledger.close()
+    told = sorted(
+        (path, json.loads(body)["request_status"]) for path, _, body in receiver.received[num_told:]
+    )
+    assert told == [("/hook/begun", "completed"), ("/hook/waiting", "cancelled")]
 
 
 def test_a_failure_is_told_and_the_end_after_it_too(

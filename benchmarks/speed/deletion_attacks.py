@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def half_open(attack: Attack) -> None:
             time.sleep(PAUSE_S)
             calls = [one if not one.done() else call.future(silence()) for one in calls]
 
-    _each(keep_open, ATTACKERS)
+    each(keep_open, ATTACKERS)
 
 
 def big_messages(attack: Attack) -> None:
@@ -75,18 +75,23 @@ def big_messages(attack: Attack) -> None:
                 call(content, timeout=60)
             time.sleep(PAUSE_S)
 
-    _each(send, [STRANGER] * 12)
+    each(send, [STRANGER] * 12)
 
 
 def idle_connections(attack: Attack) -> None:
     """Open eleven hundred connections that say nothing, each made again when it is closed."""
     host, _, port = attack.address.rpartition(":")
+    keep_open((host, int(port)), 1100)
+
+
+def keep_open(place: tuple[str, int], count: int) -> None:
+    """Keep so many silent connections open, for ever."""
     open_ones: dict[int, socket.socket] = {}
     while True:
-        for number in range(1100):
+        for number in range(count):
             if number not in open_ones:
                 with contextlib.suppress(OSError):
-                    open_ones[number] = socket.create_connection((host, int(port)), timeout=1)
+                    open_ones[number] = socket.create_connection(place, timeout=1)
                     open_ones[number].setblocking(False)
         for number, one in list(open_ones.items()):
             try:
@@ -116,9 +121,9 @@ def watchers(attack: Attack) -> None:
                             pass
                     time.sleep(PAUSE_S)
 
-            _each(lambda _: follow(), [name] * 4)
+            each(lambda _: follow(), [name] * 4)
 
-    _each(watch, ATTACKERS)
+    each(watch, ATTACKERS)
 
 
 def trickling(attack: Attack) -> None:
@@ -133,7 +138,7 @@ def trickling(attack: Attack) -> None:
                     time.sleep(1)
             time.sleep(PAUSE_S)
 
-    _each(trickle, ["anybody"] * 40)
+    each(trickle, ["anybody"] * 40)
 
 
 def flood(attack: Attack) -> None:
@@ -145,7 +150,7 @@ def flood(attack: Attack) -> None:
             with contextlib.suppress(grpc.RpcError):
                 call(pb.GetRequestRequest(id="r-000001").SerializeToString(), timeout=60)
 
-    _each(call_on, ATTACKERS)
+    each(call_on, ATTACKERS)
 
 
 def long_lists(attack: Attack) -> None:
@@ -160,7 +165,7 @@ def long_lists(attack: Attack) -> None:
                     client.cancel(filed.id)
                 time.sleep(PAUSE_S)
 
-    _each(file_on, ATTACKERS[:2])
+    each(file_on, ATTACKERS[:2])
 
 
 ATTACKS: dict[str, Callable[[Attack], None]] = {
@@ -174,7 +179,8 @@ ATTACKS: dict[str, Callable[[Attack], None]] = {
 }
 
 
-def _each(act: Callable[[str], None], names: list[str]) -> None:
+def each(act: Callable[[str], None], names: Sequence[str]) -> None:
+    """Do something for each of these names at once, in a thread each; return when all are done."""
     threads = [threading.Thread(target=act, args=(name,), daemon=True) for name in names]
     for thread in threads:
         thread.start()

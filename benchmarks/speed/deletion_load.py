@@ -34,10 +34,13 @@ import typer
 from rich.console import Console
 
 from benchmarks.speed.deletion_attacks import ATTACKERS, ATTACKS, STRANGER
+from benchmarks.speed.http_attacks import HTTP_ATTACKS
 from benchmarks.speed.postgresql import private_server
 from server.api import deletion_pb2 as pb
+from server.api.access import Role
 from server.api.deletion_pb2_grpc import DeletionServiceStub
 from server.api.tls import TlsFiles
+from server.http_api.tokens import make_token
 from server.ledger import ClientRecord, Ledger, NewRequest, schema, statements
 from server.ledger.database import Database
 from server.ledger.requests import insert_row
@@ -45,6 +48,7 @@ from unlearning.requests import Granularity, Status, Target
 
 console = Console()
 CALL_TIMEOUT_S = 10.0
+OPERATOR = "ada"
 ATTACKED_BEFORE_S = 2.0
 # Kind and name for deploy/make_certificates.sh; a peer's certificate has no role here.
 _ATTACKERS = (*(("client", name) for name in ATTACKERS), ("peer", f"{STRANGER} localhost"))
@@ -108,7 +112,7 @@ def main(
         with _postgresql(postgresql_url) as url:
             outcomes.append(_measure("PostgreSQL", url, load, Path(directory) / "postgresql"))
         under_attack = replace(load, seconds=attacked_seconds, beforehand=min(beforehand, 1000))
-        for name, attack in ATTACKS.items():
+        for name, attack in (ATTACKS | HTTP_ATTACKS).items():
             url = f"sqlite:///{directory}/{name}.db"
             found = _measure("SQLite", url, under_attack, Path(directory) / name, name)
             outcomes.append(replace(found, attack=(attack.__doc__ or "").partition(":")[0].rstrip(".")))
@@ -188,12 +192,17 @@ class Service:
     """A deletion service in a process of its own, and what the kernel says of it."""
 
     address: str
+    http: str
     metrics: str
     process_id: int
 
     def peak_mib(self) -> float:
         """Return the most memory that it has held."""
         return self._status("VmHWM") / 1024
+
+    def forget_peak(self) -> None:
+        """Count the most memory from now on."""
+        Path(f"/proc/{self.process_id}/clear_refs").write_text("5")
 
     def num_threads(self) -> int:
         """Return its threads now."""
@@ -216,10 +225,13 @@ def run_attack(attack: str, service: Service, certificates: Path) -> Iterator[No
     if not attack:
         yield
         return
-    command = [sys.executable, "-m", "benchmarks.speed.deletion_attacks", attack, service.address]
-    process = subprocess.Popen(
-        [*command, str(certificates), service.metrics], cwd=ROOT, stdin=subprocess.PIPE
+    module, *place = (
+        ["http_attacks", service.http, str(certificates)]
+        if attack in HTTP_ATTACKS
+        else ["deletion_attacks", service.address, str(certificates), service.metrics]
     )
+    command = [sys.executable, "-m", f"benchmarks.speed.{module}", attack, *place]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
     try:
         time.sleep(ATTACKED_BEFORE_S)
         yield
@@ -230,10 +242,13 @@ def run_attack(attack: str, service: Service, certificates: Path) -> Iterator[No
 
 @contextmanager
 def running_service(url: str, state_dir: Path, certificates: Path) -> Iterator[Service]:
-    """`flower-unlearn serve` in a process of its own."""
+    """`flower-unlearn serve` in a process of its own; a client's token is in certificates/NAME.token."""
+    tokens = certificates / "tokens.json"
+    for name, role in (*((name, Role.CLIENT) for name in ATTACKERS), (OPERATOR, Role.OPERATOR)):
+        (certificates / f"{name}.token").write_text(make_token(tokens, name, role, datetime.now(UTC)))
     command = [sys.executable, "-c", "from server.cli import main; main()", "serve"]
     command += ["--state-dir", str(state_dir), "--address", "127.0.0.1:0"]
-    command += ["--metrics", "127.0.0.1:0"]
+    command += ["--metrics", "127.0.0.1:0", "--http", "127.0.0.1:0", "--http-tokens", str(tokens)]
     command += ["--tls-ca", str(certificates / "ca.crt"), "--tls-cert", str(certificates / "server.pem")]
     command += ["--tls-key", str(certificates / "server.key")]
     environment = {**os.environ, "FLOWER_UNLEARNING_LEDGER": url, "PYTHONUNBUFFERED": "1"}
@@ -242,11 +257,11 @@ def running_service(url: str, state_dir: Path, certificates: Path) -> Iterator[S
     )
     try:
         assert process.stdout is not None
-        said = process.stdout.readline() + process.stdout.readline()
-        found = re.search(r"listens at (\S+)\.\n.* http://(\S+)/metrics", said)
+        said = "".join(process.stdout.readline() for _ in range(3))
+        found = re.search(r"listens at (\S+)\.\n.* https://(\S+), .*\n.* http://(\S+)/metrics", said)
         if found is None:
             raise RuntimeError(f"The service did not start: {said!r}.")
-        yield Service(found.group(1), found.group(2), process.pid)
+        yield Service(*found.groups(), process.pid)
     finally:
         process.terminate()
         process.communicate(timeout=60)

@@ -29,8 +29,8 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
 MAX_ANSWER_BYTES = 1024 * 1024 * 1024
 # Of about 14 KB each while they say nothing.
 MAX_CONNECTIONS = 20_000
-# Files that the process needs besides connections: ledger, reports, logs, metrics, calls over HTTP.
-RESERVED_FILES = 400
+# Files that the process needs besides these: ledger, reports, logs, metrics, connections over HTTP.
+RESERVED_FILES = 1_600
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_ANSWER_BYTES),
     # Otherwise a second service could listen on the same port and take half of the calls.

@@ -9,18 +9,20 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx
 import pytest
 from starlette.routing import Route
 
+from server.api import call_checks
 from server.api.access import Role
 from server.api.client import DeletionClient
 from server.api.limits import Limits
 from server.api.server import RunningServer, serve
 from server.api.tls import TlsFiles
-from server.http_api import listening
+from server.http_api import connections, listening
 from server.http_api.application import HttpApi
 from server.http_api.listening import HttpOptions, HttpServer, serve_http
 from server.http_api.tokens import Tokens, make_token, remove_tokens
@@ -352,9 +354,12 @@ def test_the_description_names_every_path(
 # Limits
 
 
-def _connect(web: HttpServer) -> socket.socket:
+HALF_HEAD = b"GET /discovery HTTP/1.1\r\n"
+
+
+def _connect(web: HttpServer, source: str = "127.0.0.1") -> socket.socket:
     host, port = web.address.rsplit(":", 1)
-    return socket.create_connection((host, int(port)), timeout=ANSWERED_S)
+    return socket.create_connection((host, int(port)), timeout=ANSWERED_S, source_address=(source, 0))
 
 
 def _head(token: str, *lines: str) -> bytes:
@@ -414,7 +419,7 @@ def test_who_may_not_call_is_refused_before_the_body(start: Start, tokens: dict[
 
 def test_heads_that_trickle_are_hung_up_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """And begin no thread."""
-    monkeypatch.setattr(listening, "HEAD_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.2)
     web = start()
     before = set(threading.enumerate())
     with _connect(web) as connection:
@@ -427,32 +432,101 @@ def test_an_answer_that_is_not_taken_is_given_up(
     start: Start, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So does a connection that is kept open after its answer: one call a connection."""
-    monkeypatch.setattr(listening, "CALL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connections, "CALL_TIMEOUT_S", 0.2)
     with _connect(start(body_timeout_s=60)) as connection:
         connection.sendall(_head(tokens["3"], "Content-Length: 20"))
         assert _answer(connection) == b""
 
 
-def test_a_new_connection_takes_the_place_of_the_one_that_waited_longest(
-    start: Start, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("room", "size", "said"),
+    [
+        (listening, "MAX_SILENT", b""),
+        (listening, "MAX_SILENT", b"GET /disc"),
+        (connections, "MAX_WAITING", HALF_HEAD),
+    ],
+)
+def test_a_new_connection_takes_the_place_of_the_oldest(
+    start: Start,
+    tokens: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    room: ModuleType,
+    size: str,
+    said: bytes,
 ) -> None:
-    """As many half heads as there are places and some more, and an operator is answered."""
-    monkeypatch.setattr(listening, "MAX_CONNECTIONS", 8)
+    """Silent or with half a head: more of them than there is room for, and an operator is answered."""
+    monkeypatch.setattr(room, size, 8)
     web = start()
     with ExitStack() as opened:
-        trickling = [opened.enter_context(_connect(web)) for _ in range(12)]
-        for connection in trickling:
-            connection.sendall(b"GET /disc")
+        waiting = [opened.enter_context(_connect(web)) for _ in range(12)]
+        for connection in waiting:
+            connection.sendall(said)
         assert Caller(web.url, tokens["operator"]).file().status_code == 201
         with suppress(ConnectionResetError):  # closed as well
-            assert trickling[0].recv(1) == b""
+            assert waiting[0].recv(1) == b""
+
+
+def test_the_address_that_has_most_connections_makes_room(
+    start: Start, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator whose head is slow keeps the connection, although many from elsewhere come after it."""
+    monkeypatch.setattr(connections, "MAX_WAITING", 8)
+    web = start()
+    head = _head(tokens["operator"], "Content-Length: 0")
+    with ExitStack() as opened:
+        slow = opened.enter_context(_connect(web))
+        slow.sendall(head[:20])
+        for _ in range(20):
+            opened.enter_context(_connect(web, "127.0.0.2")).sendall(HALF_HEAD)
+        slow.sendall(head[20:])
+        assert _answer(slow).startswith(b"HTTP/1.1 400")
+
+
+def test_unknown_tokens_hold_no_place_of_others(
+    start: Start, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for their refusal, as all do who call too often, and make room for whoever comes meanwhile."""
+    monkeypatch.setattr(connections, "MAX_WAITING", 8)
+    monkeypatch.setattr(call_checks, "PENALTY_S", 60.0)
+    web = start(calls_per_s=0.01)
+    with ExitStack() as opened:
+        for _ in range(20):
+            opened.enter_context(_connect(web)).sendall(_head("unknown", "Content-Length: 20"))
+        assert Caller(web.url, tokens["operator"]).file().status_code == 201
+
+
+def test_who_does_not_take_the_answers_holds_places_of_its_own(
+    start: Start, tokens: dict[str, str], loop: LiveLoop, tmp_path: Path
+) -> None:
+    """A large report counts as being called for until it is read; it is whole when it is."""
+    web = start(max_calls_per_caller=2, calls_per_s=1000.0)
+    client = Caller(web.url, tokens["3"])
+    request_id = own(client.file())["request_id"]
+    loop.move(request_id, *FORGETTING)
+    page = bytes(range(256)) * 32_000
+    folder = tmp_path / "reports" / request_id
+    folder.mkdir(parents=True)
+    for name in ("report.json", "report.html"):
+        (folder / name).write_bytes(page)
+    head = f"GET /requests/{FIRST}/report.html HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {tokens['3']}\r\n\r\n"
+    with ExitStack() as opened:
+        unread = [opened.enter_context(_connect(web)) for _ in range(2)]
+        for connection in unread:
+            connection.sendall(head.encode())
+            assert connection.recv(1) == b"H"
+        assert "is calling 2 times already" in problem(client.get(f"/requests/{FIRST}"))
+        assert Caller(web.url, tokens["operator"]).get(f"/requests/{FIRST}").status_code == 200
+        assert _answer(unread[0]).endswith(page)
 
 
 @pytest.mark.parametrize(
     "junk", [b"\x16\x03\x01" + bytes(300), b"GET\r\n\r\n", b"A" * 40_000, b"PRI * HTTP/2.0\r\n\r\n"]
 )
-def test_what_is_no_http_is_hung_up_on(start: Start, tokens: dict[str, str], junk: bytes) -> None:
+def test_what_is_no_http_is_hung_up_on(
+    start: Start, tokens: dict[str, str], junk: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the service goes on."""
+    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 1.0)
     web = start()
     with _connect(web) as connection:
         connection.sendall(junk)

@@ -36,11 +36,12 @@ MAX_MESSAGE_BYTES = 1024 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A request's report, as JSON and as a page, and its certificate (empty where there is none)."""
+    """A request's report, as JSON and as a page, its certificate and its timestamp (empty where there is none)."""
 
     json: bytes
     html: bytes
     certificate: bytes = b""
+    timestamp: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,7 @@ class DeletionClient:
     def report(self, request_id: str) -> Report:
         """Return the report of a completed request."""
         answer = self._call("GetReport", pb.GetReportRequest(id=request_id))
-        return Report(answer.json, answer.html, answer.certificate)
+        return Report(answer.json, answer.html, answer.certificate, answer.timestamp)
 
     def clients(self) -> list[ClientStatus]:
         """Return every client that ever took part."""

@@ -270,14 +270,16 @@ class GetReportRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class GetReportResponse(_message.Message):
-    __slots__ = ("json", "html", "certificate")
+    __slots__ = ("json", "html", "certificate", "timestamp")
     JSON_FIELD_NUMBER: _ClassVar[int]
     HTML_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     json: bytes
     html: bytes
     certificate: bytes
-    def __init__(self, json: _Optional[bytes] = ..., html: _Optional[bytes] = ..., certificate: _Optional[bytes] = ...) -> None: ...
+    timestamp: bytes
+    def __init__(self, json: _Optional[bytes] = ..., html: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., timestamp: _Optional[bytes] = ...) -> None: ...
 
 class ListClientsRequest(_message.Message):
     __slots__ = ()

@@ -173,18 +173,18 @@ class DeletionService:
     def GetReport(  # noqa: N802
         self, request: pb.GetReportRequest, caller: Caller
     ) -> pb.GetReportResponse:
-        """Return the report of a request, as JSON and as a page, and its certificate."""
+        """Return the report of a request, as JSON and as a page, its certificate and that one's timestamp."""
         known = self.get_visible(caller, request.id)
         folder = self._reports_dir / known.id
         try:
             report = (folder / "report.json").read_bytes()
         except FileNotFoundError:
             raise IllegalMove(_why_no_report(known)) from None
-        page, certificate = (
+        page, certificate, timestamp = (
             path.read_bytes() if path.exists() else b""
-            for path in (folder / "report.html", folder / "certificate.json")
+            for path in (folder / name for name in ("report.html", "certificate.json", "certificate.tsr"))
         )
-        return pb.GetReportResponse(json=report, html=page, certificate=certificate)
+        return pb.GetReportResponse(json=report, html=page, certificate=certificate, timestamp=timestamp)
 
     def ListClients(  # noqa: N802
         self, request: pb.ListClientsRequest, caller: Caller

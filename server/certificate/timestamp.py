@@ -1,8 +1,10 @@
 """Timestamps by RFC 3161: an authority signs when a certificate's file was there, which its holder cannot choose.
 
 The timestamp is a file of its own beside the certificate (the authority's answer, DER), over the certificate's bytes.
+`server.certificate.stamping` fetches them by itself.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -16,12 +18,53 @@ from rfc3161_client import (
 )
 
 from server.certificate.checks import Check, Outcome
-from unlearning.errors import CertificateError
+from unlearning.durable_files import write_atomically
+from unlearning.errors import CertificateError, ConfigurationError
 
 OF = "time"
+SUFFIX = ".tsr"
+"""Of a timestamp's file, beside the certificate's."""
 TIMEOUT_S = 30.0
 _LARGEST_ANSWER = 1024 * 1024
 _QUERY, _REPLY = "application/timestamp-query", "application/timestamp-reply"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimestampAuthority:
+    """Who signs times: its address for RFC 3161 over HTTP, and its certificate (PEM)."""
+
+    url: str
+    certificate: Path
+
+    @classmethod
+    def of(cls, url: str, certificate: Path | None) -> "TimestampAuthority | None":
+        """Return the authority that an operator names; None: there is none.
+
+        Raises:
+            ConfigurationError: only one of the two is given.
+        """
+        if not url and certificate is None:
+            return None
+        if not url or certificate is None:
+            raise ConfigurationError(
+                [
+                    "--timestamp-url, --timestamp-authority: give both, or neither where nobody stamps certificates."
+                ]
+            )
+        return cls(url=url, certificate=certificate)
+
+
+def stamp(certificate: Path, authority: TimestampAuthority, output: Path | None = None) -> Path:
+    """Fetch a timestamp of a certificate's file and write it beside it, or to `output`; return where it is.
+
+    Raises:
+        CertificateError: the file cannot be read, or the authority does not answer as it should.
+        OSError: it cannot be written.
+    """
+    path = output or certificate.with_suffix(SUFFIX)
+    content = read_file(certificate)
+    write_atomically(path, fetch_timestamp(content, authority.url, authority.certificate))
+    return path
 
 
 def fetch_timestamp(content: bytes, url: str, authority: Path) -> bytes:
@@ -61,7 +104,7 @@ def check_timestamp(content: bytes, timestamp: Path | None, authority: Path | No
         return Check(OF, Outcome.SKIPPED, "Give --timestamp FILE.tsr and --timestamp-authority FILE.")
     if authority is None:
         return Check(OF, Outcome.REFUSED, "It cannot be checked without --timestamp-authority FILE.")
-    at = _verified(content, _read(timestamp), authority)
+    at = _verified(content, read_file(timestamp), authority)
     if isinstance(at, str):
         return Check(OF, Outcome.REFUSED, at)
     return Check(
@@ -76,11 +119,8 @@ def _verified(content: bytes, reply: bytes, authority: Path, *, nonce: int | Non
         CertificateError: `authority` cannot be read.
     """
     builder = VerifierBuilder()
-    try:
-        for certificate in x509.load_pem_x509_certificates(_read(authority)):
-            builder = builder.add_root_certificate(certificate)
-    except ValueError as exc:
-        raise CertificateError(f"{authority} holds no certificates of an authority (PEM): {exc}") from exc
+    for certificate in read_authority(authority):
+        builder = builder.add_root_certificate(certificate)
     try:
         response = decode_timestamp_response(reply)
         if nonce is not None:
@@ -91,7 +131,24 @@ def _verified(content: bytes, reply: bytes, authority: Path, *, nonce: int | Non
         return f"The timestamp does not hold ({exc}): it is of another file or another authority, or was changed."
 
 
-def _read(path: Path) -> bytes:
+def read_authority(path: Path) -> list[x509.Certificate]:
+    """Return the certificates of an authority's file (PEM).
+
+    Raises:
+        CertificateError: it cannot be read, or holds none.
+    """
+    try:
+        return x509.load_pem_x509_certificates(read_file(path))
+    except ValueError as exc:
+        raise CertificateError(f"{path} holds no certificates of an authority (PEM): {exc}") from exc
+
+
+def read_file(path: Path) -> bytes:
+    """Return what a file holds.
+
+    Raises:
+        CertificateError: it cannot be read.
+    """
     try:
         return path.read_bytes()
     except OSError as exc:

@@ -22,10 +22,9 @@ from server.certificate.checks import (
 from server.certificate.document import Certificate, decode
 from server.certificate.json_ld import as_json_ld
 from server.certificate.keys import load_public_key, make_key_pair
-from server.certificate.timestamp import check_timestamp, fetch_timestamp
+from server.certificate.timestamp import SUFFIX, TimestampAuthority, check_timestamp, read_file, stamp
 from server.cli.connection import connection_of
-from unlearning.durable_files import write_atomically
-from unlearning.errors import CertificateError, ConfigurationError
+from unlearning.errors import ConfigurationError
 
 
 def certificate_key(
@@ -57,7 +56,9 @@ def verify(
     service: Annotated[bool, typer.Option("--service", help="Ask the deletion service of --server.")] = False,
     timestamp: Annotated[
         Path | None,
-        typer.Option(help="When it was there: a timestamp by RFC 3161, as `timestamp` fetches it."),
+        typer.Option(
+            help="When it was there: a timestamp by RFC 3161; default: beside the certificate, with .tsr."
+        ),
     ] = None,
     timestamp_authority: Annotated[
         Path | None, typer.Option(help="The certificate of the timestamp's authority (PEM).")
@@ -70,10 +71,7 @@ def verify(
     """Check a certificate of deletion; exit code 1 where anything is refused."""
     if ledger and service:
         raise ConfigurationError(["--ledger, --service: give one of the two."])
-    try:
-        content = certificate.read_bytes()
-    except OSError as exc:
-        raise CertificateError(f"{certificate} cannot be read: {exc}") from exc
+    content = read_file(certificate)
     file = decode(content)
     key = None if public_key is None else load_public_key(public_key)
     for line in _summary(file.certificate):
@@ -85,7 +83,10 @@ def verify(
     ]
     if samples is not None or file.certificate.request.num_samples:
         checks.append(check_samples(file.certificate, samples, subject_key))
-    if timestamp is not None or timestamp_authority is not None:
+    beside = certificate.with_suffix(SUFFIX)
+    if timestamp is None and timestamp_authority is not None and beside.exists():
+        timestamp = beside
+    if timestamp is not None or timestamp_authority is not None or beside.exists():
         checks.append(check_timestamp(content, timestamp, timestamp_authority))
     with _view(ctx, ledger, service) as view:
         checks.append(check_ledger(file.certificate, content, view))
@@ -107,13 +108,8 @@ def timestamp(
     ] = None,
 ) -> None:
     """Have an authority sign that a certificate is there now, by RFC 3161; it learns the file's hash only."""
-    path = output or certificate.with_suffix(".tsr")
-    try:
-        content = certificate.read_bytes()
-    except OSError as exc:
-        raise CertificateError(f"{certificate} cannot be read: {exc}") from exc
-    decode(content)  # so that nothing else is stamped by mistake
-    write_atomically(path, fetch_timestamp(content, url, timestamp_authority))
+    decode(read_file(certificate))  # so that nothing else is stamped by mistake
+    path = stamp(certificate, TimestampAuthority(url=url, certificate=timestamp_authority), output)
     typer.echo(f"{path}: keep it with the certificate; `verify --timestamp` checks it.")
 
 

@@ -168,11 +168,16 @@ def report(
     request_id: RequestId,
     output: Annotated[Path, typer.Option(help="Directory to write the report to.")] = Path(),
 ) -> None:
-    """Fetch the report and the certificate of a completed request."""
+    """Fetch the report and the certificate of a completed request, and its timestamp where it has one."""
     with connection_of(ctx).client() as service:
         found = service.report(request_id)
     output.mkdir(parents=True, exist_ok=True)
-    files = {"report.json": found.json, "report.html": found.html, "certificate.json": found.certificate}
+    files = {
+        "report.json": found.json,
+        "report.html": found.html,
+        "certificate.json": found.certificate,
+        "certificate.tsr": found.timestamp,
+    }
     for name, content in files.items():
         if content:
             stem, suffix = name.split(".")

@@ -84,6 +84,15 @@ def serve(
             help="A URL that may be called back, or all below it where it ends in /; may be repeated."
         ),
     ] = None,
+    timestamp_url: Annotated[
+        str,
+        typer.Option(
+            help="An authority for timestamps (RFC 3161 over HTTP) that each new certificate is shown; none if empty."
+        ),
+    ] = "",
+    timestamp_authority: Annotated[
+        Path | None, typer.Option(help="Its certificate (PEM), to check its answers with.")
+    ] = None,
     *,
     limits: Limits,
 ) -> None:
@@ -91,6 +100,8 @@ def serve(
     # Imported here because the service knows the methods and so needs PyTorch; other commands do not.
     from server.api.server import MAX_CONNECTIONS, RESERVED_FILES
     from server.api.server import serve as start
+    from server.certificate.stamping import Stamping
+    from server.certificate.timestamp import TimestampAuthority
     from server.http_api.listening import HttpOptions, serve_http
     from server.ledger import Ledger
     from server.operations.metrics_http import serve_metrics
@@ -120,6 +131,12 @@ def serve(
             web = serve_http(running.core, options, state_dir, tls)
             parts.callback(web.stop)
             typer.echo(f"The HTTP API is at {web.url}, described at {web.url}/docs.")
+        authority = TimestampAuthority.of(timestamp_url, timestamp_authority)
+        if authority is not None:
+            stamping = Stamping(store, state_dir / REPORTS, authority)
+            stamping.start()
+            parts.callback(stamping.stop)
+            typer.echo(f"Certificates are stamped by {authority.url}.")
         if metrics:
             watched = serve_metrics(store, metrics)
             parts.callback(watched.stop)

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
 from server.api import access, convert
 from server.api import deletion_pb2 as pb
@@ -54,6 +55,7 @@ class BodyTooSlow(LimitExceeded):
 
 _OF_KIND: Mapping[type[FlowerUnlearningError], int] = {BodyTooLarge: 413, BodyTooSlow: 408}
 _Answer = Callable[[Request, Caller], Awaitable[Response]]
+_PART_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,13 @@ class HttpApi:
         """Return the ASGI application."""
         own = "/requests/{id}"
         routes = [
-            Route("/requests", self._call("SubmitRequest", self.submit), methods=["POST"]),
-            Route(own, self._call("GetRequest", self.status), methods=["GET"]),
-            Route(own, self._call("CancelRequest", self.cancel), methods=["DELETE"]),
-            Route(f"{own}/report", self._call("GetReport", self.report), methods=["GET"]),
-            Route(f"{own}/report.html", self._call("GetReport", self.report_page), methods=["GET"]),
-            Route(f"{own}/certificate", self._call("GetReport", self.certificate), methods=["GET"]),
+            Route("/requests", _Call(self, "SubmitRequest", self.submit), methods=["POST"]),
+            Route(own, _Call(self, "GetRequest", self.status), methods=["GET"]),
+            Route(own, _Call(self, "CancelRequest", self.cancel), methods=["DELETE"]),
+            Route(f"{own}/report", _Call(self, "GetReport", self.report), methods=["GET"]),
+            Route(f"{own}/report.html", _Call(self, "GetReport", self.report_page), methods=["GET"]),
+            Route(f"{own}/certificate", _Call(self, "GetReport", self.certificate), methods=["GET"]),
+            Route(f"{own}/timestamp", _Call(self, "GetReport", self.timestamp), methods=["GET"]),
             *self._public(),
         ]
         return Starlette(routes=routes, exception_handlers={HTTPException: _not_here})
@@ -136,6 +139,13 @@ class HttpApi:
             )
         return Response(found.certificate, media_type="application/json")
 
+    async def timestamp(self, request: Request, caller: Caller) -> Response:
+        """Return the timestamp of a request's certificate, byte for byte."""
+        found = await self._report(request, caller)
+        if not found.timestamp:
+            raise RequestNotFound("This request's certificate has no timestamp, or not yet.")
+        return Response(found.timestamp, media_type="application/timestamp-reply")
+
     async def _report(self, request: Request, caller: Caller) -> pb.GetReportResponse:
         def step() -> pb.GetReportResponse:
             return self.core.service.GetReport(pb.GetReportRequest(id=self._id_of(request, caller)), caller)
@@ -164,21 +174,6 @@ class HttpApi:
         except RequestNotFound as exc:
             raise unknown from exc.__cause__
         return known.id
-
-    def _call(self, call: str, answer: _Answer) -> Callable[[Request], Awaitable[Response]]:
-        """Return what serves a path: `answer`, behind the checks of `call`."""
-
-        async def serve(request: Request) -> Response:
-            caller = self.tokens.caller_of(request.headers.get("authorization", ""))
-            try:
-                async with self.core.checks.passed(caller, call, self.core.calls):
-                    return await answer(request, caller)
-            except ClientDisconnect:
-                return Response(status_code=400)  # to nobody
-            except Exception as exc:  # noqa: BLE001  whatever it is, it is logged and the caller gets the reference
-                return _refusal(exc)
-
-        return serve
 
     async def _body(self, request: Request) -> bytes:
         """Read the body.
@@ -225,6 +220,43 @@ class HttpApi:
             pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
             answers["/callback-key.pem"] = Response(pem, media_type="application/x-pem-file")
         return [Route(path, _always(answer), methods=["GET"]) for path, answer in answers.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What serves a path, an ASGI application: `answer`, behind the checks of `call`."""
+
+    api: HttpApi
+    call: str
+    answer: _Answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one call; its place and its connection are its own until the caller has taken the answer."""
+        request = Request(scope, receive, send)
+        core = self.api.core
+        caller = self.api.tokens.caller_of(request.headers.get("authorization", ""))
+        try:
+            async with core.checks.passed(caller, self.call, core.calls):
+                with request.state.connection.kept():
+                    response = await self.answer(request, caller)
+                    await response(scope, receive, _in_parts(send))
+        except ClientDisconnect:
+            return
+        except Exception as exc:  # noqa: BLE001  whatever it is, it is logged and the caller gets the reference
+            await _refusal(exc)(scope, receive, send)
+
+
+def _in_parts(send: Send) -> Send:
+    """Return what sends a body in parts, each when the caller has taken most of what came before."""
+
+    async def send_parts(message: Message) -> None:
+        body = message.get("body", b"")
+        while len(body) > _PART_BYTES:
+            await send({**message, "body": body[:_PART_BYTES], "more_body": True})
+            body = body[_PART_BYTES:]
+        await send({**message, "body": body} if body else message)
+
+    return send_parts
 
 
 def _always(answer: Response) -> Callable[[Request], Awaitable[Response]]:

@@ -38,6 +38,7 @@ _REFUSALS = {
     "503": "The ledger cannot be reached. Try again.",
 }
 _JSON, _HTML, _PEM = "application/json", "text/html", "application/x-pem-file"
+_TSR = "application/timestamp-reply"
 # Path, method, what it does, status, type of the answer, and whether it needs a token.
 _OPERATIONS = (
     ("/requests", "post", "File an erasure request; it is durable when it is answered.", "201", _JSON, True),
@@ -46,6 +47,7 @@ _OPERATIONS = (
     ("/requests/{id}/report", "get", "Return the report of a completed request.", "200", _JSON, True),
     ("/requests/{id}/report.html", "get", "Return the report as a page.", "200", _HTML, True),
     ("/requests/{id}/certificate", "get", "Return the signed certificate.", "200", _JSON, True),
+    ("/requests/{id}/timestamp", "get", "Return the certificate's timestamp (RFC 3161).", "200", _TSR, True),
     ("/discovery", "get", "Return what this service supports.", "200", _JSON, False),
     (
         "/callback-key.pem",

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from server.processes.flower_control import flower_environment, program
 from tests.deletion_service import free_port
 from tests.integration.deletion_service.test_http_callbacks import Receiver
 from tests.integration.live_federation import WAIT_S, LiveFederation, live_federation
+from tests.timestamping import running_authority
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -53,18 +55,25 @@ def _answers(url: str) -> bool:
         return False
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the timestamps")
 def test_a_tool_files_waits_and_keeps_the_proof(tmp_path: Path) -> None:
-    """Filed with real HTTP; the callback comes with a signature that holds, and the certificate verifies.
+    """Filed with real HTTP; the callback has a signature that holds, and the certificate and its timestamp verify.
 
-    The service is restarted in between, with another process: who is to be told is not forgotten.
+    The service is restarted in between, with another process: who is to be told is not forgotten. The authority for
+    timestamps is away when the deletion is completed, which does not wait for it.
     """
     key, _, _ = make_key_pair(tmp_path / "keys")
     receiver = Receiver()
     tokens = tmp_path / "tokens.json"
-    with live_federation(tmp_path, num_clients=3, certificate_key=str(key)) as federation:
+    with (
+        running_authority(tmp_path / "tsa") as authority,
+        live_federation(tmp_path, num_clients=3, certificate_key=str(key)) as federation,
+    ):
+        authority.is_away = True
         token = federation.command("flower-unlearn", "http-token", str(tokens), "tool", "--role", "operator")
         options = ["--http-tokens", str(tokens), "--http-callback-url", f"{receiver.url}/hook/"]
         options += ["--http-callback-key", str(tmp_path / "keys" / SIGNING_KEY)]
+        options += ["--timestamp-url", authority.url, "--timestamp-authority", str(authority.file)]
         headers = {"Authorization": f"Bearer {token.split()[-1]}"}
         with http_service(federation, tmp_path, *options) as url:
             filed = httpx.post(f"{url}/requests", json=_erasure(receiver), headers=headers, trust_env=False)
@@ -77,6 +86,19 @@ def test_a_tool_files_waits_and_keeps_the_proof(tmp_path: Path) -> None:
             assert path == "/hook/pri-1"
             found = httpx.get(url + told["results_url"], headers=headers, trust_env=False)
             (tmp_path / "certificate.json").write_bytes(found.content)
+            federation.deployment.wait_until(
+                lambda: authority.num_asked > 0, WAIT_S, "a timestamp is asked for"
+            )
+            stamp = f"{url}/requests/pri-1/timestamp"
+            assert httpx.get(stamp, headers=headers, trust_env=False).status_code == 404
+            authority.is_away = False
+            federation.deployment.wait_until(
+                lambda: httpx.get(stamp, headers=headers, trust_env=False).status_code == 200,
+                WAIT_S,
+                "it is there",
+            )
+            found = httpx.get(stamp, headers=headers, trust_env=False)
+            (tmp_path / "certificate.tsr").write_bytes(found.content)
             report = httpx.get(f"{url}/requests/pri-1/report", headers=headers, trust_env=False)
             (tmp_path / "report.json").write_bytes(report.content)
         said = federation.flower_unlearn(
@@ -87,9 +109,12 @@ def test_a_tool_files_waits_and_keeps_the_proof(tmp_path: Path) -> None:
             "--report",
             str(tmp_path / "report.json"),
             "--service",
+            "--timestamp-authority",
+            str(authority.file),
         )
         assert "holds    signature" in said
         assert "holds    ledger" in said
+        assert "holds    time" in said
         [request] = federation.ledger.list_requests()
         assert request.submitted_by == "tool"
     receiver.close()

@@ -42,7 +42,8 @@ class Room:
     def enter(self, guest: "Guest") -> None:
         """Let a connection in; the one that has to go for it is closed."""
         if self._num >= self._size:
-            going = next(iter(max(self._by_address.values(), key=len)))
+            crowd: dict[Guest, None] = max(self._by_address.values(), key=len)
+            going = next(iter(crowd))
             self.leave(going)
             going.close()
         self._by_address.setdefault(guest.address, {})[guest] = None

@@ -299,9 +299,10 @@ def _outputs(
     device = _device()
     model = model_with(task, parameters).to(device).eval()
     batches = examples.batches(InOrder(len(examples), batch_size), pin=device.type == "cuda")
+    convolves = any(parameter.ndim == 4 for parameter in model.parameters())
     for number, (inputs, targets) in enumerate(batches):
-        # With the channels last a processor evaluates the small networks here in half of the time.
-        layout = torch.channels_last if inputs.ndim == 4 else torch.preserve_format
+        # With the channels last a processor evaluates small networks that convolve in half of the time; others put them back.
+        layout = torch.channels_last if convolves and inputs.ndim == 4 else torch.preserve_format
         if number == 0:
             model.to(memory_format=layout)
         with torch.inference_mode():

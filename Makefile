@@ -43,8 +43,9 @@ test-hosts: setup           ## server and clients on hosts of their own (needs r
 	$(BIN)/pytest -m hosts
 
 # An environment of its own, 6 GB with PyTorch: some minutes the first time. The pin on Flower in pyproject.toml
-# is overridden on purpose; pip says so in an "ERROR" about flower-unlearning that is no error.
-newest-flower:              ## the same code on the newest Flower
+# is overridden on purpose; pip says so in an "ERROR" about flower-unlearning that is no error. Beside the tests: the demo in
+# both forms, an app that `flower-unlearn new` writes, on real processes by messages and by sessions, and deploy/nginx-fleet.conf.
+newest-flower:              ## the same code on the newest Flower that pip installs; says which that was
 	test -x $(NEWEST)/bin/python || $(PYTHON) -m venv $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --upgrade pip
 	$(NEWEST)/bin/python -m pip install --quiet --editable '.[dev]'
@@ -52,6 +53,9 @@ newest-flower:              ## the same code on the newest Flower
 	$(NEWEST)/bin/flwr --version
 	$(NEWEST)/bin/pytest tests/acceptance tests/unit/strategies
 	$(NEWEST)/bin/flower-unlearn demo --simulation
+	$(NEWEST)/bin/flower-unlearn demo
+	$(NEWEST)/bin/pytest -m slow -k "not simulation" tests/integration/test_own_app.py tests/integration/test_fleet_proxy.py
+	@echo "All of this passed on Flower $$($(NEWEST)/bin/flwr --version)."
 
 format: setup
 	$(BIN)/ruff format .

@@ -1,0 +1,103 @@
+"""deploy/nginx-fleet.conf before a real SuperLink of Flower 1.40 or newer: SuperNodes pass, and nothing else does.
+
+`make newest-flower` runs this where nginx is installed; Flower 1.39 has a port for the fleet alone.
+"""
+
+import http.client
+import shutil
+import ssl
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from server.api.client import DeletionClient
+from server.api.tls import TlsFiles
+from server.ledger import Ledger
+from server.processes.deployment import LocalDeployment, supernode
+from server.processes.layout import FLEET_SPEAKS_HTTP, Layout, free_ports
+from server.processes.process_group import ProcessGroup
+from strategies.installation import DEPLOY
+from tests.integration.conftest import REPOSITORY
+from tests.integration.live_federation import SETTINGS, WAIT_S
+from unlearning.requests import Granularity, Status, Target
+
+NGINX = shutil.which("nginx")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not FLEET_SPEAKS_HTTP, reason="this Flower's fleet speaks gRPC at a port of its own"),
+    pytest.mark.skipif(NGINX is None, reason="nginx is not installed"),
+]
+
+
+def test_a_federation_forgets_behind_it(tmp_path: Path):
+    """With TLS and registered keys; what controls the federation cannot be reached."""
+    live = LocalDeployment(
+        tmp_path / "federation",
+        num_clients=2,
+        app_dir=REPOSITORY,
+        run_config={**SETTINGS, "num-clients": 2},
+        secure=True,
+        with_deletion_service=True,
+    )
+    layout, port = live.layout, free_ports(1)[0]
+    for client in range(layout.num_clients):
+        through = f"127.0.0.1:{port}"
+        command = [
+            through if word == layout.fleet_address else word for word in layout.supernode_command(client)
+        ]
+        live._add(supernode(client), command, layout.client_dir(client))
+    layout.prepare()
+    proxy = nginx(layout, port, tmp_path)
+    try:
+        with live, closing(Ledger.open(layout.ledger_url)) as ledger:
+            live.submit_run()
+            live.wait_until(lambda: len(list(ledger.all_rounds())) >= 2, WAIT_S, "two rounds are over")
+            certificates = layout.certificates_dir
+            tls = TlsFiles(layout.authority, certificates / "operator.pem", certificates / "operator.key")
+            with DeletionClient(layout.deletion_address, tls) as service:
+                request = service.submit(
+                    Target(Granularity.CLIENT, "1"), method="puf-special", idempotency_key=""
+                )
+            live.wait_until(lambda: not ledger.get(request.id).is_open, WAIT_S, "the deletion is over")
+            assert ledger.get(request.id).status is Status.COMPLETED
+            for path in ("/v1/control/list-runs", "/v1/runtime/pull-messages", "/health", "/docs"):
+                assert status(layout, port, path) == 404
+            assert status(layout, port, "/v1/fleet/../control/list-runs") == 404
+            assert 400 <= status(layout, port, "/v1/fleet/pull-messages") < 500  # it is signed by nobody
+    finally:
+        proxy.kill()
+
+
+def nginx(layout: Layout, port: int, directory: Path) -> ProcessGroup:
+    """Start nginx with the file of deploy/ at `port`; only its places and ports are this test's."""
+    text = (DEPLOY / "nginx-fleet.conf").read_text()
+    kept = "".join(
+        f"    {name}_temp_path {directory}/{name};\n"
+        for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    for old, new in {
+        "user www-data;": f"user root;\npid {directory}/nginx.pid;",
+        "http {\n": f"http {{\n{kept}",
+        "/var/log/nginx": str(directory),
+        "/etc/flower-unlearning/certificates": str(layout.certificates_dir),
+        "127.0.0.1:8000": layout.control_address,
+        "listen 9092": f"listen 127.0.0.1:{port}",
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    (directory / "nginx.conf").write_text(text)
+    command = [str(NGINX), "-p", str(directory), "-c", "nginx.conf", "-g", "daemon off;"]
+    group = ProcessGroup("nginx", command, environment={}, directory=directory)
+    group.start()
+    return group
+
+
+def status(layout: Layout, port: int, path: str) -> int:
+    """Return how the proxy answers a call without a key."""
+    context = ssl.create_default_context(cafile=str(layout.authority))
+    with closing(http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)) as connection:
+        connection.request("POST", path, body=b"")
+        return connection.getresponse().status

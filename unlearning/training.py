@@ -301,7 +301,7 @@ def _outputs(
     batches = examples.batches(InOrder(len(examples), batch_size), pin=device.type == "cuda")
     convolves = any(parameter.ndim == 4 for parameter in model.parameters())
     for number, (inputs, targets) in enumerate(batches):
-        # With the channels last a processor evaluates small networks that convolve in half of the time; others put them back.
+        # With the channels last a processor evaluates small networks that convolve in half of the time.
         layout = torch.channels_last if convolves and inputs.ndim == 4 else torch.preserve_format
         if number == 0:
             model.to(memory_format=layout)

@@ -10,7 +10,8 @@ from server.operations import setup as steps
 from server.operations.federation_file import read_federation_file
 from server.operations.starting import app_directory
 from server.processes.flower_control import FlowerControl, flower_environment
-from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
+from server.processes.layout import FLEET_SPEAKS_HTTP
+from strategies.installation import CONFIG_DIR, DEPLOY, STATE_ROOT, UNITS_DIR, Host
 
 app = typer.Typer(help="Make a server host ready, and let clients in.", no_args_is_help=True)
 
@@ -50,6 +51,10 @@ def server(
         f"When the clients are let in: systemctl enable --now {steps.SUPERVISOR}, which submits the run.\n"
         f"Keep {config_dir / 'certificates' / 'ca.key'} elsewhere: it is needed for new certificates only."
     )
+    if FLEET_SPEAKS_HTTP:
+        typer.echo(
+            f"This version of Flower needs nginx with {DEPLOY / 'nginx-fleet.conf'} to open 9092: see deploy/README.md."
+        )
     if wrong:
         raise typer.Exit(1)
 

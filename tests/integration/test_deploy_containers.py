@@ -110,6 +110,18 @@ def test_the_proxy_passes_tls_on_and_never_the_control_port():
     assert text.count("{") == text.count("}")
 
 
+def test_the_proxy_before_a_newer_fleet_passes_its_paths_alone():
+    """Where fleet, control and runtime share the SuperLink's port (tried with a real one in test_fleet_proxy)."""
+    text = re.sub(r"#.*", "", Path(DEPLOY / "nginx-fleet.conf").read_text())
+    assert re.findall(r"listen (.+);", text) == ["9092 ssl"]
+    places = dict(re.findall(r"location (\S+) \{(.+?)\}", text, re.DOTALL))
+    assert set(places) == {"/v1/fleet/", "/"}
+    assert places["/"].split() == ["return", "404;"]
+    assert "proxy_ssl_verify on;" in places["/v1/fleet/"]
+    assert re.findall(r"server ([\d.]+:\d+);", text) == ["127.0.0.1:8000"]
+    assert text.count("{") == text.count("}")
+
+
 @pytest.mark.parametrize(
     "command",
     [

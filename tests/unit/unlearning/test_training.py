@@ -263,3 +263,21 @@ def test_building_a_model_leaves_the_global_random_state_alone() -> None:
     assert torch.equal(drawn, torch.rand(1))
     assert np.array_equal(initial_parameters(TASK, 1), initial_parameters(TASK, 1))
     assert not np.array_equal(initial_parameters(TASK, 1), initial_parameters(TASK, 2))
+
+
+@pytest.mark.parametrize("convolves", [False, True])
+def test_only_what_convolves_is_evaluated_with_the_channels_last(convolves):
+    """To any other model it would be two more copies of every batch."""
+    lie_in_order: list[bool] = []
+
+    class Noting(nn.Flatten):
+        def forward(self, inputs: Tensor) -> Tensor:
+            lie_in_order.append(inputs.is_contiguous())
+            return super().forward(inputs)
+
+    first = [nn.Conv2d(3, 3, 1)] if convolves else []
+    pictures = torch.rand(5, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    task = replace(TASK, build_model=lambda: nn.Sequential(*first, Noting(), nn.Linear(48, 10)))
+    examples = Examples(pictures, torch.arange(5), np.asarray([str(i) for i in range(5)]))
+    evaluate(task, initial_parameters(task, 0), examples)
+    assert lie_in_order == [not convolves]

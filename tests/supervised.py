@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from server.processes.deployment import LocalDeployment
 from server.processes.flower_control import ConfigValue, FlowerControl, Run
 
 
@@ -18,3 +19,24 @@ class OneRun:
 
     def submit(self) -> int:
         return self.control.submit_run(self.settings)
+
+
+@dataclass
+class SeldomAsked:
+    """A run whose SuperLink is asked, for a second of processor time, only where no ServerApp's process lives.
+
+    While it does, what was going on at the last look still is.
+    """
+
+    deployment: LocalDeployment
+    settings: Mapping[str, ConfigValue] = field(default_factory=dict)
+    _seen: list[Run] = field(default_factory=list)
+
+    def runs(self) -> list[Run]:
+        is_known = bool(self._seen) and self._seen[0].status == "running"
+        if not (is_known and self.deployment.server_app_pid() is not None):
+            self._seen = self.deployment.control.runs()
+        return self._seen
+
+    def submit(self) -> int:
+        return self.deployment.control.submit_run(self.settings)

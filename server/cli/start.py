@@ -8,7 +8,7 @@ from rich.table import Table
 
 from server.cli.federation_file import federation_file_of
 from server.operations.starting import Submission, app_directory
-from server.operations.supervisor import DEFAULT_PAUSE
+from server.operations.supervisor import DEFAULT_PAUSE, DEFAULT_POLL_S
 from server.operations.supervisor import supervise as keep_alive
 from server.processes.flower_control import FlowerControl
 from unlearning.errors import DeploymentError
@@ -38,7 +38,7 @@ def supervise(
     longest_delay_s: Annotated[
         float, typer.Option(min=0, help="The longest wait, seconds.")
     ] = DEFAULT_PAUSE.longest_s,
-    poll_s: Annotated[float, typer.Option(min=0.1, help="Time between looks, seconds.")] = 5.0,
+    poll_s: Annotated[float, typer.Option(min=0.1, help="Time between looks, seconds.")] = DEFAULT_POLL_S,
 ) -> None:
     """Submit the run of federation.toml, and again whenever it ends in failure; runs until SIGTERM or Ctrl-C."""
     file = federation_file_of(ctx)

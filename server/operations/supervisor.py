@@ -33,6 +33,8 @@ _CLOCK_JUMP_S = 60.0
 # A run that lived so long before it failed starts the count of failures in a row anew.
 _HEALTHY_S = 300.0
 DEFAULT_PAUSE = GrowingPause(first_s=5.0, longest_s=300.0)
+DEFAULT_POLL_S = 20.0
+"""Each look starts a `flwr` command, a second of processor time; Flower itself gives a run up after a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class Supervisor:
         submission: Submits,
         *,
         pause: GrowingPause = DEFAULT_PAUSE,
-        poll_s: float = 5.0,
+        poll_s: float = DEFAULT_POLL_S,
         residue: ResidueEraser | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:

@@ -1,53 +1,57 @@
-"""Fixtures of the tests of real processes: federations of the trivial app, and what its clients answered."""
+"""Federations of the trivial app as real processes, which a file's tests share, and what their clients answered."""
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from server.processes.deployment import LocalDeployment
+from server.processes.flower_control import ConfigValue
 
 REPOSITORY = Path(__file__).parents[2]
 TRIVIAL_APP = Path(__file__).parent / "trivial_app"
 
 
-@pytest.fixture
-def progress(tmp_path: Path) -> Path:
-    """The file in which the trivial app writes down each answer."""
-    return tmp_path / "progress"
+@dataclass(frozen=True)
+class Trivial:
+    """A federation of the trivial app, and the file in which the app writes down each answer."""
 
+    deployment: LocalDeployment
+    progress: Path
 
-@pytest.fixture
-def answers(progress: Path) -> Callable[[], list[tuple[int, str]]]:
-    """Reads the answers so far, as (round, client id), in the order of their arrival."""
+    def submit(self, **settings: ConfigValue) -> int:
+        """Submit a run, of which alone the answers then are."""
+        self.progress.unlink(missing_ok=True)
+        return self.deployment.submit_run({name.replace("_", "-"): value for name, value in settings.items()})
 
-    def read() -> list[tuple[int, str]]:
-        lines = progress.read_text().splitlines() if progress.exists() else []
+    def answers(self) -> list[tuple[int, str]]:
+        """Return the run's answers so far, as (round, client id), in the order of their arrival."""
+        lines = self.progress.read_text().splitlines() if self.progress.exists() else []
         return [(int(number), client) for number, client in (line.split() for line in lines)]
 
-    return read
 
-
-@pytest.fixture
-def deploy_trivial(tmp_path: Path, progress: Path) -> Iterator[Callable[..., LocalDeployment]]:
-    """Starts a federation of the trivial app as Flower comes, without a worker; it ends with the test."""
+@pytest.fixture(scope="module")
+def deploy_trivial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Trivial]]:
+    """Starts a federation of the trivial app as Flower comes, without a worker; it ends with the file's tests."""
     # The bundle carries no code, so the app's modules are "installed" by putting them on the path.
     installed = [str(TRIVIAL_APP / "installed"), *filter(None, [os.environ.get("PYTHONPATH")])]
     with ExitStack() as stack:
 
-        def deploy(*, num_clients: int, secure: bool = False) -> LocalDeployment:
-            return stack.enter_context(
-                LocalDeployment(
-                    tmp_path / "federation",
-                    num_clients=num_clients,
-                    app_dir=TRIVIAL_APP,
-                    run_config={"num-nodes": num_clients, "progress": str(progress)},
-                    secure=secure,
-                    with_worker=False,  # it imports no PyTorch, so there is nothing to keep warm
-                    environment={"PYTHONPATH": os.pathsep.join(installed)},
-                )
+        def deploy(*, num_clients: int, secure: bool = False) -> Trivial:
+            directory = tmp_path_factory.mktemp("trivial")
+            progress = directory / "progress"
+            deployment = LocalDeployment(
+                directory / "federation",
+                num_clients=num_clients,
+                app_dir=TRIVIAL_APP,
+                run_config={"num-nodes": num_clients, "progress": str(progress)},
+                secure=secure,
+                with_worker=False,  # it imports no PyTorch, so there is nothing to keep warm
+                environment={"PYTHONPATH": os.pathsep.join(installed)},
             )
+            return Trivial(stack.enter_context(deployment), progress)
 
         yield deploy

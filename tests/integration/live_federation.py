@@ -16,7 +16,7 @@ from server.processes.flower_control import ConfigValue, flower_environment, pro
 from strategies.run_config import RunSettings
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
-from tests.supervised import OneRun
+from tests.supervised import SeldomAsked
 from unlearning.growing_pause import GrowingPause
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.tasks import load_site
@@ -241,9 +241,9 @@ def running(federation: LiveFederation) -> Iterator[LiveFederation]:
     stop = threading.Event()
     with federation.deployment as deployment, federation.service:
         supervisor = Supervisor(
-            OneRun(deployment.control, deployment.run_config),
+            SeldomAsked(deployment, deployment.run_config),
             pause=GrowingPause(first_s=0.5, longest_s=300.0),
-            poll_s=10.0,  # a look costs two seconds of processor time
+            poll_s=5.0,
         )
         thread = threading.Thread(target=supervisor.run, args=(stop,))
         federation.run_id = deployment.submit_run()

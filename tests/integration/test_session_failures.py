@@ -73,10 +73,14 @@ def test_a_session_whose_process_is_killed_comes_back(live: LiveFederation) -> N
 def test_a_client_whose_process_hangs_is_named_with_what_to_do(tmp_path: Path) -> None:
     """It counts as online and holds its stream: two rounds without an answer, and log and `check` name it."""
     with live_federation(tmp_path, num_clients=2, round_timeout_s=4.0) as live:
+        live.deployment.wait_until(
+            lambda: live.rounds()[-1].metrics["participants"] == ["0", "1"], WAIT_S, "both have trained"
+        )
         hanging = session_process(live, 1)
         os.kill(hanging, signal.SIGSTOP)
         live.deployment.wait_until(
-            lambda: [record.metrics["silent"] for record in live.rounds()[-2:]] == [["1"], ["1"]],
+            # on a busy machine the other may miss the short limit of a round too
+            lambda: all("1" in record.metrics["silent"] for record in live.rounds()[-2:]),
             WAIT_S,
             "two rounds have passed without client 1",
         )
@@ -87,7 +91,7 @@ def test_a_client_whose_process_hangs_is_named_with_what_to_do(tmp_path: Path) -
             assert "Restart its SuperNode (systemctl restart flower-supernode" in said[said.index(sentence) :]
         os.kill(hanging, signal.SIGCONT)
         live.deployment.wait_until(
-            lambda: live.rounds()[-1].metrics["participants"] == ["0", "1"], WAIT_S, "client 1 trains again"
+            lambda: "1" in live.rounds()[-1].metrics["participants"], WAIT_S, "client 1 trains again"
         )
 
 

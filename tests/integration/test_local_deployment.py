@@ -16,9 +16,9 @@ from tests.integration.conftest import REPOSITORY, TRIVIAL_APP, Trivial
 from tests.integration.deployments import connected_clients, living_pids, restart
 from unlearning.errors import DeploymentError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-WAIT_S = 90.0
+WAIT_S = 240.0
 
 
 @pytest.fixture(scope="module")

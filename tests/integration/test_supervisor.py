@@ -13,7 +13,9 @@ from tests.integration.conftest import Trivial
 from tests.supervised import OneRun
 from unlearning.growing_pause import GrowingPause
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+WAIT_S = 240.0
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def test_a_run_that_fails_is_submitted_again_and_completes(trivial: Trivial) -> 
     with supervised(deployment, **{"rounds": 1, "fail-once": True}):
         done = ["finished:completed", "finished:failed"]
         deployment.wait_until(
-            lambda: statuses(deployment) == done, 120, "the second run completes", poll_s=3.0
+            lambda: statuses(deployment) == done, WAIT_S, "the second run completes", poll_s=3.0
         )
     assert sorted(trivial.answers()) == [(1, "0"), (1, "1")]
 
@@ -60,13 +62,13 @@ def test_a_killed_superlink_comes_back_and_its_run_goes_on(trivial: Trivial) -> 
     deployment = trivial.deployment
     before = statuses(deployment)
     run_id = trivial.submit(rounds=4)
-    deployment.wait_until(lambda: len(trivial.answers()) >= 2, 60, "the first round is answered")
+    deployment.wait_until(lambda: len(trivial.answers()) >= 2, WAIT_S, "the first round is answered")
     with supervised(deployment, rounds=4):
         deployment.kill(SUPERLINK)
         assert not deployment.superlink_answers()
         deployment.start(SUPERLINK)
-        deployment.wait_until(deployment.superlink_answers, 60, "the SuperLink is back")
-        assert deployment.wait_until_finished(run_id, 120) == "finished:completed", deployment.control.log(
+        deployment.wait_until(deployment.superlink_answers, WAIT_S, "the SuperLink is back")
+        assert deployment.wait_until_finished(run_id, WAIT_S) == "finished:completed", deployment.control.log(
             run_id
         )
     assert statuses(deployment) == ["finished:completed", *before]

@@ -7,7 +7,10 @@ from server.bench import oracles, runner, shadows, tables
 from server.bench.experiment import Experiment
 from server.bench.parts import row_path, shared_directory
 from server.bench.seed_run import SeedRun
+from unlearning.batched_training import train_federations
 from unlearning.requests import Granularity
+from unlearning.tasks import make_task
+from unlearning.training import TrainingSettings
 
 HALVES = """
 name: halves
@@ -163,14 +166,34 @@ def test_a_federation_that_failed_takes_its_pair_with_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_shadow_federations_are_trained_unlearned_and_told_apart(tmp_path):
-    """Before the deletion an example is known where it was had; Retrain knows nothing of either half."""
-    experiment = read(tmp_path)
+def test_one_pair_is_trained_unlearned_and_kept(tmp_path):
+    """Two seeds of eight: every row has margins and what its federation had; one pair alone is not judged."""
+    experiment = read(tmp_path).model_copy(update={"seeds": (0, 1)})
     rows = runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
-    found = {row["method"]: row["shadows"] for row in rows}
-    assert {*found} == {"original", "retrain", "puf-special"}
-    assert {one["shadows"] for one in found.values()} == {8}
-    assert found["retrain"]["u-lira"] == pytest.approx(0.5, abs=0.1)
-    assert found["original"]["u-lira"] > found["retrain"]["u-lira"] + 0.1
-    assert "shadow federations" in tables.markdown(experiment, rows, {"experiment": "halves"})
+    assert [row["method"] for row in rows] == ["original", "retrain", "puf-special"] * 2
+    assert [row["shadows"] for row in rows] == [{}] * 6
+    kept = [oracles.read(path)["had"] for path in sorted((tmp_path / "work").rglob("*--puf-special*.npz"))]
+    assert (kept[0] == 1 - kept[1]).all()
+    assert "| puf-special |" in tables.markdown(experiment, rows, {"experiment": "halves"})
     assert rows == runner.finished(experiment, tmp_path / "work")
+
+
+@pytest.mark.slow
+def test_retrained_shadows_are_at_chance_and_those_before_the_deletion_are_far_from_it(tmp_path):
+    """Negative: federations without either half. Positive: those that know the half by heart which each of them had."""
+    experiment = read(tmp_path)
+    (case,) = experiment.cases
+    training = TrainingSettings(epochs=6, batch_size=8, learning_rate=0.1)
+    sides = {"before": [], "retrained": []}
+    for seed in range(12):
+        data = run_of(tmp_path, experiment, seed).data
+        task, audited = make_task(data.task), oracles.audited_examples(data, case)
+        trained_on = {"before": {str(number): data.site(str(number)) for number in range(3)}}
+        trained_on["retrained"] = data.retained(case)
+        for name, clients in trained_on.items():
+            (model,) = train_federations(task, clients, lambda _: training, rounds=4, seeds=[seed])
+            found = oracles.margins_of(task, model, audited) | {"had": oracles.audited_had(data, case) * 1.0}
+            sides[name].append(found)
+    before, retrained = (shadows.figures(oracles.stacked(sides[name])) for name in ("before", "retrained"))
+    assert retrained["u-lira"] == pytest.approx(0.5, abs=0.1)
+    assert before["u-lira"] > retrained["u-lira"] + 0.1

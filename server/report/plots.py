@@ -21,7 +21,14 @@ from server.report.data import MeasuringCost, RecoveryPhase, ReportData, Unlearn
 from unlearning.verification.measurement import CONFIDENCE, YEOM, Measurement, SetMeasure
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-INK, GRID = "#333d47", "#dde3e8"
+PAGE_COLOURS = {
+    "#333d47": "currentColor",
+    "#dde3e8": "var(--line)",
+    "#9aa5af": "var(--rule)",
+    "#fefefe": "var(--paper)",
+}
+"""What is drawn in these takes the page's colours (template.py), light or dark."""
+INK, GRID, RULE, PAPER = PAGE_COLOURS
 MAX_LABELS = 7  # more stage names than this would overlap
 
 
@@ -75,7 +82,7 @@ def cost_plot(data: ReportData) -> str:
         figure = Figure(figsize=(9.0, 0.62 + 0.42 * len(known)), layout="constrained")
         left, right = figure.subplots(1, 2)
         left.barh(names, sent, color=BLUE, height=0.55, label="server to clients")
-        left.barh(names, received, left=sent, color=ORANGE, height=0.55, hatch="///", edgecolor="white",
+        left.barh(names, received, left=sent, color=ORANGE, height=0.55, hatch="///", edgecolor=PAPER,
                   label="clients to server")  # fmt: skip
         left.set_xlabel("megabytes")
         left.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(-0.02, 1.0), borderpad=0)
@@ -156,7 +163,7 @@ def _decorate(axes: Axes, grid: str) -> None:
     for side in ("top", "right", "left" if grid == "y" else "bottom"):
         axes.spines[side].set_visible(False)
     for spine in axes.spines.values():
-        spine.set_color("#9aa5af")
+        spine.set_color(RULE)
 
 
 @contextmanager
@@ -188,6 +195,8 @@ def _svg(figure: Figure, name: str, label: str) -> str:
     body = text[text.index("<svg") :]  # without the XML head, which may not stand inside a page
     body = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", body, count=1)
     body = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", body, count=1)
+    for drawn, colour in PAGE_COLOURS.items():
+        body = body.replace(drawn, colour)
     # every plot numbers its parts from one; in one page the ids must differ
     body = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", body)
     return body.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)

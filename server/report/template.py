@@ -1,12 +1,20 @@
-"""The page's HTML and CSS, as a Jinja template. Light, printable, readable without colours."""
+"""The page's HTML and CSS, as a Jinja template. Light or dark, printable, readable without colours.
+
+All colours but those of the plots' series are variables, set once for light and once for dark; paper is always light.
+The console's pages have the same style (server/console/static/console.css adds to it).
+"""
 
 # ruff: noqa: E501 - breaking lines of markup changes what the page's text looks like
 
 STYLE = """
-:root { --ink: #1f2933; --soft: #5b6770; --line: #dde3e8; --wash: #f5f7f9; --accent: #0072b2; }
+:root { color-scheme: light; --paper: #fff; --ink: #1f2933; --soft: #5b6770; --line: #dde3e8; --rule: #76828d; --wash: #f5f7f9;
+  --accent: #0072b2; --warn: #fff8f1; --warn-line: #e5b98f; }
+@media screen and (prefers-color-scheme: dark) {
+  :root { color-scheme: dark; --paper: #14191e; --ink: #e4e9ee; --soft: #a6b1bc; --line: #36404a; --rule: #8a96a1; --wash: #1d242b;
+    --accent: #56b4e9; --warn: #2b2118; --warn-line: #8a5a2b; } }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; }
-body { margin: 0; color: var(--ink); background: #fff; font: 16px/1.55 system-ui, -apple-system, "Segoe UI",
+body { margin: 0; color: var(--ink); background: var(--paper); font: 16px/1.55 system-ui, -apple-system, "Segoe UI",
   Roboto, "Helvetica Neue", Arial, sans-serif; }
 main { max-width: 62rem; margin: 0 auto; padding: 2.5rem 1.5rem 4rem; }
 header { border-bottom: 3px solid var(--accent); padding-bottom: 1rem; margin-bottom: 1.5rem; }
@@ -19,7 +27,7 @@ p { margin: 0 0 .5rem; max-width: 46rem; }
 .summary section + section { margin-top: .9rem; }
 .summary ul { margin: 0; padding-left: 1.1rem; }
 .summary li { margin-bottom: .25rem; max-width: 46rem; }
-.caveat { border: 1px solid #e5b98f; background: #fff8f1; padding: .7rem 1rem; margin: 1rem 0 0; max-width: none; }
+.caveat { border: 1px solid var(--warn-line); background: var(--warn); padding: .7rem 1rem; margin: 1rem 0 0; max-width: none; }
 .tiles { display: grid; grid-template-columns: repeat(4, 1fr); gap: .8rem; margin: 1.3rem 0 0; padding: 0; list-style: none; }
 .tiles li { border: 1px solid var(--line); border-radius: 6px; padding: .8rem .9rem; display: flex;
   flex-direction: column; justify-content: space-between; }
@@ -33,7 +41,7 @@ th, td { text-align: left; padding: .38rem .7rem .38rem 0; border-top: 1px solid
 thead th { border-top: 0; border-bottom: 2px solid var(--ink); font-size: .85rem; }
 tbody th { font-weight: 500; }
 td.figure, th.figure { text-align: right; padding-right: .3rem; font-variant-numeric: tabular-nums; white-space: nowrap; }
-tr.group th, tr.group td { border-top: 1px solid #9aa5af; }
+tr.group th, tr.group td { border-top: 1px solid var(--rule); }
 tbody tr:first-child th, tbody tr:first-child td { border-top: 0; }
 td.none { color: var(--soft); font-style: italic; }
 .plots { display: grid; grid-template-columns: 1fr 1fr; gap: 1.2rem 1.8rem; }

@@ -20,6 +20,7 @@ from server.report import (
     write_report,
 )
 from server.report.page import render_page
+from server.report.plots import BLUE, GREEN, ORANGE, PURPLE
 from server.report.words import FIGURE_NAMES, describe_measurements, duration, gaps, moment, share, size
 from unlearning.plain import from_plain
 from unlearning.verification.discrimination import Estimate
@@ -235,6 +236,22 @@ def test_the_page_needs_nothing_from_outside(data):
     assert not {"script", "link", "img", "iframe", "form"} & set(page.tags)
     assert all(address.startswith("#") for address in page.addresses)
     assert "default-src 'none'" in render_page(data)
+
+
+def test_every_colour_but_those_of_series_is_set_for_light_and_dark():
+    """Text, lines and grounds of the page and of its plots are variables; in print they are light."""
+    page = render_page(FULL)
+    style, _, body = page.partition("</style>")
+    light, dark, rest = re.fullmatch(
+        r"(?s).*?:root \{(.*?)\}\s*@media screen and \(prefers-color-scheme: dark\) \{\s*:root \{(.*?)\} \}(.*)",
+        style,
+    ).groups()
+    assert re.findall(r"--[\w-]+", light) == re.findall(r"--[\w-]+", dark)
+    assert re.findall(r"#[0-9a-fA-F]{3,6}\b", rest) == []
+    series = {colour.casefold() for colour in (BLUE, ORANGE, GREEN, PURPLE)}
+    drawn = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{3,6})", body))
+    assert drawn <= series
+    assert drawn
 
 
 def test_no_two_parts_of_the_page_share_an_id():

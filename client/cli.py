@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from client.memory import DirectoryMemory
 from client.noise_commands import app as noise_app
 from client.worker.places import WorkerPlaces, default_directory
 from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
+from unlearning.deadlines import Particulars, parse_day, parse_ground
 from unlearning.errors import InvalidRequest
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.plain import to_plain
@@ -34,18 +36,39 @@ def request(
         Path | None, typer.Option(help="Only these samples: a file with one example id a line.")
     ] = None,
     client: Annotated[str, typer.Option(help="The client's id, for the record.")] = "self",
+    received_on: Annotated[
+        str,
+        typer.Option(
+            metavar="YYYY-MM-DD", help="When the person's request came in; else, when the server hears."
+        ),
+    ] = "",
+    due_on: Annotated[
+        str,
+        typer.Option(metavar="YYYY-MM-DD", help="An earlier deadline than one month after it came in."),
+    ] = "",
+    ground: Annotated[str, typer.Option(metavar="a-f", help="The ground: a letter of Art. 17(1) GDPR.")] = "",
+    reference: Annotated[str, typer.Option(help="The number in your own system; the operator sees it.")] = "",
+    note: Annotated[str, typer.Option(help="A note, which the operator sees.")] = "",
 ) -> None:
     """Ask the federation to forget this client, or some of its samples.
 
     The request is durable when this returns and travels to the server with the client's next answer.
     """
+    particulars = Particulars(
+        received_on=parse_day("--received-on", received_on),
+        due_on=parse_day("--due-on", due_on),
+        ground=parse_ground(ground),
+        reference=reference,
+        note=note,
+    )
+    particulars.dates(datetime.now(UTC))  # what cannot be is said here, not by the server days later
     if samples is None:
         target = Target(Granularity.CLIENT, client)
     else:
         ids = parse_sample_ids(samples.read_text(encoding="utf-8"))
         _check_own(state_dir, ids)
         target = Target(Granularity.SAMPLE, client, ids)
-    key = DirectoryMemory(state_dir).file_request(target, method, {})
+    key = DirectoryMemory(state_dir).file_request(target, method, {}, particulars)
     typer.echo(f"Filed {key}: forget {target.describe()} by {method}. It travels with the next answer.")
 
 

@@ -7,7 +7,7 @@ runs and restarts, and whoever operates the server cannot talk a client out of i
     state-dir/tombstones.json     what may never be trained on again; sample ids as keyed hashes
     state-dir/subject-keys        the server's keys for this client's sample ids, one a line, the newest last
     state-dir/outbox/KEY.json     requests that the server has not confirmed yet
-    state-dir/sent/KEY.json       requests with the server's answer, without the ids of samples
+    state-dir/sent/KEY.json       requests with the server's answer, without the ids of samples and people's texts
     state-dir/problem             what is wrong with this site's set-up, as it or the server found; empty: nothing
     state-dir/sample-ids          the ids of the samples that may be used, one a line, as they were last loaded
     state-dir/kept/METHOD/...     what methods keep here from round to round (`unlearning.stores`)
@@ -31,6 +31,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 
 from client.last_answer import NAME, erase_last_answer
 from strategies.messages import SITE_REQUEST_BYTES, SITE_REQUESTS
+from unlearning.deadlines import NOTHING_GIVEN, Particulars
 from unlearning.durable_files import close_state, write_atomically
 from unlearning.errors import CheckpointError, InvalidRequest
 from unlearning.plain import from_plain, to_plain
@@ -145,7 +146,13 @@ class DirectoryMemory:
         """Return what this client keeps for a method, in files."""
         return DirectoryStore(self._directory / "kept" / method)
 
-    def file_request(self, target: Target, method: str, parameters: Mapping[str, Any]) -> str:
+    def file_request(
+        self,
+        target: Target,
+        method: str,
+        parameters: Mapping[str, Any],
+        particulars: Particulars = NOTHING_GIVEN,
+    ) -> str:
         """Put a request into the outbox; it travels with one of the client's next answers. Returns its key.
 
         Raises:
@@ -161,6 +168,7 @@ class DirectoryMemory:
             "target": to_plain(target),
             "method": method,
             "parameters": dict(parameters),
+            "particulars": to_plain(particulars),
         }
         if _size(request) > SITE_REQUEST_BYTES:
             raise InvalidRequest(_TOO_LARGE)
@@ -181,6 +189,7 @@ class DirectoryMemory:
             path = self._directory / "outbox" / f"{Path(key).name}.json"
             if path.exists():
                 request = json.loads(path.read_text(encoding="utf-8"))
+                request.pop("particulars", None)  # the server has them, where they can be erased
                 target = to_plain(from_plain(Target, request["target"]).without_ids())
                 _write(self._directory / "sent" / path.name, {**request, "target": target, "answer": answer})
                 path.unlink()

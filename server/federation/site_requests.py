@@ -13,6 +13,7 @@ from typing import Any
 from server.ledger import Allowance, Ledger, LedgerUnavailable, NewRequest, Quota, Refusal
 from server.requests.admission import SITE, admit
 from strategies.messages import SITE_REQUESTS, Json
+from unlearning.deadlines import Particulars
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
 from unlearning.plain import from_plain
 from unlearning.requests import OPEN_STATUSES, DeletionRequest, Granularity, Status, Target
@@ -137,6 +138,7 @@ def _answer(ledger: Ledger, client: str, key: str, filed: Mapping[str, Any], now
     try:
         target = _own_target(client, filed)
         method, parameters = filed.get("method", ""), filed.get("parameters", {})
+        particulars = from_plain(Particulars, filed.get("particulars", {}))
         if not isinstance(method, str) or not isinstance(parameters, dict):
             raise InvalidRequest("A method is named by a word, and its parameters are by name.")
     except Exception as exc:  # noqa: BLE001 - what was filed is the client's, and so is what it leads to
@@ -149,6 +151,7 @@ def _answer(ledger: Ledger, client: str, key: str, filed: Mapping[str, Any], now
             submitted_by=f"site of client {client}",
             submitted_role=SITE,
             idempotency_key=_filed_as(client, key),
+            particulars=particulars,
         )
         request = admit(ledger, new, now=now, allowance=Allowance(daily=Quota()))
     except (ConfigurationError, LedgerUnavailable):

@@ -1,6 +1,6 @@
 """Requests filed at a site: bounded an answer and a day, refused in one row, and never lost."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -10,6 +10,7 @@ from server.federation.site_requests import MAX_A_DAY, SiteRequests
 from server.ledger import ClientRecord, Ledger
 from strategies.messages import SITE_REQUEST_BYTES, SITE_REQUESTS
 from tests.programs import run_program
+from unlearning.deadlines import Ground
 from unlearning.errors import InvalidRequest
 from unlearning.plain import to_plain
 from unlearning.requests import Granularity, Target
@@ -84,6 +85,12 @@ def test_an_answer_is_told_until_the_client_has_taken_note(ledger):
         {"parameters": [1]},
         {"parameters": {"unlearning_rate": 10**18}},
         {"parameters": {"unlearning_rate": {"a": []}}},
+        {"particulars": 7},
+        {"particulars": {"received_on": "yesterday"}},
+        {"particulars": {"received_on": "9999-12-31"}},
+        {"particulars": {"ground": "z"}},
+        {"particulars": {"reference": "<b>"}},
+        {"particulars": {"note": "x" * 2001}},
     ],
 )
 def test_whatever_is_filed_is_answered_in_one_printable_line(ledger, other):
@@ -92,6 +99,38 @@ def test_whatever_is_filed_is_answered_in_one_printable_line(ledger, other):
     assert requests.take(ledger, "2", sent("a", **other), now=NOW) == ""
     assert requests.answers["2"]["a"].startswith("refused: ")
     assert requests.answers["2"]["a"].isprintable()
+
+
+def test_what_a_site_says_beside_its_request_stands_in_the_ledger(ledger, tmp_path):
+    """Filed by the command, carried by an answer, and not kept at the site where nobody could erase it."""
+    given = ("--received-on", "2025-12-20", "--ground", "b", "--reference", "DSR-17", "--note", "by letter")
+    state = str(tmp_path / "site")
+    assert run_program("flower-unlearn-site", "request", "--state-dir", state, *given)[0] == 0
+    memory = DirectoryMemory(tmp_path / "site")
+    [one] = requests_to_send(memory)
+    requests = SiteRequests()
+    requests.take(ledger, "2", {"site-requests": [one]}, now=NOW)
+    [found] = ledger.list_requests()
+    assert (found.received_on, found.due_on) == (date(2025, 12, 20), date(2026, 1, 20))
+    assert (found.ground, found.reference, found.note) == (Ground.B, "DSR-17", "by letter")
+    memory.confirm(requests.answers["2"])
+    assert not any(b"DSR-17" in path.read_bytes() for path in (tmp_path / "site").rglob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--received-on", "9999-12-31"), "to today, got 9999-12-31"),
+        (("--due-on", "yesterday"), "a day is written YYYY-MM-DD"),
+        (("--ground", "z"), "a letter of Art. 17(1)"),
+        (("--note", "<b>"), "must be plain text"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_the_site(tmp_path, given, message):
+    """Nothing is put into the outbox."""
+    status, said = run_program("flower-unlearn-site", "request", "--state-dir", str(tmp_path), *given)
+    assert (status, message in said) == (2, True), said
+    assert DirectoryMemory(tmp_path).outbox() == []
 
 
 @pytest.mark.parametrize(

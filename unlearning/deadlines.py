@@ -102,6 +102,25 @@ class Particulars:
 NOTHING_GIVEN = Particulars()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amendment:
+    """What stands beside a request from now on; None: as it was. ground: a letter, empty to take it away.
+
+    Raises:
+        InvalidRequest: nothing is given, or something that cannot be.
+    """
+
+    ground: str | None = None
+    reference: str | None = None
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.ground is None and self.reference is None and self.note is None:
+            raise InvalidRequest("Say what to change: the ground, the reference or the note.")
+        parse_ground(self.ground or "")
+        Particulars(reference=self.reference or "", note=self.note or "")
+
+
 def one_month_after(day: date) -> date:
     """Return the day of the same number in the next month, or that month's last day."""
     year, month = (day.year + 1, 1) if day.month == 12 else (day.year, day.month + 1)

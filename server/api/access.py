@@ -57,6 +57,7 @@ ALLOWED: Mapping[str, frozenset[Role]] = {
     "HoldRequest": _OPERATORS,
     "ReleaseRequest": _OPERATORS,
     "RefuseRequest": _OPERATORS,
+    "AmendRequest": _OPERATORS,
     "RedactRequest": _OPERATORS,
     "GetReport": _EVERYBODY,
     "ListClients": _READERS,

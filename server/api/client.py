@@ -17,7 +17,7 @@ from server.api.tls import TlsFiles, is_loopback
 from server.ledger import Event, Refusal, RoundRecord
 from server.ledger.records import request_number
 from server.requests.plan import Plan
-from unlearning.deadlines import NOTHING_GIVEN, Particulars, check_extension, check_reason
+from unlearning.deadlines import NOTHING_GIVEN, Amendment, Particulars, check_extension, check_reason
 from unlearning.plain import from_plain
 from unlearning.requests import DeletionRequest, Status, Target
 
@@ -215,6 +215,12 @@ class DeletionClient:
         """Answer a request that has not begun, or has failed, without deletion."""
         asked = pb.RefuseRequestRequest(id=request_id, by=by, reason=check_reason("a refusal", reason))
         return convert.request_of(self._call("RefuseRequest", asked))
+
+    def amend(self, request_id: str, what: Amendment, *, by: str = "") -> DeletionRequest:
+        """Change the ground, the reference or the note of a request."""
+        given = {"ground": what.ground, "reference": what.reference, "note": what.note}
+        asked = pb.AmendRequestRequest(id=request_id, by=by, **given)
+        return convert.request_of(self._call("AmendRequest", asked))
 
     def redact(self, request_id: str, *, by: str = "") -> DeletionRequest:
         """Erase what people wrote about a request: reference, note and reasons."""

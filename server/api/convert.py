@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from server.api import deletion_pb2 as pb
 from server.ledger import ClientRecord, Event, Refusal, RoundRecord
-from unlearning.deadlines import Particulars, one_month_after, parse_day, parse_ground
+from unlearning.deadlines import Amendment, Particulars, one_month_after, parse_day, parse_ground
 from unlearning.errors import InvalidRequest
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
@@ -143,6 +143,15 @@ def particulars_of(message: pb.SubmitRequestRequest) -> Particulars:
 def particulars_fields(particulars: Particulars) -> dict[str, str]:
     """Return the fields of a `SubmitRequestRequest` that say this."""
     return {item.name: str(getattr(particulars, item.name) or "") for item in fields(particulars)}
+
+
+def amendment_of(message: pb.AmendRequestRequest) -> Amendment:
+    """Return what is to be changed.
+
+    Raises:
+        InvalidRequest: nothing is, or the ground or a text is malformed.
+    """
+    return _read(Amendment, message)
 
 
 def event_message(event: Event) -> pb.Event:

@@ -255,6 +255,20 @@ class RefuseRequestRequest(_message.Message):
     reason: str
     def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class AmendRequestRequest(_message.Message):
+    __slots__ = ("id", "by", "ground", "reference", "note")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    GROUND_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    by: str
+    ground: str
+    reference: str
+    note: str
+    def __init__(self, id: _Optional[str] = ..., by: _Optional[str] = ..., ground: _Optional[str] = ..., reference: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
+
 class RedactRequestRequest(_message.Message):
     __slots__ = ("id", "by")
     ID_FIELD_NUMBER: _ClassVar[int]

@@ -89,6 +89,11 @@ class DeletionServiceStub:
                 request_serializer=server_dot_api_dot_deletion__pb2.RefuseRequestRequest.SerializeToString,
                 response_deserializer=server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
                 _registered_method=True)
+        self.AmendRequest = channel.unary_unary(
+                '/flower_unlearning.deletion.v1.DeletionService/AmendRequest',
+                request_serializer=server_dot_api_dot_deletion__pb2.AmendRequestRequest.SerializeToString,
+                response_deserializer=server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
+                _registered_method=True)
         self.RedactRequest = channel.unary_unary(
                 '/flower_unlearning.deletion.v1.DeletionService/RedactRequest',
                 request_serializer=server_dot_api_dot_deletion__pb2.RedactRequestRequest.SerializeToString,
@@ -212,6 +217,13 @@ class DeletionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AmendRequest(self, request, context):
+        """Changes the ground, the reference or the note of a request.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RedactRequest(self, request, context):
         """Erases what people wrote about a request.
         """
@@ -328,6 +340,11 @@ def add_DeletionServiceServicer_to_server(servicer, server):
             'RefuseRequest': grpc.unary_unary_rpc_method_handler(
                     servicer.RefuseRequest,
                     request_deserializer=server_dot_api_dot_deletion__pb2.RefuseRequestRequest.FromString,
+                    response_serializer=server_dot_api_dot_deletion__pb2.DeletionRequest.SerializeToString,
+            ),
+            'AmendRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.AmendRequest,
+                    request_deserializer=server_dot_api_dot_deletion__pb2.AmendRequestRequest.FromString,
                     response_serializer=server_dot_api_dot_deletion__pb2.DeletionRequest.SerializeToString,
             ),
             'RedactRequest': grpc.unary_unary_rpc_method_handler(
@@ -672,6 +689,33 @@ class DeletionService:
             target,
             '/flower_unlearning.deletion.v1.DeletionService/RefuseRequest',
             server_dot_api_dot_deletion__pb2.RefuseRequestRequest.SerializeToString,
+            server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AmendRequest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/flower_unlearning.deletion.v1.DeletionService/AmendRequest',
+            server_dot_api_dot_deletion__pb2.AmendRequestRequest.SerializeToString,
             server_dot_api_dot_deletion__pb2.DeletionRequest.FromString,
             options,
             channel_credentials,

@@ -163,6 +163,13 @@ class DeletionService:
         done = self._ledger.refuse(request.id, reason=request.reason, by=by, now=self._clock())
         return convert.request_message(done)
 
+    def AmendRequest(  # noqa: N802
+        self, request: pb.AmendRequestRequest, caller: Caller
+    ) -> pb.DeletionRequest:
+        """Change the ground, the reference or the note of a request."""
+        by, what = caller.submitter_name(request.by), convert.amendment_of(request)
+        return convert.request_message(self._ledger.amend(request.id, what=what, by=by, now=self._clock()))
+
     def RedactRequest(  # noqa: N802
         self, request: pb.RedactRequestRequest, caller: Caller
     ) -> pb.DeletionRequest:

@@ -15,6 +15,8 @@ from server.api.client import DeletionClient, LedgerCheck
 from server.certificate.document import Certificate, CertificateFile, Position, exact_numbers
 from server.certificate.keys import key_id
 from server.ledger import Event, Ledger
+from server.ledger.records import GROUND_BEFORE
+from server.ledger.texts import TEXTS, Kind
 from server.state_directory.subject_key import read_client_keys
 from unlearning.errors import CertificateError, ConfigurationError, InvalidRequest, RequestNotFound
 from unlearning.pseudonyms import commitment, keyed_ids
@@ -111,12 +113,12 @@ class LedgerView:
     """A ledger as it can be asked, directly or through the deletion service.
 
     check: verify the chain, and give the hash of the event of a number.
-    request, completion: the request of an id, and the event that completed it, if any.
+    request, events: the completed request of an id, and its events in order.
     """
 
     check: Callable[[int], LedgerCheck]
     request: Callable[[str], DeletionRequest]
-    completion: Callable[[str], Event | None]
+    events: Callable[[str], list[Event]]
 
     @classmethod
     def of_ledger(cls, ledger: Ledger) -> "LedgerView":
@@ -129,16 +131,16 @@ class LedgerView:
             first_broken = ledger.verify_chain() if problem() else None
             return LedgerCheck(first_broken, head, digest, ledger.event_hash(sequence) or "", problem())
 
-        return cls(check, ledger.get, lambda request_id: _completion(ledger.all_events(request_id)))
+        return cls(check, ledger.get, lambda request_id: list(ledger.all_events(request_id)))
 
     @classmethod
     def of_service(cls, service: DeletionClient) -> "LedgerView":
         """View the ledger behind a deletion service; for operators and officers."""
 
-        def completion(request_id: str) -> Event | None:  # the stream ends, for the request is over
-            return _completion(item for item in service.watch(request_id) if isinstance(item, Event))
+        def events(request_id: str) -> list[Event]:  # the stream ends, for the request is over
+            return [item for item in service.watch(request_id) if isinstance(item, Event)]
 
-        return cls(service.verify_ledger, service.get, completion)
+        return cls(service.verify_ledger, service.get, events)
 
 
 def open_ledger(url: str) -> Ledger:
@@ -177,11 +179,19 @@ def check_ledger(certificate: Certificate, content: bytes, view: LedgerView | No
         return _refuse(of, f"It knows no request {certificate.request.id}: it is another federation's.")
     if request.status is not Status.COMPLETED:
         return _refuse(of, f"Request {request.id} is {request.status} there, not completed.")
-    differs = [name for name, certified, there in _facts(certificate, request) if certified != there]
+    events = view.events(request.id)
+    facts = (*_facts(certificate, request), *_amendable(certificate, request, events))
+    differs = [name for name, certified, there in facts if certified != there]
     if differs:
         return _refuse(of, f"Request {request.id} says something else there: {', '.join(differs)}.")
-    completion = view.completion(request.id)
-    named = completion.detail.get("certificate_sha256") if completion is not None else None
+    named = next(
+        (
+            event.detail.get("certificate_sha256")
+            for event in reversed(events)
+            if event.to_status is Status.COMPLETED
+        ),
+        None,
+    )
     if named is None:
         return _refuse(of, f"It has no event that completes {request.id} and names a certificate.")
     if named != hashlib.sha256(content).hexdigest():
@@ -205,7 +215,6 @@ def _facts(certificate: Certificate, request: DeletionRequest) -> Iterator[tuple
     yield "time of filing", asked.created_at, filed_at
     if asked.received_on is not None:  # a certificate of before goes without
         yield "day of receipt", asked.received_on, request.received_on.isoformat()
-        yield "ground", asked.ground, request.ground
     yield "method", certificate.method.name, request.method
     parameters = certificate.method.parameters
     for name, value in sorted(request.parameters.items()):
@@ -213,6 +222,25 @@ def _facts(certificate: Certificate, request: DeletionRequest) -> Iterator[tuple
     yield "model before", certificate.model.before, result.get("model_hash_before")
     yield "unlearned model", certificate.model.unlearned, result.get("model_hash_unlearned")
     yield "model after", certificate.model.after, result.get("model_hash_after")
+
+
+def _amendable(
+    certificate: Certificate, request: DeletionRequest, events: list[Event]
+) -> Iterator[tuple[str, object, object]]:
+    """Yield the same of what may be amended later: as it stood at the certificate's event."""
+    asked, until = certificate.request, certificate.ledger.event.sequence
+    if asked.received_on is None:  # as above
+        return
+    ground: object = request.ground
+    reference: object = None
+    for event in reversed(events):
+        if event.sequence > until and GROUND_BEFORE in event.detail:
+            ground = event.detail[GROUND_BEFORE]
+    for event in events:
+        if event.sequence <= until:
+            reference = event.detail.get(TEXTS, {}).get(Kind.REFERENCE, {}).get("sha256", reference)
+    yield "ground", asked.ground, ground
+    yield "reference", asked.reference_sha256, reference
 
 
 def _as_written(certificate: Certificate, value: object) -> object:
@@ -251,13 +279,6 @@ def check_samples(certificate: Certificate, samples: Path | None, keys: Path | N
     if not holds:
         return _refuse(of, f"The {len(ids):,} sample(s) of {samples} are not those that are certified.")
     return _confirm(of, f"The {len(ids):,} sample(s) of {samples} are those that are certified.")
-
-
-def _completion(events: Iterator[Event]) -> Event | None:
-    found = None
-    for event in events:
-        found = event if event.to_status is Status.COMPLETED else found
-    return found
 
 
 def _other_event(what: str, position: Position, found: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from server.cli.connection import RequestId, connection_of, user_name
-from unlearning.deadlines import MAX_EXTENSION_DAYS, MAX_REASON_LENGTH
+from unlearning.deadlines import MAX_EXTENSION_DAYS, MAX_REASON_LENGTH, Amendment
 from unlearning.requests import DeletionRequest
 
 Reason = Annotated[
@@ -47,6 +47,25 @@ def refuse(ctx: typer.Context, request_id: RequestId, reason: Reason) -> None:
     with connection_of(ctx).client() as service:
         done = service.refuse(request_id, reason=reason, by=user_name())
     typer.echo(f"{done.id}  {done.status}")
+
+
+def amend(
+    ctx: typer.Context,
+    request_id: RequestId,
+    ground: Annotated[
+        str | None, typer.Option(metavar="a-f", help="The ground: a letter of Art. 17(1) GDPR; empty: none.")
+    ] = None,
+    reference: Annotated[str | None, typer.Option(help="The number in your own system.")] = None,
+    note: Annotated[str | None, typer.Option(help="The note for your colleagues.")] = None,
+) -> None:
+    """Change a request's ground, reference or note; what stood there stays in the ledger until `redact`."""
+    what = Amendment(ground=ground, reference=reference, note=note)
+    with connection_of(ctx).client() as service:
+        done = service.amend(request_id, what, by=user_name())
+    typer.echo(f"{done.id}  {done.status}")
+    for name, value in deadline_lines(done):
+        if name in ("ground", "reference", "note"):
+            typer.echo(f"{name + ':':<13}{value}")
 
 
 def redact(

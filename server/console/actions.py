@@ -10,7 +10,8 @@ from starlette.responses import RedirectResponse, Response
 from server.api.errors import AccessDenied
 from server.console import pages
 from server.console.console import Console
-from unlearning.deadlines import MAX_EXTENSION_DAYS
+from server.console.forms import text_of, texts_of
+from unlearning.deadlines import MAX_EXTENSION_DAYS, Amendment
 from unlearning.errors import InvalidRequest, RequestError, RequestNotFound
 
 Act = Callable[[Console, str, FormData, str], object]
@@ -50,6 +51,11 @@ def _refuse(console: Console, request_id: str, form: FormData, by: str) -> objec
     return console.service.refuse(request_id, reason=text_of(form, "reason"), by=by)
 
 
+def _amend(console: Console, request_id: str, form: FormData, by: str) -> object:
+    given = {name: text_of(form, name) for name in ("ground", "reference", "note") if name in form}
+    return console.service.amend(request_id, Amendment(**given), by=by)
+
+
 def _redact(console: Console, request_id: str, _form: FormData, by: str) -> object:
     return console.service.redact(request_id, by=by)
 
@@ -61,6 +67,7 @@ ACTS: Mapping[str, Act] = {
     "hold": _hold,
     "release": _release,
     "refuse": _refuse,
+    "amend": _amend,
     "redact": _redact,
 }
 
@@ -80,11 +87,5 @@ def _act(console: Console, request: Request, form: FormData) -> Response:
         raise
     except RequestError as exc:
         status = 403 if isinstance(exc, AccessDenied) else 409
-        return pages.request_page(console, request, {name: str(exc)}, status)
+        return pages.request_page(console, request, {name: str(exc)}, status, texts_of(form))
     return RedirectResponse(f"/requests/{request_id}", status_code=303)
-
-
-def text_of(form: FormData, name: str) -> str:
-    """Return a field's text."""
-    value = form.get(name, "")
-    return value.strip() if isinstance(value, str) else ""

@@ -23,6 +23,7 @@ from server.console.filing import Drafts
 from server.console.mirror import Mirror
 from server.report import words
 from server.report.template import STYLE
+from unlearning.deadlines import Ground
 
 _KEPT_REPORTS = 16
 
@@ -135,6 +136,7 @@ def _environment() -> Environment:
         going_on=GOING_ON,
         describe_round=describe_round,
         failures_of=failures_of,
+        grounds={str(ground): ground.describe() for ground in Ground},
         figure=figure,
     )
     environment.filters.update(moment=_moment, day=_day, anchor=_anchor)

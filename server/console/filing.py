@@ -15,7 +15,7 @@ from typing import Any
 from starlette.datastructures import FormData, UploadFile
 
 from server.api.access import Caller
-from server.console.forms import MAX_FILE_BYTES
+from server.console.forms import MAX_FILE_BYTES, text_of
 from unlearning.deadlines import NOTHING_GIVEN, Ground, Particulars, parse_day
 from unlearning.errors import (
     AlreadyForgotten,
@@ -117,15 +117,15 @@ async def read_target(form: FormData, caller: Caller) -> Target:
     Raises:
         FieldErrors: a sentence for each field that is wrong.
     """
-    what = _text(form, "what")
+    what = text_of(form, "what")
     if what not in set(Granularity):
         raise FieldErrors({"what": "Choose what is to be forgotten."})
-    client = caller.name if caller.is_client else _text(form, "client")
+    client = caller.name if caller.is_client else text_of(form, "client")
     errors: dict[str, str] = {}
     ids: frozenset[str] = frozenset()
     label: int | None = None
     if what == Granularity.CLASS:
-        text = _text(form, "class_label")
+        text = text_of(form, "class_label")
         if text.isascii() and text.isdigit() and len(text) < 19:
             label = int(text)
         else:
@@ -216,7 +216,7 @@ async def _listed(form: FormData) -> str:
     """Return the list of ids that was chosen as a file or pasted."""
     file = form.get("samples")
     content = await file.read() if isinstance(file, UploadFile) else b""
-    pasted = _text(form, "ids")
+    pasted = text_of(form, "ids")
     if content and pasted:
         raise InvalidRequest("Give a file or paste the ids, not both.")
     if not content:
@@ -240,8 +240,3 @@ def _read_ids(text: str) -> frozenset[str]:
             "> can be filed with `flower-unlearn request --samples FILE`.)"
         )
     return ids
-
-
-def _text(form: FormData, name: str) -> str:
-    value = form.get(name, "")
-    return value.strip() if isinstance(value, str) else ""

@@ -20,7 +20,7 @@ from server.console.filing import (
     read_particulars,
     read_target,
 )
-from unlearning.deadlines import NOTHING_GIVEN, Ground
+from unlearning.deadlines import NOTHING_GIVEN
 from unlearning.errors import RequestError
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.requests import Granularity
@@ -98,7 +98,6 @@ def plan_page(
         plan=plan,
         possible=possible,
         refused=[item for item in plan.methods if item.refusal],
-        grounds={str(ground): ground.describe() for ground in Ground},
         errors=errors or {},
         typed=shown,
     )

@@ -47,13 +47,27 @@ async def read_form(request: Request) -> FormData:
     return FormData(dict(parse_qsl(text, keep_blank_values=True)))
 
 
+def text_of(form: FormData, name: str) -> str:
+    """Return a field's text, with a browser's line ends as line feeds."""
+    value = form.get(name, "")
+    return value.strip().replace("\r\n", "\n") if isinstance(value, str) else ""
+
+
+def texts_of(form: FormData) -> dict[str, str]:
+    """Return what was typed into each field, to be shown again where it is refused."""
+    return {name: text_of(form, name) for name in form if name != "csrf"}
+
+
 async def _bounded(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
+    said = request.headers.get("content-length", "")
+    is_too_long = said.isdigit() and int(said) > limit
     total = 0
     async for chunk in request.stream():
         total += len(chunk)
-        if total <= limit:
+        is_too_long |= total > limit
+        if not is_too_long:
             yield chunk
         elif total > _MAX_DROPPED_BYTES:
             break
-    if total > limit:
+    if is_too_long:
         raise BodyTooLong

@@ -1,7 +1,7 @@
 """The pages that show: requests, one request with its report and certificate, federation, refusals, access."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime
 
 from starlette.requests import Request
@@ -22,6 +22,7 @@ from server.console.chart import rounds_chart
 from server.console.console import Console
 from server.console.federation import privacy_account
 from server.console.lists import SORTS, Asked, page_of
+from server.ledger import Event
 from server.ledger.records import no_such_request
 from server.report import words
 from unlearning.errors import CertificateError, FlowerUnlearningError, IllegalMove, RequestNotFound
@@ -48,7 +49,11 @@ def requests_page(console: Console, request: Request) -> Response:
 
 
 def request_page(
-    console: Console, request: Request, errors: Mapping[str, str] | None = None, status: int = 200
+    console: Console,
+    request: Request,
+    errors: Mapping[str, str] | None = None,
+    status: int = 200,
+    typed: Mapping[str, str] | None = None,
 ) -> Response:
     """Show one request: where it stands, what happened, what may be done, and how its figures changed."""
     stamp = console.stamp("request")
@@ -74,8 +79,14 @@ def request_page(
         rounds=federation.serving(asked.id),
         tiles=tiles,
         verdict=verdict,
-        may=_possible(console, asked),
+        may=_possible(console, asked, events),
         errors=errors or {},
+        typed={
+            "ground": asked.ground or "",
+            "reference": asked.reference,
+            "note": asked.note,
+            **(typed or {}),
+        },
     )
 
 
@@ -209,7 +220,7 @@ def _check_ledger(console: Console, certificate: Certificate, content: bytes) ->
         return Check("ledger", Outcome.SKIPPED, str(exc))
 
 
-def _possible(console: Console, asked: DeletionRequest) -> frozenset[str]:
+def _possible(console: Console, asked: DeletionRequest, events: Iterable[Event]) -> frozenset[str]:
     """Return which buttons the page has: what the state and the caller's role allow."""
     moves = LEGAL_MOVES[asked.status]
     own = not console.caller.is_client or asked.submitted_by in (
@@ -227,10 +238,7 @@ def _possible(console: Console, asked: DeletionRequest) -> frozenset[str]:
         "hold": waits and not asked.is_held and console.may("HoldRequest"),
         "release": asked.is_held and console.may("ReleaseRequest"),
         "refuse": Status.REFUSED in moves and console.may("RefuseRequest"),
-        "redact": bool(_texts(asked)) and not asked.is_redacted and console.may("RedactRequest"),
+        "amend": asked.status is not Status.VERIFYING and console.may("AmendRequest"),
+        "redact": story.has_texts(events) and console.may("RedactRequest"),
     }
     return frozenset(name for name, is_possible in possible.items() if is_possible)
-
-
-def _texts(asked: DeletionRequest) -> str:
-    return asked.reference + asked.note + asked.extension_reason + asked.hold_reason + asked.refusal_reason

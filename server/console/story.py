@@ -10,6 +10,7 @@ from server.api.client import Report
 from server.api.narrator import MEANINGS
 from server.ledger import Event
 from server.ledger.records import SUBMITTED
+from server.ledger.texts import ERASED, TEXTS
 from server.report import words
 from unlearning.requests import Status
 from unlearning.verification.measurement import CONFIDENCE, YEOM
@@ -87,6 +88,13 @@ def verdict(report: Report) -> str:
     """Return what the report's attacks show, in its own words."""
     attacks = json.loads(report.json).get("attacks", {})
     return " ".join([f"Verdict: {attacks.get('verdict', 'unknown')}.", *map(str, attacks.get("reasons", ()))])
+
+
+def has_texts(events: Iterable[Event]) -> bool:
+    """Return whether a request has texts of people that are not erased, also such that were replaced since."""
+    details = [event.detail for event in events]
+    written = {named["number"] for detail in details for named in detail.get(TEXTS, {}).values()}
+    return bool(written.difference(*(detail.get(ERASED, ()) for detail in details)))
 
 
 def describe_detail(detail: Mapping[str, Any]) -> Iterator[str]:

@@ -1,17 +1,26 @@
-"""What operators do about a request beside the deletion: extend its deadline, hold it, refuse it, erase its texts."""
+"""What operators do about a request beside the deletion: its deadline, hold, refusal, ground and texts."""
 
 from datetime import UTC, date, datetime, timedelta
 from logging import getLogger
+from typing import Any
 
 import sqlalchemy as sa
 
 from server.ledger import schema, statements, texts
 from server.ledger.database import LedgerUnavailable
 from server.ledger.part import Part
-from server.ledger.records import EXTENDED, HELD, HOLD_LIFTED, REDACTED, request_number
+from server.ledger.records import (
+    AMENDED,
+    EXTENDED,
+    GROUND_BEFORE,
+    HELD,
+    HOLD_LIFTED,
+    REDACTED,
+    request_number,
+)
 from server.ledger.texts import Kind
-from unlearning.deadlines import SOON, check_extension, check_reason
-from unlearning.errors import IllegalMove
+from unlearning.deadlines import SOON, Amendment, check_extension, check_reason, parse_ground
+from unlearning.errors import IllegalMove, InvalidRequest
 from unlearning.requests import ANSWERED_STATUSES, HOLDABLE_STATUSES, LEGAL_MOVES, DeletionRequest, Status
 
 _log = getLogger(__name__)
@@ -108,6 +117,37 @@ class DeadlinesPart(Part):
                 connection, request, Status.REFUSED, actor=by, now=now, detail=detail, is_held=False
             )
 
+    def amend(self, request_id: str, *, what: Amendment, by: str, now: datetime) -> DeletionRequest:
+        """Change a request's ground, reference or note, whatever its state; where nothing differs, nothing changes.
+
+        What stood there before stays in the ledger until `redact` erases it with all other texts.
+
+        Raises:
+            RequestNotFound: there is none with this id.
+            InvalidRequest: a text would be emptied.
+            IllegalMove: its certificate, which names ground and reference, is being written.
+        """
+        with self._database.writing() as connection:
+            request = statements.get(connection, request_id)
+            if request.status is Status.VERIFYING:
+                raise IllegalMove(
+                    f"The certificate of request {request.id} is being written, which names its ground and its "
+                    "reference. Change them when it is completed."
+                )
+            changed = _changed_texts(request, what)
+            ground = request.ground if what.ground is None else parse_ground(what.ground)
+            detail: dict[str, Any] = texts.write(connection, request_number(request.id), changed)
+            said = [str(kind) for kind in changed]
+            if ground is not request.ground:
+                detail[GROUND_BEFORE] = request.ground and str(request.ground)
+                said.append(f"ground from {request.ground or 'none'} to {ground or 'none'}")
+            if not said:
+                return request
+            detail["text"] = ", ".join(said)
+            return statements.write_change(
+                connection, request, AMENDED, actor=by, now=now, detail=detail, ground=ground and str(ground)
+            )
+
     def redact(self, request_id: str, *, by: str, now: datetime) -> DeletionRequest:
         """Erase what people wrote about a request: reference, note and reasons. Where nothing is left, nothing changes.
 
@@ -151,6 +191,17 @@ class DeadlinesPart(Part):
                 "What was erased may still stand in the database's files, because somebody reads the ledger just now. "
                 "Run the command again to clear it."
             )
+
+
+def _changed_texts(request: DeletionRequest, what: Amendment) -> dict[Kind, str]:
+    found: dict[Kind, str] = {}
+    for kind, text in ((Kind.REFERENCE, what.reference), (Kind.NOTE, what.note)):
+        if text is None or text == getattr(request, kind):
+            continue
+        if not text:
+            raise InvalidRequest(f"A {kind} is changed, not emptied; `redact` erases what was written.")
+        found[kind] = text
+    return found
 
 
 def _refuse_extension(request: DeletionRequest, today: date) -> None:

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 _Record = TypeVar("_Record", bound="DataclassInstance")
 
 SUBMITTED, MOVED = "submitted", "moved"
-EXTENDED, HELD, HOLD_LIFTED, REDACTED = "extended", "held", "hold-lifted", "redacted"
+EXTENDED, HELD, HOLD_LIFTED = "extended", "held", "hold-lifted"
+AMENDED, REDACTED = "amended", "redacted"
 """The kinds of events of a request's deadline, its hold and its texts."""
+GROUND_BEFORE = "ground_before"
+"""Under this key the event of an amendment that changes the ground has the one before; null: there was none."""
 ACCEPTED_LOSS = "accepted_score_loss"
 """Under this key the event of a retry says how many points of score the model may lose this time."""
 SEALED = "sealed"

@@ -11,6 +11,7 @@ from server.ledger import samples, schema, statements, texts
 from server.ledger.part import Part
 from server.ledger.records import (
     ACCEPTED_LOSS,
+    AMENDED,
     SUBMITTED,
     UNBOUNDED,
     Allowance,
@@ -212,7 +213,7 @@ def _refuse_another(
     asked = (known.target, known.method, known.parameters)
     if (
         asked == (new.target.without_ids(), new.method, new.parameters)
-        and _says_same(known, new.particulars)
+        and _says_same(connection, known, new.particulars)
         and samples.names_same(connection, request_number(known.id), listed)
     ):
         return
@@ -222,15 +223,19 @@ def _refuse_another(
     )
 
 
-def _says_same(known: DeletionRequest, given: Particulars) -> bool:
-    """Return whether what is given now was given then; what is left out, or was erased since, cannot differ."""
+def _says_same(connection: sa.Connection, known: DeletionRequest, given: Particulars) -> bool:
+    """Return whether what is given now was given then; what is left out, or was erased or amended, cannot differ."""
+    events = schema.events
+    amended = (events.c.request_number == request_number(known.id)) & (events.c.kind == AMENDED)
+    is_amended = connection.scalar(sa.select(sa.exists().where(amended)))
+    are_changed = known.is_redacted or is_amended
     written = replace(
         given,
         received_on=known.received_on if given.received_on else None,
         due_on=known.first_due_on if given.due_on else None,
-        ground=known.ground if given.ground else None,
-        reference=known.reference if given.reference and not known.is_redacted else given.reference,
-        note=known.note if given.note and not known.is_redacted else given.note,
+        ground=known.ground if given.ground and not is_amended else given.ground,
+        reference=known.reference if given.reference and not are_changed else given.reference,
+        note=known.note if given.note and not are_changed else given.note,
     )
     return given == written
 

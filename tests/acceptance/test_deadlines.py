@@ -1,17 +1,19 @@
 """Deadlines, a hold and people's texts through a whole deletion: in ledger, report and certificate, and erased."""
 
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
-from server.certificate.document import decode
-from server.certificate.keys import PUBLIC_KEY, SIGNING_KEY, make_key_pair
+from server.certificate.document import decode, encode
+from server.certificate.keys import PUBLIC_KEY, SIGNING_KEY, load_signing_key, make_key_pair
 from server.cli import app
 from server.ledger import NewRequest
+from server.ledger.texts import Kind
 from server.requests.admission import admit
 from server.state_directory.ledger_address import ledger_url
 from tests.federation import client
-from unlearning.deadlines import Ground, Particulars
+from unlearning.deadlines import Amendment, Ground, Particulars
 from unlearning.requests import Status
 
 SECRET = "Erika Müller"
@@ -57,18 +59,20 @@ def test_a_held_request_waits_and_its_texts_are_in_no_file_but_the_ledger(federa
     assert date.fromisoformat(certified.received_on or "") == received
     assert certified.reference_sha256 == asked["reference_sha256"] is not None
 
+    def verify(certificate: Path) -> Result:
+        given = ("--public-key", str(tmp_path / "keys" / PUBLIC_KEY), "--ledger", ledger_url(one.directory))
+        return CliRunner().invoke(app, ["verify", str(certificate), *given])
+
+    later = Amendment(ground="a", reference=f"{SECRET} again")
+    one.ledger.amend(request.id, what=later, by="ada", now=now)
     one.ledger.redact(request.id, by="ada", now=now)
     assert one.ledger.get(request.id).reference == ""
-    result = CliRunner().invoke(
-        app,
-        [
-            *(
-                "verify",
-                str(folder / "certificate.json"),
-                "--public-key",
-                str(tmp_path / "keys" / PUBLIC_KEY),
-            ),
-            *("--report", str(folder / "report.json"), "--ledger", ledger_url(one.directory)),
-        ],
-    )
+    result = verify(folder / "certificate.json")
     assert result.exit_code == 0, result.stdout
+    of_later = one.ledger.text_commitment(request.id, Kind.REFERENCE)
+    for changes, named in (({"reference_sha256": of_later}, "reference"), ({"ground": "a"}, "ground")):
+        content = decode((folder / "certificate.json").read_bytes()).certificate
+        other = content.model_copy(update={"request": certified.model_copy(update=changes)})
+        (tmp_path / "other.json").write_bytes(encode(other, load_signing_key(Path(key))))
+        refused = verify(tmp_path / "other.json").stdout
+        assert f"Request {request.id} says something else there: {named}." in refused

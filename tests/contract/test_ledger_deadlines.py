@@ -12,7 +12,7 @@ from server.ledger import Ledger
 from server.ledger.database import Database
 from server.ledger.texts import Kind
 from tests.ledgers import CLIENT_3, CLIENT_4, LATER, NOW, advance, submit
-from unlearning.deadlines import Ground, Particulars
+from unlearning.deadlines import Amendment, Ground, Particulars
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, RequestNotFound
 from unlearning.requests import HOLDABLE_STATUSES, DeletionRequest, Granularity, Status, Target
 
@@ -20,12 +20,14 @@ TODAY = NOW.date()
 GIVEN = Particulars(
     received_on=date(2026, 2, 20), ground=Ground.B, reference="DSR-2026/17", note="by letter\nof 19 February"
 )
+ANOTHER = Amendment(ground="c", reference="DSR-2026/18", note="by phone")
 Act = Callable[[Ledger], DeletionRequest]
 ACTS: dict[str, Act] = {
     "extend": lambda ledger: ledger.extend("r-000001", days=60, reason="many systems", by="ada", now=LATER),
     "hold": lambda ledger: ledger.hold("r-000001", reason="a lawsuit", by="ada", now=LATER),
     "release": lambda ledger: ledger.release("r-000001", reason="it was settled", by="ada", now=LATER),
     "refuse": lambda ledger: ledger.refuse("r-000001", reason="Art. 17(3)(b)", by="ada", now=LATER),
+    "amend": lambda ledger: ledger.amend("r-000001", what=ANOTHER, by="ada", now=LATER),
     "redact": lambda ledger: ledger.redact("r-000001", by="ada", now=LATER),
 }
 
@@ -205,6 +207,77 @@ def test_redacting_erases_every_text_and_the_ledger_still_holds(ledger: Ledger, 
 _REASONS = ("extension", "hold", "refusal")
 
 
+def test_ground_reference_and_note_are_amended(ledger: Ledger, sql: sa.Engine) -> None:
+    """The newest counts; the event says what changed and by whom, and has the salted hash of a text, not the text."""
+    submit(ledger, particulars=GIVEN)
+    before = ledger.text_commitment("r-000001", Kind.REFERENCE)
+    done = ACTS["amend"](ledger)
+    assert (done.ground, done.reference, done.note) == (Ground.C, "DSR-2026/18", "by phone")
+    assert (done.received_on, done.due_on, done.is_redacted) == (GIVEN.received_on, date(2026, 3, 20), False)
+    event = ledger.events("r-000001")[-1]
+    assert (event.kind, event.actor, event.text) == ("amended", "ada", "")
+    assert event.detail["text"] == "reference, note, ground from b to c"
+    assert event.detail["ground_before"] == "b"
+    after = event.detail["texts"]["reference"]["sha256"]
+    assert ledger.text_commitment("r-000001", Kind.REFERENCE) == after != before
+    assert "DSR" not in str(event.detail)
+    with sql.connect() as connection:
+        kept = connection.scalars(sa.text("SELECT text FROM request_texts ORDER BY number")).all()
+    assert kept == [GIVEN.reference, GIVEN.note, "DSR-2026/18", "by phone"]
+    assert ledger.verify() == ""
+
+
+def test_redacting_erases_what_was_amended_as_well(ledger: Ledger, sql: sa.Engine) -> None:
+    """No text of before is left, and what is written afterwards stands there."""
+    submit(ledger, particulars=GIVEN)
+    ACTS["amend"](ledger)
+    assert ACTS["redact"](ledger).reference == ""
+    with sql.connect() as connection:
+        left = connection.execute(sa.text("SELECT salt, text FROM request_texts")).all()
+    assert left == [(None, None)] * 4
+    again = ledger.amend("r-000001", what=Amendment(reference="DSR-19"), by="ada", now=LATER)
+    assert (again.reference, again.note, again.is_redacted) == ("DSR-19", "", True)
+    assert ledger.verify() == ""
+
+
+def test_an_amendment_changes_what_it_names(ledger: Ledger) -> None:
+    """What is left out, or is as it was, stays; a ground may be taken away, a text is not emptied."""
+    filed = submit(ledger, particulars=GIVEN)
+    head = ledger.event_head()
+    same = Amendment(ground="b", reference=GIVEN.reference, note=GIVEN.note)
+    assert ledger.amend(filed.id, what=same, by="ada", now=LATER) == filed
+    with pytest.raises(InvalidRequest, match="A note is changed, not emptied; `redact` erases"):
+        ledger.amend(filed.id, what=Amendment(ground="a", note=""), by="ada", now=LATER)
+    assert ledger.event_head() == head
+    taken = ledger.amend(filed.id, what=Amendment(ground=""), by="ada", now=LATER)
+    assert (taken.ground, taken.reference, taken.note) == (None, GIVEN.reference, GIVEN.note)
+    assert ledger.events(filed.id)[-1].detail["text"] == "ground from b to none"
+    for wrong in ({}, {"ground": "z"}, {"reference": "x" * 201}, {"note": "<b>"}):
+        with pytest.raises(InvalidRequest):
+            Amendment(**wrong)
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_a_request_is_amended_in_every_state_but_while_it_is_certified(
+    ledger: Ledger, token: int, status: Status
+) -> None:
+    """The certificate names ground and reference, so both stand still while it is written."""
+    advance(ledger, submit(ledger, particulars=GIVEN).id, status, token)
+    if status is Status.VERIFYING:
+        with pytest.raises(IllegalMove, match="certificate of request r-000001 is being written"):
+            ACTS["amend"](ledger)
+    else:
+        assert ACTS["amend"](ledger).ground is Ground.C
+    assert ledger.verify() == ""
+
+
+def test_the_same_key_gives_the_request_that_was_amended_since(ledger: Ledger) -> None:
+    """Whoever sends again what it once filed is answered, whatever an operator has corrected meanwhile."""
+    first = submit(ledger, particulars=GIVEN)
+    ACTS["amend"](ledger)
+    assert submit(ledger, particulars=GIVEN).id == first.id
+
+
 def test_no_redacted_text_is_left_in_the_files(url: str, ledger: Ledger, sql: sa.Engine) -> None:
     """Not in the database's files, its statistics among them, nor in SQLite's write-ahead log; the ledger is open.
 
@@ -255,7 +328,6 @@ def _files(url: str, sql: sa.Engine) -> Iterator[bytes]:
         ("UPDATE requests SET extended_days = 5, due_on = '2026-04-06' WHERE number = 1", "extended once"),
         ("UPDATE requests SET due_on = '2027-01-01'", "by its extension"),
         ("UPDATE requests SET received_on = '2026-02-01'", "never changes"),
-        ("UPDATE requests SET ground = 'a'", "never changes"),
         ("UPDATE requests SET status = 'scheduled' WHERE number = 1", "held"),
         ("UPDATE request_texts SET text = 'other'", "erased, not changed"),
         ("UPDATE request_texts SET text = NULL, salt = NULL, sha256 = 'x'", "erased, not changed"),
@@ -379,6 +451,7 @@ def test_a_ledger_of_the_fifth_schema_opens_with_deadlines(empty_url: str) -> No
     assert [event.kind for event in opened.events()] == ["submitted", "dated"]
     assert opened.verify() == ""
     assert opened.refuse(found.id, reason="x", by="ada", now=LATER).status is Status.REFUSED
+    assert opened.amend(found.id, what=ANOTHER, by="ada", now=LATER).ground is Ground.C
     assert opened.verify() == ""
     opened.close()
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from server.ledger import ClientRecord, Ledger, RoundRecord, schema, seals
 from tests.contract.test_ledger_chain import refusal
 from tests.ledgers import CLIENT_4, LATER, NOW, advance, submit
-from unlearning.deadlines import Ground, Particulars
+from unlearning.deadlines import Amendment, Ground, Particulars
 from unlearning.requests import Granularity, Status, Target
 
 NOT_COVERED = {
@@ -37,6 +37,7 @@ def full(ledger: Ledger, token: int, url: str) -> Ledger:
     ledger.extend("r-000004", days=3, reason="many systems", by="ada", now=LATER)
     ledger.hold("r-000002", reason="a lawsuit", by="ada", now=LATER)
     ledger.redact("r-000004", by="ada", now=LATER)
+    ledger.amend("r-000002", what=Amendment(ground="c", note="asked again"), by="ada", now=LATER)
     ledger.record_refusals([refusal(), refusal(caller="mallory")])
     ledger.record_refusals([refusal()])
     return ledger

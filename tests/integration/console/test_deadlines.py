@@ -101,8 +101,49 @@ def test_an_operator_extends_holds_refuses_and_erases(desk: Desk) -> None:
     (activity,) = json.loads(browser.get("/register.jsonld").content)["dct:hasPart"]
     assert activity["dpv:hasStatus"]["@id"] == "dpv:RequestRejected"
     assert activity["dpv:hasNotice"]["@type"] == "dpv:RightNonFulfilmentNotice"
+    browser.follow(
+        browser.post(f"{page}/amend", ground="b", reference="DSB-18", note="by letter\r\nof Monday")
+    )
+    assert "DSB-18" in browser.page(page)
     browser.follow(browser.post(f"{page}/redact"))
     gone = browser.page(page) + browser.get("/register.csv").text
-    assert "DSB-17" not in gone
+    assert "DSB-1" not in gone
     assert "court" not in gone
     assert "erased" in gone
+
+
+def test_ground_reference_and_note_are_changed_later(desk: Desk) -> None:
+    """The form has what stands there; what cannot be is a sentence at it, and what was typed is still there."""
+    request = submit(desk.calling(), particulars=Particulars(ground=Ground.A, reference="DSB-17", note="n"))
+    page = f"/requests/{request.id}"
+    browser = desk.browser()
+    form = browser.page(page)
+    assert 'id="reference" name="reference" value="DSB-17"' in form
+    assert '<option value="a" selected>' in form
+    given = {"ground": "c", "reference": "DSB-18", "note": "by letter\r\nof Monday"}
+    browser.follow(browser.post(f"{page}/amend", **given))
+    found = desk.ledger.get(request.id)
+    assert (found.ground, found.reference, found.note) == (Ground.C, "DSB-18", "by letter\nof Monday")
+    assert "amended" in browser.page(page)
+    assert "reference, note, ground from a to c" in browser.page(page)
+    refused = browser.post(f"{page}/amend", ground="c", reference="DSB-19", note="x" * 2001)
+    assert refused.status_code == 409
+    assert "2,000 characters, got 2,001" in errors(refused)["amend"]
+    assert 'value="DSB-19"' in refused.text
+    assert errors(browser.post(f"{page}/amend", **{**given, "note": ""}))["amend"].startswith(
+        "A note is changed"
+    )
+    assert desk.ledger.get(request.id) == found
+
+
+def test_texts_are_erased_as_long_as_there_are_some(desk: Desk) -> None:
+    """Also such that came after others were erased."""
+    request = submit(desk.calling(), particulars=Particulars(reference="DSB-17"))
+    page = f"/requests/{request.id}"
+    browser = desk.browser()
+    for _ in range(2):
+        assert f"{page}/redact" in browser.page(page)
+        browser.follow(browser.post(f"{page}/redact"))
+        assert f"{page}/redact" not in browser.page(page)
+        browser.follow(browser.post(f"{page}/amend", reference="DSB-18"))
+    assert desk.ledger.verify() == ""

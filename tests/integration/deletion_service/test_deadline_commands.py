@@ -73,6 +73,27 @@ def test_every_command_says_what_it_did(command: Command, ledger: Ledger) -> Non
     assert ledger.verify() == ""
 
 
+def test_amend_says_what_stands_there_now(command: Command, ledger: Ledger) -> None:
+    """By whom and what was changed is in the timeline; what is not given stays, and nothing given is refused."""
+    command("request", "--client", "3", "--ground", "a", "--reference", "DSR-17", "--note", "by letter")
+    done = command("amend", "r-000001", "--reference", "DSR-18", "--ground", "c")
+    assert done.stdout.startswith("r-000001  received\nground:      Art. 17(1)(c)")
+    assert "reference:   DSR-18\nnote:        by letter\n" in done.stdout
+    command("cancel", "r-000001")
+    assert "amended: reference, ground from a to c" in command("watch", "r-000001").stdout
+    for given, message in (
+        ((), "Say what to change"),
+        (("--ground", "z"), "a letter of Art. 17(1), got 'z'"),
+        (("--note", ""), "A note is changed, not emptied"),
+        (("--reference", "x" * 201), "The reference may have 200 characters"),
+    ):
+        refused = command("amend", "r-000001", *given)
+        assert refused.exit_code == 2
+        assert message in refused.stderr.replace("\n", " ")
+    assert command("amend", "r-000009", "--note", "n").exit_code == 2
+    assert ledger.verify() == ""
+
+
 def test_redact_asks_first(command: Command, ledger: Ledger) -> None:
     """What is erased does not come back."""
     command("request", "--client", "3", "--note", "n")

@@ -128,7 +128,8 @@ def test_every_call_of_the_protocol_has_a_rule() -> None:
 
 # Who may call what, written down a second time and by role, as docs/access.md has it.
 OPERATORS_ONLY = {
-    *("RetryRequest", "ExtendRequest", "HoldRequest", "ReleaseRequest", "RefuseRequest", "RedactRequest")
+    *("RetryRequest", "ExtendRequest", "HoldRequest", "ReleaseRequest", "RefuseRequest"),
+    *("AmendRequest", "RedactRequest"),
 }
 REFUSED = {
     "operator": set(),

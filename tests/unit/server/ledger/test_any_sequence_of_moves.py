@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from server.ledger import Ledger
 from tests.ledgers import submit
+from unlearning.deadlines import Amendment
 from unlearning.errors import Fenced, RequestError
 from unlearning.requests import LEGAL_MOVES, OPEN_STATUSES, Exclusions, Granularity, Status, Target
 
@@ -62,6 +63,14 @@ class AnyoneDoesAnything(RuleBasedStateMachine):
         act = self._ledger.retry if retry else self._ledger.cancel
         with suppress(RequestError):  # as above
             act(f"r-{number}", by="ada", now=self._tick())
+
+    @rule(
+        number=st.integers(1, 6), ground=st.sampled_from(["", "a", "b"]), note=st.sampled_from(["one", "two"])
+    )
+    def amendment(self, number: int, ground: str, note: str) -> None:
+        with suppress(RequestError):  # as above
+            what = Amendment(ground=ground, note=note)
+            self._ledger.amend(f"r-{number}", what=what, by="ada", now=self._tick())
 
     @rule(number=st.integers(1, 6), act=st.sampled_from(["extend", "hold", "release", "refuse", "redact"]))
     def operator(self, number: int, act: str) -> None:

@@ -38,12 +38,26 @@ def make_client_app(make_task: MakeTask, load_site: LoadSite, *, table: str | No
         ConfigurationError: a module of yours has the name of a package of ours.
     """
     refuse_shadows()
-    sites = SiteLoader(TaskSource.of(make_task, table), load_site)
-    app = ClientApp(mods=[end_at_sigterm, keep_files_private])
-    for kind, handle in HANDLERS.items():
-        category, _, action = kind.partition(".")
-        getattr(app, category)(action or "default")(_answer_by(handle, sites))
-    return app
+    return _App(make_task, load_site, table)
+
+
+class _App(ClientApp):
+    """A ClientApp that is sent to another process by what it is made of.
+
+    Ray is given the app with every message of a simulation. The functions around each handler, Flower's and ours, are
+    closures, whose code would travel each time.
+    """
+
+    def __init__(self, make_task: MakeTask, load_site: LoadSite, table: str | None) -> None:
+        super().__init__(mods=[end_at_sigterm, keep_files_private])
+        self._made_of = make_task, load_site, table
+        sites = SiteLoader(TaskSource.of(make_task, table), load_site)
+        for kind, handle in HANDLERS.items():
+            category, _, action = kind.partition(".")
+            getattr(self, category)(action or "default")(_answer_by(handle, sites))
+
+    def __reduce__(self) -> tuple[type["_App"], tuple[MakeTask, LoadSite, str | None]]:
+        return _App, self._made_of
 
 
 def keep_files_private(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

@@ -14,7 +14,6 @@ recovery       2 P B (C_r + C_p) R bytes and F N E (C_r + C_p) R FLOPs in R roun
 from dataclasses import dataclass
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from unlearning.errors import DataError
 from unlearning.tasks.task import Examples, Task
@@ -116,6 +115,9 @@ def training_flops(task: Task, examples: Examples) -> float:
     """
     if len(examples) == 0:
         raise DataError("FLOPs are counted on at least one example, got none.")
+    # Here, because it imports Triton, a seventh of a second in each message's process that nobody counts in.
+    from torch.utils.flop_counter import FlopCounterMode
+
     model = build(task, seed=0)
     inputs, targets = examples.batch(slice(None))
     here = torch.device("cpu")

@@ -36,16 +36,30 @@ ROOT = Path(__file__).parents[2]
 Seconds = dict[str, list[Any]]
 
 
-def write_app(directory: Path) -> Path:
-    """Return an app directory whose ServerApp is the timing one; its settings are the project's."""
+def write_app(
+    directory: Path,
+    module: str = "round_app",
+    *,
+    serverapp: str = "app",
+    clientapp: str = "client.app",
+) -> Path:
+    """Return an app directory whose ServerApp is in a module beside this one; its settings are the project's.
+
+    serverapp: what the module calls it. clientapp: the module whose `app` is the ClientApp.
+    """
     directory.mkdir(parents=True)
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    text = text.replace('serverapp = "server.app:app"', 'serverapp = "round_app:app"')
-    text = text.replace('fab-include = ["README.md"]', 'fab-include = ["round_app.py"]')
+    for old, new in (
+        ('serverapp = "server.app:app"', f'serverapp = "{module}:{serverapp}"'),
+        ('clientapp = "client.app:app"', f'clientapp = "{clientapp}:app"'),
+        ('fab-include = ["README.md"]', f'fab-include = ["{module}.py"]'),
+    ):
+        assert old in text, f"pyproject.toml no longer says {old}"
+        text = text.replace(old, new)
     (directory / "pyproject.toml").write_text(text, encoding="utf-8")
     (directory / "README.md").write_text("Times rounds.\n", encoding="utf-8")
-    source = (ROOT / "benchmarks" / "speed" / "round_app.py").read_text(encoding="utf-8")
-    (directory / "round_app.py").write_text(source, encoding="utf-8")
+    source = (ROOT / "benchmarks" / "speed" / f"{module}.py").read_text(encoding="utf-8")
+    (directory / f"{module}.py").write_text(source, encoding="utf-8")
     return directory
 
 

@@ -6,6 +6,7 @@ invited again when its stream is gone for good, when it leaves, and after `LIFET
 come is sent its message by Flower, and not invited again for a while.
 """
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -42,6 +43,9 @@ WITHOUT_S = 600.0
 ENDING_S = 30.0
 """How long the clients' processes are waited for at the end."""
 _POLL_S = 2.0  # how often Flower is asked whether an invitation was answered
+NODES_S = 1.0
+"""So old may be what the SuperLink said of who is online: to ask it takes longer than a round's arithmetic, and it
+counts a node as online for half a minute after its last heartbeat."""
 _LOST = 1  # the code of an error reply, as Flower's own mean: no answer will come
 
 
@@ -71,6 +75,8 @@ class SessionGrid(Grid):
         self._seen = 0
         self._flower_bytes = [0, 0]
         self._shared: SharedArrays | None = None
+        self._nodes: list[NodeInfo] = []
+        self._nodes_at = -math.inf
 
     @property
     def bytes_sent(self) -> int:
@@ -181,11 +187,13 @@ class SessionGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the nodes online."""
-        return self._grid.get_node_ids()
+        return [node.node_id for node in self.get_nodes()]
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return the nodes online."""
-        return self._grid.get_nodes()
+        """Return the nodes online, as of `NODES_S` ago at most."""
+        if time.monotonic() - self._nodes_at >= NODES_S:
+            self._nodes, self._nodes_at = list(self._grid.get_nodes()), time.monotonic()
+        return list(self._nodes)
 
     def _listen(self) -> None:
         if self._server is None:

@@ -615,3 +615,16 @@ def test_an_address_for_clients_may_differ_from_where_the_server_listens():
     assert found is not None
     assert (found.address, found.bind, found.tls) == ("localhost:9101", "127.0.0.1:9102", None)
     assert Endpoint.from_settings(RunSettings()) is None
+
+
+def test_who_is_online_is_not_asked_again_at_once(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round asks four times, and the SuperLink takes longer to answer than the clients to compute."""
+    federation = Federation(endpoint)
+    monkeypatch.setattr(session_grid, "NODES_S", 60.0)
+    assert set(federation.grid.get_node_ids()) == {1001, 1002}
+    federation.flower.offline.add(1001)
+    assert set(federation.grid.get_node_ids()) == {1001, 1002}
+    monkeypatch.setattr(session_grid, "NODES_S", 0.0)
+    assert [node.node_id for node in federation.grid.get_nodes()] == [1002]

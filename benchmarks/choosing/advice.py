@@ -26,6 +26,7 @@ class Advice:
 
 _CIFAR, _FASHION = "[CIFAR-10](results/cifar10-medium.md)", "[FashionMNIST](results/fashion-mnist-medium.md)"
 _ORACLES, _DIGITS = "[oracles](results/oracles-features-small.md)", "[digits](results/digits-small.md)"
+_RIVALS = "[digits, forty rounds](results/rivals-small.md)"
 _RIDGE, _HEADS = "[exact ridge](results/exact-ridge.md)", "[certified heads](results/certified-heads.md)"
 
 ADVICE = (
@@ -36,6 +37,13 @@ ADVICE = (
         f"{{cifar10/puf-special/bytes}} fewer bytes. {_FASHION}: {{fashion/puf-special/distance}} of "
         f"{{fashion/nothing/distance}}, {{fashion/puf-special/bytes}}. It is not retraining: {_ORACLES}, KLoM "
         "{oracles/puf-special/distance}, the floor {oracles/retrain/distance}, the Original {oracles/nothing/distance}",
+    ),
+    Advice(
+        "the same, where every byte counts",
+        "`fedquit`",
+        f"{_RIVALS}, the only case measured: {{rivals/fedquit/distance}} points off (Original "
+        "{rivals/nothing/distance}) at {rivals/fedquit/bytes} fewer bytes; `puf-special` there "
+        "{rivals/puf-special/distance} and {rivals/puf-special/bytes}",
     ),
     Advice(
         "the same, and a site that has **gone**, or nearness before all; clients' updates were kept (`prepare`)",

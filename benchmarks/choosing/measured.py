@@ -45,6 +45,7 @@ CASES = (
     Case("digits", "digits-small", "", "one client", "digits, MLP, one client"),
     Case("digits-samples", "digits-small", "", "half of a client's samples",
          "digits, MLP, half of a client's samples"),
+    Case("rivals", "rivals-small", "", "one client", "digits, MLP, α = 0.5, forty rounds, one client"),
     Case("digits-class", "digits-small", "", "a class", "digits, MLP, a class"),
 )  # fmt: skip
 """In the order of the page; a plan takes those whose distance is in points."""
@@ -58,12 +59,14 @@ def rows_of(experiment: str, results: Path = RESULTS) -> list[Row]:
 
 
 def comparison(case: Case, results: Path = RESULTS) -> Comparison:
-    """Return the comparison of one case; methods without any finished seed are left out."""
+    """Return the comparison of one case, without methods that have no finished seed or a title of their own."""
+    experiment = found(case.experiment)
+    titles = {contender.title for contender in experiment.methods}
     groups: dict[str, list[Row]] = {}
     for row in rows_of(case.experiment, results):
-        if (row["setting"], row["case"]) == (case.setting, case.case):
+        if (row["setting"], row["case"]) == (case.setting, case.case) and row["method"] not in titles:
             groups.setdefault(row["method"], []).append(row)
-    (granularity,) = {item.granularity for item in found(case.experiment).cases if item.name == case.case}
+    (granularity,) = {item.granularity for item in experiment.cases if item.name == case.case}
     retrained = {row["seed"]: row for row in groups.pop(RETRAIN)}
     figures = {name: _figures(rows, retrained, case) for name, rows in groups.items()}
     size = next(iter(retrained.values()))["storage"] // 4  # Retrain keeps one model in single precision

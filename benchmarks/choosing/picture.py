@@ -33,8 +33,12 @@ STYLES: Mapping[str, tuple[str, str]] = {
     "fedau": (_ORANGE, "d"),
     "fedau-learning": (_ORANGE, ">"),
     "not": (_SKY, "8"),
+    "neggrad-plus": (_PURPLE, "X"),
+    "fedosd": (_PURPLE, "P"),
+    "fedquit": (_ORANGE, "H"),
+    "fedmemprune": (_SKY, "1"),
 }
-"""Nothing done; pseudo-gradients; second order; ascent; training anew in part; heads; negated weights."""
+"""Nothing done; pseudo-gradients; second order; ascent; training anew in part; heads and outputs; negated weights."""
 
 _SMALLEST = 0.1
 """Points under this are drawn here."""

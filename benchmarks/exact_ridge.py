@@ -21,6 +21,7 @@ import torch
 import typer
 
 from benchmarks.tables import Row, table, write
+from unlearning.evaluation import evaluate
 from unlearning.local import carry_out, problem_of, retained
 from unlearning.methods.exact_ridge.method import ExactRidge, SendSums, layer_of
 from unlearning.methods.exact_ridge.statistics import Statistics, parameters_of, solve
@@ -31,7 +32,7 @@ from unlearning.requests import Granularity, Target
 from unlearning.stores import MemoryStore
 from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import TrainingSettings, evaluate
+from unlearning.training import TrainingSettings
 
 METHOD, PREPARATION = ExactRidge(), SendSums()
 NUM_CLIENTS = 10

@@ -1,30 +1,26 @@
-"""Local training and evaluation: the same two functions for every task, client and method."""
+"""Local training: one function for every task, client and method."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Literal, Protocol, TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import nn
 from torch.optim.sgd import sgd
 
+from unlearning.devices import computing_device, inputs_for, targets_for
 from unlearning.errors import AppError, DataError
 from unlearning.own_training import run_own_training
 from unlearning.parameters import Vector, flatten, frozen_hash, has_frozen, hold_statistics, load
 from unlearning.recorded_step import RecordedStep, where_steps_can_be_recorded
 from unlearning.tasks import losses
-from unlearning.tasks.batches import InOrder, Shuffled, data_loader
-from unlearning.tasks.task import Examples, PerExample, Task
+from unlearning.tasks.batches import Shuffled, data_loader
+from unlearning.tasks.task import Examples, Task
 
 OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw"]
-
-EVALUATION_BATCH = 128
-"""On a processor the activations of larger batches leave the cache: 512 take 1.1 to 1.9 times as long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +168,7 @@ def train(
     """
     if len(examples) == 0:
         raise DataError("There is no example left to train on.")
-    device = _device()
+    device = computing_device()
     model = model_with(task, parameters)
     model.to(device).train()
     # A model of the user's own may have dropout, which draws from torch's global random state.
@@ -250,95 +246,11 @@ class _Step:
         self.loss += loss.detach().double() * len(targets)
 
 
-def evaluate(
-    task: Task, parameters: Vector, examples: Examples, batch_size: int = EVALUATION_BATCH
-) -> PerExample:
-    """Return the model's measures on every example, in order, without augmentation and in eval mode.
-
-    In double precision from the model's outputs on: in single precision every loss below 1e-7 is 0 and every confidence
-    above 1 − 6e-8 is 1, and the examples that a model knows best cannot be told apart.
-    """
-    return _per_example(
-        task.per_example(outputs.double(), targets)
-        for outputs, targets in _outputs(task, parameters, examples, batch_size)
-    )
-
-
-def predict(task: Task, parameters: Vector, examples: Examples, batch_size: int = EVALUATION_BATCH) -> Vector:
-    """Return the model's outputs on every example, in order: shape (n, classes, ...), float64, in eval
-    mode.
-    """
-    parts = [outputs.double().cpu() for outputs, _ in _outputs(task, parameters, examples, batch_size)]
-    return torch.cat(parts).numpy() if parts else np.zeros(0)
-
-
-def evaluate_and_predict(
-    task: Task,
-    parameters: Vector,
-    examples: Examples,
-    chosen: NDArray[np.intp],
-    batch_size: int = EVALUATION_BATCH,
-) -> tuple[PerExample, Vector]:
-    """Return what `evaluate` gives, and the outputs (k, classes, ...) of the examples at `chosen` (k,), in one pass."""
-    measures, parts, start = [], [], 0
-    wanted = np.sort(chosen)
-    for outputs, targets in _outputs(task, parameters, examples, batch_size):
-        measures.append(task.per_example(outputs.double(), targets))
-        first, last = np.searchsorted(wanted, [start, start + len(targets)])
-        here = torch.from_numpy(wanted[first:last] - start).to(outputs.device)
-        parts.append(outputs[here].double().cpu())
-        start += len(targets)
-    found = torch.cat(parts).numpy() if parts else np.zeros(0)
-    return _per_example(measures), found[np.searchsorted(wanted, chosen)]
-
-
-def _outputs(
-    task: Task, parameters: Vector, examples: Examples, batch_size: int
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield the model's outputs and the targets, batch by batch, on the device."""
-    device = _device()
-    model = model_with(task, parameters).to(device).eval()
-    batches = examples.batches(InOrder(len(examples), batch_size), pin=device.type == "cuda")
-    convolves = any(parameter.ndim == 4 for parameter in model.parameters())
-    for number, (inputs, targets) in enumerate(batches):
-        # With the channels last a processor evaluates small networks that convolve in half of the time.
-        layout = torch.channels_last if convolves and inputs.ndim == 4 else torch.preserve_format
-        if number == 0:
-            model.to(memory_format=layout)
-        with torch.inference_mode():
-            outputs = model(inputs_for(task, inputs, device).to(memory_format=layout))
-        yield outputs, targets_for(task, targets, device)
-
-
-def inputs_for(task: Task, inputs: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return inputs as the model takes them: bytes and floats in its dtype, others (token ids) as they are."""
-    if inputs.is_floating_point() or inputs.dtype == torch.uint8:
-        return inputs.to(device=device, dtype=task.dtype, non_blocking=True)
-    return inputs.to(device=device, non_blocking=True)
-
-
-def targets_for(task: Task, targets: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return targets as the loss takes them: floats in the model's dtype, others (labels) as they are."""
-    if targets.is_floating_point():
-        return targets.to(device=device, dtype=task.dtype, non_blocking=True)
-    return targets.to(device=device, non_blocking=True)
-
-
-def _per_example(batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> PerExample:
-    """Return loss, score and confidence of all batches, one after another."""
-    columns = [[values.double().cpu() for values in column] for column in zip(*batches, strict=True)]
-    return PerExample(*(torch.cat(column).numpy() for column in columns or [[torch.zeros(0)]] * 3))
-
-
 def _seed_torch(seed: int) -> None:
     if torch.cuda.is_available():
         torch.manual_seed(seed)
     else:  # torch.manual_seed notes the call stack three times, for devices that are not there
         torch.default_generator.manual_seed(seed)
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 class _Optimizer(Protocol):

@@ -43,11 +43,12 @@ from unlearning.certified import (
     retrained_on_batches,
     train_online,
 )
+from unlearning.evaluation import evaluate
 from unlearning.parameters import Vector
 from unlearning.solvers.direct import MAX_DIMENSION
 from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import TrainingSettings, evaluate, initial_parameters
+from unlearning.training import TrainingSettings, initial_parameters
 from unlearning.verification.equivalence import loss_change_correlation
 
 RATES = (0.01, 0.05, 0.1, 0.2, 0.3)

@@ -17,6 +17,7 @@ import typer
 
 from benchmarks.tables import Row, median, provenance, table, write
 from unlearning.certified import Sensitivity, add_noise, analytic_sigma, feature_norm
+from unlearning.evaluation import evaluate
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.sensitivity import Deletion, deletion_sensitivity
 from unlearning.methods.hf_online.vectors import CarryVectors, kept_rounds, kept_vector
@@ -26,7 +27,7 @@ from unlearning.requests import Exclusions
 from unlearning.stores import MemoryStore
 from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import TrainingSettings, evaluate, initial_parameters, local_seed, train
+from unlearning.training import TrainingSettings, initial_parameters, local_seed, train
 
 LEAVES = "0"
 FEDERATIONS = ((10, 10, 0.1), (10, 30, 0.5), (30, 30, 0.5), (30, 30, 0.1), (60, 30, 0.1))

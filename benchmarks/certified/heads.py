@@ -39,13 +39,14 @@ from unlearning.certified import (
 )
 from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
 from unlearning.errors import NumericalError
+from unlearning.evaluation import evaluate
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.parameters import Vector
 from unlearning.solvers import conjugate_gradient
 from unlearning.stores import MemoryStore
 from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
 from unlearning.tasks.task import Examples, Task, join
-from unlearning.training import TrainingSettings, evaluate, initial_parameters
+from unlearning.training import TrainingSettings, initial_parameters
 
 CLIENTS = 50
 LEAVING = (1, 2, 5)

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from benchmarks.decentralised.federation import Federation, Row
 from client.peer.in_process import InProcessNetwork
+from unlearning.evaluation import evaluate
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
 from unlearning.tasks.task import Examples, forgotten_mask, join
-from unlearning.training import evaluate
 from unlearning.verification.membership_inference import confidence_attack
 
 Labels = NDArray[np.int64]

@@ -34,11 +34,11 @@ from benchmarks.second_order.convex import (
 )
 from benchmarks.tables import Row, median, table, write
 from unlearning.curvature import gradient
+from unlearning.evaluation import evaluate, predict
 from unlearning.methods.registry import METHODS
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
 from unlearning.tasks import Examples, forgotten_mask
-from unlearning.training import evaluate, predict
 from unlearning.verification.equivalence import kl_divergence
 
 Way = Callable[[ConvexFederation, Target], tuple[Vector, int]]

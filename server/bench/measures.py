@@ -10,10 +10,10 @@ from server.bench.columns import Row
 from server.bench.experiment import Backdoor
 from server.federation.context import FederationContext
 from unlearning.errors import DataError
+from unlearning.evaluation import evaluate, predict
 from unlearning.parameters import Vector
 from unlearning.plain import to_plain
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import evaluate, predict
 from unlearning.verification import gaussian_poison
 from unlearning.verification.backdoor import Trigger, attack_success_rate, triggered_test
 from unlearning.verification.equivalence import (

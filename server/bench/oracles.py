@@ -20,10 +20,10 @@ from server.bench.client_data import DEALING_SEED, ClientData
 from server.bench.columns import ORIGINAL, Row
 from server.bench.experiment import Case
 from unlearning.durable_files import write_atomically
+from unlearning.evaluation import predict
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
 from unlearning.tasks.task import Examples, Task, forgotten_mask, join
-from unlearning.training import predict
 from unlearning.verification.klom import klom, summary
 from unlearning.verification.margins import margins
 from unlearning.verification.u_lira import FEWEST, ULira, centred, mixed, u_lira, vulnerability

@@ -11,10 +11,10 @@ from strategies.exchange import Exchange
 from strategies.messages import model_record
 from strategies.observations import read_observations
 from strategies.run_config import RunSettings
+from unlearning.evaluation import evaluate
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
 from unlearning.tasks.task import Examples, Task, forgotten_mask
-from unlearning.training import evaluate
 from unlearning.untrusted import as_line
 from unlearning.verification.observations import Observations, observe_model
 

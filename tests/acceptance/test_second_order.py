@@ -21,11 +21,11 @@ from strategies.round_plan import RoundPlan
 from strategies.unlearning_strategy import UnlearningStrategy
 from tests.federation import InProcessFederation
 from unlearning.curvature import gradient
+from unlearning.evaluation import evaluate
 from unlearning.methods.method import UnlearningState
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.testing.convex import hessian
-from unlearning.training import evaluate
 
 
 @cache

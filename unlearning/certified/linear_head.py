@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from unlearning.devices import computing_device, inputs_for
 from unlearning.errors import DataError, NumericalError
+from unlearning.evaluation import EVALUATION_BATCH
 from unlearning.parameters import is_held, layout
 from unlearning.tasks.batches import InOrder
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import EVALUATION_BATCH, build, initial_parameters, inputs_for, model_with
+from unlearning.training import build, initial_parameters, model_with
 
 _WITHOUT_EFFECT = (nn.Flatten, nn.Identity)
 _INPUTS_AT_ONCE = 1024
@@ -78,7 +80,7 @@ def _features(task: Task, head: LinearHead | None, examples: Examples) -> Iterat
     if head is None or head.is_whole_model:
         yield from (inputs for inputs, _ in examples.batches(InOrder(len(examples), _INPUTS_AT_ONCE)))
         return
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = computing_device()
     below = head.below.to(device)
     for number, (inputs, _) in enumerate(examples.batches(InOrder(len(examples), EVALUATION_BATCH))):
         given = inputs_for(task, inputs, device)

@@ -35,10 +35,11 @@ from unlearning.certified.tangents import (
 )
 from unlearning.certified.unit_vectors import UnitVectors
 from unlearning.curvature.local_loss import exact_kernels
+from unlearning.devices import computing_device, inputs_for, targets_for
 from unlearning.errors import ConfigurationError, DataError
 from unlearning.parameters import Vector, flatten
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import TrainingSettings, inputs_for, model_with, targets_for
+from unlearning.training import TrainingSettings, model_with
 
 DEFAULT_MEMORY_LIMIT_BYTES = 2**30
 
@@ -204,7 +205,7 @@ class _Trajectory:
 
     def __init__(self, task: Task, parameters: Vector, examples: Examples, settings: OnlineSettings) -> None:
         self.task, self.examples, self.settings = task, examples, settings
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = computing_device()
         self.model = model_with(task, parameters).to(self.device).eval()
         self.weights = Weights(self.model)
 

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from unlearning.devices import computing_device, inputs_for, targets_for
 from unlearning.errors import DataError, NumericalError
 from unlearning.parameters import Vector, check_length, layout
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import inputs_for, model_with, targets_for
+from unlearning.training import model_with
 
 
 class LocalLoss:
@@ -39,7 +40,7 @@ class LocalLoss:
         if len(examples) == 0:
             raise DataError("A mean loss needs at least one example, got none. Leave this client out.")
         self.task, self.examples = task, examples
-        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = device or computing_device()
         self.model = model_with(task, parameters).to(self.device).eval()
         _refuse_batch_statistics(self.model)
         slots = layout(self.model)

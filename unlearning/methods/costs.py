@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import torch
 
+from unlearning.devices import inputs_for, targets_for
 from unlearning.errors import DataError
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import build, inputs_for, targets_for
+from unlearning.training import build
 
 GRADIENTS_PER_PRODUCT = 2.0
 """A product with the curvature costs so many gradients."""

@@ -14,11 +14,12 @@ from scipy.optimize import minimize
 from torch import nn
 
 from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
+from unlearning.evaluation import evaluate
 from unlearning.parameters import Vector
 from unlearning.solvers.direct import dense_matrix
 from unlearning.tasks.losses import classification_measures, cross_entropy
 from unlearning.tasks.task import Examples, Task, join
-from unlearning.training import TrainingSettings, evaluate, initial_parameters
+from unlearning.training import TrainingSettings, initial_parameters
 
 WEIGHT_DECAY = 0.05
 TASK = Task(

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unlearning.errors import DataError
+from unlearning.evaluation import EVALUATION_BATCH
 from unlearning.parameters import Vector, load
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import EVALUATION_BATCH, build
+from unlearning.training import build
 from unlearning.verification.discrimination import LOW_FPR
 
 Values = NDArray[np.float64]

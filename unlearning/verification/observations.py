@@ -14,9 +14,9 @@ import scipy  # its parts are imported at their first use
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError
+from unlearning.evaluation import evaluate, evaluate_and_predict
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, PerExample, Task
-from unlearning.training import evaluate, evaluate_and_predict
 from unlearning.verification.margins import margins
 from unlearning.verification.thresholds import entropy, modified_entropy
 

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError
+from unlearning.evaluation import evaluate, predict
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import TrainingSettings, evaluate, local_seed, predict, train
+from unlearning.training import TrainingSettings, local_seed, train
 from unlearning.verification.lira import Gaussians, Shadows, Values, fit
 from unlearning.verification.margins import logit_confidence, margins
 from unlearning.verification.observations import draw_sample

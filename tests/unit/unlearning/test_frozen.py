@@ -11,6 +11,7 @@ from tests.tasks import tiny_classification
 from unlearning.certified.tangents import train_with_tangents
 from unlearning.curvature import CurvatureKind, CurvatureProduct
 from unlearning.errors import AppError, MethodFailed
+from unlearning.evaluation import evaluate
 from unlearning.methods.classifier_head import head_slots
 from unlearning.methods.weight_negation import first_layer
 from unlearning.parameters import at_home, flatten, layout, load, state_to_save, travelling_names
@@ -20,7 +21,6 @@ from unlearning.training import (
     TrainingSettings,
     build,
     check_frozen_part,
-    evaluate,
     frozen_part,
     initial_parameters,
     model_with,

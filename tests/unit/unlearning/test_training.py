@@ -13,18 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unlearning.errors import DataError
+from unlearning.evaluation import evaluate, evaluate_and_predict, predict
 from unlearning.parameters import flatten
 from unlearning.tasks import Examples, Task, TaskSettings, load_site, make_task
-from unlearning.training import (
-    OptimizerName,
-    TrainingSettings,
-    build,
-    evaluate,
-    evaluate_and_predict,
-    initial_parameters,
-    predict,
-    train,
-)
+from unlearning.training import OptimizerName, TrainingSettings, build, initial_parameters, train
 
 DIGITS = TaskSettings(num_clients=5, model="mlp")
 TASK = make_task(DIGITS)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from unlearning.errors import MethodFailed
+from unlearning.evaluation import predict
 from unlearning.local import carry_out, problem_of
 from unlearning.methods.fedquit import virtual_teacher
 from unlearning.methods.method import ClientSite, Problem, Reply
@@ -15,7 +16,7 @@ from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity, Target
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.testing.convex import DATA, TASK, TRAINING, mean_loss, optimum_of, plane
-from unlearning.training import initial_parameters, predict
+from unlearning.training import initial_parameters
 
 METHOD = METHODS["fedquit"]
 CLIENT = Target(Granularity.CLIENT, "u")

@@ -333,7 +333,7 @@ def test_the_setting_makes_the_federations_model_an_ensemble():
 
 def test_the_ensemble_learns():
     """Over 80 % of the digits that it was trained on, by votes."""
-    from unlearning.training import evaluate
+    from unlearning.evaluation import evaluate
 
     model, _ = trained(DATA, rounds=8)
     everyone = torch.cat([examples.inputs for examples in DATA.values()])

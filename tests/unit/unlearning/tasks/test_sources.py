@@ -10,11 +10,12 @@ from torch.utils.data import Dataset
 
 from unlearning.curvature import CurvatureKind, CurvatureProduct, fisher_diagonal, gradient
 from unlearning.errors import AppError, DataError
+from unlearning.evaluation import evaluate
 from unlearning.requests import Forget
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.sources import Loading
 from unlearning.tasks.task import Examples, forgotten_mask, join, unknown_ids
-from unlearning.training import TrainingSettings, evaluate, initial_parameters, train
+from unlearning.training import TrainingSettings, initial_parameters, train
 from unlearning.verification.observations import observe_model
 
 TASK = replace(

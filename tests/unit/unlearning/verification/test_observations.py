@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.tasks import tiny_classification
 from unlearning.errors import DataError
+from unlearning.evaluation import evaluate
 from unlearning.tasks.task import Examples, PerExample
-from unlearning.training import evaluate
 from unlearning.verification.observations import Observations, draw_sample, merge, observe, observe_model
 
 

@@ -7,8 +7,9 @@ from torch import nn
 
 from tests.tasks import tiny_classification
 from unlearning.errors import DataError
+from unlearning.evaluation import predict
 from unlearning.tasks.task import Examples
-from unlearning.training import initial_parameters, predict
+from unlearning.training import initial_parameters
 from unlearning.verification.lira import Shadows, fit, offline_scores, online_scores
 from unlearning.verification.margins import margins
 from unlearning.verification.observations import observe_model

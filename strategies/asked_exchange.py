@@ -7,7 +7,8 @@ from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
 from strategies.update_checks import check_norm, check_vector, over_the_median
 from unlearning.errors import UpdateRefused
-from unlearning.methods.method import RETAINED_UPDATE, MethodInfo, Need, Problem, Reply, num_retained
+from unlearning.methods.method import MethodInfo, Need, Problem, Reply
+from unlearning.methods.updates import RETAINED_UPDATE, num_retained
 from unlearning.parameters import Vector
 
 

@@ -30,7 +30,6 @@ from strategies.prepared_rounds import KeptInMemory
 from strategies.round_plan import RoundOutcome
 from unlearning.errors import FlowerUnlearningError, MethodFailed, UpdateRefused
 from unlearning.methods.method import (
-    NUM_RETAINED,
     Instruction,
     Method,
     MethodParameters,
@@ -38,9 +37,9 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    num_retained,
 )
 from unlearning.methods.registry import checked, method_named
+from unlearning.methods.updates import NUM_RETAINED, num_retained
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.untrusted import reason_of

@@ -11,17 +11,21 @@ from typing import cast
 import numpy as np
 
 from unlearning.errors import MethodFailed
-from unlearning.methods.method import (
-    NUM_RETAINED,
-    RETAINED_UPDATE,
-    ClientSite,
-    Instruction,
-    Problem,
-    Reply,
-    num_retained,
-    trained_update,
-)
+from unlearning.methods.method import ClientSite, Instruction, Problem, Reply
+from unlearning.methods.updates import NUM_RETAINED, RETAINED_UPDATE, num_retained, trained_update
 from unlearning.parameters import Vector
+
+
+def check_somebody_keeps(title: str, problem: Problem) -> None:
+    """Refuse to begin where nobody keeps anything.
+
+    Raises:
+        MethodFailed: that is so.
+    """
+    if not problem.retained and not problem.partial:
+        raise MethodFailed(
+            f"{title} needs at least one client that keeps something; there is none.", retryable=False
+        )
 
 
 def with_retained_update(reply: Reply, instruction: Instruction, site: ClientSite) -> Reply:

@@ -46,9 +46,9 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    trained_update,
 )
 from unlearning.methods.preparation import FederatedRound, Preparation, PreparationOptions
+from unlearning.methods.updates import trained_update
 from unlearning.parameters import Vector, layout
 from unlearning.requests import Granularity
 from unlearning.stores import Arrays, Store

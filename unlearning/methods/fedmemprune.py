@@ -38,11 +38,9 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    add_mean_update,
-    relative_change,
-    trained_update,
 )
 from unlearning.methods.safe_range import Safe
+from unlearning.methods.updates import add_mean_update, relative_change, trained_update
 from unlearning.parameters import Slot, Vector, layout
 from unlearning.requests import NOTHING, Granularity
 from unlearning.training import build

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unlearning.errors import MethodFailed
-from unlearning.methods.both_sides import retained_side, with_retained_update
+from unlearning.methods.both_sides import check_somebody_keeps, retained_side, with_retained_update
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
@@ -43,11 +43,14 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
+)
+from unlearning.methods.safe_range import Safe
+from unlearning.methods.updates import (
+    check_classification,
     relative_change,
     replies_of_targets,
     trained_update,
 )
-from unlearning.methods.safe_range import Safe
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Granularity
 
@@ -101,15 +104,8 @@ class FedOsd(Method[FedOsdParameters]):
         Raises:
             MethodFailed: nobody keeps anything, or the task is no classification.
         """
-        if not problem.retained and not problem.partial:
-            raise MethodFailed(
-                "FedOSD needs at least one client that keeps something; there is none.", retryable=False
-            )
-        if problem.task.score_name != "accuracy":
-            raise MethodFailed(
-                "FedOSD lowers the probability of a class, and this task is no classification. Choose another method.",
-                retryable=False,
-            )
+        check_somebody_keeps(self.info.title, problem)
+        check_classification(self.info.title, problem.task)
         return UnlearningState(parameters=parameters, arrays={START: parameters}, values={"orthogonal": []})
 
     def configure(

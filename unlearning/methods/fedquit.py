@@ -29,10 +29,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from unlearning.errors import MethodFailed
+from unlearning.evaluation import predict
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
-    NUM_RETAINED,
     ClientSite,
     Instruction,
     Method,
@@ -42,15 +41,18 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
+)
+from unlearning.methods.safe_range import Safe
+from unlearning.methods.updates import (
+    NUM_RETAINED,
     add_mean_update,
+    check_classification,
     relative_change,
     replies_of_targets,
     trained_update,
 )
-from unlearning.methods.safe_range import Safe
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
-from unlearning.training import predict
 
 
 class FedQuitParameters(MethodParameters):
@@ -86,12 +88,7 @@ class FedQuit(Method[FedQuitParameters]):
         Raises:
             MethodFailed: the task is no classification.
         """
-        if problem.task.score_name != "accuracy":
-            raise MethodFailed(
-                "FedQUIT takes away the scores of true classes, and this task is no classification. Choose another "
-                "method.",
-                retryable=False,
-            )
+        check_classification(self.info.title, problem.task)
         return UnlearningState(parameters=parameters)
 
     def configure(

@@ -33,11 +33,9 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    add_mean_update,
-    relative_change,
-    replies_of_targets,
 )
 from unlearning.methods.safe_range import Safe
+from unlearning.methods.updates import add_mean_update, relative_change, replies_of_targets
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
 from unlearning.training import train

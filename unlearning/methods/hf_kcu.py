@@ -28,7 +28,6 @@ from unlearning.curvature.damping import relative_damping
 from unlearning.errors import MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols, solver_epochs
 from unlearning.methods.method import (
-    NUM_RETAINED,
     ClientSite,
     Instruction,
     Method,
@@ -38,11 +37,9 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    num_retained,
-    relative_change,
-    replies_of_targets,
 )
 from unlearning.methods.safe_range import Safe
+from unlearning.methods.updates import NUM_RETAINED, num_retained, relative_change, replies_of_targets
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
 from unlearning.solvers import Solution, conjugate_gradient, lanczos_extremes

@@ -21,6 +21,7 @@ import torch
 from pydantic import Field
 
 from unlearning.errors import MethodFailed
+from unlearning.evaluation import predict
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
@@ -32,14 +33,17 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
+)
+from unlearning.methods.safe_range import Safe
+from unlearning.methods.updates import (
     add_mean_update,
+    check_classification,
     replies_of_targets,
     trained_update,
 )
-from unlearning.methods.safe_range import Safe
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
-from unlearning.training import initial_parameters, predict
+from unlearning.training import initial_parameters
 
 DEGRADATION = "degradation"
 """Under which the state and an instruction carry De."""
@@ -87,11 +91,7 @@ class MoDe(Method[MoDeParameters]):
         """
         if not problem.retained:
             raise MethodFailed("MoDe needs at least one client that stays; there is none.", retryable=False)
-        if problem.task.score_name != "accuracy":
-            raise MethodFailed(
-                "MoDe guides by class labels, and this task is no classification. Choose another method.",
-                retryable=False,
-            )
+        check_classification(self.info.title, problem.task)
         fresh = initial_parameters(problem.task, problem.seed).astype(parameters.dtype)
         return UnlearningState(parameters=parameters, arrays={DEGRADATION: fresh})
 

@@ -22,8 +22,7 @@ from typing import Annotated, cast
 
 from pydantic import Field
 
-from unlearning.errors import MethodFailed
-from unlearning.methods.both_sides import retained_side, with_retained_update
+from unlearning.methods.both_sides import check_somebody_keeps, retained_side, with_retained_update
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
     ClientSite,
@@ -35,11 +34,9 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    relative_change,
-    replies_of_targets,
-    trained_update,
 )
 from unlearning.methods.safe_range import Safe
+from unlearning.methods.updates import relative_change, replies_of_targets, trained_update
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
 
@@ -82,10 +79,7 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         Raises:
             MethodFailed: nobody keeps anything that could be descended on.
         """
-        if not problem.retained and not problem.partial:
-            raise MethodFailed(
-                "NegGrad+ needs at least one client that keeps something; there is none.", retryable=False
-            )
+        check_somebody_keeps(self.info.title, problem)
         return UnlearningState(parameters=parameters, arrays={START: parameters})
 
     def configure(

@@ -37,11 +37,10 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    relative_change,
-    replies_of_targets,
 )
 from unlearning.methods.preparation import LocalRound, Preparation, PreparationOptions
 from unlearning.methods.safe_range import Safe
+from unlearning.methods.updates import relative_change, replies_of_targets
 from unlearning.parameters import Vector, add_weighted, flatten, load
 from unlearning.requests import Granularity
 from unlearning.stores import keep_newest, newest

@@ -31,7 +31,6 @@ from pydantic import Field
 from unlearning.methods.both_sides import update_of_kept, with_retained_update
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.method import (
-    NUM_RETAINED,
     ClientSite,
     Instruction,
     Method,
@@ -41,11 +40,9 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    num_retained,
-    replies_of_targets,
-    trained_update,
 )
 from unlearning.methods.safe_range import Safe
+from unlearning.methods.updates import NUM_RETAINED, num_retained, replies_of_targets, trained_update
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
 

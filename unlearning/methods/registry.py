@@ -23,7 +23,7 @@ from unlearning.methods.installed import installed_methods
 from unlearning.methods.method import Method, ParametersT
 from unlearning.methods.mode import MoDe
 from unlearning.methods.neggrad_plus import NegGradPlus
-from unlearning.methods.newton_cg import NewtonCg
+from unlearning.methods.newton_cg.method import NewtonCg
 from unlearning.methods.pga import Pga
 from unlearning.methods.preparation import Prepared
 from unlearning.methods.puf import PufRegular, PufSpecial

@@ -26,10 +26,9 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    add_mean_update,
-    trained_update,
 )
 from unlearning.methods.safe_range import Safe
+from unlearning.methods.updates import add_mean_update, trained_update
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Granularity
 from unlearning.training import initial_parameters

@@ -28,9 +28,8 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    add_mean_update,
-    trained_update,
 )
+from unlearning.methods.updates import add_mean_update, trained_update
 from unlearning.parameters import Vector
 from unlearning.requests import NOTHING, Granularity
 

@@ -25,6 +25,7 @@ from torch import nn
 
 from unlearning.certified import linear_layer
 from unlearning.errors import MethodFailed, NumericalError, UpdateRefused
+from unlearning.evaluation import predict
 from unlearning.methods.costs import Cost, CostSymbols
 from unlearning.methods.exact_ridge.statistics import (
     Head,
@@ -35,7 +36,6 @@ from unlearning.methods.exact_ridge.statistics import (
     squared_loss,
 )
 from unlearning.methods.method import (
-    NUM_RETAINED,
     ClientSite,
     Instruction,
     Method,
@@ -45,14 +45,14 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    relative_change,
 )
 from unlearning.methods.preparation import FederatedRound, LocalRound, Preparation, PreparationOptions
+from unlearning.methods.updates import NUM_RETAINED, relative_change
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.requests import Exclusions, Granularity
 from unlearning.stores import Arrays, Store, keep_newest, newest
 from unlearning.tasks.task import Task
-from unlearning.training import Trained, predict
+from unlearning.training import Trained
 
 _log = getLogger(__name__)
 

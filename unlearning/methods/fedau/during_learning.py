@@ -41,10 +41,9 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    relative_change,
-    replies_of_targets,
 )
 from unlearning.methods.preparation import ClientOptions, Listed, LocalRound, Preparation
+from unlearning.methods.updates import relative_change, replies_of_targets
 from unlearning.parameters import Vector, check_length, flatten
 from unlearning.requests import Granularity, Target
 from unlearning.stores import keep_newest, newest

@@ -32,10 +32,9 @@ from unlearning.methods.method import (
     Problem,
     Reply,
     UnlearningState,
-    relative_change,
-    replies_of_targets,
 )
 from unlearning.methods.safe_range import Safe
+from unlearning.methods.updates import relative_change, replies_of_targets
 from unlearning.parameters import Vector, check_length, flatten
 from unlearning.requests import Granularity
 from unlearning.tasks.task import Task

@@ -46,9 +46,9 @@ from unlearning.methods.method import (
     Problem,
     SensitivityBound,
     UnlearningState,
-    relative_change,
 )
 from unlearning.methods.safe_range import OperatorsOnly, Safe
+from unlearning.methods.updates import relative_change
 from unlearning.parameters import Vector, content_hash
 from unlearning.requests import Granularity
 from unlearning.stores import Store

@@ -10,8 +10,9 @@ from unlearning.curvature import gradient
 from unlearning.errors import MethodFailed
 from unlearning.local import carry_out, exchange, problem_of
 from unlearning.methods.fedosd import orthogonal_step, unlearning_cross_entropy, without_component
-from unlearning.methods.method import NUM_RETAINED, RETAINED_UPDATE, Problem, Reply
+from unlearning.methods.method import Problem, Reply
 from unlearning.methods.registry import METHODS
+from unlearning.methods.updates import NUM_RETAINED, RETAINED_UPDATE
 from unlearning.requests import Granularity, Target
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.testing.convex import DATA, TASK, TRAINING, mean_loss, optima

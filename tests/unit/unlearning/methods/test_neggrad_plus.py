@@ -8,8 +8,9 @@ import pytest
 from unlearning.curvature import gradient
 from unlearning.errors import InvalidRequest, MethodFailed
 from unlearning.local import carry_out, problem_of
-from unlearning.methods.method import NUM_RETAINED, RETAINED_UPDATE, Problem, Reply, UnlearningState
+from unlearning.methods.method import Problem, Reply, UnlearningState
 from unlearning.methods.registry import METHODS, validated_parameters
+from unlearning.methods.updates import NUM_RETAINED, RETAINED_UPDATE
 from unlearning.requests import Granularity, Target
 from unlearning.testing.convex import DATA, TASK, TRAINING, WEIGHT_DECAY, mean_loss, optima
 

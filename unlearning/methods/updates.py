@@ -1,0 +1,88 @@
+"""Replies and updates: what many methods ask of the one and make of the other."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from unlearning.errors import MethodFailed, UpdateRefused
+from unlearning.methods.method import ClientSite, Instruction, Problem, Reply
+from unlearning.parameters import Vector, add_weighted
+from unlearning.tasks.task import Examples, Task
+from unlearning.training import train
+
+NUM_RETAINED, RETAINED_UPDATE = "num_retained", "retained"
+"""In a target's reply: how many examples it keeps, and the update of training on these."""
+
+
+def check_classification(title: str, task: Task) -> None:
+    """Refuse a task that is no classification.
+
+    Raises:
+        MethodFailed: it is none.
+    """
+    if task.score_name != "accuracy":
+        raise MethodFailed(
+            f"{title} works with class labels, and this task is no classification. Choose another method.",
+            retryable=False,
+        )
+
+
+def replies_of_targets(title: str, problem: Problem, replies: Mapping[str, Reply]) -> dict[str, Reply]:
+    """Return the targets' answers that count: of those that hold an example of what is to be forgotten.
+
+    Raises:
+        MethodFailed: a target did not answer, without which nothing would be unlearned; or no target
+            holds an example.
+    """
+    absent = sorted(set(problem.targets) - set(replies))
+    if absent:
+        raise MethodFailed(
+            f"{title} needs a usable answer of every target; client(s) {', '.join(absent)} gave none.",
+            retryable=True,
+        )
+    holding = {client: replies[client] for client in problem.targets if replies[client].num_examples}
+    if not holding:
+        raise MethodFailed(
+            "No client holds an example of what is to be forgotten; there is nothing to unlearn.",
+            retryable=False,
+        )
+    return holding
+
+
+def num_retained(reply: Reply) -> int:
+    """Return how many examples a target says that it keeps; 0 where it says nothing.
+
+    Raises:
+        UpdateRefused: it is no count.
+    """
+    count = reply.values.get(NUM_RETAINED, 0)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise UpdateRefused(f"It should count the examples that it keeps, got {str(count)[:40]!r}.")
+    return count
+
+
+def relative_change(before: Vector, after: Vector) -> float:
+    """Compute ‖after − before‖ / ‖before‖, in float64; infinite where `before` is zero and `after` is not."""
+    start = before.astype(np.float64)
+    change = float(np.linalg.norm(after.astype(np.float64) - start))
+    size = float(np.linalg.norm(start))
+    return change / size if size else (np.inf if change else 0.0)
+
+
+def trained_update(instruction: Instruction, site: ClientSite, examples: Examples) -> Reply:
+    """Compute Δ = θ_i − θ of ordinary local training on `examples`; zero with weight 0 where there are none."""
+    if len(examples) == 0:
+        return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
+    trained = train(site.task, instruction.model, examples, instruction.training)
+    update = trained.parameters - instruction.model
+    return Reply(vector=update, num_examples=trained.num_examples, metrics={"loss": trained.loss})
+
+
+def add_mean_update(start: Vector, replies: Mapping[str, Reply]) -> Vector:
+    """Compute `start` + Σ (n_i / Σ n_j) v_i over the replies' vectors, as FedAvg does with updates.
+
+    At least one reply must count an example.
+    """
+    total = sum(reply.num_examples for reply in replies.values())
+    terms = {client: (reply.num_examples / total, reply.vector) for client, reply in replies.items()}
+    return add_weighted(start, terms)

@@ -8,7 +8,7 @@ the client's key, so lists of plain ids from before go on working beside it.
 
 import hmac
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from unlearning.requests import Exclusions, Forget, Target
@@ -71,6 +71,14 @@ def keyed_ids(key: bytes, sample_ids: Iterable[str]) -> frozenset[str]:
 def key_forget(forget: Forget, key: bytes) -> Forget:
     """`forget` with keyed ids."""
     return replace(forget, sample_ids=keyed_ids(key, forget.sample_ids)) if forget.sample_ids else forget
+
+
+def merge_keyed(known: Forget, forget: Forget, keys: Sequence[bytes]) -> tuple[Forget, bool]:
+    """Return both, ids hashed under the newest key if there is one, and whether that is more than `known`."""
+    both = known | forget
+    if not keys:
+        return both, both != known
+    return key_forget(both, keys[-1]), key_forget(both, keys[-1]) != key_forget(known, keys[-1])
 
 
 def names_of(keys: Iterable[bytes], sample_ids: Iterable[str]) -> dict[str, str]:

@@ -4,19 +4,15 @@ One thread, no gRPC, no CUDA and no computing of its own: what is forked begins 
 waits for one launcher, so a slow one holds up nobody.
 """
 
-import atexit
 import gc
 import json
 import os
-import random
 import selectors
 import signal
 import socket
 import sys
 import threading
-import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import NoReturn
@@ -24,42 +20,14 @@ from typing import NoReturn
 import psutil
 
 from client.worker import freshness
+from client.worker.message_process import Child, Launch, Program, become
 from client.worker.places import PROGRAM, WorkerPlaces
 
 _log = getLogger(__name__)
 
-Program = Callable[[], int | None]
-
 _MAX_FRAME_BYTES = 4 * 2**20  # arguments and environment of a process: Linux allows half of this
 _STREAMS = 3
 _CLOSED = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """The process that a launcher asks for, with this directory, umask, arguments and environment."""
-
-    directory: bytes
-    umask: int
-    arguments: tuple[str, ...]
-    environment: Mapping[bytes, bytes]
-
-    @classmethod
-    def parse(cls, body: bytes) -> "Launch":
-        """Read a launcher's frame.
-
-        Raises:
-            ValueError: it is none.
-        """
-        directory, umask, count, *fields = body.split(b"\0")
-        arguments, variables = fields[: int(count)], fields[int(count) :]
-        pairs = (variable.partition(b"=") for variable in variables)
-        return cls(
-            directory=directory,
-            umask=int(umask),
-            arguments=tuple(map(os.fsdecode, arguments)),
-            environment={name: value for name, _, value in pairs},
-        )
 
 
 @dataclass(slots=True)
@@ -78,13 +46,6 @@ class _Line:
             os.close(stream)
         self.streams.clear()
         self.socket.close()
-
-
-class Child(BaseException):
-    """The way out of the worker's loop in the forked process, which is the message's process from here on."""
-
-    def __init__(self, launch: Launch) -> None:
-        self.launch = launch
 
 
 class Worker:
@@ -300,50 +261,6 @@ class Worker:
             "refused": dict(self._refused),
             "resident_bytes": psutil.Process().memory_info().rss,
         }
-
-
-def become(launch: Launch, entry: Program) -> NoReturn:
-    """Run `entry` as the process that `launch` describes; ends the process.
-
-    Random numbers begin as in a fresh process: Python's, NumPy's and PyTorch's from the system's entropy.
-    """
-    os.chdir(launch.directory)
-    os.umask(launch.umask)
-    os.environ.clear()
-    os.environb.update(launch.environment)
-    sys.argv[:] = launch.arguments
-    random.seed()
-    if "numpy" in sys.modules:  # what is not imported yet begins afresh by itself
-        sys.modules["numpy"].random.seed(None)
-    if "torch" in sys.modules:
-        sys.modules["torch"].seed()
-    _end(_exit_status(entry))
-
-
-def _exit_status(entry: Program) -> int:
-    """Run `entry`; returns what the interpreter would end with."""
-    try:
-        code: object = entry()
-    except SystemExit as exc:
-        code = exc.code
-    except BaseException:  # noqa: BLE001 - whatever it is, the process ends with a trace, as any does
-        traceback.print_exc()
-        code = 1
-    if isinstance(code, int | None):
-        return (code or 0) & 0xFF
-    print(code, file=sys.stderr)
-    return 1
-
-
-def _end(status: int) -> NoReturn:
-    """End as the interpreter does, without taking down what was imported: that takes a third of a second."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
 
 
 def preload() -> Program:

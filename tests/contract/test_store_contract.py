@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import RecordDict
 
-from client.memory import ContextStore
+from client.context_memory import ContextStore
 from unlearning.errors import CheckpointError
 from unlearning.stores import DirectoryStore, MemoryStore, keep_newest, newest
 

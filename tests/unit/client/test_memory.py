@@ -3,7 +3,8 @@
 import pytest
 from flwr.app import Context, RecordDict
 
-from client.memory import ContextMemory, DirectoryMemory
+from client.context_memory import ContextMemory
+from client.memory import DirectoryMemory
 from unlearning.errors import CheckpointError
 from unlearning.requests import Forget, Granularity, Target
 

@@ -7,7 +7,6 @@ or that counts too many examples. It runs under Flower's stock `start()` and und
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from logging import getLogger
@@ -34,14 +33,14 @@ from strategies.messages import (
     training_values,
     vector_of,
 )
-from strategies.observations import read_observations
+from strategies.observations import mean_figures
 from strategies.prepared_rounds import KeptInMemory
 from strategies.roster import Member, Roster
 from strategies.round_plan import RoundOutcome, RoundPlan
 from strategies.run_config import RunSettings
 from strategies.task_source import MakeTask, TaskSource
 from strategies.update_checks import over_the_median
-from unlearning.growing_pause import GrowingPause
+from strategies.waiting import wait_for
 from unlearning.methods.method import Reply
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
@@ -51,7 +50,6 @@ from unlearning.tasks.task import Task
 from unlearning.training import frozen_part, initial_parameters
 
 _log = getLogger(__name__)
-_SAY_AGAIN = GrowingPause(first_s=10.0, longest_s=300.0)
 
 
 class FedAvg(Strategy):
@@ -130,39 +128,14 @@ class FedAvg(Strategy):
             if not self.plan.left_out(client).everything
         }
 
-    def await_clients(
-        self,
-        grid: Grid,
-        is_stopped: Callable[[], bool] = lambda: False,
-        tell: Callable[[str], None] = lambda _: None,
-    ) -> None:
+    def await_clients(self, grid: Grid, tell: Callable[[str], None] = lambda _: None) -> None:
         """Wait, with a limit, for the clients expected at the start, later for the fewest allowed.
 
         A simulation starts the server before its nodes; without this the first round would lack most.
-        `tell` is given the sentence that says who is waited for, whenever it has changed, and "" when that is over.
+        `tell` is as in `wait_for`.
         """
         wanted, setting = self._wanted_clients()
-        began = time.monotonic()
-        said, said_at, times = "", began, 0
-        while (count := len(here := self.eligible(grid))) < wanted:
-            waited_s = time.monotonic() - began
-            if waited_s >= self.settings.wait_timeout_s or is_stopped():
-                _log.warning("Going on with %d client(s), expected %d.", count, wanted)
-                break
-            names = f": {', '.join(here)}" if here else ""
-            sentence = f"Waiting for {wanted} client(s) ({setting}), {count} here{names}."
-            if sentence != said:
-                tell(sentence)
-            if sentence != said or time.monotonic() - said_at >= _SAY_AGAIN.after(times):
-                _log.info(
-                    "%s At most %.0f s more (wait-timeout-s).",
-                    sentence,
-                    self.settings.wait_timeout_s - waited_s,
-                )
-                said, said_at, times = sentence, time.monotonic(), times + 1
-            time.sleep(0.5)
-        if said:
-            tell("")
+        wait_for(wanted, setting, lambda: self.eligible(grid), self.settings.wait_timeout_s, tell)
         self._was_complete = True
 
     def _wanted_clients(self) -> tuple[int, str]:
@@ -387,13 +360,5 @@ class FedAvg(Strategy):
             if not message.has_error()
             and (client := self.roster.client_of(message.metadata.src_node_id)) is not None
         }
-        found: dict[str, int | float | list[int] | list[float]] = {}
-        for name, observations in (
-            ("train", read_observations(contents, "retained", self.check_count).merged),
-            ("test", read_observations(contents, "test", self.check_count).merged),
-        ):
-            if observations is not None and observations.num_examples:
-                found[f"{name}-examples"] = observations.num_examples
-                found[f"{name}-loss"] = observations.loss_sum / observations.num_examples
-                found[f"{name}-score"] = observations.score_sum / observations.num_examples
-        return MetricRecord(found) if found else None
+        found = mean_figures(contents, self.check_count)
+        return MetricRecord({**found}) if found else None

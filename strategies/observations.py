@@ -56,6 +56,18 @@ def read_observations(
     return ClientObservations(by_client=present, refused=dict(sorted(refused.items())))
 
 
+def mean_figures(contents: Mapping[str, RecordDict], check_count: CheckCount) -> dict[str, float]:
+    """Return examples, mean loss and mean score over all clients' training and test data, where they have any."""
+    found: dict[str, float] = {}
+    for name, kind in (("train", "retained"), ("test", "test")):
+        merged = read_observations(contents, kind, check_count).merged
+        if merged is not None and merged.num_examples:
+            found[f"{name}-examples"] = merged.num_examples
+            found[f"{name}-loss"] = merged.loss_sum / merged.num_examples
+            found[f"{name}-score"] = merged.score_sum / merged.num_examples
+    return found
+
+
 def _read_one(name: str, check_count: CheckCount, client: str, content: RecordDict) -> Observations | None:
     """Read a client's observations on the set `name`; None where it has none.
 

@@ -20,9 +20,10 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from strategies.exchange import LOST, NO_ANSWER, REFUSED, Failure, read_each, reported_failure
+from strategies.exchange import NO_ANSWER, REFUSED, Failure, read_each, reported_failure
 from strategies.fetching import Fetches, Lost
 from strategies.messages import SESSION, WHOAMI, Json, compose, count_bytes, round_of, values_of
+from strategies.sessions.by_flower import FlowerMessages
 from strategies.sessions.connections import ClientConnection, ClientConnections
 from strategies.sessions.endpoint import Endpoint
 from strategies.sessions.payloads import INVITATION, Invitation, SharedArrays, answer_content, message_payload
@@ -67,13 +68,12 @@ class SessionGrid(Grid):
         self._lines = ClientConnections()
         self._ending: list[ClientConnection] = []
         self._pending: dict[str, ClientConnection] = {}
-        self._by_flower: dict[str, tuple[str, Message]] = {}
-        self._answers, self._returns = Fetches(grid), Fetches(grid)
+        self._by_flower = FlowerMessages(grid)
+        self._returns = Fetches(grid)
         self._without_until: dict[int, float] = {}
         self._server: grpc.Server | None = None
         self._polled_at = 0.0
         self._seen = 0
-        self._flower_bytes = [0, 0]
         self._shared: SharedArrays | None = None
         self._nodes: list[NodeInfo] = []
         self._nodes_at = -math.inf
@@ -81,12 +81,12 @@ class SessionGrid(Grid):
     @property
     def bytes_sent(self) -> int:
         """Bytes of frames and of Flower messages to clients."""
-        return self._lines.bytes_sent + self._flower_bytes[0]
+        return self._lines.bytes_sent + self._by_flower.bytes_sent
 
     @property
     def bytes_received(self) -> int:
         """Bytes of frames and of Flower messages from clients."""
-        return self._lines.bytes_received + self._flower_bytes[1]
+        return self._lines.bytes_received + self._by_flower.bytes_received
 
     @contextmanager
     def session(self) -> Iterator[None]:
@@ -114,9 +114,9 @@ class SessionGrid(Grid):
         while self._ending and time.monotonic() < deadline:
             self._poll_flower(after_s=0.0)
             time.sleep(0.1)
-        self._answers.close()
+        self._by_flower.close()
         self._returns.close()
-        self._answers, self._returns = Fetches(self._grid), Fetches(self._grid)
+        self._returns = Fetches(self._grid)
         self._server.stop(1.0).wait()
         self._server = None
         self._ending, self._pending, self._lines = [], {}, ClientConnections()
@@ -138,7 +138,7 @@ class SessionGrid(Grid):
             ids.append(key)
             if self._server is None or message.metadata.message_type == WHOAMI or not self._send(message):
                 flower.append(message)
-        self._push_by_flower(flower)
+        self._by_flower.push(flower)
         return [key if key in self._pending or key in self._by_flower else "" for key in ids]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -157,7 +157,7 @@ class SessionGrid(Grid):
             if reply is not None:
                 self._pending.pop(key)
                 replies.append(reply)
-        return [*replies, *self._pull_by_flower(flower)]
+        return [*replies, *self._by_flower.pull(flower)]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -246,7 +246,7 @@ class SessionGrid(Grid):
         )
         asking = compose(node_id, SESSION, round_of(message), {INVITATION: to_plain(invitation)})
         [line.invitation_id] = self._grid.push_messages([asking])
-        self._flower_bytes[0] += count_bytes(asking.content)
+        self._by_flower.bytes_sent += count_bytes(asking.content)
         if not line.invitation_id:
             line.lost, line.has_returned = "its invitation could not be handed to the SuperLink", True
         _log.info("Session at %s: node %d is invited.", self._endpoint.address, node_id)
@@ -294,34 +294,9 @@ class SessionGrid(Grid):
         if not line.is_refused and (line.attached_at is None or line.is_leaving or not is_delivered):
             self._pending.pop(key)
             if not self._send(asked):
-                self._push_by_flower([asked])
+                self._by_flower.push([asked])
             return None
         return Message(Error(REFUSED if line.is_refused else _LOST, line.lost), reply_to=asked)
-
-    def _push_by_flower(self, messages: list[Message]) -> None:
-        keys = [message.metadata.message_id for message in messages]
-        ids = self._grid.push_messages(messages) if messages else []
-        for key, message, flower_id in zip(keys, messages, ids, strict=False):
-            if flower_id:
-                self._by_flower[key] = flower_id, message
-                self._flower_bytes[0] += count_bytes(message.content)
-
-    def _pull_by_flower(self, keys: list[str]) -> Iterator[Message]:
-        """Fetch what has come by Flower to the messages that this grid knows as `keys`."""
-        asked = {self._by_flower[key][0]: key for key in keys}
-        for flower_id, found in self._answers.pull(list(asked)):
-            if isinstance(found, Message):
-                key = asked.get(found.metadata.reply_to_message_id)
-                reply = found
-                self._flower_bytes[1] += count_bytes(reply.content) if reply.has_content() else 0
-            else:
-                key = asked[flower_id]
-                error = Error(LOST, found.reason) if isinstance(found, Lost) else Error(REFUSED, found)
-                reply = Message(error, reply_to=self._by_flower[key][1])
-            if key is not None:
-                self._by_flower.pop(key, None)
-                reply.metadata.__dict__["_reply_to_message_id"] = key
-            yield reply
 
     def _poll_flower(self, *, after_s: float = _POLL_S) -> None:
         """Take in Flower's answers to invitations: a client has ended, or its process has died."""
@@ -352,7 +327,7 @@ class SessionGrid(Grid):
         if refused:
             line.lost, line.is_refused = refused[""], True
             return
-        self._flower_bytes[1] += count_bytes(reply.content)
+        self._by_flower.bytes_received += count_bytes(reply.content)
         values: Json = read[""]
         failure = reported_failure(values)
         if failure is not None:

@@ -8,15 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.access import ALLOWED, Role
-from server.certificate.checks import (
-    Check,
-    LedgerView,
-    Outcome,
-    check_ledger,
-    check_report_content,
-    check_signature,
-)
+from server.certificate.checks import Check, Outcome, check_report_content, check_signature
 from server.certificate.document import Certificate, decode
+from server.certificate.ledger_check import LedgerView, check_ledger
 from server.console import story
 from server.console.chart import rounds_chart
 from server.console.console import Console

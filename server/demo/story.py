@@ -16,9 +16,10 @@ from rich.console import Console
 
 from server.api.client import DeletionClient
 from server.api.narrator import GOING_ON, Narrator
-from server.certificate.checks import LedgerView, check_ledger, check_report, check_signature, open_ledger
+from server.certificate.checks import check_report, check_signature
 from server.certificate.document import decode
 from server.certificate.keys import PUBLIC_KEY, load_public_key, make_key_pair
+from server.certificate.ledger_check import LedgerView, check_ledger, open_ledger
 from server.demo.scenario import LIVE, ROUNDS_AFTER, ROUNDS_BEFORE, Scenario, make_scenario
 from server.demo.simulation import LocalSimulation
 from server.demo.view import interpret, introduce, outcome_table

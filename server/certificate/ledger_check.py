@@ -1,0 +1,168 @@
+"""Whether a ledger, opened here or asked through the deletion service, says what a certificate of deletion says."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC
+from functools import cache
+from pathlib import Path
+
+from sqlalchemy.engine import make_url
+
+from server.api.client import DeletionClient, LedgerCheck
+from server.certificate.checks import Check
+from server.certificate.document import Certificate, Position, exact_numbers
+from server.ledger import Event, Ledger
+from server.ledger.records import GROUND_BEFORE
+from server.ledger.texts import TEXTS, Kind
+from unlearning.errors import ConfigurationError, RequestNotFound
+from unlearning.requests import DeletionRequest, Status
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """A ledger as it can be asked, directly or through the deletion service.
+
+    check: verify the chain, and give the hash of the event of a number.
+    request, events: the completed request of an id, and its events in order.
+    """
+
+    check: Callable[[int], LedgerCheck]
+    request: Callable[[str], DeletionRequest]
+    events: Callable[[str], list[Event]]
+
+    @classmethod
+    def of_ledger(cls, ledger: Ledger) -> "LedgerView":
+        """View a ledger that was opened here."""
+
+        problem = cache(ledger.verify)
+
+        def check(sequence: int) -> LedgerCheck:
+            head, digest = ledger.event_head()
+            first_broken = ledger.verify_chain() if problem() else None
+            return LedgerCheck(first_broken, head, digest, ledger.event_hash(sequence) or "", problem())
+
+        return cls(check, ledger.get, lambda request_id: list(ledger.all_events(request_id)))
+
+    @classmethod
+    def of_service(cls, service: DeletionClient) -> "LedgerView":
+        """View the ledger behind a deletion service; for operators and officers."""
+
+        def events(request_id: str) -> list[Event]:  # the stream ends, for the request is over
+            return [item for item in service.watch(request_id) if isinstance(item, Event)]
+
+        return cls(service.verify_ledger, service.get, events)
+
+
+def open_ledger(url: str) -> Ledger:
+    """Open the ledger at `url`, which must be there: a checker makes no new one.
+
+    Raises:
+        ConfigurationError: it is no URL of a ledger, or there is none.
+        LedgerUnavailable: it cannot be opened.
+    """
+    if url.startswith("sqlite:"):
+        path = make_url(url).database or ""
+        if not Path(path).is_file():
+            raise ConfigurationError(
+                [f"--ledger: there is no file {path!r}. Give sqlite:////path/to/ledger.db."]
+            )
+    return Ledger.open(url)
+
+
+def check_ledger(certificate: Certificate, content: bytes, view: LedgerView | None) -> Check:
+    """Check whether the ledger's chain holds, has the events that are named, and names this very file (`content`)."""
+    of, place = "ledger", certificate.ledger
+    if view is None:
+        return Check.skip(of, "Give --ledger URL, or --service to ask the deletion service.")
+    for what, position in (
+        ("the last event of this request", place.event),
+        ("the ledger's head", place.head),
+    ):
+        check = view.check(position.sequence)
+        if check.problem:
+            return Check.refuse(of, f"{check.problem} Somebody wrote past the program.")
+        if check.hash != position.hash:
+            return Check.refuse(of, _other_event(what, position, check.hash))
+    try:
+        request = view.request(certificate.request.id)
+    except RequestNotFound:
+        return Check.refuse(of, f"It knows no request {certificate.request.id}: it is another federation's.")
+    if request.status is not Status.COMPLETED:
+        return Check.refuse(of, f"Request {request.id} is {request.status} there, not completed.")
+    events = view.events(request.id)
+    facts = (*_facts(certificate, request), *_amendable(certificate, request, events))
+    differs = [name for name, certified, there in facts if certified != there]
+    if differs:
+        return Check.refuse(of, f"Request {request.id} says something else there: {', '.join(differs)}.")
+    named = next(
+        (
+            event.detail.get("certificate_sha256")
+            for event in reversed(events)
+            if event.to_status is Status.COMPLETED
+        ),
+        None,
+    )
+    if named is None:
+        return Check.refuse(of, f"It has no event that completes {request.id} and names a certificate.")
+    if named != hashlib.sha256(content).hexdigest():
+        return Check.refuse(
+            of, f"The event that completes {request.id} names another certificate than this file."
+        )
+    return Check.confirm(
+        of,
+        f"All events follow from each other and all rows from them; those events that are named (up to "
+        f"{place.head.sequence}) are there, and the request asks for what is certified.",
+    )
+
+
+def _facts(certificate: Certificate, request: DeletionRequest) -> Iterator[tuple[str, object, object]]:
+    """Yield what certificate and ledger both say of the request: its name, as certified, as it stands there."""
+    asked, target, result = certificate.request, request.target, request.result
+    yield "granularity", asked.granularity, str(target.granularity)
+    yield "client", asked.client_id, target.client_id
+    yield "class", asked.class_label, target.class_label
+    yield "number of samples", asked.num_samples or 0, target.num_samples
+    yield "submitter", asked.submitted_by, request.submitted_by
+    filed_at = request.created_at.astimezone(UTC).isoformat(timespec="seconds")
+    yield "time of filing", asked.created_at, filed_at
+    if asked.received_on is not None:  # a certificate of before goes without
+        yield "day of receipt", asked.received_on, request.received_on.isoformat()
+    yield "method", certificate.method.name, request.method
+    parameters = certificate.method.parameters
+    for name, value in sorted(request.parameters.items()):
+        yield f"parameter {name}", parameters.get(name), _as_written(certificate, value)
+    yield "model before", certificate.model.before, result.get("model_hash_before")
+    yield "unlearned model", certificate.model.unlearned, result.get("model_hash_unlearned")
+    yield "model after", certificate.model.after, result.get("model_hash_after")
+
+
+def _amendable(
+    certificate: Certificate, request: DeletionRequest, events: list[Event]
+) -> Iterator[tuple[str, object, object]]:
+    """Yield the same of what may be amended later: as it stood at the certificate's event."""
+    asked, until = certificate.request, certificate.ledger.event.sequence
+    if asked.received_on is None:  # as above
+        return
+    ground: object = request.ground
+    reference: object = None
+    for event in reversed(events):
+        if event.sequence > until and GROUND_BEFORE in event.detail:
+            ground = event.detail[GROUND_BEFORE]
+    for event in events:
+        if event.sequence <= until:
+            reference = event.detail.get(TEXTS, {}).get(Kind.REFERENCE, {}).get("sha256", reference)
+    yield "ground", asked.ground, ground
+    yield "reference", asked.reference_sha256, reference
+
+
+def _as_written(certificate: Certificate, value: object) -> object:
+    return value if certificate.version == 1 else exact_numbers(value)
+
+
+def _other_event(what: str, position: Position, found: str) -> str:
+    state = "is another one there" if found else "is gone"
+    return (
+        f"Event {position.sequence}, {what}, {state}: the ledger was written anew, cut, or an older one was "
+        "restored."
+    )

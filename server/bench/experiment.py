@@ -29,10 +29,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from server.bench.columns import COLUMNS, ORIGINAL, RETRAIN
+from server.bench.experiment_files import read_values, shipped_experiments
 from strategies import built_in
 from strategies.run_config import RunSettings
 from unlearning.batched_training import suits
@@ -40,8 +40,6 @@ from unlearning.errors import ConfigurationError, RequestError
 from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
 from unlearning.requests import Granularity, Target
 from unlearning.verification.u_lira import FEWEST_PAIRS
-
-SHIPPED = Path(__file__).parent / "experiments"
 
 
 class _Strict(BaseModel):
@@ -203,7 +201,7 @@ class Experiment(_Strict):
             ConfigurationError: lists everything that is wrong with it.
         """
         try:
-            experiment = cls.model_validate(_in_size(_parse(path), path, size))
+            experiment = cls.model_validate(read_values(path, size))
         except ValidationError as exc:
             raise ConfigurationError(
                 [f"{'.'.join(map(str, error['loc'])) or path}: {error['msg']}." for error in exc.errors()]
@@ -359,15 +357,6 @@ class Experiment(_Strict):
         return method.info.several_at_once or len(case.clients) <= 1
 
 
-def shipped_experiments() -> dict[str, tuple[Path, str]]:
-    """Return the experiments that come with the project, by name: file and size."""
-    return {
-        f"{path.stem}-{size}" if size else path.stem: (path, size)
-        for path in sorted(SHIPPED.glob("*.yaml"))
-        for size in _sizes(_parse(path))
-    }
-
-
 def found(name_or_path: str) -> Experiment:
     """Return an experiment: by the name of one that comes with the project, or a file, perhaps with `:SIZE`
     behind it.
@@ -384,46 +373,6 @@ def found(name_or_path: str) -> Experiment:
     raise ConfigurationError(
         [f"There is no experiment {name_or_path!r}. Give a file, or one of: {', '.join(known)}."]
     )
-
-
-def _parse(path: Path) -> Any:
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise ConfigurationError([f"{path} cannot be read: {exc.strerror}."]) from exc
-    except (yaml.YAMLError, UnicodeError) as exc:
-        raise ConfigurationError([f"{path} is no YAML: {exc}"]) from exc
-
-
-def _sizes(value: Any) -> list[str]:
-    sizes = value.get("sizes") if isinstance(value, dict) else None
-    return [*sizes] if isinstance(sizes, dict) and sizes else [""]
-
-
-def _in_size(value: Any, path: Path, size: str) -> Any:
-    if not isinstance(value, dict):
-        return value  # what it lacks is said by the model
-    if size not in _sizes(value):
-        raise ConfigurationError(
-            [f"{path} has the sizes {', '.join(_sizes(value))}: name one, as in {path}:{_sizes(value)[0]}."]
-            if "sizes" in value
-            else [f"{path} has no sizes; leave out :{size}."]
-        )
-    plain = {key: item for key, item in value.items() if key != "sizes"}
-    changes = dict((value.get("sizes") or {}).get(size) or {}) if size else {}
-    changes["run"] = {**(plain.get("run") or {}), **(changes.get("run") or {})}
-    name = {"name": f"{plain.get('name', path.stem)}-{size}"} if size else {}
-    sized = {**plain, **changes, **name}
-    if "published" in sized and "sizes" in value:
-        elsewhere = _setting_names([plain, *value["sizes"].values()]) - _setting_names([sized])
-        sized["published"] = [
-            item for item in sized["published"] if not {*item.get("settings", ["every"])} <= elsewhere
-        ]
-    return sized
-
-
-def _setting_names(values: Iterable[Any]) -> set[str]:
-    return {setting["name"] for value in values for setting in (value or {}).get("settings", ())}
 
 
 def _twice(where: str, names: Sequence[str]) -> Iterable[str]:

@@ -21,7 +21,7 @@ from strategies.run_config import RunSettings
 from unlearning.batched_training import train_federations
 from unlearning.durable_files import write_atomically
 from unlearning.tasks.task import Examples
-from unlearning.training import predict
+from unlearning.evaluation import predict
 from unlearning.verification.margins import margins
 from unlearning.verification.u_lira import Values, vulnerability
 

@@ -47,7 +47,8 @@ def bench_command(
 ) -> None:
     """Run an experiment: train, retrain and forget by every method; write the papers' tables and figures."""
     # Imported here because they bring in PyTorch, which no other command of people needs.
-    from server.bench.experiment import Experiment, found, shipped_experiments
+    from server.bench.experiment import Experiment, found
+    from server.bench.experiment_files import shipped_experiments
 
     if list_them:
         for name, (path, size) in shipped_experiments().items():

@@ -152,7 +152,7 @@ def run_federation(
             _log.info("A new federation in %s", context.state_dir)
             state = FederationState(parameters=initial_parameters(context.task, settings.seed))
         else:
-            _check_same_model(context, state)
+            _check_same_model(context.task, state.parameters.size, context.state_dir)
             _log.info("Going on in %s from round %d (%s)", context.state_dir, state.round, state.phase)
         try:
             state = run_through_outages(
@@ -178,12 +178,12 @@ def key_samples(state: FederationState, ledger: Ledger) -> FederationState:
     return replace(state, exclusions=ledger.keys.exclusions(state.exclusions), deletion=deletion)
 
 
-def _check_same_model(context: FederationContext, state: FederationState) -> None:
-    expected = flatten(build(context.task, context.settings.seed)).size
-    if state.parameters.size != expected:
+def _check_same_model(task: Task, size: int, state_dir: Path) -> None:
+    expected = flatten(build(task, seed=0)).size
+    if size != expected:
         raise ConfigurationError(
             [
-                f"state-dir: {context.state_dir} holds a model of {state.parameters.size:,} parameters, and the "
+                f"state-dir: {state_dir} holds a model of {size:,} parameters, and the "
                 f"settings make one of {expected:,}. Leave the task's settings and prepare, or name another state-dir."
             ]
         )

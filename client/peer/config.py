@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,7 +30,7 @@ from unlearning.decentralised import (
 )
 from unlearning.errors import ConfigurationError, NumericalError
 from unlearning.parameters import Vector
-from unlearning.tasks import TaskSettings, problems
+from unlearning.tasks.settings import LearntTask, TaskSettings, problems
 from unlearning.tasks.task import Task
 from unlearning.training import TrainingSettings
 
@@ -58,21 +59,6 @@ class GraphSection(_Section):
     probability: float = Field(default=0.5, gt=0, le=1)
     seed: int = Field(default=0, ge=0)
     neighbours: tuple[str, ...] = ()
-
-
-class TaskSection(_Section):
-    """The task; the names of `TaskSettings`."""
-
-    dataset: str = "digits"
-    model: str = "logistic"
-    partition: str = "iid"
-    alpha: float = 0.5
-    seed: int = 0
-    data_dir: str = ""
-    dtype: str = "float32"
-    num_classes: int = 0
-    input_shape: str = ""
-    max_examples: int = 0
 
 
 class TrainingSection(_Section):
@@ -148,7 +134,7 @@ class PeerConfig(_Section):
     federation: str = ""
     num_partitions: int = Field(default=0, ge=0)
     graph: GraphSection = GraphSection()
-    task: TaskSection = TaskSection()
+    task: LearntTask = LearntTask()
     training: TrainingSection = TrainingSection()
     deletion: DeletionSection = DeletionSection()
     limits: LimitsSection = LimitsSection()
@@ -187,7 +173,7 @@ class PeerConfig(_Section):
 
     def task_settings(self) -> TaskSettings:
         """Return the task, its data dealt out among `num-partitions`, or as many as there are peers."""
-        return TaskSettings(**self.task.model_dump(), num_clients=self.num_partitions or len(self.peers))
+        return TaskSettings(**asdict(self.task), num_clients=self.num_partitions or len(self.peers))
 
     def training_settings(self) -> TrainingSettings:
         """Return the settings of one round's local training."""

@@ -8,9 +8,10 @@ import numpy as np
 
 from server.bench.columns import Row
 from server.bench.experiment import Backdoor
-from server.federation.context import FederationContext
+from server.ledger import Ledger
 from unlearning.errors import DataError
 from unlearning.evaluation import evaluate, predict
+from unlearning.methods.eligibility import FederationProfile
 from unlearning.parameters import Vector
 from unlearning.plain import to_plain
 from unlearning.tasks.task import Examples, Task
@@ -50,14 +51,14 @@ def figures_of(measurement: Measurement) -> Row:
     return {name: to_plain(figure) for name, figure in measurement.figures.items()}
 
 
-def costs_of_rounds(context: FederationContext, *, after: int = 0) -> Row:
+def costs_of_rounds(ledger: Ledger, federation: FederationProfile, *, after: int = 0) -> Row:
     """Return bytes and seconds as they were measured; operations are examples times those of one."""
-    rounds = list(context.ledger.all_rounds(after=after))
+    rounds = list(ledger.all_rounds(after=after))
     examples = sum(r.metrics["num_examples"] for r in rounds)
     return {
         "bytes": sum(r.metrics["bytes_sent"] + r.metrics["bytes_received"] for r in rounds),
         "seconds": sum(r.metrics["seconds"] for r in rounds),
-        "flops": examples * context.settings.epochs * context.federation.flops_per_example,
+        "flops": examples * federation.local_epochs * federation.flops_per_example,
         "peak_memory": peak_memory(r.metrics.get("peak_memory") for r in rounds),
     }
 

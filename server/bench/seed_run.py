@@ -132,7 +132,7 @@ class SeedRun:
         ):
             return {
                 **self._measure(context, state, case),
-                **measures.costs_of_rounds(context),
+                **measures.costs_of_rounds(context.ledger, context.federation),
                 **_storage(state, {"server_bytes": 0, "client_bytes": 0}),
                 "recovery_rounds": None,
             }
@@ -248,7 +248,7 @@ def _of_deletion(
     unlearned = next(item for item in stages if item.stage == "unlearned")
     followed = [unlearned, *(item for item in stages if item.stage == "recovery")]
     costs = (
-        measures.costs_of_rounds(context, after=trained)
+        measures.costs_of_rounds(context.ledger, context.federation, after=trained)
         if only_recovers
         else measures.costs_of_reports(reports)
     )

@@ -1,12 +1,15 @@
 """The closed cost formulas of one deletion beside what was measured, for its report."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from server.federation.context import FederationContext
 from server.federation.state import ActiveDeletion, FederationState, PhaseCost
+from server.ledger import RoundRecord
 from server.report.data import FormulaCost
 from unlearning.methods.costs import Cost, CostSymbols
-from unlearning.methods.method import Method, MethodParameters
+from unlearning.methods.eligibility import FederationProfile
+from unlearning.methods.preparation import Prepared
+from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.requests import Granularity
 
 TOLERANCE = 0.01
@@ -17,12 +20,18 @@ _FEWER = "fewer clients answered than it counts, or they sent less than a model"
 
 
 def formula_costs(
-    context: FederationContext, state: FederationState, method: Method, parameters: MethodParameters
+    state: FederationState,
+    federation: FederationProfile,
+    rounds: Iterable[RoundRecord],
+    prepared: Prepared | None,
 ) -> tuple[FormulaCost, ...]:
-    """Return unlearning and recovery of the deletion by formula, as far as there is one, and as measured."""
+    """Return unlearning and recovery of the deletion by formula, as far as there is one, and as measured.
+
+    rounds: all of the ledger's. prepared: the preparation for the method, where it is switched on.
+    """
     deletion = state.active_deletion()
-    symbols = _symbols(context, state, deletion)
-    prepared = context.preparations.prepared.get(deletion.method)
+    method, symbols = method_named(deletion.method), _symbols(state, federation)
+    parameters = validated_parameters(method, deletion.parameters)
     lines = []
     cost = method.cost(symbols, parameters, None if prepared is None else prepared.options)
     if cost is not None:
@@ -31,7 +40,7 @@ def formula_costs(
         line = _line("unlearning", cost, spent, messages, method.info.cost_remark)
         lines.append(replace(line, storage_bytes=cost.storage_bytes))
     # every participation is counted, so that clients that were away do not look like a saving
-    trips = _recovery_participations(context, deletion)
+    trips = _recovery_participations(rounds, deletion)
     lines.append(_line("recovery", symbols.trips(trips), deletion.recovery_cost, trips))
     is_counted = bool(symbols.flops_per_example)
     return tuple(line if is_counted else replace(line, formula_flops=None) for line in lines)
@@ -68,7 +77,8 @@ def _line(phase: str, cost: Cost, spent: PhaseCost, num_messages: int, why: str 
     )
 
 
-def _symbols(context: FederationContext, state: FederationState, deletion: ActiveDeletion) -> CostSymbols:
+def _symbols(state: FederationState, federation: FederationProfile) -> CostSymbols:
+    deletion = state.active_deletion()
     of_class = any(target.granularity is Granularity.CLASS for target in deletion.targets)
     named = {target.client_id for target in deletion.targets}
     whole = {target.client_id for target in deletion.targets if target.granularity is Granularity.CLIENT}
@@ -82,21 +92,21 @@ def _symbols(context: FederationContext, state: FederationState, deletion: Activ
         num_targets=len(forgetting),
         num_partial=len(forgetting - whole),
         num_retained=len(asked - forgetting),
-        flops_per_example=context.federation.flops_per_example,
+        flops_per_example=federation.flops_per_example,
         examples_per_client=sum(counted) / len(counted) if counted else 0.0,
-        epochs=context.settings.training(state.round).epochs,
-        num_head_parameters=context.federation.num_head_parameters,
-        num_classes=context.federation.num_classes,
+        epochs=federation.local_epochs,
+        num_head_parameters=federation.num_head_parameters,
+        num_classes=federation.num_classes,
         training_rounds=state.training_rounds,
         work=deletion.work,
     )
 
 
-def _recovery_participations(context: FederationContext, deletion: ActiveDeletion) -> int:
+def _recovery_participations(rounds: Iterable[RoundRecord], deletion: ActiveDeletion) -> int:
     """Count how often a client took part in a recovery round, over all of them; a repeated round counts once."""
     participants = {
         record.round: len(record.metrics["participants"])
-        for record in context.ledger.all_rounds()
+        for record in rounds
         if record.kind == "recovery" and set(record.request_ids) & set(deletion.request_ids)
     }
     return sum(participants.values())

@@ -9,7 +9,7 @@ from server.deletion.formula_costs import formula_costs
 from server.deletion.privacy_account import drop_release
 from server.federation.context import FederationContext
 from server.federation.state import ActiveDeletion, FederationState, PhaseCost
-from server.ledger import Event
+from server.ledger import Event, Ledger
 from server.ledger.records import EXTENDED
 from server.ledger.texts import Kind
 from server.report import (
@@ -26,6 +26,7 @@ from unlearning.methods.method import MethodInfo, MethodParameters
 from unlearning.methods.registry import method_named, validated_parameters
 from unlearning.parameters import content_hash
 from unlearning.requests import DeletionRequest, Exclusions, Granularity, Target
+from unlearning.tasks.task import Task
 from unlearning.training import frozen_part
 
 PACKAGES = ("flower-unlearning", "flwr", "torch", "numpy", "scikit-learn")
@@ -51,7 +52,7 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
             deletion,
             reference_sha256=ledger.text_commitment(request_id, Kind.REFERENCE),
         ),
-        federation=_federation(context, state.exclusions),
+        federation=_federation(context.settings.federation, context.task, ledger, state.exclusions),
         model_hash_before=deletion.hash_before,
         model_hash_after_unlearning=deletion.hash_unlearned,
         model_hash_after=content_hash(state.parameters),
@@ -71,10 +72,17 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
         ),
         measuring=MeasuringCost(**_spent(deletion.measuring_cost)),
         shadows=MeasuringCost(**_spent(shadows)) if shadows.exchanges else None,
-        formulas=formula_costs(context, state, method, parameters),
+        formulas=formula_costs(
+            state,
+            context.federation,
+            ledger.all_rounds(),
+            context.preparations.prepared.get(deletion.method),
+        ),
         measurements=tuple(deletion.measurements.get(request_id, ())),
         events=tuple(_line(event) for event in ledger.all_events(request_id)),
-        stop_rule=_stop_rule(context, deletion),
+        stop_rule=_stop_rule(
+            context.task.score_name, deletion.target_score, context.settings.recovery_max_rounds
+        ),
         exclusions_note=_exclusions_note(request.target),
         not_measured=(*NOT_MEASURED, *_not_switched_on(context.settings)),
         software={name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
@@ -114,15 +122,14 @@ def _request(
     )
 
 
-def _federation(context: FederationContext, exclusions: Exclusions) -> FederationSummary:
-    settings = context.settings
-    known = tuple(sorted(record.client_id for record in context.ledger.clients()))
+def _federation(name: str, task: Task, ledger: Ledger, exclusions: Exclusions) -> FederationSummary:
+    known = tuple(sorted(record.client_id for record in ledger.clients()))
     return FederationSummary(
-        name=settings.federation,
-        task=context.task.name,
-        score_name=context.task.score_name,
+        name=name,
+        task=task.name,
+        score_name=task.score_name,
         clients_known=known,
-        clients_retained=tuple(name for name in known if not exclusions.is_forgotten(name)),
+        clients_retained=tuple(client for client in known if not exclusions.is_forgotten(client)),
     )
 
 
@@ -154,11 +161,10 @@ def _line(event: Event) -> ReportEvent:
     return ReportEvent(time=_text(event.at), move=move, reason=str(reason))
 
 
-def _stop_rule(context: FederationContext, deletion: ActiveDeletion) -> str:
-    name, most = context.task.score_name, context.settings.recovery_max_rounds
-    if deletion.target_score is None:
-        return f"{most} recovery rounds; there is no test data to decide earlier"
-    return f"test {name} of at least {deletion.target_score:.4f}, or {most} recovery rounds"
+def _stop_rule(score_name: str, target_score: float | None, most_rounds: int) -> str:
+    if target_score is None:
+        return f"{most_rounds} recovery rounds; there is no test data to decide earlier"
+    return f"test {score_name} of at least {target_score:.4f}, or {most_rounds} recovery rounds"
 
 
 def _exclusions_note(target: Target) -> str:

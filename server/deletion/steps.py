@@ -96,7 +96,7 @@ def unlearn(context: FederationContext, state: FederationState) -> FederationSta
 
 def recover(context: FederationContext, state: FederationState) -> FederationState:
     """Carry out one recovery round, or decide that it is enough; the model that it starts from is measured with it."""
-    stage = _stage_to_measure(context, state)
+    stage = _stage_to_measure(state, every_round=context.settings.measure_every_recovery_round)
     if stage and context.test_set.examples is None and state.active_deletion().target_score is not None:
         state = measure_model(context, state, stage)  # what clients say may end the recovery
         context.save(state)
@@ -122,13 +122,12 @@ def recover(context: FederationContext, state: FederationState) -> FederationSta
     return state
 
 
-def _stage_to_measure(context: FederationContext, state: FederationState) -> Stage | None:
+def _stage_to_measure(state: FederationState, *, every_round: bool) -> Stage | None:
     """Return at which stage the model is, if it has to be measured and has not been."""
     last = first_measurements(state.active_deletion())[-1]
     if last.stage == "before":
         return "unlearned"
-    is_due = context.settings.measure_every_recovery_round and last.round != state.round
-    return "recovery" if is_due else None
+    return "recovery" if every_round and last.round != state.round else None
 
 
 def _decide(context: FederationContext, state: FederationState, reason: str) -> FederationState:

@@ -24,8 +24,8 @@ DTYPES = ("float32", "float64")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskSettings:
-    """What is learnt."""
+class LearntTask:
+    """What is learnt, wherever that is."""
 
     dataset: str = "digits"
     """`digits` (embedded), `fashion-mnist`, `mnist`, `cifar10`, `cifar100`, `cifar10-features`, `nuclei`,
@@ -37,8 +37,6 @@ class TaskSettings:
     """how a shared data set is dealt to clients: `iid`, `dirichlet` (label skew), `natural` (the data's own sites)"""
     alpha: float = 0.5
     """Dirichlet concentration; smaller is more skewed"""
-    num_clients: int = 10
-    """how many clients the data is dealt to, and how many are waited for at the start"""
     data_dir: str = ""
     """where data sets lie (else `FLOWER_UNLEARNING_DATA`); a client's own data is its node config `data-dir`"""
     dtype: str = "float32"
@@ -49,8 +47,6 @@ class TaskSettings:
     """for `npz` and `npy` only: one input's shape, such as `1x28x28`"""
     max_examples: int = 0
     """deal out a random subset of so many training examples; `0` for all"""
-    max_test_examples: int = 0
-    """the server measures on a random subset of so many test examples; `0` for all"""
     image_side: int = 0
     """for `mit-b0` only: pixels a side that it resizes pictures to; `0` means 224"""
     pretrained: str = ""
@@ -58,6 +54,16 @@ class TaskSettings:
     ([tasks](tasks.md))"""
     seed: int = 0
     """decides initial weights, the partition, sampling, the order of examples"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings(LearntTask):
+    """What is learnt."""
+
+    num_clients: int = 10
+    """how many clients the data is dealt to, and how many are waited for at the start"""
+    max_test_examples: int = 0
+    """the server measures on a random subset of so many test examples; `0` for all"""
 
 
 def problems(settings: TaskSettings) -> list[str]:

@@ -54,6 +54,18 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     assert all(part in text for part in ("Unknown dataset", "not below 1", "tls:", "deletion.epsilon"))
 
 
+def test_the_task_has_the_settings_of_every_task(tmp_path: Path) -> None:
+    """Those that only some models have are known and checked; a peer deals to nobody and has no test set."""
+    task = {"dtype": "float64", "max-examples": 7}
+    settings = validate_config(values(tmp_path, task=task)).task_settings()
+    assert (settings.dtype, settings.max_examples, settings.num_clients) == ("float64", 7, 3)
+    with pytest.raises(ConfigurationError, match="image-side is for models that resize"):
+        validate_config(values(tmp_path, task={"image-side": 64}))
+    for name in ("num-clients", "max-test-examples"):
+        with pytest.raises(ConfigurationError, match=name):
+            validate_config(values(tmp_path, task={name: 2}))
+
+
 def test_an_unknown_setting_is_refused(tmp_path: Path) -> None:
     """A typing error is not ignored."""
     with pytest.raises(ConfigurationError, match="round-timeout"):

@@ -20,8 +20,8 @@ from strategies import built_in
 from strategies.run_config import RunSettings
 from unlearning.batched_training import train_federations
 from unlearning.durable_files import write_atomically
-from unlearning.tasks.task import Examples
 from unlearning.evaluation import predict
+from unlearning.tasks.task import Examples
 from unlearning.verification.margins import margins
 from unlearning.verification.u_lira import Values, vulnerability
 

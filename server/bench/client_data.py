@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.bench import measures
-from server.bench.experiment import Case, GaussianNoise, Setting
+from server.bench.cases import Case, GaussianNoise, Setting
 from server.bench.first_pass import FirstPass
 from unlearning.durable_files import write_atomically
 from unlearning.requests import Exclusions, Granularity, Target

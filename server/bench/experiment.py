@@ -29,8 +29,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from server.bench.cases import Case, Contender, Published, Setting, Strict
 from server.bench.columns import COLUMNS, ORIGINAL, RETRAIN
 from server.bench.experiment_files import read_values, shipped_experiments
 from strategies import built_in
@@ -38,135 +39,14 @@ from strategies.run_config import RunSettings
 from unlearning.batched_training import suits
 from unlearning.errors import ConfigurationError, RequestError
 from unlearning.methods.registry import check_supports, method_named, preparations, validated_parameters
-from unlearning.requests import Granularity, Target
 from unlearning.verification.u_lira import FEWEST_PAIRS
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class Backdoor(_Strict):
-    """One client plants a backdoor: a patch in the corner that means a label (`verification.backdoor`)."""
-
-    client: str
-    label: int = Field(ge=0)
-    share: float = Field(default=0.5, gt=0, le=1, description="of the client's examples")
-    side: int = Field(default=4, ge=1, description="of the patch, pixels")
-
-
-class GaussianNoise(_Strict):
-    """One client plants noise in some of its examples, and asks models for it (`verification.gaussian_poison`)."""
-
-    client: str
-    share: float = Field(default=0.15, gt=0, le=1, description="of the client's examples")
-    deviation: float = Field(default=0.3, gt=0, description="in the inputs' own scale")
-
-
-class Setting(_Strict):
-    """One federation of the comparison: run settings that differ from the experiment's."""
-
-    name: str = ""
-    run: Mapping[str, Any] = Field(default_factory=dict)
-    backdoor: Backdoor | None = None
-    noise: GaussianNoise | None = None
-
-
-class Case(_Strict):
-    """What is forgotten: whole clients, some of each client's samples, or a class."""
-
-    name: str = Field(min_length=1)
-    clients: tuple[str, ...] = ()
-    share: float = Field(default=1.0, gt=0, le=1, description="of each client's samples")
-    mixed: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="of each client's samples, half of them the most vulnerable, half the least",
-    )
-    class_label: int | None = Field(default=None, alias="class", ge=0)
-
-    @property
-    def granularity(self) -> Granularity:
-        """At which level it forgets."""
-        if self.class_label is not None:
-            return Granularity.CLASS
-        return Granularity.CLIENT if self.share == 1 and self.mixed is None else Granularity.SAMPLE
-
-    @property
-    def decisive(self) -> dict[str, Any]:
-        """What decides a row; `mixed` came later and does so only where it is used: finished rows keep their files."""
-        values = self.model_dump(mode="json", exclude={"name"})
-        return (
-            values if self.mixed is not None else {name: values[name] for name in values if name != "mixed"}
-        )
-
-    def targets(self, sample_ids: Mapping[str, Sequence[str]]) -> list[Target]:
-        """Return the deletion targets; where it forgets samples, the first share of each client's ids in order.
-
-        sample_ids: by client, in a mixed case only those that were chosen.
-        """
-        if self.class_label is not None:
-            return [Target(Granularity.CLASS, class_label=self.class_label)]
-        if self.granularity is Granularity.CLIENT:
-            return [Target(Granularity.CLIENT, client) for client in self.clients]
-        return [
-            Target(
-                Granularity.SAMPLE,
-                client,
-                frozenset(sample_ids[client][: max(1, round(self.share * len(sample_ids[client])))]),
-            )
-            for client in self.clients
-        ]
-
-
-class Contender(_Strict):
-    """A method of the comparison, with what it needs prepared and its parameters."""
-
-    method: str
-    title: str = ""
-    prepare: str = ""
-    parameters: Mapping[str, Any] = Field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """Its name in files and results."""
-        return self.title or self.method
-
-    @property
-    def preparing(self) -> dict[str, str]:
-        """What it needs prepared: the entry of the setting `prepare`, by method."""
-        return {
-            next(iter(preparations(entry))): entry.strip()
-            for entry in self.prepare.split(";")
-            if entry.strip()
-        }
-
-    @property
-    def trains_alone(self) -> bool:
-        """Whether its federation is trained in a way of its own, so that nobody shares its Original."""
-        return any(item.preparation.replaces_training for item in preparations(self.prepare).values())
-
-
-class Published(_Strict):
-    """Rows of a paper, to stand below ours: by the contender's name, or `original` and `retrain`."""
-
-    source: str
-    columns: tuple[str, ...] = Field(min_length=1)
-    rows: Mapping[str, tuple[float | str, ...]] = Field(min_length=1)
-    settings: tuple[str, ...] = Field(default=(), description="only there; everywhere if not given")
-    case: str | None = Field(default=None, description="only there; everywhere if not given")
-
-    def belongs(self, setting: Setting, case: Case) -> bool:
-        """Return whether it stands in the table of this setting and case."""
-        return (not self.settings or setting.name in self.settings) and self.case in (None, case.name)
 
 
 def _contender(value: Any) -> Any:
     return {"method": value} if isinstance(value, str) else value
 
 
-class Experiment(_Strict):
+class Experiment(Strict):
     """One experiment file."""
 
     name: str = Field(pattern=r"[a-z0-9][a-z0-9.-]*")

@@ -15,9 +15,10 @@ from flwr.supercore.object_ref import load_app
 
 from server.app import AppRun, open_federation, run_federation
 from server.bench.alone import alone
+from server.bench.cases import Case, Contender, Setting
 from server.bench.client_data import ClientData, Shared
 from server.bench.columns import ORIGINAL, RETRAIN
-from server.bench.experiment import Case, Contender, Experiment, Setting
+from server.bench.experiment import Experiment
 from server.bench.first_pass import FirstPass
 from server.bench.parts import DEFAULTS, digest, seed_directory, shared_directory
 from server.federation.checkpoints import CheckpointStore

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from server.bench.cases import Case
 from server.bench.client_data import DEALING_SEED, ClientData
 from server.bench.columns import ORIGINAL, Row
-from server.bench.experiment import Case
 from unlearning.durable_files import write_atomically
 from unlearning.evaluation import predict
 from unlearning.parameters import Vector

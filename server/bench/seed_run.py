@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from server.bench import measures, oracles
+from server.bench.cases import Case, Contender, Setting
 from server.bench.columns import ORIGINAL, RETRAIN, Row
-from server.bench.experiment import Case, Contender, Experiment, Setting
+from server.bench.experiment import Experiment
 from server.bench.federations import SeedFederations, facts_of, newest, task_of
 from server.bench.made import load, made_here
 from server.bench.parts import ORACLES, Part, row_path

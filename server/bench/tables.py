@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from server.bench.cases import Case, Published, Setting
 from server.bench.columns import COLUMNS, ORIGINAL, RETRAIN, TABLES, Row
-from server.bench.experiment import Case, Experiment, Published, Setting
+from server.bench.experiment import Experiment
 
 TITLES = {ORIGINAL: "Original", RETRAIN: "Retrain"}
 

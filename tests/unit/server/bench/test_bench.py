@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from client.in_process import clients_in_process
 from server.bench import figures, runner, tables
-from server.bench.experiment import Case, Contender, Experiment, found
+from server.bench.cases import Case, Contender
+from server.bench.experiment import Experiment, found
 from server.bench.experiment_files import SHIPPED, shipped_experiments
 from server.bench.parts import parts_of, row_path, seed_directory
 from server.cli import app

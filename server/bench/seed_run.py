@@ -42,7 +42,7 @@ class SeedRun:
         self.experiment, self.setting, self.seed = experiment, setting, seed
         self.work = work
         self.federations = SeedFederations(work, experiment, setting, seed)
-        self.data = self.federations.data
+        self.directory, self.data = self.federations.directory, self.federations.data
 
     def finished_row(self, part: Part) -> Row | None:
         """Return the row of a part that was finished before."""
@@ -77,7 +77,7 @@ class SeedRun:
         return known
 
     def _row_path(self, part: Part) -> Path:
-        return row_path(self.federations.directory, self.experiment, part)
+        return row_path(self.directory, self.experiment, part)
 
     def _compute(self, part: Part, directory: Path) -> Row:
         if part.contender is not None:

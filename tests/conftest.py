@@ -1,5 +1,6 @@
 """Fixtures that several kinds of tests share."""
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,17 @@ pytest_plugins = ["tests.ledgers"]
 # CI draws the same cases each time; `--hypothesis-profile default` draws new ones.
 settings.register_profile("same cases", derandomize=True, deadline=None)  # a busy machine is no failure
 settings.load_profile("same cases")
+
+
+def pytest_configure() -> None:
+    """Collect no garbage among a million objects that imports and the collection of tests make and that stay."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector look from now on, at what tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

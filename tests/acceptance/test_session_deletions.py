@@ -5,7 +5,8 @@ The real server and client code run in this process, the streams are real gRPC o
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,12 @@ LONG_SOLVE: dict[str, Any] = {"iterations": 4, "tolerance": 0.0, "trust_radius":
 """A gradient, four products and four preconditioned residuals."""
 
 Making = Callable[..., SessionFederation]
+Served = Mapping[str, tuple[SessionFederation, DeletionRequest]]
 Step = Callable[[NewtonCg, Instruction, ClientSite], Reply]
 
 
-@pytest.fixture(autouse=True)
-def one_computes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def one_computes_at_a_time() -> Iterator[None]:
     """PyTorch's forward mode is one for the process, and these clients are threads of one."""
     lock = threading.Lock()
     original = NewtonCg.client_step
@@ -49,22 +51,45 @@ def one_computes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         with lock:
             return original(self, instruction, site)
 
-    monkeypatch.setattr(NewtonCg, "client_step", step)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NewtonCg, "client_step", step)
+        yield
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Making]:
-    """Makes federations with sessions; their ledgers are closed at the end."""
+@contextmanager
+def making(directory: Path) -> Iterator[Making]:
+    """Give a function that makes federations with sessions; close their ledgers at the end."""
     made: list[InProcessFederation] = []
 
     def one(name: str, *, with_sessions: bool = True, **settings: Any) -> SessionFederation:
         address = {"session_address": f"127.0.0.1:{free_port()}"} if with_sessions else {}
-        made.append(SessionFederation(tmp_path / name, {**SETTINGS, **address, **settings}))
+        made.append(SessionFederation(directory / name, {**SETTINGS, **address, **settings}))
         return made[-1]  # type: ignore[return-value]
 
     yield one
     for federation in made:
         federation.close()
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Making]:
+    with making(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def served(one_computes_at_a_time: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """By transport: a federation of the logistic model that has forgotten client 2, and the request."""
+    with making(tmp_path_factory.mktemp("served")) as make:
+        yield both_transports(make)
+
+
+def both_transports(make: Making, model: str = "logistic", **parameters: Any) -> Served:
+    """Serve the same deletion over sessions and by messages."""
+    over = {
+        name: make(name, with_sessions=name == "session", model=model) for name in ("session", "messages")
+    }
+    return {name: (one, forget_client_2(one, **parameters)) for name, one in over.items()}
 
 
 def forget_client_2(federation: InProcessFederation, **parameters: Any) -> DeletionRequest:
@@ -85,35 +110,40 @@ def kinds(federation: InProcessFederation) -> list[str]:
     return [message.metadata.message_type for message in federation.grid.sent]
 
 
-@pytest.mark.parametrize(
-    ("model", "parameters"),
-    [
-        pytest.param("logistic", {}, id="logistic"),
-        pytest.param("logistic", {"precondition": False, "remove_only": True}, id="remove-only"),
-        pytest.param("cnn", {"iterations": 2, "local_iterations": 3}, id="cnn"),
-    ],
-)
-def test_both_transports_give_the_same_iterates(make, model, parameters):
+def have_the_same_iterates(over: Served) -> None:
     """The model to the bit and every residual, though over the session graphs are kept between products."""
-    over = {
-        name: make(name, with_sessions=name == "session", model=model) for name in ("session", "messages")
-    }
-    done = {name: forget_client_2(federation, **parameters) for name, federation in over.items()}
-    assert [request.status for request in done.values()] == [Status.COMPLETED] * 2
-    session, messages = (unlearning_of(over[name], done[name]) for name in over)
+    assert [request.status for _, request in over.values()] == [Status.COMPLETED] * 2
+    session, messages = (unlearning_of(*one) for one in over.values())
     assert session["findings"] == messages["findings"]
     assert len(session["findings"]["solve 1"]["residuals"]) > 2
-    hashes = [done[name].result["model_hash_unlearned"] for name in over]
+    hashes = [request.result["model_hash_unlearned"] for _, request in over.values()]
     assert hashes[0] == hashes[1]
-    assert kinds(over["session"]).count(SESSION) == len(session["participants"])
-    assert UNLEARN not in kinds(over["session"])
+    sent = kinds(over["session"][0])
+    assert sent.count(SESSION) == len(session["participants"])
+    assert UNLEARN not in sent
     assert session["rounds"] == messages["rounds"]
 
 
-def test_bytes_of_the_session_are_in_the_reports_cost(make):
+def test_both_transports_give_the_same_iterates(served):
+    """Of the logistic model."""
+    have_the_same_iterates(served)
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [
+        pytest.param("logistic", {"precondition": False, "remove_only": True}, id="remove-only"),
+        pytest.param("cnn", {"iterations": 2, "local_iterations": 3}, id="cnn", marks=pytest.mark.slow),
+    ],
+)
+def test_both_transports_give_the_same_iterates_of_others(make, model, parameters):
+    """Without preconditioning, and of a network."""
+    have_the_same_iterates(both_transports(make, model, **parameters))
+
+
+def test_bytes_of_the_session_are_in_the_reports_cost(served):
     """Invitations, frames and accounts; and less than by messages, which carry the model each time."""
-    over = {name: make(name, with_sessions=name == "session") for name in ("session", "messages")}
-    cost = {name: unlearning_of(one, forget_client_2(one)) for name, one in over.items()}
+    cost = {name: unlearning_of(*one) for name, one in served.items()}
     vectors = 8 * 650 * 9  # nine vectors each way to and from two clients, in float32, of 650 parameters
     assert vectors < cost["session"]["bytes_received"] < 1.2 * cost["messages"]["bytes_received"]
     assert vectors < cost["session"]["bytes_sent"] < 0.7 * cost["messages"]["bytes_sent"]
@@ -121,10 +151,9 @@ def test_bytes_of_the_session_are_in_the_reports_cost(make):
     assert cost["session"]["peak_memory"]["client_bytes"] > 2**26  # from the accounts
 
 
-def test_the_clients_accounts_are_kept_with_the_round(make):
+def test_the_clients_accounts_are_kept_with_the_round(served):
     """How many instructions each answered and how long it computed, for the record."""
-    federation = make("session")
-    forget_client_2(federation)
+    federation, _ = served["session"]
     (record,) = (record for record in federation.ledger.rounds() if record.kind == "unlearning")
     accounts = record.metrics["session"]
     assert {name: account["instructions"] for name, account in accounts.items()} == {"0": 9, "1": 9}
@@ -177,9 +206,10 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("exchanges", [1, pytest.param(5, marks=pytest.mark.slow)])
-def test_a_server_that_died_in_a_session_goes_on_in_a_new_one(make, monkeypatch, exchanges):
+def test_a_server_that_died_in_a_session_goes_on_in_a_new_one(make, served, monkeypatch, exchanges):
     """From the checkpoint after that many exchanges, to the same bits; nothing is asked twice."""
-    expected = forget_client_2(make("whole")).result["model_hash_unlearned"]
+    _, whole = served["session"]
+    expected = whole.result["model_hash_unlearned"]
     save = CheckpointStore.save
 
     def dying(self: CheckpointStore, state: FederationState, **given: Any) -> None:

@@ -94,6 +94,7 @@ def test_with_mutual_tls_others_are_turned_away(
 # The process
 
 
+@pytest.mark.slow
 def test_serve_keeps_requests_over_kill_9_and_stops_on_sigterm(loop: LiveLoop, tmp_path: Path) -> None:
     """A request answered before the kill is there after a restart; SIGTERM ends the service with code 0."""
     first, address = _start_service(tmp_path)

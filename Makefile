@@ -28,8 +28,9 @@ demo: setup                 ## the main job on this machine with real processes
 demo-simulation: setup      ## the same in Flower's Ray simulation
 	$(BIN)/flower-unlearn demo --simulation
 
+# In the order of the folders: whole federations first, and at the end, when one of two may stand idle, the short ones.
 test: setup                 ## the default tests (minutes)
-	$(BIN)/pytest $(PARALLEL)
+	$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder
 
 test-slow: setup            ## the tests that start real servers and kill them
 	$(BIN)/pytest -m 'slow and not hosts and not long' $(SLOW_PARALLEL) $(SLOWEST_FIRST)

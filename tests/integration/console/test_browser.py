@@ -1,26 +1,23 @@
-"""The console in a real browser at a live federation of real processes: one deletion from the form to the certificate.
+"""The console in a real browser: one deletion from the form to the certificate at a live federation of real processes;
+and who may do what, and who comes in, at a service with certificates.
 
-Headless Chromium by Selenium, with Debian's packages chromium and chromium-driver. The pictures of docs/console.md are
-made here where FLOWER_UNLEARNING_PICTURES names a directory. axe-core comes with the package axe-selenium-python.
+The pictures of docs/console.md are made here where FLOWER_UNLEARNING_PICTURES names a directory.
 """
 
-import io
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from importlib.resources import files
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from PIL import Image
-from selenium.common import exceptions
 
+from tests.certificates import Authority
+from tests.deletion_service import submit
+from tests.integration.console.conftest import Desk
+from tests.integration.console.screen import CARDS, STRANGER, WIDE, Screen, browser, console
 from tests.integration.live_federation import LiveFederation, live_federation
+from unlearning.deadlines import Particulars
+from unlearning.requests import Status
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,105 +27,7 @@ pytestmark = [
         reason="there is no Chromium: apt-get install chromium chromium-driver",
     ),
 ]
-
-T = TypeVar("T")
-
-WAIT_S = 240.0
-CHANGING = (
-    exceptions.StaleElementReferenceException,
-    exceptions.NoSuchElementException,
-    exceptions.ElementNotInteractableException,
-    exceptions.ElementClickInterceptedException,
-    exceptions.JavascriptException,
-)
-"""What the browser says where a page, or a part of it, was exchanged between two questions, or is not there yet."""
-PICTURES = os.environ.get("FLOWER_UNLEARNING_PICTURES", "")
-CARDS = (400, 900)
-WIDE = (1280, 900)
-
-
-class Screen:
-    """A browser's window that waits for what it shows; pages that follow what happens change under the hand."""
-
-    def __init__(self, driver: Any, address: str) -> None:
-        self.driver = driver
-        self.address = address
-
-    def open(self, path: str) -> None:
-        self.driver.get(f"{self.address}{path}")
-
-    def text(self) -> str:
-        """All that the page shows, asked in one script: no part of it can be exchanged in between."""
-        return self.until(lambda: str(self.driver.execute_script("return document.body.innerText")))
-
-    def until(self, act: Callable[[], T]) -> T:
-        """What `act` gives, once what it asks for is there and stays there while it is asked."""
-        ends = time.monotonic() + WAIT_S
-        while True:
-            try:
-                return act()
-            except CHANGING:
-                if time.monotonic() > ends:
-                    raise
-                time.sleep(0.2)  # the browser is asked; there is no event to wait for
-
-    def wait_for(self, *words: str) -> None:
-        """Wait, without reloading, until the page shows all the words."""
-        ends, shown = time.monotonic() + WAIT_S, self.text()
-        while any(word not in shown for word in words):
-            assert time.monotonic() < ends, f"{words} is not shown: {shown}"
-            time.sleep(0.2)  # as above
-            shown = self.text()
-
-    def type(self, name: str, text: str) -> None:
-        """Put a text into a field, in place of what stood there."""
-
-        def act() -> None:
-            field = self.driver.find_element("id", name)
-            field.clear()
-            field.send_keys(text)
-
-        self.until(act)
-
-    def press(self, text: str) -> None:
-        """Press the first button or link with this text, where there is one."""
-
-        def act() -> None:
-            button = self.driver.find_element(
-                "xpath", f"//*[self::button or self::a][normalize-space()='{text}']"
-            )
-            self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
-            button.click()
-
-        self.until(act)
-
-    def picture(self, name: str, size: tuple[int, int] = WIDE) -> None:
-        if PICTURES:
-            self.driver.set_window_size(*size)
-            self.driver.execute_script("window.scrollTo(0, 0); document.activeElement.blur()")
-            whole = Image.open(io.BytesIO(self.driver.get_screenshot_as_png())).convert("RGB")
-            small = whole.resize((whole.width * 3 // 4, whole.height * 3 // 4)) if size == WIDE else whole
-            small.quantize(48).save(Path(PICTURES) / f"console-{name}.png", optimize=True)
-            self.driver.set_window_size(*WIDE)
-
-    def serious_faults(self) -> list[str]:
-        """What axe-core calls serious or critical on this page."""
-        script = files("axe_selenium_python") / "node_modules" / "axe-core" / "axe.min.js"
-
-        def act() -> Any:
-            self.driver.execute_script(script.read_text(encoding="utf-8"))
-            return self.driver.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
-
-        found = self.until(act)
-        return [
-            f"{item['id']}: {item['help']}: {[node['html'][:120] for node in item['nodes'][:3]]}"
-            for item in found["violations"]
-            if item["impact"] in ("serious", "critical")
-        ]
-
-    def is_wider_than_the_window(self) -> bool:
-        width = self.driver.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
-        return bool(width > 0)
+MIB = 1024 * 1024
 
 
 @pytest.fixture(scope="module")
@@ -138,32 +37,28 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
 
 
 @pytest.fixture(scope="module")
-def screen(live: LiveFederation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Screen]:
-    """A browser that came in by the link of `flower-unlearn console`, a process of its own."""
-    from selenium import webdriver
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with browser(tmp_path_factory.mktemp("downloads")) as started:
+        yield started
 
-    command = [str(Path(sys.executable).parent / "flower-unlearn")]
-    command += ["--server", live.deployment.layout.deletion_address, "console", "--no-browser"]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as console:
-        assert console.stdout is not None
-        link = next(line.strip() for line in console.stdout if "/enter?token=" in line)
-        options = webdriver.ChromeOptions()
-        for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"):
-            options.add_argument(argument)
-        downloads = tmp_path_factory.mktemp("downloads")
-        options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
-        try:
-            driver.set_window_size(*WIDE)
-            driver.set_script_timeout(120)
-            driver.get(link)
-            yield Screen(driver, link.partition("/enter")[0])
-        finally:
-            driver.quit()
-            console.send_signal(signal.SIGINT)
-            assert console.wait(30) == 0
+
+@pytest.fixture
+def screen(live: LiveFederation, driver: Any) -> Iterator[Screen]:
+    with console(driver, live.deployment.layout.deletion_address) as shown:
+        yield shown
+
+
+@pytest.fixture
+def people(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, people: Authority) -> Iterator[Desk]:
+    """A deletion service that asks for certificates, without a federation."""
+    desk = Desk(tmp_path, people.certify("server"))
+    yield desk
+    desk.close()
 
 
 def test_an_officers_day_in_a_browser(live: LiveFederation, screen: Screen) -> None:
@@ -199,6 +94,7 @@ def test_an_officers_day_in_a_browser(live: LiveFederation, screen: Screen) -> N
     look("certificate")
     screen.open("/requests/r-000001/report")
     screen.wait_for("Deletion report: client 2")
+    look("report")
     screen.open("/federation")
     rounds = len(live.training_rounds())
     live.wait_for_rounds(2)
@@ -214,11 +110,11 @@ def test_an_officers_day_in_a_browser(live: LiveFederation, screen: Screen) -> N
         assert not screen.is_wider_than_the_window(), name
     screen.open("/requests/r-000001")
     screen.picture("request-narrow", CARDS)
-    screen.driver.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    )
-    screen.open("/federation")
-    look("federation-dark")
+    screen.set_dark(True)
+    for name, path in (("federation-dark", "/federation"), ("report-dark", "/requests/r-000001/report")):
+        screen.open(path)
+        look(name)
+    screen.set_dark(False)
     assert {name: found for name, found in faults.items() if found} == {}
     screen.open("/register")
     screen.press("Export CSV")
@@ -226,3 +122,69 @@ def test_an_officers_day_in_a_browser(live: LiveFederation, screen: Screen) -> N
         entry for entry in screen.driver.get_log("browser") if "Content Security Policy" in entry["message"]
     ]
     assert [entry for entry in said if "/report" not in entry["message"]] == []
+
+
+def test_a_wrong_role_sees_no_button_and_is_refused_by_the_service(
+    driver: Any, guarded: Desk, people: Authority
+) -> None:
+    """An officer reads and is refused whatever it posts; an operator has the button, and it works."""
+    operator, officer = people.certify("ada", "operator"), people.certify("olga", "officer")
+    reference = Particulars(reference="DSB-2026-17")
+    request = submit(guarded.calling(operator), particulars=reference)
+    page = f"/requests/{request.id}"
+    with console(driver, guarded.service.address, officer) as screen:
+        screen.open(page)
+        screen.wait_for("olga · officer", "DSB-2026-17")
+        assert screen.count("main form, main button") == 0
+        screen.post(f"{page}/cancel")
+        screen.wait_for("CancelRequest is for an operator or a client; 'olga' is officer by its certificate")
+        screen.post(f"{page}/redact")
+        screen.wait_for("RedactRequest is for an operator")
+        screen.open("/file")
+        screen.type("client", "4")
+        screen.press("Go on to the plan")
+        screen.press("Go on to the summary")
+        screen.press("File this request")
+        screen.wait_for("SubmitRequest is for")
+        screen.open("/refusals")
+        screen.wait_for("CancelRequest", "RedactRequest", "SubmitRequest")
+        screen.picture("refusals")
+    assert guarded.ledger.list_requests() == [request]
+    with console(driver, guarded.service.address, operator) as screen:
+        screen.open(page)
+        assert screen.count("main form") > 0
+        screen.press("Cancel this request")
+        screen.wait_for("cancelled")
+    assert guarded.ledger.get(request.id).status is Status.CANCELLED
+
+
+def test_strangers_stay_outside_and_a_list_too_long_is_dropped(
+    driver: Any, guarded: Desk, people: Authority, tmp_path: Path
+) -> None:
+    """A used link, a wrong token, a form of another site, a name that points here; 100 MiB of samples."""
+    request = submit(guarded.calling(people.certify("ada", "operator")))
+    page = f"/requests/{request.id}"
+    too_long = tmp_path / "samples.txt"
+    with too_long.open("wb") as file:
+        file.truncate(100 * MIB)
+    with console(driver, guarded.service.address, people.certify("berta", "operator")) as screen:
+        screen.driver.get(screen.link)
+        screen.wait_for("This link was used already")
+        screen.open(page)
+        screen.post(f"{page}/cancel", token="guessed")
+        screen.wait_for("This form is not one of this session's. Nothing was done")
+        screen.driver.get("data:text/html,<p>another site</p>")
+        screen.post(f"{page}/cancel", token="guessed")
+        screen.wait_for("This browser is not signed in")
+        screen.driver.get(f"{screen.address.replace('127.0.0.1', STRANGER)}{page}")
+        screen.wait_for("This console answers to 127.0.0.1 and localhost only")
+        screen.open("/file")
+        screen.choose("sample")
+        screen.type("client", "3")
+        before = screen.peak_mib()
+        screen.driver.find_element("id", "samples").send_keys(str(too_long))
+        screen.press("Go on to the plan")
+        screen.wait_for("The list is longer than 64 MiB, the most that the service takes. Split it")
+        assert screen.count("#samples[aria-invalid=true][aria-describedby~=samples-error]") == 1
+        assert screen.peak_mib() - before < 40
+    assert guarded.ledger.list_requests() == [request]

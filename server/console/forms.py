@@ -16,8 +16,8 @@ _MAX_BODY_BYTES = MAX_FILE_BYTES + MAX_PASTED_BYTES + MIB
 _MAX_DROPPED_BYTES = 4096 * MIB
 
 
-class BodyTooLong(Exception):
-    """A form whose body is longer than any that the console reads."""
+class BodyTooLong(MultiPartException):
+    """A form whose body is longer than any that the console reads; the parser closes its files on this."""
 
 
 class _InMemory(MultiPartParser):
@@ -42,7 +42,7 @@ async def read_form(request: Request) -> FormData:
         except MultiPartException as exc:
             async for _ in body:
                 pass
-            raise BodyTooLong from exc
+            raise BodyTooLong(exc.message) from exc
     text = b"".join([chunk async for chunk in _bounded(request, MIB)]).decode(errors="replace")
     return FormData(dict(parse_qsl(text, keep_blank_values=True)))
 
@@ -70,4 +70,4 @@ async def _bounded(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
         elif total > _MAX_DROPPED_BYTES:
             break
     if is_too_long:
-        raise BodyTooLong
+        raise BodyTooLong(f"longer than {limit:,} bytes")

@@ -20,7 +20,7 @@ from unlearning.requests import DeletionRequest
 T = TypeVar("T")
 
 # Beyond so many changed requests the whole list is read again.
-_SINGLE_READS = 10
+_SINGLE_READS = 50
 _AFTER_ALL = 2**62
 
 

@@ -83,6 +83,18 @@ def flood(attack: HttpAttack) -> None:
     _call_on(attack, ["nobody"] * 200, b"{}")
 
 
+def unread_answers(attack: HttpAttack) -> None:
+    """Let two hundred HTTP connections call with a token that nobody has, and not take leave after their refusals."""
+
+    def stay(name: str) -> None:
+        while True:
+            with contextlib.suppress(OSError), attack.connection() as connection:
+                connection.sendall(attack.head(name, "Content-Length: 0"))
+                time.sleep(TIMEOUT_S)
+
+    each(stay, ["nobody"] * 200)
+
+
 def many_calls(attack: HttpAttack) -> None:
     """Let eight clients make sixteen HTTP calls each at a time, as fast as they are answered, refused or not."""
     _call_on(attack, [name for name in ATTACKERS for _ in range(16)], b"{}")
@@ -126,6 +138,7 @@ HTTP_ATTACKS: dict[str, Callable[[HttpAttack], None]] = {
     "http-slow-heads": slow_heads,
     "http-slow-bodies": slow_bodies,
     "http-flood": flood,
+    "http-unread-answers": unread_answers,
     "http-many-calls": many_calls,
     "http-huge-bodies": huge_bodies,
     "http-huge-parts": huge_parts,

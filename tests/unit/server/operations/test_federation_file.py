@@ -1,13 +1,16 @@
 """`federation.toml` is read by every command on the server host; what is wrong with it is said by the key."""
 
 import json
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from server.certificate.keys import make_key_pair
+from server.cli import app
 from server.operations.federation_file import read_federation_file
 from server.operations.starting import Submission, app_directory
 from server.processes.flower_control import FlowerControl
@@ -148,6 +151,21 @@ def test_the_console_checks_signatures_by_the_files_key(tmp_path):
         "public_key": str(tmp_path / "keys" / "certificate-signing.pub")
     }
     assert read_federation_file(write(tmp_path, "")).options()["console"] == {}
+
+
+def test_what_deploy_offers_to_switch_on_is_known(tmp_path):
+    """Each line of the example that is a setting behind `#` is an option of the service."""
+    text = (Path(__file__).parents[4] / "deploy" / "federation.toml").read_text()
+    switched_on = re.sub(r"^#(?=[a-z-]+ = )", "", text, flags=re.MULTILINE)
+    path = tmp_path / "federation.toml"
+    path.write_text(
+        switched_on.replace("/etc/flower-unlearning", str(tmp_path)).replace("/var/lib", str(tmp_path))
+    )
+    assert {"http", "http_callback_url", "timestamp_authority"} <= read_federation_file(path).options()[
+        "serve"
+    ].keys()
+    answer = CliRunner().invoke(app, ["--federation-file", str(path), "serve", "--help"])
+    assert answer.exit_code == 0, answer.output
 
 
 def test_the_http_api_is_switched_on_in_the_file(tmp_path):

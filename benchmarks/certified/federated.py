@@ -8,9 +8,9 @@ deletion at (ε, δ), by the proven bound.
 """
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -18,17 +18,18 @@ import typer
 from benchmarks.tables import Row, median, provenance, table, write
 from unlearning.certified import Sensitivity, add_noise, analytic_sigma, feature_norm
 from unlearning.evaluation import evaluate
+from unlearning.local import begin, learn
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.sensitivity import Deletion, deletion_sensitivity
 from unlearning.methods.hf_online.vectors import CarryVectors, kept_rounds, kept_vector
-from unlearning.methods.preparation import FederatedRound, LocalRound
-from unlearning.parameters import Vector, content_hash, weighted_mean
-from unlearning.requests import Exclusions
+from unlearning.methods.preparation import Prepared
+from unlearning.parameters import Vector, content_hash
 from unlearning.stores import MemoryStore
 from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import TrainingSettings, initial_parameters, local_seed, train
+from unlearning.training import TrainingSettings
 
+METHOD = "hf-online"
 LEAVES = "0"
 FEDERATIONS = ((10, 10, 0.1), (10, 30, 0.5), (30, 30, 0.5), (30, 30, 0.1), (60, 30, 0.1))
 """Numbers of clients, of rounds, and the weight of the L2 term."""
@@ -52,10 +53,6 @@ class Setup:
     data: dict[str, Examples]
     training: TrainingSettings
     rounds: int
-
-    def local(self, client: str, number: int) -> TrainingSettings:
-        """Return a client's training in a round."""
-        return replace(self.training, seed=local_seed(self.training.seed, client, number))
 
 
 def main(
@@ -102,8 +99,7 @@ def measure_federation(
     )
     radius = max(feature_norm(setup.task, examples) for examples in setup.data.values())
     options = CarriedVectorOptions(clients=frozenset({LEAVES}), feature_norm=radius)
-    store = MemoryStore()
-    model = train_federation(setup, options, store)
+    model, store = train_federation(setup, options)
     exact = retrain_without(setup, frozenset({LEAVES}))
     unlearned, sensitivity = delete_by_addition(options, store, model, frozenset({LEAVES}))
     sigma = analytic_sigma(epsilon=epsilon, delta=delta, sensitivity=sensitivity.value)
@@ -132,38 +128,12 @@ def measure_federation(
     }
 
 
-def train_federation(setup: Setup, options: CarriedVectorOptions, store: MemoryStore) -> Vector:
-    """Return the federation's model (d,); `store` then has the vector and the rounds' lengths."""
-    preparation, model = CarryVectors(), initial_parameters(setup.task, setup.training.seed)
-    for number in range(1, setup.rounds + 1):
-        sent = preparation.send(options, number, store, Exclusions())
-        models, arrays = {}, {}
-        for client, examples in setup.data.items():
-            work = LocalRound(
-                client_id=client,
-                number=number,
-                task=setup.task,
-                model=model,
-                examples=examples,
-                training=setup.local(client, number),
-                store=MemoryStore(),
-                arrays=sent,
-            )
-            local = preparation.train(options, work, lambda work=work: _ordinary(work))
-            models[client], arrays[client] = (local.num_examples, local.parameters), work.returns
-        after = weighted_mean(models)
-        done = FederatedRound(
-            number=number,
-            before=model,
-            after=after,
-            models=models,
-            arrays=arrays,
-            task=setup.task,
-            training=setup.training,
-        )
-        preparation.keep(options, done, store)
-        model = after
-    return model
+def train_federation(setup: Setup, options: CarriedVectorOptions) -> tuple[Vector, MemoryStore]:
+    """Return the federation's model (d,), and the store that has the vectors and the rounds' lengths."""
+    prepared = {METHOD: Prepared(preparation=CarryVectors(), options=options)}
+    start = begin(setup.task, setup.training, prepared)
+    learnt = learn(setup.task, setup.data, start, rounds=setup.rounds)
+    return learnt.parameters, learnt.stores[METHOD]
 
 
 def delete_by_addition(
@@ -189,19 +159,9 @@ def delete_by_addition(
 
 def retrain_without(setup: Setup, leaving: frozenset[str]) -> Vector:
     """Return the same rounds without the clients that leave."""
-    model = initial_parameters(setup.task, setup.training.seed)
-    for number in range(1, setup.rounds + 1):
-        models = {}
-        for client, examples in setup.data.items():
-            if client not in leaving:
-                local = train(setup.task, model, examples, setup.local(client, number))
-                models[client] = (local.num_examples, local.parameters)
-        model = weighted_mean(models)
-    return model
-
-
-def _ordinary(work: LocalRound) -> Any:
-    return train(work.task, work.model, work.examples, work.training)
+    staying = {client: examples for client, examples in setup.data.items() if client not in leaving}
+    start = begin(setup.task, setup.training)
+    return learn(setup.task, staying, start, rounds=setup.rounds).parameters
 
 
 if __name__ == "__main__":

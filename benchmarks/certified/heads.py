@@ -43,7 +43,6 @@ from unlearning.evaluation import evaluate
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.parameters import Vector
 from unlearning.solvers import conjugate_gradient
-from unlearning.stores import MemoryStore
 from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
 from unlearning.tasks.task import Examples, Task, join
 from unlearning.training import TrainingSettings, initial_parameters
@@ -166,8 +165,7 @@ def online_rows(setup: Setup, test: Examples) -> list[Row]:
     radius = max(feature_norm(setup.task, examples) for examples in setup.data.values())
     everybody = [str(number) for number in range(max(LEAVING))]
     options = CarriedVectorOptions(clients=frozenset(everybody), feature_norm=radius)
-    store = MemoryStore()
-    model = train_federation(setup, options, store)
+    model, store = train_federation(setup, options)
     rows = []
     for count in LEAVING:
         leaving = frozenset(everybody[:count])

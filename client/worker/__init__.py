@@ -7,6 +7,7 @@ Flower's is patched. Where the worker cannot serve, the launcher starts Flower's
 
     launcher.py     the program that stands before Flower's on PATH; imports as little as can be
     server.py       the worker: accepts, forks, reports exit statuses
+    message_process.py  how a forked process becomes a message's, and ends
     freshness.py    when a worker may not serve: other settings, another version
     places.py       the directory that launcher and worker share
 

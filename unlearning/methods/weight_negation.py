@@ -74,7 +74,7 @@ class WeightNegation(AsksNobody[WeightNegationParameters]):
                 retryable=False,
             )
         negated = parameters.copy()
-        for name in names:
+        for name in names:  # W_l ← −W_l
             negated[slots[name].start : slots[name].stop] *= -1
         state = UnlearningState(parameters=negated, finished=True)
         return replace(state, findings={"negated tensors": list(names)})

@@ -119,7 +119,8 @@ class FedAu(Method[FedAuParameters]):
             check_length(head, size_of(slots))
         auxiliary = np.mean([head.astype(np.float64) for head in heads], axis=0)
         own, share = head_in(state.parameters, slots).astype(np.float64), problem.parameters.weight
-        parameters = with_head(state.parameters, slots, (1 - share) * own + share * auxiliary)
+        mixed = (1 - share) * own + share * auxiliary  # W' = (1 − a) · W_head + a · mean_u W_aux
+        parameters = with_head(state.parameters, slots, mixed)
         change = relative_change(state.parameters, parameters)
         return replace(
             state.advance(parameters, finished=True),

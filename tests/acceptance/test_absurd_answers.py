@@ -27,7 +27,14 @@ METHODS = {
     "sisa": "sisa shards=1 slices=1",
 }
 """By name what they must be prepared by; Newton-CG's answers are no changes of the model (its trust radius holds)."""
-SETTINGS = {"rounds": 2, "num_clients": 5, "recovery_max_rounds": 1, "alpha": 10.0}
+SETTINGS = {
+    "rounds": 2,
+    "num_clients": 5,
+    "recovery_max_rounds": 1,
+    "alpha": 10.0,
+    "max_examples": 300,
+    "attack_samples": 20,
+}
 
 
 def million_times(asked: Message, honest: RecordDict) -> Message:

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 
 import pytest
@@ -158,8 +159,18 @@ class Page(HTMLParser):
             self.text += data
 
 
+@cache
+def page_of_one_of_two(full: bool) -> str:
+    return render_page(FULL if full else BARE)
+
+
+def page_of(data: ReportData) -> str:
+    """The page, drawn once of those that many tests read."""
+    return page_of_one_of_two(data is FULL) if data is FULL or data is BARE else render_page(data)
+
+
 def words_of(data: ReportData) -> str:
-    return re.sub(r"\s+", " ", Page(render_page(data)).text)
+    return re.sub(r"\s+", " ", Page(page_of(data)).text)
 
 
 def test_the_json_is_canonical(tmp_path):
@@ -232,10 +243,10 @@ def test_a_write_that_fails_leaves_the_older_report_whole(tmp_path, monkeypatch)
 @pytest.mark.parametrize("data", [FULL, BARE], ids=["full", "bare"])
 def test_the_page_needs_nothing_from_outside(data):
     """No script, no address but places in the page itself, and a policy that forbids the rest."""
-    page = Page(render_page(data))
+    page = Page(page_of(data))
     assert not {"script", "link", "img", "iframe", "form"} & set(page.tags)
     assert all(address.startswith("#") for address in page.addresses)
-    assert "default-src 'none'" in render_page(data)
+    assert "default-src 'none'" in page_of(data)
 
 
 def test_every_colour_but_those_of_series_is_set_for_light_and_dark():
@@ -256,7 +267,7 @@ def test_every_colour_but_those_of_series_is_set_for_light_and_dark():
 
 def test_no_two_parts_of_the_page_share_an_id():
     """Three plots in one page: a clip path of one must not cut another."""
-    ids = Page(render_page(FULL)).ids
+    ids = Page(page_of(FULL)).ids
     assert len(ids) == len(set(ids)) > 0
 
 
@@ -374,7 +385,7 @@ def test_missing_numbers_are_called_missing():
     text = words_of(BARE)
     assert "nothing is known of the effect" in text
     assert "0.0 %" not in text
-    assert "svg" not in Page(render_page(BARE)).tags
+    assert "svg" not in Page(page_of(BARE)).tags
     assert [line.split(":")[0] for line in gaps(BARE)] == [
         "the model before the deletion",
         "the model right after unlearning",
@@ -424,7 +435,7 @@ def test_many_recovery_rounds_still_make_a_page():
     rounds = [measurement("recovery", 13 + k, 0.9, 0.6, 0.1, 0.2) for k in range(1, 31)]
     rounds[4] = replace(rounds[4], retained=None)
     data = replace(FULL, measurements=(*FULL.measurements[:2], *rounds))
-    assert "after recovery43" in Page(render_page(data)).text.replace("\n", "")
+    assert "after recovery43" in Page(page_of(data)).text.replace("\n", "")
 
 
 @pytest.mark.parametrize(

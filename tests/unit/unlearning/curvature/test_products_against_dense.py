@@ -40,9 +40,13 @@ def dense(family: str, kind: CurvatureKind) -> NDArray[np.float64]:
             return rows.T @ rows / len(rows)
 
 
-def product_of(family: str, kind: CurvatureKind, **settings) -> CurvatureProduct:
+def new_product(family: str, kind: CurvatureKind, **settings) -> CurvatureProduct:
     problem = problem_of(family)
     return CurvatureProduct(problem.task, problem.theta, problem.examples, kind=kind, **settings)
+
+
+product_of = cache(new_product)
+"""The same for several tests, for most of the work is done when a product is made; none changes it."""
 
 
 def random_vectors(dimension: int, count: int) -> NDArray[np.float64]:
@@ -90,7 +94,7 @@ def test_the_fisher_diagonal_is_the_mean_square_of_the_examples_gradients(family
 def test_the_models_have_forward_mode(family: str, kind: CurvatureKind, caplog) -> None:
     """The slower way back twice is for models of other kinds."""
     caplog.set_level(logging.INFO, logger="unlearning.curvature.kinds")
-    product = product_of(family, kind)
+    product = new_product(family, kind)
     product(random_vectors(product.dimension, 1)[0])
     assert "no forward-mode" not in caplog.text
 

@@ -49,7 +49,7 @@ test-hosts: setup           ## server and clients on hosts of their own (needs r
 newest-flower:              ## the same code on the newest Flower that pip installs; says which that was
 	test -x $(NEWEST)/bin/python || $(PYTHON) -m venv $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --upgrade pip
-	$(NEWEST)/bin/python -m pip install --quiet --editable '.[dev]'
+	$(NEWEST)/bin/python -m pip install --quiet --editable '.[dev,postgresql]'
 	$(NEWEST)/bin/python -m pip install --quiet --upgrade 'flwr[simulation]'
 	$(NEWEST)/bin/flwr --version
 	$(NEWEST)/bin/pytest tests/acceptance tests/unit/strategies

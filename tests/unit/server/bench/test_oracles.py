@@ -138,6 +138,21 @@ def test_the_controls_hold_on_made_up_margins():
     assert original["u-lira-centred"] > 0.95
 
 
+def test_a_class_is_compared_on_all_clients_and_the_rest_on_other_classes(tmp_path):
+    """What every client has of it is forgotten; test examples of it would be of what is forgotten, too."""
+    experiment = read(tmp_path, KNOWING.replace('clients: ["0"]', "class: 3"))
+    (case,) = experiment.cases
+    data = SeedRun(tmp_path, experiment, experiment.settings[0], 1).data
+    sites = [data.site(str(number)).targets for number in range(3)]
+    audited = oracles.audited_examples(data, case)
+    assert {*audited["forget"].targets.tolist()} == {3}
+    assert len(audited["forget"]) == sum(int((labels == 3).sum()) for labels in sites)
+    for name in ("retained", "test"):
+        assert 3 not in audited[name].targets
+    assert len(audited["test"]) == int((data.test.targets != 3).sum())
+    assert oracles.audited_ends(data, case) is None
+
+
 def test_a_model_that_blew_up_has_no_figures():
     """Nor has a method whose every seed failed."""
     generator = np.random.default_rng(0)

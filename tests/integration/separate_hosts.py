@@ -4,13 +4,16 @@ Programs, options and ports are those of deploy/README.md: TLS, a registered key
 TLS at the deletion service. Only the files of all hosts lie in one directory.
 """
 
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from client.last_answer import NAME as LAST_ANSWER
 from server.processes.deployment import DELETION_SERVICE, SUPEREXEC, SUPERLINK, LocalDeployment, supernode
 from server.processes.flower_control import ConfigValue, FlowerControl, config_argument, program
 from server.processes.layout import FEDERATION
@@ -96,13 +99,23 @@ class SeparateHosts(LocalDeployment):
         """Whether the deletion service takes connections."""
         return self._answers(self._network.address(SERVER), DELETION_PORT)
 
-    def client_app_computes(self, client: int) -> bool:
-        """Whether a ClientApp of this client runs that has loaded PyTorch, the last thing before its work."""
-        for process in self._group(supernode(client)).members():
-            if "flwr-clientapp" in process.command:
-                with suppress(OSError):  # it has just ended
-                    return "libtorch_cpu" in Path(f"/proc/{process.pid}/maps").read_text()
-        return False
+    def last_answer(self, client: int) -> int:
+        """When this client wrote the answer to work that it keeps, in nanoseconds; 0 where it has none."""
+        try:
+            return (self.layout.client_dir(client) / "state" / LAST_ANSWER).stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    @contextmanager
+    def client_apps_stopped(self, client: int) -> Iterator[None]:
+        """Within the context the processes of this client's ClientApps stand still."""
+        members = self._group(supernode(client)).members()
+        pids = [process.pid for process in members if "flwr-clientapp" in process.command]
+        try:
+            _signal(pids, signal.SIGSTOP)
+            yield
+        finally:
+            _signal(pids, signal.SIGCONT)
 
     def _answers(self, address: str, port: int) -> bool:
         return self._network.probe(SERVER, address, port) == "open"
@@ -168,14 +181,19 @@ class FederationOfHosts(LiveFederation):
 
         The context is entered when the client's answer is due and TCP repeats itself in vain; leaving it restores
         the link. It is an outage of seconds, in which an answer is late and not lost (docs/operations.md), so it
-        begins as near to the answer as can be told from outside: when the ClientApp has loaded its mathematics.
+        begins when the answer is there and has not yet left the ClientApp: also on a machine that is so busy that
+        imports and work take longer than the minute after which Flower gives a client up.
         """
         host, deployment = host_of(client), self.deployment
-        begun = self._num_replies_begun(client, kind)
+        begun, before = self._num_replies_begun(client, kind), deployment.last_answer(client)
         deployment.wait_until(
-            lambda: deployment.client_app_computes(client), WAIT_S, f"client {client} computes", poll_s=0.05
+            lambda: deployment.last_answer(client) not in (0, before),
+            WAIT_S,
+            f"client {client} has worked",
+            poll_s=0.02,
         )
-        self.network.cut(host)
+        with deployment.client_apps_stopped(client):
+            self.network.cut(host)
         try:
             deployment.wait_until(
                 lambda: self._num_replies_begun(client, kind) > begun,
@@ -195,6 +213,12 @@ class FederationOfHosts(LiveFederation):
     def _num_replies_begun(self, client: int, kind: str) -> int:
         log = self.deployment.log_text(supernode(client))
         return len(re.findall(rf"Sending: {re.escape(kind)} message", log))
+
+
+def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(pid, number)
 
 
 @contextmanager

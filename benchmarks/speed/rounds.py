@@ -40,17 +40,16 @@ def write_app(
     directory: Path,
     module: str = "round_app",
     *,
-    serverapp: str = "app",
     clientapp: str = "client.app",
 ) -> Path:
     """Return an app directory whose ServerApp is in a module beside this one; its settings are the project's.
 
-    serverapp: what the module calls it. clientapp: the module whose `app` is the ClientApp.
+    clientapp: the module whose `app` is the ClientApp.
     """
     directory.mkdir(parents=True)
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for old, new in (
-        ('serverapp = "server.app:app"', f'serverapp = "{module}:{serverapp}"'),
+        ('serverapp = "server.app:app"', f'serverapp = "{module}:app"'),
         ('clientapp = "client.app:app"', f'clientapp = "{clientapp}:app"'),
         ('fab-include = ["README.md"]', f'fab-include = ["{module}.py"]'),
     ):
@@ -196,9 +195,9 @@ def _write_arms(output: Path, title: str, found: dict[str, Seconds], clients: in
     lines = [f"# {title}", "", *table(headings, rows), ""]
     lines += [
         f"{os.cpu_count()} cores, {platform.machine()}, load average {os.getloadavg()[2]:.1f}; medians of "
-        f"{len(stock['stock'])} rounds; the arms take turns, each on a federation of its own. An empty round is "
-        "a notice to every client. Processor seconds are the whole machine's in a training round, over its "
-        "messages: server, SuperLink, sites and whatever else runs. The models of the last two arms are the "
+        f"{len(stock['stock'])} rounds; the arms take turns, each on a federation of its own; SuperExec looks for "
+        "messages every 0.2 s in all of them. An empty round is a notice to every client. Processor seconds are the "
+        "whole machine's in a training round, over its messages: server, SuperLink, sites and whatever else runs. The models of the last two arms are the "
         "same to the bit."
     ]
     write(output, lines, found)

@@ -29,9 +29,10 @@ FLOWER_ENVIRONMENT: Mapping[str, str] = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     # Every machine has the package installed; the SuperLink must not fetch it again at each run.
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    # A federation on this machine lives for minutes and is waited for; those of deploy/ look less often.
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
 }
-"""What each Flower process of this project runs with."""
+"""What each Flower process that this project starts runs with."""
 
 _COMMAND_TIMEOUT_S = 90.0
 

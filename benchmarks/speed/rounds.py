@@ -197,8 +197,8 @@ def _write_arms(output: Path, title: str, found: dict[str, Seconds], clients: in
         f"{os.cpu_count()} cores, {platform.machine()}, load average {os.getloadavg()[2]:.1f}; medians of "
         f"{len(stock['stock'])} rounds; the arms take turns, each on a federation of its own; SuperExec looks for "
         "messages every 0.2 s in all of them. An empty round is a notice to every client. Processor seconds are the "
-        "whole machine's in a training round, over its messages: server, SuperLink, sites and whatever else runs. The models of the last two arms are the "
-        "same to the bit."
+        "whole machine's in a training round, over its messages: server, SuperLink, sites and whatever else runs. "
+        "The models of the last two arms are the same to the bit."
     ]
     write(output, lines, found)
 

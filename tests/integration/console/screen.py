@@ -44,11 +44,11 @@ CHANGING = (
 class Screen:
     """A browser's window that waits for what it shows; pages that follow what happens change under the hand."""
 
-    def __init__(self, driver: Any, link: str, console: "subprocess.Popen[str]") -> None:
+    def __init__(self, driver: Any, link: str = "", pid: int = 0) -> None:
         self.driver = driver
         self.link = link
         self.address = link.partition("/enter")[0]
-        self.console = console
+        self._pid = pid
 
     def open(self, path: str) -> None:
         self.driver.get(f"{self.address}{path}")
@@ -159,7 +159,7 @@ class Screen:
 
     def peak_mib(self) -> float:
         """The most memory that the console's process has had so far."""
-        status = Path(f"/proc/{self.console.pid}/status").read_text(encoding="ascii")
+        status = Path(f"/proc/{self._pid}/status").read_text(encoding="ascii")
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) / 1024
 
 
@@ -202,7 +202,7 @@ def console(driver: Any, service: str, tls: TlsFiles | None = None) -> Iterator[
             assert started.stdout is not None
             link = next(line.strip() for line in started.stdout if "/enter?token=" in line)
             driver.get(link)
-            yield Screen(driver, link, started)
+            yield Screen(driver, link, started.pid)
         finally:
             started.send_signal(signal.SIGINT)
             assert started.wait(30) == 0

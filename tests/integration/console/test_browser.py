@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from server.report import write_report
 from tests.certificates import Authority
 from tests.deletion_service import submit
 from tests.integration.console.conftest import Desk
 from tests.integration.console.screen import CARDS, STRANGER, WIDE, Screen, browser, console
 from tests.integration.live_federation import LiveFederation, live_federation
+from tests.unit.server.report.test_report import FULL
 from unlearning.deadlines import Particulars
 from unlearning.requests import Status
 
@@ -122,6 +124,22 @@ def test_an_officers_day_in_a_browser(live: LiveFederation, screen: Screen) -> N
     assert [entry for entry in said if "/report" not in entry["message"]] == []
 
 
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+def test_the_report_has_no_serious_fault(driver: Any, tmp_path: Path, is_dark: bool) -> None:
+    """As a file, for in the console it is sandboxed, where axe-core cannot run; light and dark."""
+    write_report(tmp_path, FULL)
+    driver.get((tmp_path / "report.html").as_uri())
+    screen = Screen(driver)
+    screen.set_dark(is_dark)
+    try:
+        ground = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert ground == ("rgb(20, 25, 30)" if is_dark else "rgb(255, 255, 255)")
+        assert screen.serious_faults() == []
+        screen.picture(f"report-{'dark' if is_dark else 'light'}")
+    finally:
+        screen.set_dark(False)
+
+
 def test_a_wrong_role_sees_no_button_and_is_refused_by_the_service(
     driver: Any, guarded: Desk, people: Authority
 ) -> None:
@@ -177,6 +195,7 @@ def test_strangers_stay_outside_and_a_list_too_long_is_dropped(
         screen.driver.get(f"{screen.address.replace('127.0.0.1', STRANGER)}{page}")
         screen.wait_for("This console answers to 127.0.0.1 and localhost only")
         screen.open("/file")
+        screen.picture("file")
         screen.choose("sample")
         screen.type("client", "3")
         before = screen.peak_mib()

@@ -87,7 +87,8 @@ def fetch_timestamp(content: bytes, url: str, authority: Path) -> bytes:
                 if len(reply) > _LARGEST_ANSWER:
                     raise CertificateError(f"{url} answers with more than a timestamp has.")
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
-        raise CertificateError(f"No timestamp from {url}: {exc}. Try again later.") from exc
+        why = str(exc).partition("\n")[0].rstrip(".")  # httpx adds a line that points elsewhere
+        raise CertificateError(f"No timestamp from {url}: {why}. Try again later.") from exc
     found = _verified(content, reply, authority, nonce=request.nonce)
     if isinstance(found, str):
         raise CertificateError(found)

@@ -383,6 +383,11 @@ def test_killed_at_any_statement_nothing_or_all_of_it_is_there(
             killer.arm(None)
             break
         killer.arm(None)
+        if (
+            name == "redact" and ledger.event_head() != head
+        ):  # all is there; the files are left to the next call
+            assert ACTS[name](ledger).reference == ""
+            break
         assert (ledger.event_head(), ledger.get("r-000001"), ledger.verify()) == (head, before, "")
     assert kills > 4
     assert ledger.verify() == ""

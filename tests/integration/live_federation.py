@@ -39,14 +39,14 @@ SETTINGS: Mapping[str, ConfigValue] = {
 }
 """Little work a round; rounds go on until the run is stopped."""
 
-OVER_SESSIONS: Mapping[str, ConfigValue] = {"transport": "session", "round-interval-s": 0.5}
+OVER_SESSIONS: Mapping[str, ConfigValue] = {"transport": "session", "round-interval-s": 1.0}
 """Of a deployment with sessions: where messages are not what is tested, a round takes as long as its arithmetic.
 
-A round that nobody waits for begins half a second after the one before, and leaves the processors to the others.
+A round that nobody waits for begins a second after the one before, and leaves the processors to the others.
 """
 
-QUIETER: Mapping[str, str] = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
-"""Each look for a message costs processor time, at every node: tests that run side by side look less often."""
+QUIETER: Mapping[str, str] = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0"}
+"""Each look for a message costs processor time, at every node: tests that run side by side look as seldom as Flower does."""
 
 WAIT_S = 300.0
 """Longer than anything takes on a busy machine; only a broken federation makes a test wait as long."""

@@ -46,7 +46,7 @@ A round that nobody waits for begins a second after the one before, and leaves t
 """
 
 QUIETER: Mapping[str, str] = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0"}
-"""Each look for a message costs processor time, at every node: tests that run side by side look as seldom as Flower does."""
+"""Each look for a message costs processor time, at every node; so tests look as seldom as Flower does by itself."""
 
 WAIT_S = 300.0
 """Longer than anything takes on a busy machine; only a broken federation makes a test wait as long."""

@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # Two files of tests side by side; much of a slow test is waiting for processes of its own. The longest files of those
 # come first, for the last one runs alone. The slow ones also wait for Flower, so three of their files run
 # side by side on two cores; with four the cores were full and nothing was won.
-PARALLEL ?= -n 2 --dist loadfile
+PARALLEL ?= -n 3 --dist loadfile
 SLOW_PARALLEL ?= -n 3 --dist loadfile
 SLOWEST_FIRST := --no-loadscope-reorder tests/integration/ \
 	$(filter-out tests/integration/ tests/__pycache__/,$(wildcard tests/*/))

@@ -35,7 +35,7 @@ ORDERLY = {
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 # One service answers all examples; what an example leaves in the ledger is part of the next one's trouble.
-FUZZ = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 
 texts = st.one_of(
     st.text(max_size=30),
@@ -170,7 +170,7 @@ def test_arbitrary_bytes_get_an_orderly_answer(channel: grpc.Channel, name: str,
     assert (status is grpc.StatusCode.OK) == (message == "")
 
 
-@settings(FUZZ, max_examples=120)
+@settings(FUZZ, max_examples=300)
 @given(data=st.data())
 def test_arbitrary_messages_get_an_orderly_answer(channel: grpc.Channel, data: st.DataObject) -> None:
     """Control characters, huge numbers, deep JSON, half surrogates: refused with a sentence, or served."""
@@ -197,7 +197,7 @@ def test_after_all_that_the_ledger_is_whole(channel: grpc.Channel, fuzzed: Runni
 # The command line's files
 
 
-@settings(FUZZ, max_examples=20)
+@settings(FUZZ, max_examples=40)
 @given(content=st.binary(max_size=100) | st.text(max_size=50).map(str.encode))
 def test_a_file_of_sample_ids_may_hold_anything(
     fuzzed: RunningServer, tmp_path_factory: pytest.TempPathFactory, content: bytes
@@ -232,7 +232,7 @@ def test_the_sites_command_explains_a_file_that_is_no_text(
     assert capsys.readouterr().err.startswith("Error: 'utf-8' codec")
 
 
-@settings(FUZZ, max_examples=5)
+@settings(FUZZ, max_examples=10)
 @given(content=st.binary(max_size=60))
 def test_a_tls_file_may_hold_anything(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     """A service with a damaged certificate or key does not start, and says so."""

@@ -125,5 +125,5 @@ class AnyoneDoesAnything(RuleBasedStateMachine):
         assert len(targets) == len(set(targets))
 
 
-AnyoneDoesAnything.TestCase.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)
+AnyoneDoesAnything.TestCase.settings = settings(max_examples=15, stateful_step_count=30, deadline=None)
 TestAnyoneDoesAnything = AnyoneDoesAnything.TestCase

@@ -36,9 +36,9 @@ LIMIT_S = 600.0
 MESSAGES: Mapping[str, ConfigValue] = {"session-address": ""}
 SESSIONS: Mapping[str, ConfigValue] = {"transport": "session"}
 ARMS: Mapping[str, tuple[str, Mapping[str, ConfigValue]]] = {
-    "stock Flower": ("stock", MESSAGES),
     "messages, warm worker": ("ours", MESSAGES),
     "sessions": ("ours", SESSIONS),
+    "stock Flower": ("stock", MESSAGES),
 }
 """The kind of round that is timed in each arm, and what the run is told."""
 OWN = "cold message, its own pages"
@@ -174,7 +174,7 @@ def main(
         with host(clients, poll) as small:
             found[f"rest, {poll}"] = at_rest(small.federation, idle_s)
     found["many"] = _as_many_as_fit(many, found)
-    with host(found["many"]) as large:
+    with host(found["many"], "stock") as large:
         found["memory, many"] = memory(census(large.federation))
         found["rest, many"] = at_rest(large.federation, idle_s / 2)
         found["arms"] = {arm: _time_many(large, arm, repeats) for arm in ARMS}
@@ -184,7 +184,8 @@ def main(
 def _time_many(large: Host, arm: str, repeats: int) -> dict[str, Any]:
     """Time rounds of an arm; with stock Flower two at most and no other before, for they take minutes.
 
-    Where not one was over in time, as when so many processes start at once that Flower gives up their tasks, none is.
+    Where not one was over in time, as when so many processes start at once that Flower gives up their tasks, none is;
+    stock Flower comes last, so that nothing of it is left beside another arm.
     """
     is_stock = ARMS[arm][0] == "stock"
     try:
@@ -236,7 +237,12 @@ def _page(found: Mapping[str, Any]) -> list[str]:
             (*WITH_WORKER, "launcher", "forked message"),
         ),
         (f"a look every {POLLS_S['quick']} s", found["rest, quick"], nodes, WITH_WORKER),
-        (f"the same with {many} SuperNodes", found["rest, many"], many, WITH_WORKER),
+        (
+            f"{many} SuperNodes with the warm worker, a look every {POLLS_S['stock']} s",
+            found["rest, many"],
+            many,
+            WITH_WORKER,
+        ),
     ]
     base = sum(own.get(kind, 0.0) for kind in SITE) / nodes
     rows = []
@@ -304,12 +310,18 @@ def _round_lines(found: Mapping[str, Any]) -> list[str]:
         cost = statistics.median(one["processor"]) / found["many"]
         rows.append(
             [
-                *(name, f"{seconds:.2f}", f"{seconds / base:.3f}", f"{60 / seconds:.2f}", f"{cost:.2f}"),
+                *(
+                    name,
+                    f"{seconds:.2f}",
+                    "–" if math.isnan(base) else f"{seconds / base:.3f}",
+                    f"{60 / seconds:.2f}",
+                    f"{cost:.2f}",
+                ),
                 len(one["seconds"]),
             ]
         )
     headings = [
-        f"{found['many']} SuperNodes on this host",
+        f"{found['many']} SuperNodes on this host, a look every {POLLS_S['stock']} s",
         "training round, s",
         "of stock",
         "rounds a minute",

@@ -68,6 +68,23 @@ def test_only_this_machine_reaches_control_and_runtime(trivial: Trivial) -> None
             socket.create_connection(("127.0.0.2", private), timeout=5)
 
 
+def test_killing_a_supernode_ends_its_superexec(trivial: Trivial) -> None:
+    """A kill takes the whole process group, and nobody else's."""
+    deployment = trivial.deployment
+    wait_until_connected(deployment, [0, 1])
+    of_the_killed = members(deployment, 0)
+    assert len(of_the_killed) >= 2
+    deployment.kill(supernode(0))
+    assert not of_the_killed & {*living_pids(deployment)}
+    assert deployment.pid(supernode(1)) in members(deployment, 1)
+    deployment.start(supernode(0))
+
+
+def members(deployment: LocalDeployment, client: int) -> set[int]:
+    """A client's SuperNode, its SuperExec, and its processes of messages."""
+    return {process.pid for process in deployment._group(supernode(client)).members()}
+
+
 def test_a_stopped_run_says_so(trivial: Trivial) -> None:
     """Stopping a run ends its ServerApp."""
     deployment = trivial.deployment
@@ -76,22 +93,6 @@ def test_a_stopped_run_says_so(trivial: Trivial) -> None:
     deployment.control.stop_run(run_id)
     deployment.wait_until(lambda: deployment.server_app_pid() is None, WAIT_S, "the ServerApp has ended")
     assert deployment.run_status(run_id) == "finished:stopped"
-
-
-def test_killing_a_supernode_ends_its_superexec(trivial: Trivial) -> None:
-    """A kill takes the whole process group, and nobody else's."""
-    deployment = trivial.deployment
-    deployment.wait_until(lambda: len(members(deployment, 0)) == 2, WAIT_S, "no message is worked on")
-    others = {client: members(deployment, client) for client in (0, 1)}
-    deployment.kill(supernode(0))
-    assert not others[0] & {*living_pids(deployment)}
-    assert deployment.pid(supernode(1)) in members(deployment, 1)
-    deployment.start(supernode(0))
-
-
-def members(deployment: LocalDeployment, client: int) -> set[int]:
-    """A client's SuperNode, its SuperExec, and its processes of messages."""
-    return {process.pid for process in deployment._group(supernode(client)).members()}
 
 
 def test_a_wait_in_vain_shows_the_logs(trivial: Trivial) -> None:

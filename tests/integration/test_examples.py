@@ -88,9 +88,9 @@ def test_it_learns_and_forgets_in_simulation(example: Example, tmp_path: Path):
     """Its code comes to the nodes by Flower."""
     settings = {
         **example.settings_in(tmp_path),
-        "rounds": 4,
+        "rounds": 6,
         "recovery-max-rounds": 1,
-        "requests": f"at=2 client=1 method={example.method}",
+        "requests": f"at=4 client=1 method={example.method}",
     }
     state = simulate(tmp_path / "federation", example.directory, settings, num_clients=example.num_clients)
     check(example, report_in(state))

@@ -56,7 +56,7 @@ newest-flower:              ## the same code on the newest Flower that pip insta
 	$(NEWEST)/bin/flower-unlearn demo --simulation
 	$(NEWEST)/bin/flower-unlearn demo
 	$(NEWEST)/bin/pytest -m slow -k "not simulation" tests/integration/test_own_app.py tests/integration/test_fleet_proxy.py
-	@echo "All of this passed on Flower $$($(NEWEST)/bin/flwr --version)."
+	@echo "All of this passed. $$($(NEWEST)/bin/flwr --version)"
 
 format: setup
 	$(BIN)/ruff format .

@@ -3,11 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 NEWEST ?= .venv-newest
 BIN    := $(VENV)/bin
-# Two files of tests side by side; much of a slow test is waiting for processes of its own. The longest files of those
-# come first, for the last one runs alone. The slow ones also wait for Flower, so three of their files run
-# side by side on two cores; with four the cores were full and nothing was won.
+# Three files of tests side by side on two cores, for many tests wait: the slow ones for Flower and processes of their
+# own. The longest files of those come first, for the last one runs alone. With four the cores were full and nothing was won.
 PARALLEL ?= -n 3 --dist loadfile
-SLOW_PARALLEL ?= -n 3 --dist loadfile
 SLOWEST_FIRST := --no-loadscope-reorder tests/integration/ \
 	$(filter-out tests/integration/ tests/__pycache__/,$(wildcard tests/*/))
 export OMP_NUM_THREADS ?= 1
@@ -28,12 +26,12 @@ demo: setup                 ## the main job on this machine with real processes
 demo-simulation: setup      ## the same in Flower's Ray simulation
 	$(BIN)/flower-unlearn demo --simulation
 
-# In the order of the folders: whole federations first, and at the end, when one of two may stand idle, the short ones.
+# In the order of the folders: whole federations first, and at the end, when a processor may stand idle, the short ones.
 test: setup                 ## the default tests (minutes)
 	$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder
 
 test-slow: setup            ## the tests that start real servers and kill them
-	$(BIN)/pytest -m 'slow and not hosts and not long' $(SLOW_PARALLEL) $(SLOWEST_FIRST)
+	$(BIN)/pytest -m 'slow and not hosts and not long' $(PARALLEL) $(SLOWEST_FIRST)
 
 test-long: setup            ## those of them that take longest and are not in the gate
 	$(BIN)/pytest -m long

@@ -30,6 +30,17 @@ def write_atomically(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def write_program(path: Path, text: str) -> None:
+    """Write a program that its owner can run from the moment that it is there; what runs the old one keeps that.
+
+    Raises:
+        OSError: the directory cannot be written to.
+    """
+    with _durable_file(path) as file:
+        os.fchmod(file.fileno(), 0o700)
+        file.write(text.encode())
+
+
 def write_anew(path: Path, content: bytes) -> None:
     """Write a file that must not be there yet, all of it or nothing; of two processes at once, one wins.
 

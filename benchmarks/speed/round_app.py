@@ -58,18 +58,20 @@ def main(grid: Grid, context: Context) -> None:
     for kind in kinds if plan["warm_up"] else []:  # does not count: Ray starts, data is loaded
         number += 1
         rounds[kind](number)
+    at_sites: dict[str, list[float]] = {kind: [] for kind in kinds}
     totals: list[dict[str, float]] = []
     for _ in range(plan["repeats"]):
         for kind in kinds:
             number += 1
-            started, busy = time.perf_counter(), _busy()
+            started, busy, sites_busy = time.perf_counter(), _busy(), _sites_busy()
             came_of_it = rounds[kind](number)
             seconds[kind].append(time.perf_counter() - started)
             processor[kind].append(_busy() - busy)
+            at_sites[kind].append(_sites_busy() - sites_busy)
             if kind == "ours":
                 totals.append(came_of_it[1])
     model = _ours(grid, ours, start, 1)[0] if "ours" in kinds else ""
-    found = {**seconds, "processor": processor, "computed": totals, "model": model}
+    found = {**seconds, "processor": processor, "sites": at_sites, "computed": totals, "model": model}
     written = Path(f"{plan['output']}.new")
     written.write_text(json.dumps(found), encoding="utf-8")
     written.rename(plan["output"])
@@ -82,6 +84,18 @@ def _busy() -> float:
     """Return the processor seconds that this machine has worked since its start, whoever for."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
+
+
+def _sites_busy() -> float:
+    """Return the processor seconds of all sites so far, those of their ended processes too."""
+    total = 0.0
+    for process in psutil.process_iter(["cmdline", "cpu_times"]):
+        words = " ".join((process.info["cmdline"] or [])[:8])
+        of_a_site = ("flower-supernode", "flower-unlearn-site", "flwr-clientapp", "--parent-pid")
+        if any(name in words for name in of_a_site) and process.info["cpu_times"] is not None:
+            times = process.info["cpu_times"]
+            total += times.user + times.system + times.children_user + times.children_system
+    return float(total)
 
 
 def _empty(grid: Grid, strategy: FedAvg, number: int) -> None:

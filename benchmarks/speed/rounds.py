@@ -3,10 +3,10 @@
     python -m benchmarks.speed.rounds deployment --output docs/results/rounds-deployment
     python -m benchmarks.speed.rounds simulation --output docs/results/rounds-simulation
 
-`deployment`: real SuperLink and SuperNodes on this machine, in three arms: stock Flower, which starts a Python
-process a message; messages with a warm worker; sessions. `simulation`: Flower's Ray simulation with 10, 100 and 1,000
-virtual clients. Figures are medians over repetitions that take turns in one run; ratios are medians of the
-ratios of neighbours.
+`deployment`: real SuperLink and SuperNodes on this machine, in four arms: stock Flower, which starts a Python
+process a message; messages with a warm worker; those with the shorter waits of `node --short-waits`; sessions.
+`simulation`: Flower's Ray simulation with 10, 100 and 1,000 virtual clients. Figures are medians over repetitions that
+take turns in one run; ratios are medians of the ratios of neighbours.
 """
 
 import json
@@ -99,6 +99,9 @@ ARMS = {
     "messages, warm worker": Arm(
         deployment={}, settings={}, training="ours", kinds=("empty", "ours", "unlearning")
     ),
+    "messages, warm worker, short waits": Arm(
+        deployment={"short_waits": True}, settings={}, training="ours", kinds=("empty", "ours", "unlearning")
+    ),
     "sessions": Arm(
         deployment={"with_sessions": True},
         settings={"transport": "session"},
@@ -119,7 +122,7 @@ def deployment(
     model: str = "logistic",
     data_dir: str = "",
 ) -> None:
-    """Time rounds over stock Flower, over messages with a warm worker and over sessions, on real processes."""
+    """Time rounds over stock Flower, over messages with a warm worker and over sessions; real processes."""
     found: dict[str, Seconds] = {}
     config: dict[str, ConfigValue] = {"dataset": dataset, "model": model, "data-dir": data_dir}
     for number in range(passes):
@@ -156,7 +159,7 @@ def _time_arm(arm: Arm, config: dict[str, ConfigValue], clients: int, repeats: i
                 console.print(status, federation.log_tails())
                 raise typer.Exit(1)
         found = json.loads(result.read_text(encoding="utf-8"))
-    processor = found.pop("processor")
+    processor, sites = found.pop("processor"), found.pop("sites")
     totals = found.pop("computed")
     work = [max(after[c] - before.get(c, 0.0) for c in after) for before, after in pairwise(totals) if after]
     return {
@@ -164,6 +167,7 @@ def _time_arm(arm: Arm, config: dict[str, ConfigValue], clients: int, repeats: i
         "model": [found["model"]],
         "arithmetic": work,
         **{f"{kind}, processor": values for kind, values in processor.items()},
+        **{f"{kind}, sites": values for kind, values in sites.items()},
     }
 
 
@@ -172,8 +176,11 @@ def _write_arms(output: Path, title: str, found: dict[str, Seconds], clients: in
     rows = []
     for name, one in found.items():
         training, empty = one[ARMS[name].training], one["empty"]
-        cost = statistics.median(one[f"{ARMS[name].training}, processor"]) / clients
-        base = statistics.median(stock["stock, processor"]) / clients
+        costs = []
+        for what in ("sites", "processor"):
+            cost = statistics.median(one[f"{ARMS[name].training}, {what}"])
+            of_stock = cost / statistics.median(stock[f"stock, {what}"])
+            costs += [f"{cost / clients:.2f}", f"{of_stock:.3f}"]
         rows.append(
             [
                 name,
@@ -182,23 +189,24 @@ def _write_arms(output: Path, title: str, found: dict[str, Seconds], clients: in
                 f"{statistics.median(training):.2f}",
                 f"{statistics.median(training) / statistics.median(stock['stock']):.3f}",
                 f"{statistics.median(one['unlearning']):.2f}" if "unlearning" in one else "–",
-                f"{cost:.2f}",
-                f"{cost / base:.3f}",
+                *costs,
                 f"{statistics.median(one['arithmetic']):.3f}" if one["arithmetic"] else "–",
                 f"{60 / statistics.median(training):.0f}",
             ]
         )
     headings = [
         *("", "empty round, s", "of stock", "training round, s", "of stock", "PUF-Regular round, s"),
-        *("processor s a message", "of stock", "slowest client's arithmetic, s", "rounds a minute"),
+        *("site's processor s a message", "of stock", "whole machine's", "of stock"),
+        *("slowest client's arithmetic, s", "rounds a minute"),
     ]
     lines = [f"# {title}", "", *table(headings, rows), ""]
     lines += [
         f"{os.cpu_count()} cores, {platform.machine()}, load average {os.getloadavg()[2]:.1f}; medians of "
         f"{len(stock['stock'])} rounds; the arms take turns, each on a federation of its own; SuperExec looks for "
-        "messages every 0.2 s in all of them. An empty round is a notice to every client. Processor seconds are the "
-        "whole machine's in a training round, over its messages: server, SuperLink, sites and whatever else runs. "
-        "The models of the last two arms are the same to the bit."
+        "messages every 0.2 s in all of them. An empty round is a notice to every client. Processor seconds are "
+        "those of a training round over its messages: of the sites' processes, ended ones included, and of the whole "
+        "machine with server, SuperLink and whatever else runs. "
+        "The models of the other arms are the same to the bit."
     ]
     write(output, lines, found)
 

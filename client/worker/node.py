@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from logging import getLogger
 
-from client.worker.places import WorkerPlaces
+from client.worker.places import SUPERNODE, WorkerPlaces
 from unlearning.errors import ConfigurationError
 
 _log = getLogger(__name__)
@@ -21,31 +21,35 @@ LET_IN_S = 30.0
 _AGAIN_S = 5.0
 
 
-def run_node(arguments: Sequence[str], places: WorkerPlaces | None) -> int:
+def run_node(arguments: Sequence[str], places: WorkerPlaces | None, *, short_waits: bool = False) -> int:
     """Run `flower-supernode` with `arguments`; returns its exit status.
 
     One that was killed is refused until its lease ends, with a sentence that does not say so; it is started again until
     then.
 
     places: where the worker is, which SuperNodes of one host may share; None for Flower's own cold processes.
+    short_waits: with the waits of `short_waits.py` in place of Flower's; takes `places`.
 
     Raises:
         ConfigurationError: the worker's directory cannot be used.
     """
     environment = dict(os.environ)
+    command = [SUPERNODE, *arguments]
     ended = threading.Event()
     if places is not None:
         places.prepare()
         environment["PATH"] = places.path_with_launcher(environment.get("PATH", os.defpath))
+        if short_waits:
+            command[0] = places.short_waits_program()
         threading.Thread(target=_keep_worker, args=(places, ended), daemon=True).start()
     try:
-        return _until_let_in(lambda: _run_once(arguments, environment))
+        return _until_let_in(lambda: _run_once(command, environment))
     finally:
         ended.set()
 
 
-def _run_once(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    with subprocess.Popen(["flower-supernode", *arguments], env=environment) as node:
+def _run_once(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    with subprocess.Popen(command, env=environment) as node:
         return node.wait()
 
 

@@ -3,6 +3,7 @@
 DIRECTORY/worker.sock           mode 600
 DIRECTORY/bin/flwr-clientapp    the launcher; DIRECTORY/bin leads the SuperNode's PATH
 DIRECTORY/cold                  a line a cold start: why
+DIRECTORY/short/flower-supernode  Flower's SuperNode with short waits, for those that ask for it
 """
 
 import fcntl
@@ -16,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client.worker import launcher
-from unlearning.durable_files import write_atomically
+from unlearning.durable_files import write_program
 from unlearning.errors import ConfigurationError
 
 PROGRAM = "flwr-clientapp"
+SUPERNODE = "flower-supernode"
 _LONGEST_SOCKET_PATH = 100  # of 104 to 108 bytes that a Unix socket's address has
 
 
@@ -72,8 +74,7 @@ class WorkerPlaces:
         source = Path(launcher.__file__).read_text(encoding="utf-8")
         call = f"main({str(self.socket)!r}, {program or flower_program()!r}, {str(self.record)!r})"
         target = self.launchers / PROGRAM
-        write_atomically(target, f"#!{sys.executable} -IS\n{source}\n\n{call}\n".encode())
-        target.chmod(0o700)
+        write_program(target, f"#!{sys.executable} -IS\n{source}\n\n{call}\n")
         if not os.access(target, os.X_OK) or " " in sys.executable:
             raise ConfigurationError(
                 [
@@ -81,6 +82,13 @@ class WorkerPlaces:
                     f"of {sys.executable}); choose another directory, or run the node with --no-worker."
                 ]
             )
+
+    def short_waits_program(self) -> str:
+        """Write the SuperNode with short waits, by Flower's name for the program; returns its path."""
+        target = self.directory / "short" / SUPERNODE
+        target.parent.mkdir(exist_ok=True, mode=0o700)
+        write_program(target, f"#!{sys.executable}\nfrom client.worker.short_waits import main\n\nmain()\n")
+        return str(target)
 
     @contextmanager
     def lock(self) -> Iterator[None]:

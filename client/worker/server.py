@@ -268,7 +268,14 @@ def preload() -> Program:
     from importlib import import_module
     from importlib.metadata import entry_points
 
-    for name in ("client.app", "client.handlers", "client.shadows", "sklearn.datasets", "torch.func"):
+    for name in (
+        "client.app",
+        "client.handlers",
+        "client.shadows",
+        "sklearn.datasets",
+        "torch.func",
+        "httpcore",
+    ):
         import_module(name)
     (flower,) = entry_points(group="console_scripts", name=PROGRAM)
     program: Program = flower.load()

@@ -345,6 +345,19 @@ def test_a_directory_that_others_may_enter_is_refused(directory):
         WorkerPlaces(directory).prepare()
 
 
+def test_the_launcher_can_be_run_at_every_moment_while_another_node_writes_it(directory, monkeypatch):
+    """SuperNodes of one host share it, and one may start while another's message does."""
+    places = WorkerPlaces(directory)
+    places.prepare()
+    program = places.launchers / "flwr-clientapp"
+    seen = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (seen.append(os.access(program, os.X_OK)), sync(file)))
+    places.prepare()
+    assert len(seen) == 2, "once before it has its name and once after"
+    assert all(seen)
+
+
 def test_a_second_worker_is_refused(directory):
     """The first keeps its place until it ends."""
     places = WorkerPlaces(directory)

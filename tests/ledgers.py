@@ -134,6 +134,14 @@ def ledger(url: str) -> Iterator[Ledger]:
 
 
 @pytest.fixture
+def sqlite_ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """A ledger where it does not matter what database it is in."""
+    opened = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
 def token(ledger: Ledger) -> int:
     return ledger.acquire_fence("loop", now=NOW)
 

@@ -89,11 +89,17 @@ def _busy() -> float:
 def _sites_busy() -> float:
     """Return the processor seconds of all sites so far, those of their ended processes too."""
     total = 0.0
-    for process in psutil.process_iter(["cmdline", "cpu_times"]):
-        words = " ".join((process.info["cmdline"] or [])[:8])
-        of_a_site = ("flower-supernode", "flower-unlearn-site", "flwr-clientapp", "--parent-pid")
-        if any(name in words for name in of_a_site) and process.info["cpu_times"] is not None:
-            times = process.info["cpu_times"]
+    names = (
+        "flwr-clientapp",
+        "flower-supernod",
+        "flower-unlearn-",
+    )  # one that waits to be collected has nothing else
+    for process in psutil.process_iter(["name", "cmdline", "cpu_times"]):
+        times = process.info["cpu_times"]
+        is_a_sites = process.info["name"].startswith(names) or "--parent-pid" in (
+            process.info["cmdline"] or ()
+        )
+        if is_a_sites and times is not None:
             total += times.user + times.system + times.children_user + times.children_system
     return float(total)
 

@@ -45,6 +45,9 @@ OVER_SESSIONS: Mapping[str, ConfigValue] = {"transport": "session", "round-inter
 A round that nobody waits for begins a second after the one before, and leaves the processors to the others.
 """
 
+OVER_MESSAGES: Mapping[str, ConfigValue] = {"round-interval-s": 3.0}
+"""A round takes some seconds; one that nobody waits for leaves the processors to the others for as long."""
+
 QUIETER: Mapping[str, str] = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0"}
 """Each look for a message costs processor time, at every node; so tests look as seldom as Flower does by itself."""
 
@@ -69,6 +72,7 @@ class LiveFederation:
         num_clients: int,
         with_sessions: bool = True,
         with_worker: bool = True,
+        short_waits: bool = False,
         node_config: Mapping[str, ConfigValue] | None = None,
         environment: Mapping[str, str] | None = None,
         **settings: ConfigValue,
@@ -80,10 +84,11 @@ class LiveFederation:
             directory / "federation",
             num_clients=num_clients,
             app_dir=REPOSITORY,
-            run_config={**(OVER_SESSIONS if with_sessions else {}), **self.run_config},
+            run_config={**(OVER_SESSIONS if with_sessions else OVER_MESSAGES), **self.run_config},
             with_deletion_service=True,
             with_sessions=with_sessions,
             with_worker=with_worker,
+            short_waits=short_waits,
             node_config=node_config,
             environment={**QUIETER, **(environment or {})},
         )

@@ -14,10 +14,8 @@ from tests.deletion_service import LiveLoop
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    opened = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
-    yield opened
-    opened.close()
+def ledger(sqlite_ledger: Ledger) -> Ledger:
+    return sqlite_ledger
 
 
 @pytest.fixture

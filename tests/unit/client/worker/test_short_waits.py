@@ -73,7 +73,7 @@ def test_the_installed_flower_is_as_expected(monkeypatch):
     [
         ("\ntime.monotonic()", {}, "more of the module time"),
         ("", {"time": time.sleep}, "by the module time"),
-        ("", {"pull_objects": lambda ids: {}}, "initial_backoff"),
+        ("", {"pull_objects": lambda _: {}}, "initial_backoff"),
         ("", {"pull_objects": None}, "initial_backoff"),
     ],
 )

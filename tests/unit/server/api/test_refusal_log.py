@@ -1,8 +1,6 @@
 """Refusals are all counted, and nobody fills the disk by being refused."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -27,10 +25,8 @@ class Clock:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    opened = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
-    yield opened
-    opened.close()
+def ledger(sqlite_ledger: Ledger) -> Ledger:
+    return sqlite_ledger
 
 
 @pytest.fixture

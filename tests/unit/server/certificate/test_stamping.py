@@ -27,10 +27,8 @@ WAIT_S = 20.0
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    opened = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
-    yield opened
-    opened.close()
+def ledger(sqlite_ledger: Ledger) -> Ledger:
+    return sqlite_ledger
 
 
 @pytest.fixture

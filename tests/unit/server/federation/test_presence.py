@@ -1,9 +1,7 @@
 """The ledger says who is online and when each was last heard of; `clients` says it to people."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -21,11 +19,9 @@ def after(seconds: float) -> datetime:
 
 
 @pytest.fixture
-def writer(tmp_path: Path) -> Iterator[LedgerWriter]:
+def writer(sqlite_ledger: Ledger) -> LedgerWriter:
     """Of a ledger whose clock says an hour later than the heartbeats."""
-    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
-    yield LedgerWriter(ledger, ledger.acquire_fence("test", now=NOW), lambda: after(3600))
-    ledger.close()
+    return LedgerWriter(sqlite_ledger, sqlite_ledger.acquire_fence("test", now=NOW), lambda: after(3600))
 
 
 def seen(writer: LedgerWriter, member: Member | None) -> ClientRecord:

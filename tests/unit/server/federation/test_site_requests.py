@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from client.memory import DirectoryMemory, requests_to_send
 from server.federation.site_requests import MAX_A_DAY, SiteRequests
-from server.ledger import ClientRecord, Ledger
+from server.ledger import ClientRecord
 from strategies.messages import SITE_REQUEST_BYTES, SITE_REQUESTS
 from tests.programs import run_program
 from unlearning.deadlines import Ground
@@ -20,13 +20,11 @@ MYSELF = to_plain(Target(Granularity.CLIENT, "2"))
 
 
 @pytest.fixture
-def ledger(tmp_path):
+def ledger(sqlite_ledger):
     """A ledger that knows client 2."""
-    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
-    token = ledger.acquire_fence("test", now=NOW)
-    ledger.register_clients([ClientRecord("2")], token=token, now=NOW)
-    yield ledger
-    ledger.close()
+    token = sqlite_ledger.acquire_fence("test", now=NOW)
+    sqlite_ledger.register_clients([ClientRecord("2")], token=token, now=NOW)
+    return sqlite_ledger
 
 
 def sent(*keys: str, **other):

@@ -1,8 +1,6 @@
 """What admission lets in, what it refuses, and what it says."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,11 +22,9 @@ FORGETTING = (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VER
 
 
 @pytest.fixture
-def empty(tmp_path: Path) -> Iterator[Ledger]:
+def empty(sqlite_ledger: Ledger) -> Ledger:
     """The ledger of a federation that has not started."""
-    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
-    yield ledger
-    ledger.close()
+    return sqlite_ledger
 
 
 @pytest.fixture

@@ -19,23 +19,16 @@ from flwr.app import Context, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
+from client.memory import LAST_ANSWER, PARTIAL_ANSWER, erase_last_answer
 from strategies.messages import TRAIN, UNLEARN, count_bytes, round_of
 from strategies.shadows import TRAIN_SHADOWS
 from unlearning.durable_files import make_private, open_private
 
 _log = getLogger(__name__)
 
-NAME = "last-answer"
-_PARTIAL = f"{NAME}.part"
 KEPT = frozenset({TRAIN, UNLEARN, TRAIN_SHADOWS})
 MAX_BYTES = 2**30
 """A larger answer is not kept."""
-
-
-def erase_last_answer(directory: Path) -> None:
-    """Erase the answer in a client's state directory, and what a process that died left half-written."""
-    for name in (NAME, _PARTIAL):
-        (directory / name).unlink(missing_ok=True)
 
 
 def key_of(message: Message, context: Context) -> str:
@@ -68,7 +61,7 @@ class LastAnswer:
         """Return the answer to what has this key, if it is the last one; otherwise erase the last one."""
         if self._directory is None:
             return None
-        path = self._directory / NAME
+        path = self._directory / LAST_ANSWER
         try:
             header, _, body = path.read_bytes().partition(b"\n")
         except FileNotFoundError:
@@ -85,10 +78,10 @@ class LastAnswer:
             return
         body = recorddict_to_proto(content).SerializeToString()
         make_private(self._directory)
-        partial = self._directory / _PARTIAL
+        partial = self._directory / PARTIAL_ANSWER
         with open_private(partial) as file:
             file.write(_header(key, body) + b"\n" + body)
-        partial.replace(self._directory / NAME)
+        partial.replace(self._directory / LAST_ANSWER)
 
     def erase(self) -> None:
         """Erase the last answer."""

@@ -23,14 +23,10 @@ import shutil
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
-from flwr.app import Context
-
-from client.context_memory import ContextMemory
-from client.last_answer import NAME, erase_last_answer
-from strategies.messages import SITE_REQUEST_BYTES, SITE_REQUESTS
+from strategies.site_requests import SITE_REQUEST_BYTES, SITE_REQUESTS
 from unlearning.deadlines import NOTHING_GIVEN, Particulars
 from unlearning.durable_files import close_state, write_atomically
 from unlearning.errors import CheckpointError, InvalidRequest
@@ -39,8 +35,13 @@ from unlearning.pseudonyms import merge_keyed
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.stores import DirectoryStore, Store
 
+if TYPE_CHECKING:
+    from flwr.app import Context
+
 SAMPLE_IDS, _PROBLEM = "sample-ids", "problem"
 PLANTED, SCORES = "planted-noise.npz", "noise-scores.json"
+LAST_ANSWER = "last-answer"
+PARTIAL_ANSWER = f"{LAST_ANSWER}.part"
 _OURS = (
     "tombstones.json",
     "subject-keys",
@@ -50,7 +51,7 @@ _OURS = (
     _PROBLEM,
     "kept",
     "peer",
-    NAME,
+    LAST_ANSWER,
     PLANTED,
     SCORES,
 )
@@ -233,10 +234,20 @@ def _private(directory: Path) -> None:
     )  # once a process: a client's answer takes seconds, a walk of many files as well
 
 
-def memory_of(context: Context) -> ClientMemory:
+def erase_last_answer(directory: Path) -> None:
+    """Erase the answer in a client's state directory, and what a process that died left half-written."""
+    for name in (LAST_ANSWER, PARTIAL_ANSWER):
+        (directory / name).unlink(missing_ok=True)
+
+
+def memory_of(context: "Context") -> ClientMemory:
     """Return the state directory where the node names one, else the run's context."""
     directory = str(context.node_config.get("state-dir", ""))
-    return DirectoryMemory(Path(directory)) if directory else ContextMemory(context)
+    if directory:
+        return DirectoryMemory(Path(directory))
+    from client.context_memory import ContextMemory  # imports Flower, which the command line does without
+
+    return ContextMemory(context)
 
 
 def requests_to_send(memory: ClientMemory) -> list[dict[str, Any]]:

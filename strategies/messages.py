@@ -47,11 +47,6 @@ MEASURING = ("forget", "samples")
 MAX_EXAMPLES = 10**12
 """No client has as many examples; counts below can be added up and multiplied without losing one."""
 
-SITE_REQUESTS = 20
-"""So many requests filed at a site travel with one answer at most; the others with the next ones."""
-SITE_REQUEST_BYTES = 14 * 2**20
-"""So much JSON they take at most; what is around them fits into the rest of `untrusted.MAX_JSON_BYTES`."""
-
 SUBJECT_KEY = "subject-key"
 """The client's key of sample ids in a message that names some of its samples (`unlearning.pseudonyms`)."""
 FROZEN_PART = "frozen-part"

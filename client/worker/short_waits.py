@@ -12,7 +12,6 @@ they are not as expected, the SuperNode runs with Flower's waits and says so.
 import functools
 import inspect
 import re
-import sys
 import time
 from collections.abc import Callable
 from logging import getLogger
@@ -78,4 +77,4 @@ def main() -> None:
         _log.warning(
             "--short-waits: this Flower's SuperNode waits in another way (%s); it runs as it is.", reason
         )
-    sys.exit(flower_supernode())
+    flower_supernode()

@@ -12,7 +12,8 @@ from typing import Any
 
 from server.ledger import Allowance, Ledger, LedgerUnavailable, NewRequest, Quota, Refusal
 from server.requests.admission import SITE, admit
-from strategies.messages import SITE_REQUESTS, Json
+from strategies.messages import Json
+from strategies.site_requests import SITE_REQUESTS
 from unlearning.deadlines import Particulars
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, InvalidRequest
 from unlearning.plain import from_plain

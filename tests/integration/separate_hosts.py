@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from client.last_answer import NAME as LAST_ANSWER
+from client.memory import LAST_ANSWER
 from server.processes.deployment import DELETION_SERVICE, SUPEREXEC, SUPERLINK, LocalDeployment, supernode
 from server.processes.flower_control import ConfigValue, FlowerControl, config_argument, program
 from server.processes.layout import FEDERATION

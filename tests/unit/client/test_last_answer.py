@@ -9,7 +9,7 @@ from flwr.app import Context, Message, RecordDict
 
 from client import handlers
 from client.handlers import handle_measure, handle_notice, handle_train
-from client.last_answer import NAME
+from client.memory import LAST_ANSWER
 from client.sites import SiteLoader
 from strategies import built_in
 from strategies.joint_exchange import MEASURE_TOO
@@ -113,22 +113,22 @@ def test_anything_else_is_done_anew(tmp_path, trainings, other):
 def test_the_next_message_of_any_kind_ends_it(tmp_path, kind):
     """The server has gone on, so it has the answer or does without."""
     handle_train(training(), context_of(tmp_path), SITES)
-    assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / LAST_ANSWER).stat().st_mode & 0o777 == 0o600
     handler = handle_measure if kind == MEASURE else handle_notice
     handler(compose(1, kind, 3, measuring(), model_record(MODEL)), context_of(tmp_path), SITES)
-    assert not (tmp_path / NAME).exists()
+    assert not (tmp_path / LAST_ANSWER).exists()
 
 
 def test_no_answer_that_knows_what_is_forgotten_remains(tmp_path, trainings):
     """Canary: the bytes of the model that was trained on it are in no file once the site is told; nor half of them."""
     answer = handle_train(training(), context_of(tmp_path), SITES)
     canary = bytes(answer["arrays"]["vector"].data)[-256:]
-    (tmp_path / f"{NAME}.part").write_bytes(canary)  # what a process that was killed has left
+    (tmp_path / f"{LAST_ANSWER}.part").write_bytes(canary)  # what a process that was killed has left
 
     def holders() -> list[str]:
         return [path.name for path in tmp_path.rglob("*") if path.is_file() and canary in path.read_bytes()]
 
-    assert sorted(holders()) == [NAME, f"{NAME}.part"]
+    assert sorted(holders()) == [LAST_ANSWER, f"{LAST_ANSWER}.part"]
     told = exclusion_values(Forget(sample_ids=frozenset(IDS)))
     handle_train(training(**told), context_of(tmp_path), SITES)
     assert holders() == []
@@ -145,7 +145,7 @@ def test_an_answer_with_figures_of_what_is_forgotten_for_good_is_not_kept(tmp_pa
         name.startswith("measured.forgotten")
         for name in handle_train(asked, context_of(tmp_path), SITES)["arrays"]
     )
-    assert not (tmp_path / NAME).exists()
+    assert not (tmp_path / LAST_ANSWER).exists()
 
 
 def test_what_could_not_be_done_is_tried_again(tmp_path, trainings, monkeypatch):
@@ -153,14 +153,14 @@ def test_what_could_not_be_done_is_tried_again(tmp_path, trainings, monkeypatch)
     asked = {"withheld": to_plain(Forget(everything=True)), MEASURE_TOO: measuring()}
     answer = handle_train(training(**asked), context_of(tmp_path), SITES)
     assert "no example left" in values_of(answer)["failed"]["error"]
-    assert not (tmp_path / NAME).exists()
+    assert not (tmp_path / LAST_ANSWER).exists()
 
 
 @pytest.mark.parametrize("damage", [lambda old: old[:-1], lambda _old: b"", lambda old: old[:70] + old[71:]])
 def test_a_damaged_file_is_no_answer(tmp_path, trainings, damage):
     """After a power cut the answer is computed again."""
     first = handle_train(training(), context_of(tmp_path), SITES)
-    (tmp_path / NAME).write_bytes(damage((tmp_path / NAME).read_bytes()))
+    (tmp_path / LAST_ANSWER).write_bytes(damage((tmp_path / LAST_ANSWER).read_bytes()))
     again = handle_train(training(), context_of(tmp_path), SITES)
     assert bytes(first["arrays"]["vector"].data) == bytes(again["arrays"]["vector"].data)
     assert trainings == [3, 3]

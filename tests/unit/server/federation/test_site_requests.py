@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from client.memory import DirectoryMemory, requests_to_send
 from server.federation.site_requests import MAX_A_DAY, SiteRequests
 from server.ledger import ClientRecord
-from strategies.messages import SITE_REQUEST_BYTES, SITE_REQUESTS
+from strategies.site_requests import SITE_REQUEST_BYTES, SITE_REQUESTS
 from tests.programs import run_program
 from unlearning.deadlines import Ground
 from unlearning.errors import InvalidRequest

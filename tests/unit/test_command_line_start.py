@@ -1,13 +1,16 @@
-"""The command line starts at once."""
+"""Both command lines start at once."""
 
 import subprocess
 import sys
 
+import pytest
 
-def test_the_command_line_loads_no_heavy_library() -> None:
+
+@pytest.mark.parametrize("command_line", ["server.cli", "client.cli"])
+def test_the_command_line_loads_no_heavy_library(command_line: str) -> None:
     """PyTorch, SciPy and Flower take seconds to import; a command that needs them imports them itself."""
     code = (
-        "import sys, server.cli\n"
+        f"import sys, {command_line}\n"
         "print({'torch', 'scipy', 'sklearn', 'flwr', 'ray'} & sys.modules.keys() or 'nothing')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -17,7 +17,8 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev,postgresql]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev,postgresql]'
+	$(BIN)/python -c 'import client.app, server.app'  # compiles what is used; pip would compile all of it, for longer
 	touch $@
 
 demo: setup                 ## the main job on this machine with real processes

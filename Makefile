@@ -37,8 +37,7 @@ test-slow: setup            ## the tests that start real servers and kill them
 test-long: setup            ## those of them that take longest and are not in the gate
 	$(BIN)/pytest -m long
 
-# Not in the gate: it needs root and seven minutes, and has not yet passed five times in a row. An answer that a cut
-# makes Flower 1.39 lose is asked for again (docs/operations.md).
+# Skipped where there is no root. An answer that a cut makes Flower 1.39 lose is asked for again (docs/operations.md).
 test-hosts: setup           ## server and clients on hosts of their own (needs root); links are cut
 	$(BIN)/pytest -m hosts
 

@@ -39,7 +39,7 @@ test-long: setup            ## those of them that take longest and are not in th
 
 # Skipped where there is no root. An answer that a cut makes Flower 1.39 lose is asked for again (docs/operations.md).
 test-hosts: setup           ## server and clients on hosts of their own (needs root); links are cut
-	$(BIN)/pytest -m hosts
+	$(BIN)/pytest -m 'hosts and not long'
 
 # An environment of its own, 6 GB with PyTorch: some minutes the first time. The pin on Flower in pyproject.toml
 # is overridden on purpose; pip says so in an "ERROR" about flower-unlearning that is no error. Beside the tests: the demo in

@@ -33,6 +33,9 @@ from unlearning.tasks import make_task
 
 app = ServerApp()
 
+_SITE_NAMES = ("flwr-clientapp", "flower-supernod", "flower-unlearn-")
+"""Of programs at sites, as the kernel cuts them off; a SuperExec there is one that has a parent."""
+
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
@@ -89,16 +92,10 @@ def _busy() -> float:
 def _sites_busy() -> float:
     """Return the processor seconds of all sites so far, those of their ended processes too."""
     total = 0.0
-    names = (
-        "flwr-clientapp",
-        "flower-supernod",
-        "flower-unlearn-",
-    )  # one that waits to be collected has nothing else
     for process in psutil.process_iter(["name", "cmdline", "cpu_times"]):
-        times = process.info["cpu_times"]
-        is_a_sites = process.info["name"].startswith(names) or "--parent-pid" in (
-            process.info["cmdline"] or ()
-        )
+        times, words = process.info["cpu_times"], process.info["cmdline"] or ()
+        # One that waits to be collected has nothing but its name.
+        is_a_sites = process.info["name"].startswith(_SITE_NAMES) or "--parent-pid" in words
         if is_a_sites and times is not None:
             total += times.user + times.system + times.children_user + times.children_system
     return float(total)

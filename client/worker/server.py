@@ -268,14 +268,9 @@ def preload() -> Program:
     from importlib import import_module
     from importlib.metadata import entry_points
 
-    for name in (
-        "client.app",
-        "client.handlers",
-        "client.shadows",
-        "sklearn.datasets",
-        "torch.func",
-        "httpcore",
-    ):
+    ours = ("client.app", "client.handlers", "client.shadows")
+    imported_when_needed = ("sklearn.datasets", "torch.func", "httpcore")
+    for name in (*ours, *imported_when_needed):
         import_module(name)
     (flower,) = entry_points(group="console_scripts", name=PROGRAM)
     program: Program = flower.load()

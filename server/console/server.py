@@ -102,6 +102,7 @@ def _listen(port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((HOST, port))
+        listening.listen()  # from now on a browser may come, before anything answers
     except (OSError, OverflowError) as exc:
         listening.close()
         raise ConfigurationError(

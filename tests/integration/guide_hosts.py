@@ -31,11 +31,12 @@ mkdir -p $HERE/python && mount --bind {python} $HERE/python
 cp -a /etc/. $HERE/etc/
 echo "{server} {name}" >> $HERE/etc/hosts
 {mounts}
-mkdir -p /etc/systemd/system {python} && mount --bind $HERE/python {python}
+mkdir -p /etc/systemd/system
+[ -e {python}/bin ] || {{ mkdir -p {python} && mount --bind $HERE/python {python}; }}
 touch $HERE/ready
 exec sleep infinity
 """
-# The Python of the tests may be in a home that others cannot enter, as /root is.
+# The Python of the tests may be in a home that the host's own hides, as /root is; one in /usr stays where it is.
 
 _VENV = """#!/bin/sh
 [ "$1 $2" = "-m venv" ] || exit 2

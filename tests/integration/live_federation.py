@@ -61,7 +61,8 @@ TRAIN, UNLEARN, WHOAMI = "train", "train.unlearn", "query.whoami"
 class LiveFederation:
     """The real app in its own processes, its deletion service, and a supervisor of its run.
 
-    `service` files requests, `ledger` tells what became of them, `deployment` kills and restarts.
+    `service` files requests, `ledger` tells what became of them, `deployment` kills and restarts. SuperNodes have short
+    waits, since a federation that waits takes processor time from the others; without `short_waits`, Flower's own.
     Rounds go over sessions; without, over Flower messages, where `num_messages` and `wait_for_message` see them.
     """
 
@@ -72,7 +73,7 @@ class LiveFederation:
         num_clients: int,
         with_sessions: bool = True,
         with_worker: bool = True,
-        short_waits: bool = False,
+        short_waits: bool = True,
         node_config: Mapping[str, ConfigValue] | None = None,
         environment: Mapping[str, str] | None = None,
         **settings: ConfigValue,
@@ -88,7 +89,7 @@ class LiveFederation:
             with_deletion_service=True,
             with_sessions=with_sessions,
             with_worker=with_worker,
-            short_waits=short_waits,
+            short_waits=short_waits and with_worker,
             node_config=node_config,
             environment={**QUIETER, **(environment or {})},
         )

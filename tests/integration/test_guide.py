@@ -113,6 +113,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 @pytest.mark.slow
 @pytest.mark.hosts
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("chapters", [BY_COMMANDS, STEP_BY_STEP], ids=["by-commands", "step-by-step"])
 def test_the_guide_can_be_followed_as_it_stands(reader: Reader, chapters: Sequence[str]) -> None:

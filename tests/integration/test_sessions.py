@@ -34,11 +34,11 @@ LONG_SOLVE = {"iterations": 25, "tolerance": 0.0, "trust_radius": 1e6, "damping"
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
     """Three clients with a small CNN; sessions carry only the methods of many exchanges.
 
-    Between deletions hardly a round, and short waits in what messages still carry: neither is what is tested.
+    Between deletions hardly a round, which is not what is tested.
     """
     directory = tmp_path_factory.mktemp("sessions")
     with live_federation(
-        directory, num_clients=3, model="cnn", transport="messages", round_interval_s=10.0, short_waits=True
+        directory, num_clients=3, model="cnn", transport="messages", round_interval_s=10.0
     ) as federation:
         yield federation
 

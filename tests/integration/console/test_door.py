@@ -1,11 +1,13 @@
 """Who gets into the console: by the link, once, from this machine and from no other page."""
 
 import re
+import socket
 
 import pytest
 from starlette.testclient import TestClient
 
 from server.console.app import ACTIONS, PAGES, make_app
+from server.console.server import Settings, run_console
 from tests.integration.console.conftest import PORT, Browser, Desk
 
 BASE = f"http://127.0.0.1:{PORT}"
@@ -23,6 +25,22 @@ def test_the_link_works_once_and_sets_a_cookie_that_scripts_cannot_read(desk: De
     second = TestClient(make_app(console), base_url=BASE, follow_redirects=False)
     assert second.get(link).status_code == 403
     assert second.get("/requests").status_code == 403
+
+
+def test_whoever_reads_the_link_finds_the_console_listening(desk: Desk) -> None:
+    """A browser is started before anything can answer: it waits for the page, and is not refused."""
+
+    class Seen(Exception):
+        pass
+
+    def say(line: str) -> None:
+        if found := re.search(r"127\.0\.0\.1:(\d+)/enter", line):
+            socket.create_connection(("127.0.0.1", int(found[1])), timeout=5).close()
+            raise Seen
+
+    settings = Settings(address=desk.service.address, tls=None, name="ada", opens_browser=False)
+    with pytest.raises(Seen):
+        run_console(settings, say)
 
 
 def test_without_the_cookie_no_page_opens(desk: Desk) -> None:

@@ -372,6 +372,12 @@ def test_a_worker_has_one_thread_after_all_its_imports(shared):
     assert len(list(Path(f"/proc/{shared.worker.pid}/task").iterdir())) == 1
 
 
+def test_a_message_reaches_its_supernode_without_importing_anything(shared):
+    """Flower's client speaks by httpx, which imports with its first use what took half of a message's time."""
+    code = "import sys, httpx\nbefore = {*sys.modules}\nhttpx.Client()\nprint(len({*sys.modules} - before))"
+    assert shared.run(f"exec({code!r})")[:2] == (0, "0\n")
+
+
 def test_on_a_gpu_site_each_message_begins_cuda_and_the_worker_never(shared):
     """CUDA does not survive a fork: not even whether there is a GPU may be asked before it."""
     code = (

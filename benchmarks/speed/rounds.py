@@ -206,7 +206,7 @@ def _write_arms(output: Path, title: str, found: dict[str, Seconds], clients: in
         "messages every 0.2 s in all of them. An empty round is a notice to every client. Processor seconds are "
         "those of a training round over its messages: of the sites' processes, ended ones included, and of the whole "
         "machine with server, SuperLink and whatever else runs. "
-        "The models of the other arms are the same to the bit."
+        "The models of all arms but stock are the same to the bit."
     ]
     write(output, lines, found)
 

@@ -40,7 +40,8 @@ class LocalDeployment:
     addresses and the places of all files. A directory that was used before goes on where it was.
 
     SuperNodes share one warm worker that forks the process of each message, unless `with_worker` is False: then each
-    message starts a Python process, as Flower does by itself. `short_waits` is that of `flower-unlearn-site node`.
+    message starts a Python process, as Flower does by itself. `short_waits`, which take the worker, are
+    those of `flower-unlearn-site node`.
 
     The deletion service and the app share a ledger, so with it the run configuration's `state-dir` is set.
     `ledger_url` names another ledger than SQLite there; only the two learn it, by their environment.
@@ -81,6 +82,7 @@ class LocalDeployment:
         for client in range(num_clients):
             command = layout.supernode_command(client)
             if short_waits:
+                assert self.worker_dir is not None, "short waits take the worker"
                 node = [program("flower-unlearn-site"), "node", "--short-waits"]
                 command = [*node, "--worker-dir", str(self.worker_dir), "--", *command[1:]]
             self._add(supernode(client), command, layout.client_dir(client))

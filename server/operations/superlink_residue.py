@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
 
-from server.ledger import Ledger
+from server.ledger import Event, Ledger
 from server.state_directory.files import RESIDUE_FILE
 from unlearning.durable_files import write_atomically
 from unlearning.errors import DeploymentError
@@ -72,9 +72,10 @@ class ResidueEraser:
             LedgerUnavailable: the ledger cannot be read.
         """
         before = last_erased_event(self.state_dir)
-        newest = max(before, newest_completion(self.ledger, after=before))
-        if newest == before and not always:
+        completion = newest_completion(self.ledger, after=before)
+        if completion is None and not always:
             return False
+        newest = completion.sequence if completion else before
         began = time.monotonic()
         size_bytes = erase_residue(self.database)
         write_atomically(self.state_dir / RESIDUE_FILE, json.dumps({"event_sequence": newest}).encode())
@@ -88,10 +89,10 @@ class ResidueEraser:
         return True
 
 
-def newest_completion(ledger: Ledger, *, after: int) -> int:
-    """Return the sequence number of the newest event after this one that completed a deletion; 0 where none did."""
-    events = ledger.all_events(after=after)
-    return max((event.sequence for event in events if event.to_status is Status.COMPLETED), default=0)
+def newest_completion(ledger: Ledger, *, after: int) -> Event | None:
+    """Return the newest event after this one that completed a deletion."""
+    completions = (event for event in ledger.all_events(after=after) if event.to_status is Status.COMPLETED)
+    return max(completions, key=lambda event: event.sequence, default=None)
 
 
 def last_erased_event(state_dir: Path) -> int:

@@ -1,12 +1,16 @@
 """What of a forgotten client may still lie on the server host, outside of checkpoints and ledger."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 from server.ledger import Ledger
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
 from server.operations.superlink_residue import count_waiting_answers, last_erased_event, newest_completion
 from unlearning.durable_files import open_to_others
 from unlearning.errors import DeploymentError
+
+ERASED_WITHIN = timedelta(minutes=1)
+"""From a completion to the erasure, at most: some looks of the supervisor, and the time that a large database takes."""
 
 
 def check_superlink_database(installation: Installation) -> Iterator[Finding]:
@@ -41,13 +45,17 @@ def check_superlink_database(installation: Installation) -> Iterator[Finding]:
 def check_residue(installation: Installation, ledger: Ledger) -> Iterator[Finding]:
     """Check that what the SuperLink kept of messages was erased after the last deletion, and nothing lies elsewhere."""
     newest = newest_completion(ledger, after=last_erased_event(installation.state_dir))
-    if newest:
-        yield problem(
-            f"A deletion was completed (event {newest}), and what the SuperLink kept of its messages is not erased.",
-            "Give `flower-unlearn supervise` --superlink-database and --state-dir, or now: `erase-residue`.",
-        )
-    else:
+    if newest is None:
         yield ok("What the SuperLink kept of messages was erased after the last deletion.")
+    else:
+        has_had_time = datetime.now(UTC) - newest.at > ERASED_WITHIN
+        yield (problem if has_had_time else warning)(
+            f"A deletion was completed (event {newest.sequence}), and what the SuperLink kept of its messages is not "
+            f"erased{'' if has_had_time else ' yet'}.",
+            "Give `flower-unlearn supervise` --superlink-database and --state-dir, or now: `erase-residue`."
+            if has_had_time
+            else "`flower-unlearn supervise` does so at its next look; look again in a minute.",
+        )
     for path in sorted(installation.state_dir.glob("replaced-*")):
         yield warning(
             f"{path} is what an earlier restore moved aside; it may hold what was forgotten since.",

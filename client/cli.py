@@ -13,7 +13,7 @@ from client.memory import DirectoryMemory
 from client.noise_commands import app as noise_app
 from client.worker.places import WorkerPlaces, default_directory
 from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
-from unlearning.deadlines import Particulars, parse_day, parse_ground
+from unlearning.deadlines import Particulars
 from unlearning.errors import InvalidRequest
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.plain import to_plain
@@ -54,13 +54,7 @@ def request(
 
     The request is durable when this returns and travels to the server with the client's next answer.
     """
-    particulars = Particulars(
-        received_on=parse_day("--received-on", received_on),
-        due_on=parse_day("--due-on", due_on),
-        ground=parse_ground(ground),
-        reference=reference,
-        note=note,
-    )
+    particulars = Particulars.from_texts(received_on, due_on, ground, reference, note)
     particulars.dates(datetime.now(UTC))  # what cannot be is said here, not by the server days later
     if samples is None:
         target = Target(Granularity.CLIENT, client)

@@ -76,6 +76,23 @@ class Particulars:
         if self.note:
             _check_text("note", self.note, MAX_NOTE_LENGTH)
 
+    @classmethod
+    def from_texts(
+        cls, received_on: str, due_on: str, ground: str, reference: str, note: str
+    ) -> "Particulars":
+        """Return what was typed; each may be empty.
+
+        Raises:
+            InvalidRequest: a day, the ground or a text is malformed.
+        """
+        return cls(
+            received_on=parse_day("received-on", received_on),
+            due_on=parse_day("due-on", due_on),
+            ground=parse_ground(ground),
+            reference=reference,
+            note=note,
+        )
+
     def dates(self, now: datetime) -> tuple[date, date]:
         """Return the days of receipt and of the deadline for a request that is filed at `now`.
 

@@ -30,6 +30,12 @@ WARM_UP = 3
 ROUNDS = {"sessions": 43, "messages": 9}
 WAITING, LOOP = "waiting for answers", "the live loop itself"
 OVERHEAD = "neither arithmetic, nor a durable write, nor the exchange"
+WAY = (
+    "until its process exists: the SuperNode looks every 3 s, its SuperExec at its own interval",
+    "until the handler has it: the process is forked, and fetches message and app",
+    "the handler's work",
+    "until the round is over: the SuperNode looks every 0.5 s, the server asks; the other clients",
+)
 _EXCHANGE = ("composing messages", "sending", WAITING, "reading answers")
 
 
@@ -48,7 +54,7 @@ def main(
             lines += _lines(count, transport, one)
     lines.append(
         f"Logistic regression on digits; {os.cpu_count()} cores, {platform.machine()}, load average "
-        f"{found['load'][2]:.1f} when it began. Means of a round, the first {WARM_UP} left out. *Processor* is that "
+        f"{found['load'][0]:.1f} when it began. Means of a round, the first {WARM_UP} left out. *Processor* is that "
         "of the ServerApp's own thread."
     )
     write(output, lines, found)
@@ -82,84 +88,86 @@ def _profile(count: int, transport: str) -> dict[str, Any]:
                 raise typer.Exit(1)
         steps = json.loads((directory / "server.json").read_text(encoding="utf-8"))[WARM_UP:]
         ours = [json.loads(path.read_text(encoding="utf-8")) for path in directory.glob("client-*.json")]
-    return {"steps": steps, "clients": ours}
+    return _summary(steps, ours)
+
+
+def _summary(steps: Sequence[Mapping[str, Any]], clients: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the means of a round: of the server's parts, of the clients', and of a Flower message's way."""
+    return {
+        "rounds": len(steps),
+        "round": {kind: statistics.mean(step[kind] for step in steps) for kind in ("wall", "processor")},
+        "server": _means([step["parts"] for step in steps], len(steps)),
+        "client": _means([one["parts"] for one in clients], sum(len(one["messages"]) for one in clients)),
+        "way": _way(steps, clients),
+    }
+
+
+def _means(parts: Iterable[Mapping[str, Sequence[float]]], number: int) -> dict[str, list[float]]:
+    """Return (seconds, processor seconds, times) of each part, over a number of rounds, the longest first."""
+    sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for one in parts:
+        for name, values in one.items():
+            sums[name] = [before + more for before, more in zip(sums[name], values, strict=True)]
+    means = {name: [round(value / number, 6) for value in values] for name, values in sums.items()}
+    return dict(sorted(means.items(), key=lambda item: -item[1][0]))
+
+
+def _way(steps: Sequence[Mapping[str, Any]], clients: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the seconds of a message's way: until it is handed over, its process, its work, and back."""
+    rounds = [tuple(next(iter(step["messages"].values()))) for step in steps if step["messages"]]
+    ways = [
+        (one["began"] - sent, began - one["began"], ended - began, done - ended)
+        for one in clients
+        for began, ended in one["messages"]
+        for sent, done in rounds
+        if sent <= began and ended <= done
+    ]
+    return [round(statistics.mean(values), 6) for values in zip(*ways, strict=True)]
 
 
 def _lines(count: int, transport: str, found: Mapping[str, Any]) -> list[str]:
     """Return the tables of one federation."""
-    steps: Sequence[Mapping[str, Any]] = found["steps"]
-    total, processor = (statistics.mean(step[kind] for step in steps) for kind in ("wall", "processor"))
-    sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-    for step in steps:
-        for name, values in step["parts"].items():
-            sums[name] = [one + other for one, other in zip(sums[name], values, strict=True)]
-    parts = {name: [value / len(steps) for value in values] for name, values in sums.items()}
+    total, parts = found["round"]["wall"], found["server"]
+    # Over messages an answer is waited for where it is read; a session says which of both it is.
+    waited = {"reading answers": "waiting for answers, and reading them"} if transport == "messages" else {}
     rows = [
-        [name, f"{1e3 * wall:.1f}", f"{100 * wall / total:.0f} %", f"{1e3 * busy:.1f}", f"{calls:.0f}"]
-        for name, (wall, busy, calls) in sorted(parts.items(), key=lambda one: -one[1][0])
+        [
+            waited.get(name, name),
+            f"{1e3 * wall:.1f}",
+            f"{100 * wall / total:.0f} %",
+            f"{1e3 * busy:.1f}",
+            f"{calls:.0f}",
+        ]
+        for name, (wall, busy, calls) in parts.items()
     ]
     left = [
-        one
-        for name, one in parts.items()
+        values
+        for name, values in parts.items()
         if not name.startswith(("arithmetic", "durable")) and name not in _EXCHANGE
     ]
-    rows.append([f"**{OVERHEAD}**", *_share(left, total)])
+    wall, busy = (sum(one[kind] for one in left) for kind in (0, 1))
+    rows.append(
+        [f"**{OVERHEAD}**", f"{1e3 * wall:.1f}", f"{100 * wall / total:.0f} %", f"{1e3 * busy:.1f}", ""]
+    )
     own = sum(busy for _, busy, _ in parts.values())
-    headings = ["the server, a round", "ms", "share", "processor ms", "times"]
-    return [
+    client_rows = [
+        [name, f"{1e3 * wall:.1f}", f"{1e3 * busy:.1f}"] for name, (wall, busy, _) in found["client"].items()
+    ]
+    lines = [
         f"## {count} SuperNodes over {transport}: {1e3 * total:.0f} ms a round",
         "",
-        *table(headings, rows),
+        *table(["the server, a round", "ms", "share", "processor ms", "times"], rows),
         "",
-        f"The ServerApp's other threads (gRPC, fetching answers) took {1e3 * (processor - own):.1f} ms beside.",
+        f"The ServerApp's other threads (gRPC, fetching answers) took {1e3 * (found['round']['processor'] - own):.1f} "
+        f"ms beside. Means of {found['rounds']} rounds.",
         "",
-        *_client_lines(found["clients"]),
-        *(_way_lines(steps, found["clients"]) if transport == "messages" else []),
+        *table(["a client, a round", "ms", "processor ms"], client_rows),
+        "",
     ]
-
-
-def _share(parts: Iterable[Sequence[float]], total: float) -> list[str]:
-    walls, busy = [0.0], [0.0]
-    for one in parts:
-        walls.append(one[0])
-        busy.append(one[1])
-    return [f"{1e3 * sum(walls):.1f}", f"{100 * sum(walls) / total:.0f} %", f"{1e3 * sum(busy):.1f}", ""]
-
-
-def _client_lines(clients: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the table of a client's part of a round."""
-    number = sum(len(one["messages"]) for one in clients)
-    sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-    for one in clients:
-        for name, values in one["parts"].items():
-            sums[name] = [before + more for before, more in zip(sums[name], values, strict=True)]
-    rows = [
-        [name, f"{1e3 * wall / number:.1f}", f"{1e3 * busy / number:.1f}"]
-        for name, (wall, busy, _) in sorted(sums.items(), key=lambda one: -one[1][0])
-    ]
-    return [*table(["a client, a round", "ms", "processor ms"], rows), ""]
-
-
-def _way_lines(steps: Sequence[Mapping[str, Any]], clients: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the table of a Flower message's way: handed over, its process, its work, and back."""
-    rounds = [tuple(next(iter(step["messages"].values()))) for step in steps if step["messages"]]
-    ways = []
-    for one in clients:
-        for began, ended in one["messages"]:
-            for sent, done in rounds:
-                if sent <= began and ended <= done:
-                    ways.append((one["began"] - sent, began - one["began"], ended - began, done - ended))
-    names = (
-        "until its process exists: the SuperNode looks every 3 s, its SuperExec at its own interval",
-        "until the handler has it: the process is forked, and fetches message and app",
-        "the handler's work",
-        "until the round is over: the SuperNode looks every 0.5 s, the server asks; the other clients",
-    )
-    rows = [
-        [name, f"{statistics.mean(values):.2f}"]
-        for name, values in zip(names, zip(*ways, strict=True), strict=True)
-    ]
-    return [*table(["a message's way", "s, mean"], rows), ""]
+    if transport == "messages":
+        ways = [[name, f"{value:.2f}"] for name, value in zip(WAY, found["way"], strict=True)]
+        lines += [*table(["a message's way", "s, mean"], ways), ""]
+    return lines
 
 
 if __name__ == "__main__":

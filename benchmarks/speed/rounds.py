@@ -40,16 +40,17 @@ def write_app(
     directory: Path,
     module: str = "round_app",
     *,
+    serverapp: str = "app",
     clientapp: str = "client.app",
 ) -> Path:
     """Return an app directory whose ServerApp is in a module beside this one; its settings are the project's.
 
-    clientapp: the module whose `app` is the ClientApp.
+    serverapp: the ServerApp's name in it. clientapp: the module whose `app` is the ClientApp.
     """
     directory.mkdir(parents=True)
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for old, new in (
-        ('serverapp = "server.app:app"', f'serverapp = "{module}:app"'),
+        ('serverapp = "server.app:app"', f'serverapp = "{module}:{serverapp}"'),
         ('clientapp = "client.app:app"', f'clientapp = "{clientapp}:app"'),
         ('fab-include = ["README.md"]', f'fab-include = ["{module}.py"]'),
     ):

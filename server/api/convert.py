@@ -131,12 +131,8 @@ def particulars_of(message: pb.SubmitRequestRequest) -> Particulars:
     Raises:
         InvalidRequest: a day, the ground or a text is malformed.
     """
-    return Particulars(
-        received_on=parse_day("received-on", message.received_on),
-        due_on=parse_day("due-on", message.due_on),
-        ground=parse_ground(message.ground),
-        reference=message.reference,
-        note=message.note,
+    return Particulars.from_texts(
+        message.received_on, message.due_on, message.ground, message.reference, message.note
     )
 
 

@@ -13,7 +13,7 @@ from server.cli.connection import AsJson, RequestId, connection_of, user_name
 from server.cli.deadlines import deadline_lines, due_cell, today
 from server.cli.tables import show_table
 from server.cli.watch import follow
-from unlearning.deadlines import Particulars, parse_day, parse_ground
+from unlearning.deadlines import Particulars
 from unlearning.errors import InvalidRequest, RequestError
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.plain import to_plain
@@ -56,13 +56,7 @@ def request(
 ) -> None:
     """File a deletion request; it is durable when this command returns."""
     targets = targets_of(client or [], samples, class_label)
-    particulars = Particulars(
-        received_on=parse_day("--received-on", received_on),
-        due_on=parse_day("--due-on", due_on),
-        ground=parse_ground(ground),
-        reference=reference,
-        note=note,
-    )
+    particulars = Particulars.from_texts(received_on, due_on, ground, reference, note)
     parameters = dict(_parameter(text) for text in parameter or [])
     key = key or str(uuid4())
     filed: list[DeletionRequest] = []

@@ -22,7 +22,8 @@ _SUBMIT_TIMEOUT_S = 90.0
 class LocalSimulation(LocalDeployment):
     """A SuperLink for simulations and its SuperExec; a run has `num_clients` virtual SuperNodes.
 
-    Client i is the client of id `str(i)`. Its memory lasts as long as the run.
+    Client i is the client of id `str(i)`. Its memory lasts as long as the run. `environment` adds environment variables
+    to every program.
     """
 
     def __init__(
@@ -32,10 +33,11 @@ class LocalSimulation(LocalDeployment):
         num_clients: int,
         app_dir: Path,
         run_config: Mapping[str, ConfigValue] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         # A directory of its own, because Ray's sockets do not fit below a long path.
         self._ray = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
-        environment = {"RAY_TMPDIR": self._ray.name, "RAY_USAGE_STATS_ENABLED": "0"}
+        environment = {"RAY_TMPDIR": self._ray.name, "RAY_USAGE_STATS_ENABLED": "0", **(environment or {})}
         super().__init__(
             directory, num_clients=0, app_dir=app_dir, run_config=run_config, environment=environment
         )

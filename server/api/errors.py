@@ -39,6 +39,10 @@ class AccessDenied(RequestError):
     """A call that the caller's role does not allow."""
 
 
+class ServiceUnavailable(FlowerUnlearningError):
+    """A call that the service did not answer as it should, so that it is not known whether a change took place."""
+
+
 STATUS_OF: Mapping[type[FlowerUnlearningError], grpc.StatusCode] = {
     RequestError: grpc.StatusCode.FAILED_PRECONDITION,
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
@@ -53,12 +57,9 @@ STATUS_OF: Mapping[type[FlowerUnlearningError], grpc.StatusCode] = {
     AccessDenied: grpc.StatusCode.PERMISSION_DENIED,
     LimitExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     LedgerUnavailable: grpc.StatusCode.UNAVAILABLE,
+    ServiceUnavailable: grpc.StatusCode.UNAVAILABLE,
 }
 _ERROR_NAMED = {error.__name__: error for error in STATUS_OF}
-
-
-class ServiceUnavailable(FlowerUnlearningError):
-    """A call without an answer, so that it is not known whether a change took place."""
 
 
 def status_of(error: FlowerUnlearningError) -> grpc.StatusCode:

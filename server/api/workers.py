@@ -14,6 +14,7 @@ from functools import cache
 from typing import TypeVar
 
 from server.api.access import Caller
+from server.api.errors import ServiceUnavailable
 
 # Together, with those for metrics, they stay below the ledger's connections (15).
 OPERATORS, OTHERS = 6, 2
@@ -23,6 +24,9 @@ statement to the database, and with Python's 5 ms a client's long list would cos
 RESTS, LONGEST_REST_S = 3.0, 5.0
 """A client's thread rests so many times as long as it has computed, before it answers: long lists take a quarter of the
 interpreter, and the rest is the operators'."""
+_STOPS = (
+    "The deletion service stops. Send this again when it is back, a filing under the same idempotency key."
+)
 _Answer = TypeVar("_Answer")
 
 
@@ -47,19 +51,30 @@ class Workers:
 
         A step that a hung-up caller waits for is not begun; one that runs is waited for, so that nobody can have
         more steps than places.
+
+        Raises:
+            ServiceUnavailable: the service stops, and the step was not begun.
         """
-        job = self._operators.submit(step) if caller.is_operator else self._others.submit(_with_rest, step)
+        try:
+            job = (
+                self._operators.submit(step) if caller.is_operator else self._others.submit(_with_rest, step)
+            )
+        except RuntimeError:  # no thread begins anything any more
+            raise ServiceUnavailable(_STOPS) from None
         answer = asyncio.wrap_future(job)
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
+            this = asyncio.current_task()
+            if job.cancelled() and this is not None and not this.cancelling():  # by `close`
+                raise ServiceUnavailable(_STOPS) from None
             if not job.cancel():
                 await asyncio.wait([answer])
                 answer.exception()  # nobody is left to be told
             raise
 
     def close(self) -> None:
-        """Begin no further step, and return when those that run are done."""
+        """Begin no further step, tell those who wait for one, and return when those that run are done."""
         for threads in (self._operators, self._others):
             threads.shutdown(cancel_futures=True)
 

@@ -162,7 +162,8 @@ def test_every_refusal_has_a_status() -> None:
         for error in vars(errors).values()
         if isinstance(error, type) and issubclass(error, RequestError)
     }
-    assert set(STATUS_OF) == refusals | {AccessDenied, NotAuthenticated, LimitExceeded, LedgerUnavailable}
+    of_the_service = {AccessDenied, NotAuthenticated, LimitExceeded, LedgerUnavailable, ServiceUnavailable}
+    assert set(STATUS_OF) == refusals | of_the_service
 
 
 def test_an_unexpected_error_shows_the_caller_only_a_reference(

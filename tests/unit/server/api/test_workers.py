@@ -1,12 +1,14 @@
 """Who computes in the service, and how much of it."""
 
 import asyncio
+import threading
 import time
 
 import pytest
 
 from server.api.access import Caller, Role
-from server.api.workers import RESTS, Workers
+from server.api.errors import ServiceUnavailable
+from server.api.workers import OPERATORS, RESTS, Workers
 
 COMPUTED_S = 0.02
 
@@ -44,3 +46,43 @@ def test_an_operators_thread_does_not_rest(monkeypatch) -> None:
     workers = Workers()
     assert asyncio.run(workers.run(Caller("o", Role.OPERATOR), compute)) >= COMPUTED_S
     workers.close()
+
+
+def test_who_waits_for_a_thread_is_told_that_the_service_stops() -> None:
+    """And whoever comes later, by an error that travels; what runs is finished, and its caller gets the answer."""
+    workers, caller, goes_on = Workers(), Caller("o", Role.OPERATOR), threading.Event()
+
+    async def all_calls() -> list[object]:
+        running = [asyncio.create_task(workers.run(caller, goes_on.wait)) for _ in range(OPERATORS)]
+        waiting = asyncio.create_task(workers.run(caller, compute))
+        await asyncio.sleep(0.05)
+        closing = asyncio.create_task(asyncio.to_thread(workers.close))
+        [told] = await asyncio.gather(waiting, return_exceptions=True)
+        [late] = await asyncio.gather(workers.run(caller, compute), return_exceptions=True)
+        goes_on.set()
+        await closing
+        return [told, late, *await asyncio.gather(*running)]
+
+    told, late, *answers = asyncio.run(all_calls())
+    for error in (told, late):
+        assert isinstance(error, ServiceUnavailable)
+        assert "Send this again" in str(error)
+    assert answers == [True] * OPERATORS
+
+
+def test_a_caller_that_hung_up_is_not_told_anything() -> None:
+    """Its task ends as cancelled, also when the service stops in the same moment."""
+    workers, caller, goes_on = Workers(), Caller("o", Role.OPERATOR), threading.Event()
+
+    async def hang_up() -> None:
+        running = [asyncio.create_task(workers.run(caller, goes_on.wait)) for _ in range(OPERATORS)]
+        waiting = asyncio.create_task(workers.run(caller, compute))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        closing = asyncio.create_task(asyncio.to_thread(workers.close))
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        goes_on.set()
+        await asyncio.gather(closing, *running)
+
+    asyncio.run(hang_up())

@@ -6,9 +6,10 @@ look is a thread's: the others' answers are seen meanwhile, deadlines hold, and 
 """
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from logging import getLogger
 
@@ -64,12 +65,10 @@ class Fetches:
         self._grid = grid
         self._lost_s = lost_s
         self._looks: list[_Look] = []
-        self._pool = ThreadPoolExecutor(max_workers=MAX_PULLS, thread_name_prefix="answers")
 
     def close(self) -> None:
         """Wait for nothing more."""
         self._looks = []
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def pull(self, message_ids: Sequence[str]) -> Iterator[tuple[str, Fetched]]:
         """Fetch the answers that have come to these messages; each with the message's id.
@@ -84,7 +83,7 @@ class Fetches:
         begun = []
         for start in range(0, len(rest), step or 1):
             group = tuple(rest[start : start + step])
-            begun.append(_Look(group, self._pool.submit(_pull, self._grid, group), time.monotonic()))
+            begun.append(_Look(group, _in_a_thread(self._grid, group), time.monotonic()))
         wait([look.future for look in begun], timeout=_LOOK_S)
         looks, self._looks = [*self._looks, *begun], []
         for number, look in enumerate(looks):
@@ -113,6 +112,23 @@ class Fetches:
                 look.is_said = True
                 for key in look.ids:
                     yield key, Lost(f"its answer was lost on the way: no more of it came for {limit_s:.0f} s")
+
+
+def _in_a_thread(grid: Grid, group: Sequence[str]) -> Future[list[tuple[str, Message | str]]]:
+    """Pull the answers to a group of messages in a thread of its own, which the process's end does not wait for.
+
+    An executor's threads are waited for; a look that Flower tries again and again would hold up a ServerApp that ends.
+    """
+    future: Future[list[tuple[str, Message | str]]] = Future()
+
+    def look() -> None:
+        try:
+            future.set_result(_pull(grid, group))
+        except BaseException as exc:  # noqa: BLE001 - it is raised where the answers are read
+            future.set_exception(exc)
+
+    threading.Thread(target=look, name="answers", daemon=True).start()
+    return future
 
 
 def _pull(grid: Grid, group: Sequence[str]) -> list[tuple[str, Message | str]]:

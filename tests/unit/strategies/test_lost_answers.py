@@ -1,5 +1,7 @@
 """An answer of which only the head arrives: nobody waits for it, and it is asked for again."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -135,3 +137,20 @@ def test_a_superlink_that_is_away_loses_no_answer(monkeypatch):
     done = ask(grid)
     assert sorted(done.messages) == ["a", "b", "c"]
     assert done.asked_again == {}
+
+
+def test_a_process_ends_though_a_look_is_under_way():
+    """A ServerApp that is stopped does not wait for Flower, which tries again and again."""
+    program = (
+        "import time\n"
+        "from strategies.fetching import Fetches\n"
+        "class Stuck:\n"
+        "    def pull_messages(self, ids):\n"
+        "        time.sleep(60)\n"
+        "assert list(Fetches(Stuck()).pull(['a'])) == []\n"
+        "print('ends', flush=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=45, check=True
+    )
+    assert done.stdout == "ends\n"

@@ -55,8 +55,12 @@ def draw(cases: Sequence[Case], comparisons: Mapping[str, Comparison], path: Pat
     size = (10.5, 2.75 * len(shown) + 1.3)
     figure, rows = plt.subplots(len(shown), 2, figsize=size, sharey="row", layout="constrained")
     for case, (left, right) in zip(shown, rows, strict=True):
-        for axes, cost in ((left, "bytes"), (right, "seconds")):
-            _panel(axes, case, comparisons[case.key], cost)
+        _panel(left, case, comparisons[case.key], "bytes")
+        if case.is_timed:
+            _panel(right, case, comparisons[case.key], "seconds")
+        else:
+            right.set_axis_off()
+            right.text(0.5, 0.5, "no seconds: the machine was busy", ha="center", transform=right.transAxes)
         left.set_title(case.title, loc="left", fontsize=10, fontweight="bold")
         left.set_ylabel(
             "KLoM, forgotten examples" if case.beside_oracles else "points off Retrain", fontsize=9

@@ -99,10 +99,19 @@ def _write(chosen: "Experiment", rows: "list[Row]", output: Path) -> list[Path]:
     output.mkdir(parents=True, exist_ok=True)
     base = output / chosen.name
     page, packed = base.with_name(f"{base.name}.md"), base.with_name(f"{base.name}.jsonl.xz")
-    lines = "".join(json.dumps({"experiment": chosen.name, **row}) + "\n" for row in rows)
-    write_atomically(packed, lzma.compress(lines.encode(), preset=9))
+    write_atomically(packed, packed_rows([{"experiment": chosen.name, **row} for row in rows]))
     drawn = figures.draw(chosen, rows, base)
     text = tables.markdown(chosen, rows, runner.circumstances(chosen, rows))
     text += "".join(f"\n![{chosen.title}]({path.name})\n" for path in drawn)
     write_atomically(page, text.encode())
     return [page, packed, *drawn]
+
+
+def packed_rows(rows: "list[Row]") -> bytes:
+    """Return rows as the file that is kept of them: to six digits, which is more than a table shows."""
+    exact = "".join(json.dumps(row) + "\n" for row in rows)
+    short = [
+        json.loads(line, parse_float=lambda digits: float(f"{float(digits):.6g}"))
+        for line in exact.splitlines()
+    ]
+    return lzma.compress("".join(json.dumps(row) + "\n" for row in short).encode(), preset=9)

@@ -1,6 +1,7 @@
 """Experiment files, tables and a whole small experiment."""
 
 import json
+import lzma
 import re
 import shutil
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from server.bench.experiment import Experiment, found
 from server.bench.experiment_files import SHIPPED, shipped_experiments
 from server.bench.parts import parts_of, row_path, seed_directory
 from server.cli import app
+from server.cli.bench import packed_rows
 from strategies import built_in
 from unlearning.errors import ConfigurationError, TrainingFailed
 from unlearning.requests import Granularity
@@ -428,3 +430,15 @@ def test_a_round_in_which_every_client_fails_ends_the_bench(tmp_path, monkeypatc
     assert list((tmp_path / "work").rglob("*--*.json")) == []
     monkeypatch.undo()
     assert len(runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)) == 5
+
+
+def test_rows_are_kept_to_six_digits():
+    """Floats in all depths; whole numbers, words and what is not a number stay as they are."""
+    row = {
+        "seed": 123456789,
+        "method": "natural",
+        "figures": {"a": [0.123456789, -1234567.89], "b": None},
+        "x": 1e-20,
+    }
+    [line] = lzma.decompress(packed_rows([row])).decode().splitlines()
+    assert json.loads(line) == {**row, "figures": {"a": [0.123457, -1234570.0], "b": None}}

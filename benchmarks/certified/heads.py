@@ -15,6 +15,7 @@ Bounds on the distance to retraining, each proven:
     HF-online     `federated_bound`, from the recorded lengths of vectors and moves
 """
 
+import statistics
 import warnings
 from collections.abc import Mapping
 from functools import reduce
@@ -25,7 +26,7 @@ import numpy as np
 import typer
 
 from benchmarks.certified.federated import Setup, delete_by_addition, retrain_without, train_federation
-from benchmarks.tables import Row, median, provenance, table, write
+from benchmarks.tables import Row, provenance, table, write
 from unlearning.certified import (
     Inexactness,
     InfluenceSettings,
@@ -76,6 +77,9 @@ ONLINE = {"rounds": "rounds", "rate": "η"} | {
     key: "bound" if key == "bound" else title for key, title in NEWTON.items() if key != "worst"
 }
 
+KEYS = ("rounds", "rate", "l2", "deleted")
+"""The columns that say which case a row is of; the others are figures."""
+
 
 def main(
     output: Annotated[Path, typer.Option(help="Where the table goes, without suffix.")],
@@ -107,6 +111,7 @@ def main(
             training = TrainingSettings(learning_rate=rate, batch_size=100, weight_decay=l2, seed=seed)
             setup = Setup(task=task, data=data, training=training, rounds=rounds)
             online += online_rows(setup, test)
+    found = {"newton": _medians(newton, NEWTON), "online": _medians(online, ONLINE)}
     lines = [
         "# Certified deletions from a linear head on CIFAR-10 features",
         "",
@@ -116,13 +121,13 @@ def main(
         "",
         "## One Newton step from the minimum",
         "",
-        *_table(newton, NEWTON, ("l2", "deleted")),
+        *_table(found["newton"], NEWTON),
         "",
         "## HF-online, one local epoch in batches of 100",
         "",
-        *_table(online, ONLINE, ("rounds", "rate", "l2", "deleted")),
+        *_table(found["online"], ONLINE),
     ]
-    write(output, lines, {"newton": newton, "online": online})
+    write(output, lines, {"seeds": seeds, **found})
 
 
 def newton_rows(task: Task, data: Mapping[str, Examples], test: Examples, l2: float) -> list[Row]:
@@ -237,13 +242,24 @@ def _length(vector: Vector) -> float:
     return float(np.linalg.norm(vector))
 
 
-def _table(rows: list[Row], columns: Mapping[str, str], keys: tuple[str, ...]) -> list[str]:
+def _medians(rows: list[Row], columns: Mapping[str, str]) -> list[Row]:
+    """Return one row of each case: the medians over seeds of its figures."""
+    keys = [key for key in columns if key in KEYS]
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return [
+        dict(zip(keys, case, strict=True))
+        | {key: statistics.median(row[key] for row in mine) for key in columns if key not in keys}
+        for case, mine in groups.items()
+    ]
+
+
+def _table(rows: list[Row], columns: Mapping[str, str]) -> list[str]:
+    keys = [key for key in columns if key in KEYS]
     shown = [key for key in columns if key not in keys]
-    headings = [*(columns[key] for key in keys), *(columns[key] for key in shown)]
-    return table(headings, ([*key, *(median(mine, one) for one in shown)] for key, mine in groups.items()))
+    cells = ([*(row[key] for key in keys), *(f"{row[key]:.3g}" for key in shown)] for row in rows)
+    return table([columns[key] for key in (*keys, *shown)], cells)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ class Fetches:
         self._looks: list[_Look] = []
 
     def close(self) -> None:
-        """Wait for nothing more."""
+        """Wait for none that is under way; more may be pulled."""
         self._looks = []
 
     def pull(self, message_ids: Sequence[str]) -> Iterator[tuple[str, Fetched]]:

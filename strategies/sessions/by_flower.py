@@ -25,7 +25,6 @@ class FlowerMessages:
     def close(self) -> None:
         """Wait for none that is under way; more may be sent."""
         self._answers.close()
-        self._answers = Fetches(self._grid)
 
     def push(self, messages: list[Message]) -> None:
         """Send messages, whose ids are the session grid's."""

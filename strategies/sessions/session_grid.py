@@ -116,7 +116,6 @@ class SessionGrid(Grid):
             time.sleep(0.1)
         self._by_flower.close()
         self._returns.close()
-        self._returns = Fetches(self._grid)
         self._server.stop(1.0).wait()
         self._server = None
         self._ending, self._pending, self._lines = [], {}, ClientConnections()

@@ -47,14 +47,17 @@ def check_residue(installation: Installation, ledger: Ledger) -> Iterator[Findin
     newest = newest_completion(ledger, after=last_erased_event(installation.state_dir))
     if newest is None:
         yield ok("What the SuperLink kept of messages was erased after the last deletion.")
+    elif datetime.now(UTC) - newest.at <= ERASED_WITHIN:
+        yield warning(
+            f"A deletion was just completed (event {newest.sequence}), and what the SuperLink kept of its messages is "
+            "not erased yet.",
+            "`flower-unlearn supervise` does so at its next look; look again in a minute.",
+        )
     else:
-        has_had_time = datetime.now(UTC) - newest.at > ERASED_WITHIN
-        yield (problem if has_had_time else warning)(
+        yield problem(
             f"A deletion was completed (event {newest.sequence}), and what the SuperLink kept of its messages is not "
-            f"erased{'' if has_had_time else ' yet'}.",
-            "Give `flower-unlearn supervise` --superlink-database and --state-dir, or now: `erase-residue`."
-            if has_had_time
-            else "`flower-unlearn supervise` does so at its next look; look again in a minute.",
+            "erased.",
+            "Give `flower-unlearn supervise` --superlink-database and --state-dir, or now: `erase-residue`.",
         )
     for path in sorted(installation.state_dir.glob("replaced-*")):
         yield warning(

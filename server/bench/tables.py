@@ -20,7 +20,9 @@ LEGEND = (
 )
 
 
-def markdown(experiment: Experiment, rows: Sequence[Row], circumstances: Mapping[str, Any]) -> str:
+def markdown(
+    experiment: Experiment, rows: Sequence[Row], command: str, circumstances: Mapping[str, Any]
+) -> str:
     """Return all tables of an experiment with what they depend on."""
     lines = [f"# {experiment.title}", ""]
     if experiment.about:
@@ -37,7 +39,7 @@ def markdown(experiment: Experiment, rows: Sequence[Row], circumstances: Mapping
             *(f"- {source}" for source in sources),
             "",
         ]
-    return "\n".join([*lines, *_facts(circumstances)]) + "\n"
+    return "\n".join([*lines, *_facts(command, circumstances)]) + "\n"
 
 
 def _section(experiment: Experiment, setting: Setting, case: Case, rows: Sequence[Row]) -> Iterable[str]:
@@ -101,10 +103,10 @@ def _table(
     yield ""
 
 
-def _facts(circumstances: Mapping[str, Any]) -> Iterable[str]:
+def _facts(command: str, circumstances: Mapping[str, Any]) -> Iterable[str]:
     yield "## How it was made"
     yield ""
-    yield f"    flower-unlearn bench {circumstances['experiment']}"
+    yield f"    {command}"
     yield ""
     for name, value in circumstances.items():
         if isinstance(value, Mapping):

@@ -71,7 +71,11 @@ def bench_command(
     console = Console()
     console.print(f"[bold]{chosen.title}[/bold], {len(chosen.seeds)} seed(s): {runner.cost(chosen)}")
     rows = runner.finished(chosen, work) if only_finished else _run(chosen, work, jobs, console)
-    for written in _write(chosen, rows, output):
+    replaced = [f"--oracles {num_oracles}"] if num_oracles else []
+    command = " ".join(
+        ["flower-unlearn bench", experiment, *replaced, *(f"--seed {one}" for one in seed or ())]
+    )
+    for written in _write(chosen, rows, command, output):
         console.print(str(written))
 
 
@@ -92,8 +96,8 @@ def _run(chosen: "Experiment", work: Path, jobs: int, console: Console) -> "list
         return runner.run(chosen, work, jobs=jobs, progress=show)
 
 
-def _write(chosen: "Experiment", rows: "list[Row]", output: Path) -> list[Path]:
-    """Write tables, rows and figures; return their files."""
+def _write(chosen: "Experiment", rows: "list[Row]", command: str, output: Path) -> list[Path]:
+    """Write tables, rows and figures; return their files. The page names the command that made them."""
     from server.bench import figures, runner, tables
 
     output.mkdir(parents=True, exist_ok=True)
@@ -101,7 +105,7 @@ def _write(chosen: "Experiment", rows: "list[Row]", output: Path) -> list[Path]:
     page, packed = base.with_name(f"{base.name}.md"), base.with_name(f"{base.name}.jsonl.xz")
     write_atomically(packed, packed_rows([{"experiment": chosen.name, **row} for row in rows]))
     drawn = figures.draw(chosen, rows, base)
-    text = tables.markdown(chosen, rows, runner.circumstances(chosen, rows))
+    text = tables.markdown(chosen, rows, command, runner.circumstances(chosen, rows))
     text += "".join(f"\n![{chosen.title}]({path.name})\n" for path in drawn)
     write_atomically(page, text.encode())
     return [page, packed, *drawn]

@@ -159,7 +159,9 @@ def test_a_table_shows_mean_spread_distance_and_gain(tmp_path):
         row(0, "retrain", 0.5, 400),
         row(1, "retrain", 0.9, 400),
     ]
-    text = tables.markdown(Experiment.read(written(tmp_path, TINY)), rows, {"experiment": "tiny"})
+    text = tables.markdown(
+        Experiment.read(written(tmp_path, TINY)), rows, "flower-unlearn bench tiny", {"experiment": "tiny"}
+    )
     assert "72.5 (7.5 ± 3.5)" in text
     assert "70.0 ± 28.3" in text  # Retrain's own spread
     assert "100 (4×)" in text
@@ -180,7 +182,7 @@ def test_a_method_that_failed_is_said_to_have_failed(tmp_path):
         row(0, "retrain", 0.5, 400),
     ]
     experiment = Experiment.read(written(tmp_path, TINY))
-    text = tables.markdown(experiment, rows, {"experiment": "tiny"})
+    text = tables.markdown(experiment, rows, "flower-unlearn bench tiny", {"experiment": "tiny"})
     assert "- puf-special, seed 0: failed: it blew up" in text
     assert "| puf-special | – | – |" in text
     assert figures.draw(experiment, rows, tmp_path / "tiny") == []
@@ -233,7 +235,7 @@ def test_a_whole_experiment_runs_and_goes_on_where_it_stopped(tmp_path, ran):
         assert np.load(path).files
     (figure,) = figures.draw(experiment, rows, tmp_path / "tiny")
     assert 10_000 < figure.stat().st_size < 100_000
-    text = tables.markdown(experiment, rows, runner.circumstances(experiment, rows))
+    text = tables.markdown(experiment, rows, "a command", runner.circumstances(experiment, rows))
     assert "| federaser |" in text
 
 
@@ -301,7 +303,7 @@ def test_what_is_finished_is_written_and_what_is_missing_is_said(tmp_path, ran):
     assert facts["machine"] == f"a large one; {rows[0]['made']['machine']}"
     assert facts["not run"] == "1 of 5 parts"
     assert "wanted a processor" in facts["load"]
-    assert "Not run: puf-special." in tables.markdown(experiment, found_rows, facts)
+    assert "Not run: puf-special." in tables.markdown(experiment, found_rows, "a command", facts)
 
 
 def test_clients_of_one_process_load_their_data_once(tmp_path, monkeypatch):
@@ -313,6 +315,18 @@ def test_clients_of_one_process_load_their_data_once(tmp_path, monkeypatch):
     run = runner._seed_runs(tmp_path, experiment)[0]
     run.row(parts_of(experiment, experiment.settings[0], 0)[1])
     assert len(loads) <= 3 * 4
+
+
+def test_a_page_names_the_command_with_what_replaced_the_experiments_numbers(tmp_path):
+    """`--oracles` and `--seed` decide the rows, so that the page's command must have them; paths do not."""
+    path = written(tmp_path, TINY)
+    page = tmp_path / "tiny.md"
+    for options in ([], ["--oracles", "2"], ["--seed", "0", "--seed", "1"]):
+        given = ["bench", str(path), *options]
+        where = ["--only-finished", "--output", str(tmp_path), "--work", str(tmp_path / "work")]
+        done = CliRunner().invoke(app, [*given, *where])
+        assert done.exit_code == 0, done.output
+        assert f"\n    flower-unlearn {' '.join(given)}\n" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -360,7 +374,9 @@ def test_settings_are_federations_of_their_own_and_a_paper_stands_below_ours(tmp
     found = {(row["setting"], row["method"]): row.get("backdoor") for row in rows}
     assert found["clean", "original"] is None
     assert found["poisoned", "original"] > found["poisoned", "retrain"] + 0.2
-    clean, poisoned = tables.markdown(experiment, rows, {"experiment": "several"}).split("## ")[1:3]
+    clean, poisoned = tables.markdown(experiment, rows, "a command", {"experiment": "several"}).split("## ")[
+        1:3
+    ]
     assert "| *A paper* | *99.9* |" in clean
     assert "backdoor succeeds % (Δ)" not in clean
     assert "*A paper*" not in poisoned

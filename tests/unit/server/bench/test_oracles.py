@@ -82,7 +82,9 @@ def test_a_whole_run_sets_each_method_beside_the_oracles_and_goes_on(tmp_path):
     found = {row["method"]: row["oracles"] for row in rows}
     assert {*found} == {"original", "retrain", "puf-special"}
     assert {(one["unlearned"], one["oracles"]) for one in found.values()} == {(4, 5)}
-    assert "KLoM, forget, 95th percentile" in tables.markdown(experiment, rows, {"experiment": "knowing"})
+    assert "KLoM, forget, 95th percentile" in tables.markdown(
+        experiment, rows, "a command", {"experiment": "knowing"}
+    )
     assert json.dumps(rows)
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*--*.*")}
     assert rows == runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)

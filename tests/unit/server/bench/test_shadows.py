@@ -174,7 +174,7 @@ def test_one_pair_is_trained_unlearned_and_kept(tmp_path):
     assert [row["shadows"] for row in rows] == [{}] * 6
     kept = [oracles.read(path)["had"] for path in sorted((tmp_path / "work").rglob("*--puf-special*.npz"))]
     assert (kept[0] == 1 - kept[1]).all()
-    assert "| puf-special |" in tables.markdown(experiment, rows, {"experiment": "halves"})
+    assert "| puf-special |" in tables.markdown(experiment, rows, "a command", {"experiment": "halves"})
     assert rows == runner.finished(experiment, tmp_path / "work")
 
 

@@ -34,8 +34,10 @@ ADVICE = (
         "a network, a **client** that can be reached, nothing prepared",
         "`puf-special`",
         f"{_CIFAR}: {{cifar10/puf-special/distance}} points off, the Original {{cifar10/nothing/distance}}; "
-        f"{{cifar10/puf-special/bytes}} fewer bytes. {_FASHION}: {{fashion/puf-special/distance}} of "
-        f"{{fashion/nothing/distance}}, {{fashion/puf-special/bytes}}. It is not retraining: {_ORACLES}, KLoM "
+        "{cifar10/puf-special/bytes} fewer bytes; α = 0.1: {cifar10-skew/puf-special/distance} of "
+        f"{{cifar10-skew/nothing/distance}}, {{cifar10-skew/puf-special/bytes}}. {_FASHION}: "
+        "{fashion/puf-special/distance} of {fashion/nothing/distance}, {fashion/puf-special/bytes}. It is not "
+        f"retraining: {_ORACLES}, KLoM "
         "{oracles/puf-special/distance}, the floor {oracles/retrain/distance}, the Original {oracles/nothing/distance}",
     ),
     Advice(
@@ -48,17 +50,17 @@ ADVICE = (
     Advice(
         "the same, and a site that has **gone**, or nearness before all; clients' updates were kept (`prepare`)",
         "`federaser`",
-        f"{_CIFAR}: {{cifar10/federaser/distance}} points off at {{cifar10/federaser/bytes}} fewer bytes and "
-        f"{{cifar10/federaser/seconds}} fewer seconds; {_FASHION}: {{fashion/federaser/distance}}. It costs what "
-        "retraining costs",
+        f"{_CIFAR}: {{cifar10/federaser/distance}} points off, α = 0.1: {{cifar10-skew/federaser/distance}}; "
+        f"{_FASHION}: {{fashion/federaser/distance}} and {{fashion-skew/federaser/distance}}. It costs what retraining "
+        "costs (retraining's bytes are {cifar10/federaser/bytes} its own, seconds {cifar10/federaser/seconds})",
     ),
     Advice(
         "a client that has gone, nothing prepared",
-        "`retrain`; `natural` where sites differ much",
-        f"`not`, the other one that needs nobody: {_CIFAR} {{cifar10/not/distance}} points off (Original "
-        f"{{cifar10/nothing/distance}}), {_FASHION} {{fashion/not/distance}}, worse than the Original's "
-        "{fashion/nothing/distance}. With α = 0.1 `natural` ends {fashion-skew/natural/distance} off, the Original "
-        "{fashion-skew/nothing/distance}, `puf-special` {fashion-skew/puf-special/distance}",
+        "`retrain`; `not` for a model that knows its examples well",
+        f"`not`, {_CIFAR}: {{cifar10/not/distance}} points off (Original {{cifar10/nothing/distance}}), "
+        "{cifar10/not/bytes} fewer bytes; α = 0.1: {cifar10-skew/not/distance} of {cifar10-skew/nothing/distance}. "
+        f"{_FASHION}: {{fashion/not/distance}}, worse than the Original's {{fashion/nothing/distance}}; α = 0.1: "
+        "{fashion-skew/not/distance} of {fashion-skew/nothing/distance}, `natural` {fashion-skew/natural/distance}",
     ),
     Advice(
         "shards were prepared (`sisa`)",
@@ -70,18 +72,22 @@ ADVICE = (
     Advice(
         "a network, **samples** of a client that can be reached",
         "`puf-special`",
-        f"{_FASHION}: {{fashion-samples/puf-special/distance}} points off (Original "
-        "{fashion-samples/nothing/distance}), {fashion-samples/puf-special/bytes} fewer bytes; α = 0.1: "
-        "{fashion-skew-samples/puf-special/distance} of "
-        f"{{fashion-skew-samples/nothing/distance}}. Not on {_DIGITS}, a half-trained model: "
+        f"{_CIFAR}: {{cifar10-samples/puf-special/distance}} points off (Original "
+        "{cifar10-samples/nothing/distance}), {cifar10-samples/puf-special/bytes} fewer bytes; α = 0.1: "
+        "{cifar10-skew-samples/puf-special/distance} of {cifar10-skew-samples/nothing/distance}, `puf-regular` "
+        f"{{cifar10-skew-samples/puf-regular/distance}}. {_FASHION}: {{fashion-samples/puf-special/distance}} of "
+        "{fashion-samples/nothing/distance}, {fashion-samples/puf-special/bytes}. "
+        f"Not on {_DIGITS}, a half-trained model: "
         "{digits-samples/puf-special/distance}, worse than the Original's {digits-samples/nothing/distance}",
     ),
     Advice(
         "a network with a linear classifier head, a **class**",
         "`fedau`",
-        f"{_DIGITS}, the only case measured: {{digits-class/fedau/distance}} points off (Original "
-        "{digits-class/nothing/distance}), {digits-class/fedau/bytes} fewer bytes; cheaper is `puf-special` "
-        "({digits-class/puf-special/distance}, {digits-class/puf-special/bytes})",
+        f"{_CIFAR}: {{cifar10-class/fedau/distance}} points off (Original {{cifar10-class/nothing/distance}}), "
+        "{cifar10-class/fedau/bytes} fewer bytes; α = 0.1: {cifar10-skew-class/fedau/distance}, "
+        f"{{cifar10-skew-class/fedau/bytes}}. {_FASHION}: {{fashion-class/fedau/distance}} of "
+        "{fashion-class/nothing/distance}, {fashion-class/fedau/bytes}; `puf-special` there "
+        f"{{fashion-class/puf-special/distance}}. {_DIGITS}: {{digits-class/fedau/distance}}",
     ),
     Advice(
         "a **linear head** on features, any target; prepared",

@@ -3,7 +3,7 @@
 import json
 import lzma
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,21 +34,26 @@ class Case:
     is_timed: bool = True
 
 
+def _medium(data_set: str, title: str, case: str, ending: str = "") -> Iterator[Case]:
+    """Yield a case of a data set's medium experiment in both of its settings."""
+    experiment = {"cifar10": "cifar10-medium", "fashion": "fashion-mnist-medium"}[data_set]
+    for setting, skew in (("IID", ""), ("α = 0.1", "-skew")):
+        yield Case(f"{data_set}{skew}{ending}", experiment, setting, case, f"{title}, {setting}, {case}")
+
+
 CASES = (
     Case("oracles", "oracles-features-small", "", "one client", "CIFAR-10 features, MLP head, one client",
          beside_oracles=True, is_timed=False),
-    Case("cifar10", "cifar10-medium", "IID", "one client", "CIFAR-10, CNN, IID, one client"),
-    Case("fashion", "fashion-mnist-medium", "IID", "one client", "FashionMNIST, LeNet, IID, one client"),
-    Case("fashion-skew", "fashion-mnist-medium", "α = 0.1", "one client",
-         "FashionMNIST, LeNet, α = 0.1, one client"),
-    Case("fashion-samples", "fashion-mnist-medium", "IID", "half of a client's samples",
-         "FashionMNIST, LeNet, IID, half of a client's samples"),
-    Case("fashion-skew-samples", "fashion-mnist-medium", "α = 0.1", "half of a client's samples",
-         "FashionMNIST, LeNet, α = 0.1, half of a client's samples"),
+    *_medium("cifar10", "CIFAR-10, CNN", "one client"),
+    *_medium("fashion", "FashionMNIST, LeNet", "one client"),
     Case("digits", "digits-small", "", "one client", "digits, MLP, one client"),
+    Case("rivals", "rivals-small", "", "one client", "digits, MLP, α = 0.5, forty rounds, one client", is_timed=False),
+    *_medium("cifar10", "CIFAR-10, CNN", "half of a client's samples", "-samples"),
+    *_medium("fashion", "FashionMNIST, LeNet", "half of a client's samples", "-samples"),
     Case("digits-samples", "digits-small", "", "half of a client's samples",
          "digits, MLP, half of a client's samples"),
-    Case("rivals", "rivals-small", "", "one client", "digits, MLP, α = 0.5, forty rounds, one client", is_timed=False),
+    *_medium("cifar10", "CIFAR-10, CNN", "a class", "-class"),
+    *_medium("fashion", "FashionMNIST, LeNet", "a class", "-class"),
     Case("digits-class", "digits-small", "", "a class", "digits, MLP, a class"),
 )  # fmt: skip
 """In the order of the page; a plan takes those whose distance is in points."""

@@ -7,6 +7,7 @@ from benchmarks.choosing.advice import ADVICE, rendered
 from benchmarks.choosing.measured import Case, spread_of_retrain
 from benchmarks.tables import table
 from server.requests.comparisons import Comparison, Figures
+from unlearning.requests import Granularity
 
 
 def with_tables(page: str, cases: Sequence[Case], comparisons: Mapping[str, Comparison]) -> str:
@@ -17,7 +18,10 @@ def with_tables(page: str, cases: Sequence[Case], comparisons: Mapping[str, Comp
     """
     tables = {
         "advice": _advice(comparisons),
-        "distances": _distances(cases, comparisons),
+        **{
+            f"distances, {kind}": _distances(of_kind, comparisons)
+            for kind, of_kind in _by_kind(cases, comparisons)
+        },
         "worse": _worse(cases, comparisons),
     }
     for name, lines in tables.items():
@@ -35,11 +39,22 @@ def _advice(comparisons: Mapping[str, Comparison]) -> list[str]:
     return table(["if you have", "take", "measured"], rows)
 
 
+def _by_kind(
+    cases: Sequence[Case], comparisons: Mapping[str, Comparison]
+) -> Iterable[tuple[Granularity, list[Case]]]:
+    """Yield the cases of each granularity."""
+    for kind in Granularity:
+        yield kind, [case for case in cases if comparisons[case.key].granularity is kind]
+
+
 def _distances(cases: Sequence[Case], comparisons: Mapping[str, Comparison]) -> list[str]:
     """Return a line a method and a column a case: the distance, and bytes as a gain over Retrain."""
-    methods = sorted({name for one in comparisons.values() for name in one.methods})
     there = [comparisons[case.key] for case in cases]
-    headings = [f"[{case.title}]({one.page})" for case, one in zip(cases, there, strict=True)]
+    methods = sorted({name for one in there for name in one.methods})
+    headings = [
+        f"[{case.title.removesuffix(f', {case.case}')}]({one.page})"
+        for case, one in zip(cases, there, strict=True)
+    ]
     rows = [["*doing nothing*", *(f"*{_number(one.nothing.distance)}*" for one in there)]]
     rows += [[f"`{name}`", *(_cell(one, name) for one in there)] for name in methods]
     floor = [_number(one.retrain.distance) for one in there]

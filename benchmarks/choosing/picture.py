@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-SHOWN = ("oracles", "cifar10", "fashion", "fashion-samples", "digits-class")
+SHOWN = ("oracles", "cifar10", "cifar10-skew", "fashion", "cifar10-samples", "cifar10-class", "fashion-class")
 
 # Hues of Okabe and Ito, which people with any colour vision tell apart; one a family, and a marker of its own a method.
 _ORANGE, _SKY, _GREEN, _BLUE, _VERMILION, _PURPLE, _BLACK = (

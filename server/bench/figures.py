@@ -75,7 +75,7 @@ def save(figure: "Figure", path: Path) -> None:
     from PIL import Image
 
     drawn = BytesIO()
-    figure.savefig(drawn, dpi=80, format="png")
+    figure.savefig(drawn, dpi=72, format="png")
     picture = Image.open(drawn).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
     picture.save(path, optimize=True)
 

@@ -122,9 +122,10 @@ class DeletionSettings:
     recovery_max_rounds: NonNegativeInt = 30
     """recovery ends after so many rounds at the latest"""
     recovery_tolerance: Share = 0.01
-    """recovery ends when the test score is at most this below the score before the deletion"""
+    """recovery ends when the test score, without the forgotten classes, is at most this below the one before"""
     recovery_target: Share = 0.0
-    """recovery ends at this test score instead (for example a retrained model's); `0` means: use the tolerance"""
+    """recovery ends at this test score instead, without the forgotten classes too (for example a retrained model's);
+    `0` means: use the tolerance"""
     max_score_loss: Points = 15.0
     """a deletion whose model is more points below the score before is held by
     [the gate](operations.md#the-gate-before-a-commit); `0`: only a model that is not finite, or whose norm has

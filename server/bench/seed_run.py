@@ -23,7 +23,7 @@ from server.bench.made import load, made_here
 from server.bench.parts import ORACLES, Part, row_path
 from server.deletion.measuring import forget_sets
 from server.federation.context import FederationContext
-from server.federation.observing import observe_all
+from server.federation.observing import ServerTestSet, observe_all
 from server.federation.state import FederationState
 from strategies.run_config import RunSettings
 from unlearning.batched_training import suits, train_federations
@@ -149,7 +149,7 @@ class SeedRun:
             directory,
             **{
                 "prepare": "; ".join(facts_of(original)["prepare"].values()),
-                "recovery-target": max(beside[RETRAIN]["test"] or 0.0, 1e-6),
+                "recovery-target": max(self._recovery_target(case, beside[RETRAIN]), 1e-6),
             },
         )
         grid, title = self.federations.grid(settings), f"{case.name}: {contender.name}"
@@ -177,6 +177,14 @@ class SeedRun:
         shutil.rmtree(directory)  # the row is all that is left of it; histories are large
         row["figures"] = row.pop("figures_after") | row["figures"]
         return row | measures.faithfulness(beside[ORIGINAL], row, beside[RETRAIN])
+
+    def _recovery_target(self, case: Case, retrained: Row) -> float:
+        """Return Retrain's score on what recovery is judged by: the test examples without the forgotten class."""
+        if case.class_label is None:
+            return retrained["test"] or 0.0
+        test_set = ServerTestSet(task_of(self.federations.run), self.data.test, self.federations.run)
+        model = newest(self.federations.retrained_directory(case)).parameters
+        return test_set.score(model, without=frozenset({case.class_label})) or 0.0
 
     # --- measures
 

@@ -9,14 +9,13 @@ from flwr.app import Message
 
 from server.federation.clients import Clients
 from server.federation.context import FederationContext
-from server.federation.gate import retained_scores
+from server.federation.gate import TEST_SET, retained_scores
 from server.federation.observing import ModelObservations, measuring_messages, read_all
 from server.federation.shadow_federations import ShadowFindings
 from server.federation.state import ActiveDeletion, FederationState
 from server.ledger import Ledger
 from strategies.exchange import Exchange
 from strategies.joint_exchange import JointMessages
-from strategies.run_config import RunSettings
 from unlearning.requests import NOTHING, Forget, Target
 from unlearning.verification.measurement import Measurement, Stage, measure
 from unlearning.verification.observations import Outputs, merge
@@ -76,7 +75,7 @@ def _with_measurement(
         ),
     )
     if stage == "before":
-        target_score = _target_score(context.settings, first_measurements(deletion)[0])
+        target_score = _target_score(context, deletion)
         deletion = replace(deletion, scores_before=deletion.scores, target_score=target_score)
     return replace(state, deletion=deletion)
 
@@ -146,12 +145,24 @@ def _outputs(observed: ModelObservations) -> dict[str, Outputs]:
     return {name: one.outputs for name, one in sets.items() if one is not None and one.outputs is not None}
 
 
-def _target_score(settings: RunSettings, before: Measurement) -> float | None:
+def _target_score(context: FederationContext, deletion: ActiveDeletion) -> float | None:
+    settings = context.settings
     if settings.recovery_target > 0:
         return settings.recovery_target
-    if before.test is None or before.test.score is None:
-        return None
-    return before.test.score - settings.recovery_tolerance
+    before = score_on_test(context, deletion)
+    return None if before is None else before - settings.recovery_tolerance
+
+
+def score_on_test(context: FederationContext, deletion: ActiveDeletion) -> float | None:
+    """Return the test score of the model that was measured last: the server's without the forgotten classes.
+
+    A model that has forgotten them never comes back to the score over all classes, and one that has not comes too soon.
+    A server without test examples has only what the clients say of theirs, all classes together.
+    """
+    if context.test_set.examples is not None:
+        return deletion.scores.get(TEST_SET)
+    last = first_measurements(deletion)[-1]
+    return last.test.score if last.test is not None else None
 
 
 def forget_sets(ledger: Ledger, targets: Sequence[Target]) -> dict[str, Forget]:

@@ -8,6 +8,7 @@ from typing import Any
 from server.deletion.formula_costs import formula_costs
 from server.deletion.privacy_account import drop_release
 from server.federation.context import FederationContext
+from server.federation.gate import name_of_test_score
 from server.federation.state import ActiveDeletion, FederationState, PhaseCost
 from server.ledger import Event, Ledger
 from server.ledger.records import EXTENDED
@@ -81,7 +82,9 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
         measurements=tuple(deletion.measurements.get(request_id, ())),
         events=tuple(_line(event) for event in ledger.all_events(request_id)),
         stop_rule=_stop_rule(
-            context.task.score_name, deletion.target_score, context.settings.recovery_max_rounds
+            name_of_test_score(context.task.score_name, state.exclusions.classes),
+            deletion.target_score,
+            context.settings.recovery_max_rounds,
         ),
         exclusions_note=_exclusions_note(request.target),
         not_measured=(*NOT_MEASURED, *_not_switched_on(context.settings)),
@@ -161,10 +164,10 @@ def _line(event: Event) -> ReportEvent:
     return ReportEvent(time=_text(event.at), move=move, reason=str(reason))
 
 
-def _stop_rule(score_name: str, target_score: float | None, most_rounds: int) -> str:
+def _stop_rule(test_score_name: str, target_score: float | None, most_rounds: int) -> str:
     if target_score is None:
         return f"{most_rounds} recovery rounds; there is no test data to decide earlier"
-    return f"test {score_name} of at least {target_score:.4f}, or {most_rounds} recovery rounds"
+    return f"{test_score_name} of at least {target_score:.4f}, or {most_rounds} recovery rounds"
 
 
 def _exclusions_note(target: Target) -> str:

@@ -23,11 +23,17 @@ from pathlib import Path
 from server.deletion.certifying import write_certificate
 from server.deletion.exchanges import carry_out
 from server.deletion.failed_attempt import give_up
-from server.deletion.measuring import first_measurements, forget_sets, measure_beside, measure_model
+from server.deletion.measuring import (
+    first_measurements,
+    forget_sets,
+    measure_beside,
+    measure_model,
+    score_on_test,
+)
 from server.deletion.privacy_account import result_of
 from server.deletion.report_facts import report_of
 from server.federation.context import FederationContext
-from server.federation.gate import judge, refusal
+from server.federation.gate import judge, name_of_test_score, refusal
 from server.federation.state import ActiveDeletion, FederationState, Phase
 from server.report import ReportData, write_report
 from server.requests.admission import SITE
@@ -212,14 +218,14 @@ def _stop_reason(context: FederationContext, state: FederationState) -> str:
     method = method_named(deletion.method)
     if deletion.recovery_rounds < method.repair_rounds(validated_parameters(method, deletion.parameters)):
         return ""
-    last = first_measurements(deletion)[-1]
-    score = last.test.score if last.test is not None and last.round == state.round else None
-    if score is None and deletion.target_score is not None and last.round != state.round:
-        test = context.test_set.observe(state.parameters)
-        score = test.mean_score if test is not None else None
+    classes = state.exclusions.including(deletion.targets).classes
+    if first_measurements(deletion)[-1].round == state.round:
+        score = score_on_test(context, deletion)
+    else:
+        score = context.test_set.score(state.parameters, without=classes)
     if score is not None and deletion.target_score is not None and score >= deletion.target_score:
-        name = context.task.score_name
-        return f"test {name} {score:.4f} reached the target {deletion.target_score:.4f}"
+        name = name_of_test_score(context.task.score_name, classes)
+        return f"{name} {score:.4f} reached the target {deletion.target_score:.4f}"
     if deletion.recovery_rounds >= context.settings.recovery_max_rounds:
         return f"recovery-max-rounds ({context.settings.recovery_max_rounds}) is reached"
     return ""

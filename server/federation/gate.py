@@ -4,7 +4,8 @@
     after recovery                            its score on what is retained is not far below the score before
     after every ordinary round                it is finite, and its score on the server's test set has not collapsed
 
-Scores are compared on the server's test examples without the forgotten classes, which lose by design. A server without
+Scores are compared on the server's test examples without the forgotten classes, which lose by design; recovery ends by
+the same scores. A server without
 test examples asks the clients for the score on what they retain, and compares the median of those that answered both
 times: what a minority of them says cannot move it beyond what the others say.
 """
@@ -61,6 +62,11 @@ def retained_scores(
         return {} if score is None else {TEST_SET: score}
     scores = {client: one.mean_score for client, one in observed.retained_by_client.items()}
     return {client: score for client, score in scores.items() if score is not None}
+
+
+def name_of_test_score(score_name: str, classes: frozenset[int]) -> str:
+    """Return what people call the score on the test set, of which the forgotten classes are left out."""
+    return f"test {score_name}" + (" without the forgotten classes" if classes else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,23 @@ def test_a_class_is_forgotten_on_every_client(federation):
     assert scores[-1] < 0.1
 
 
+def test_recovery_from_a_class_is_judged_by_the_other_classes(federation):
+    """Over all classes no model that has forgotten one is as good as before, and one that knows it all is too soon."""
+    one = federation(rounds=8, recovery_max_rounds=12, recovery_tolerance=0.05)
+    one.run()
+    request = one.file(Target(Granularity.CLASS, class_label=4))
+    one.run(rounds=9)
+    report = one.report(request.id)
+    assert report["recovery"]["rounds"] < 12
+    assert "accuracy without the forgotten classes" in report["recovery"]["stop_reason"]
+    assert "accuracy without the forgotten classes of at least" in report["stop_rule"]
+    before, recovered = (
+        item["test"]["score"] for item in (report["measurements"][0], report["measurements"][-1])
+    )
+    assert recovered < before - 0.05  # over all classes
+    assert report["recovery"]["target_score"] > recovered
+
+
 def test_a_forgotten_client_is_not_asked_about_a_class(federation):
     """It has left: a later deletion sends it no model to measure or to train."""
     one = federation()

@@ -1,6 +1,7 @@
 """Fixtures that several kinds of tests share."""
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +19,12 @@ settings.load_profile("same cases")
 
 
 def pytest_configure() -> None:
-    """Collect no garbage among a million objects that imports and the collection of tests make and that stay."""
+    """Compute with one thread, as `make test` does, also in processes that tests start: more wait for each other.
+
+    And collect no garbage among a million objects that imports and the collection of tests make and that stay.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     gc.disable()
 
 

@@ -14,10 +14,10 @@ LEGEND = (
     "seed, in points where the figure is in %. (×): Retrain's cost over the method's, unlearning and recovery "
     "together. Recovery ends at Retrain's test score (without the class, where one is forgotten) or after the most "
     "rounds allowed. Attacks in %: the share of the forgotten examples called members. Bytes are payload in both "
-    "directions, seconds those of exchanges with "
-    "clients one after the other, both measured; FLOPs are those of the closed formulas (Retrain's and Original's: "
-    "examples times FLOPs of one). Storage: a model and what is kept beside it before the request. Peak memory: of "
-    "the process in which the clients' work was done. AUC: forgotten against test examples, 0.5 is guessing."
+    "directions, seconds those of exchanges with clients one after the other, both measured; FLOPs are those of the "
+    "closed formulas (Retrain's and Original's: examples times FLOPs of one). Storage: a model and what is kept beside "
+    "it before the request. Peak memory: of the process in which the clients' work was done. AUC: forgotten against "
+    "test examples, 0.5 is guessing."
 )
 
 

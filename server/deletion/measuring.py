@@ -16,7 +16,7 @@ from server.federation.state import ActiveDeletion, FederationState
 from server.ledger import Ledger
 from strategies.exchange import Exchange
 from strategies.joint_exchange import JointMessages
-from unlearning.requests import NOTHING, Forget, Target
+from unlearning.requests import NOTHING, Exclusions, Forget, Target
 from unlearning.verification.measurement import Measurement, Stage, measure
 from unlearning.verification.observations import Outputs, merge
 
@@ -163,6 +163,11 @@ def score_on_test(context: FederationContext, deletion: ActiveDeletion) -> float
         return deletion.scores.get(TEST_SET)
     last = first_measurements(deletion)[-1]
     return last.test.score if last.test is not None else None
+
+
+def classes_left_out(context: FederationContext, exclusions: Exclusions) -> frozenset[int]:
+    """Return the classes that the test score leaves out: the forgotten ones, where the server has the test examples."""
+    return exclusions.classes if context.test_set.examples is not None else frozenset()
 
 
 def forget_sets(ledger: Ledger, targets: Sequence[Target]) -> dict[str, Forget]:

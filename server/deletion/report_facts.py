@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from server.deletion.formula_costs import formula_costs
+from server.deletion.measuring import classes_left_out
 from server.deletion.privacy_account import drop_release
 from server.federation.context import FederationContext
 from server.federation.gate import name_of_test_score
@@ -82,7 +83,7 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
         measurements=tuple(deletion.measurements.get(request_id, ())),
         events=tuple(_line(event) for event in ledger.all_events(request_id)),
         stop_rule=_stop_rule(
-            name_of_test_score(context.task.score_name, state.exclusions.classes),
+            name_of_test_score(context.task.score_name, classes_left_out(context, state.exclusions)),
             deletion.target_score,
             context.settings.recovery_max_rounds,
         ),

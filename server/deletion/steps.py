@@ -24,6 +24,7 @@ from server.deletion.certifying import write_certificate
 from server.deletion.exchanges import carry_out
 from server.deletion.failed_attempt import give_up
 from server.deletion.measuring import (
+    classes_left_out,
     first_measurements,
     forget_sets,
     measure_beside,
@@ -218,7 +219,7 @@ def _stop_reason(context: FederationContext, state: FederationState) -> str:
     method = method_named(deletion.method)
     if deletion.recovery_rounds < method.repair_rounds(validated_parameters(method, deletion.parameters)):
         return ""
-    classes = state.exclusions.including(deletion.targets).classes
+    classes = classes_left_out(context, state.exclusions.including(deletion.targets))
     if first_measurements(deletion)[-1].round == state.round:
         score = score_on_test(context, deletion)
     else:

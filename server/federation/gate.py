@@ -5,9 +5,8 @@
     after every ordinary round                it is finite, and its score on the server's test set has not collapsed
 
 Scores are compared on the server's test examples without the forgotten classes, which lose by design; recovery ends by
-the same scores. A server without
-test examples asks the clients for the score on what they retain, and compares the median of those that answered both
-times: what a minority of them says cannot move it beyond what the others say.
+the same scores. A server without test examples asks the clients for the score on what they retain, and compares the
+median of those that answered both times: what a minority of them says cannot move it beyond what the others say.
 """
 
 import math

@@ -109,12 +109,18 @@ class SeparateHosts(LocalDeployment):
         except FileNotFoundError:
             return 0
 
-    @contextmanager
-    def client_apps_stopped(self, client: int) -> Iterator[None]:
-        """Within the context the processes of this client's ClientApps stand still."""
+    def client_apps(self, client: int) -> list[int]:
+        """The ids of the processes of this client's ClientApps."""
         members = self._group(supernode(client)).members()
-        pids = [process.pid for process in members if "flwr-clientapp" in process.command]
+        return [process.pid for process in members if "flwr-clientapp" in process.command]
+
+    @contextmanager
+    def client_apps_stopped(self, client: int, known: Sequence[int]) -> Iterator[None]:
+        """Within the context the processes of this client's ClientApps stand still: first the `known`, at once."""
+        pids = [*known]
         try:
+            _signal(pids, signal.SIGSTOP)
+            pids += self.client_apps(client)  # takes as long as an answer needs to leave
             _signal(pids, signal.SIGSTOP)
             yield
         finally:
@@ -214,25 +220,34 @@ class FederationOfHosts(LiveFederation):
         """Cut the link as soon as an answer to the next `kind` message is there; return whether it was still there."""
         deployment = self.deployment
         begun, received = self._num_replies_begun(client, kind), self.num_messages(client, kind)
-        before = deployment.last_answer(client)
+
+        def has_left() -> bool:
+            return self._num_replies_begun(client, kind) > begun
+
         cause()
-
-        def is_answered() -> bool:
-            nonlocal before
-            newest = deployment.last_answer(client)
-            if self.num_messages(client, kind) == received:
-                before = newest  # to an earlier message
-                return False
-            return newest not in (0, before)
-
-        deployment.wait_until(is_answered, WAIT_S, f"client {client} has worked", poll_s=0.02)
-        with deployment.client_apps_stopped(client):
-            self.network.cut(host_of(client))
-            if self._num_replies_begun(client, kind) > begun:
-                return False
         deployment.wait_until(
-            lambda: self._num_replies_begun(client, kind) > begun, WAIT_S, f"client {client} has an answer"
+            lambda: self.num_messages(client, kind) > received,
+            WAIT_S,
+            f"client {client} gets a {kind} message",
         )
+        before = deployment.last_answer(client)
+        deployment.wait_until(
+            lambda: bool(deployment.client_apps(client)) or has_left(),
+            WAIT_S,
+            f"client {client} begins to work",
+        )
+        working = deployment.client_apps(client)
+        deployment.wait_until(
+            lambda: deployment.last_answer(client) not in (0, before) or has_left(),
+            WAIT_S,
+            f"client {client} has worked",
+            poll_s=0.005,
+        )
+        with deployment.client_apps_stopped(client, working):
+            self.network.cut(host_of(client))
+            if has_left():
+                return False
+        deployment.wait_until(has_left, WAIT_S, f"client {client} has an answer")
         return True
 
     def _num_replies_begun(self, client: int, kind: str) -> int:

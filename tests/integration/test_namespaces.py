@@ -92,9 +92,13 @@ def test_a_link_cut_in_training_makes_the_round_late_and_loses_nothing(live: Fed
 def test_a_link_cut_in_unlearning_changes_no_bit(live: FederationOfHosts) -> None:
     """The deletion waits for its client, is completed at the first attempt, and all models are the same."""
     filed: list[DeletionRequest] = []
-    with live.link_cut_while_reply_is_due(
-        1, UNLEARN, lambda: filed.append(live.file(live.samples(1, 5 * len(filed))))
-    ):
+
+    def file_one_more() -> None:
+        if filed:
+            live.wait_until_reached(filed[-1], Status.COMPLETED)
+        filed.append(live.file(live.samples(1, 5 * len(filed))))
+
+    with live.link_cut_while_reply_is_due(1, UNLEARN, file_one_more):
         assert not live.rounds_of(filed[-1], "unlearning")
     for request in filed:
         assert request.submitted_by == "operator"

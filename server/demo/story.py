@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import mkdtemp
 
 from rich.console import Console
 
@@ -123,8 +124,9 @@ def _conclude(console: Console, scenario: Scenario, directory: Path, keep: bool)
 
 
 def _new_directory(directory: Path | None) -> Path:
-    if directory is None:
-        directory = Path("runs") / f"demo-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}"
+    if directory is None:  # one of its own, also where another demo begins in the same second
+        Path("runs").mkdir(exist_ok=True)
+        return Path(mkdtemp(prefix=f"demo-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}-", dir="runs"))
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigurationError([f"--directory {directory} holds something already; name a new one."])
     make_private(directory)

@@ -1,4 +1,4 @@
-"""A simulation on a busy machine: Ray gets more time, and in the end there is one sentence."""
+"""How a demo begins: in a directory of its own; on a busy machine Ray gets more time, and the end is a sentence."""
 
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -53,3 +53,11 @@ def test_a_run_that_failed_for_another_reason_is_not_repeated(monkeypatch):
     with pytest.raises(DeploymentError, match="no such data set"):
         story.wait_until(lambda: False, "the deletion is over")
     assert submitted == [1]
+
+
+def test_two_demos_that_begin_in_one_second_have_a_directory_each(tmp_path, monkeypatch):
+    """`make --jobs 2 demo demo-simulation`: the second found the keys of the first."""
+    monkeypatch.chdir(tmp_path)
+    made = {demo_story._new_directory(None) for _ in range(3)}
+    assert len(made) == 3
+    assert all(not any(one.iterdir()) and one.stat().st_mode & 0o077 == 0 for one in made)

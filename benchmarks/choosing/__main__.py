@@ -24,8 +24,8 @@ def comparisons() -> dict[str, Comparison]:
 
 
 def for_plans(found: dict[str, Comparison]) -> str:
-    """Return the content of the package's file: those comparisons whose distances are points."""
-    items = [to_plain(found[case.key]) for case in CASES if not case.beside_oracles]
+    """Return the content of the package's file: the comparisons that plans show."""
+    items = [to_plain(found[case.key]) for case in CASES if case.in_plans]
     return json.dumps(items, indent=1, ensure_ascii=False) + "\n"
 
 

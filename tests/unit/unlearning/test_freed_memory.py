@@ -38,3 +38,35 @@ def test_what_is_freed_is_overwritten(how, found):
         assert process.stdout.readline() == "freed\n"
         assert is_in_memory(process.pid) is found
         process.stdin.close()
+
+
+IN_A_CYCLE = """
+import gc, sys
+import numpy as np
+from unlearning.freed_memory import overwrite_freed
+
+gc.disable()
+with overwrite_freed():
+    pass
+frozen = gc.get_freeze_count()
+with overwrite_freed():
+    rows = [np.frombuffer(bytes(range(256)) * 64, dtype=np.uint8).reshape(64, 256) ^ 0x5A]
+    rows.append(rows)
+    del rows
+assert 0 < gc.get_freeze_count() <= frozen
+print("freed", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another process's memory is read as Linux shows it")
+def test_garbage_that_holds_itself_is_overwritten_in_every_use():
+    """What was there before the first use is looked through no more; what came after it is."""
+    with subprocess.Popen(
+        [sys.executable, "-c", IN_A_CYCLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == "freed\n"
+        assert not is_in_memory(process.pid)
+        process.stdin.close()

@@ -18,11 +18,13 @@ from server.bench import figures, runner, tables
 from server.bench.cases import Case, Contender
 from server.bench.experiment import Experiment, found
 from server.bench.experiment_files import SHIPPED, shipped_experiments
+from server.bench.federations import newest, task_of
 from server.bench.parts import parts_of, row_path, seed_directory
 from server.cli import app
 from server.cli.bench import packed_rows
 from strategies import built_in
 from unlearning.errors import ConfigurationError, TrainingFailed
+from unlearning.evaluation import evaluate
 from unlearning.requests import Granularity
 
 TINY = """
@@ -317,6 +319,23 @@ def test_clients_of_one_process_load_their_data_once(tmp_path, monkeypatch):
     assert len(loads) <= 3 * 4
 
 
+def test_recovery_from_a_class_aims_at_what_retrain_scores_without_it(tmp_path):
+    """Counted by hand from the retrained model's answers; over all classes it is lower by the class's share."""
+    a_class = TINY.replace('{name: one client, clients: ["0"]}', "{name: a class, class: 3}")
+    experiment = Experiment.read(written(tmp_path, a_class))
+    run = runner._seed_runs(tmp_path, experiment)[0]
+    retrain = parts_of(experiment, experiment.settings[0], 0)[1]
+    row = run.row(retrain)
+    model = newest(run.federations.retrained_directory(retrain.case)).parameters
+    test = run.data.test
+    right = evaluate(task_of(run.federations.run), model, test).score
+    target = run._recovery_target(retrain.case, row)
+    assert target == pytest.approx(float(right[test.targets != 3].mean()))
+    assert target == pytest.approx(
+        row["test"] / (test.targets != 3).float().mean().item()
+    )  # of the class none is right
+
+
 def test_a_page_names_the_command_with_what_replaced_the_experiments_numbers(tmp_path):
     """`--oracles` and `--seed` decide the rows, so that the page's command must have them; paths do not."""
     path = written(tmp_path, TINY)
@@ -374,9 +393,8 @@ def test_settings_are_federations_of_their_own_and_a_paper_stands_below_ours(tmp
     found = {(row["setting"], row["method"]): row.get("backdoor") for row in rows}
     assert found["clean", "original"] is None
     assert found["poisoned", "original"] > found["poisoned", "retrain"] + 0.2
-    clean, poisoned = tables.markdown(experiment, rows, "a command", {"experiment": "several"}).split("## ")[
-        1:3
-    ]
+    text = tables.markdown(experiment, rows, "a command", {"experiment": "several"})
+    clean, poisoned = text.split("## ")[1:3]
     assert "| *A paper* | *99.9* |" in clean
     assert "backdoor succeeds % (Δ)" not in clean
     assert "*A paper*" not in poisoned

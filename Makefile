@@ -9,6 +9,9 @@ PARALLEL ?= -n 3 --dist loadfile
 SLOWEST_FIRST := --no-loadscope-reorder tests/integration/ \
 	$(filter-out tests/integration/ tests/__pycache__/,$(wildcard tests/*/))
 export OMP_NUM_THREADS ?= 1
+# Images of containers like to forbid bytecode. Flower starts a process for everything, and each would compile anew what
+# it imports: 3.1 instead of 1.2 s of processor time for a SuperLink, 9 instead of 4 for a ServerApp.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo demo-simulation test test-slow test-long test-hosts newest-flower format lint types imports check proto docs bench clean
 

@@ -77,12 +77,13 @@ def postgresql_template(postgresql_server: str) -> Iterator[str]:
 
 @pytest.fixture(autouse=True, scope="session")
 def new_sqlite_ledgers_are_copies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Wherever the code under test opens one for the first time."""
-    migrate = Database.migrate
+    """Wherever the code under test opens one for the first time; and each compiles no statement that one before has."""
+    migrate, create_engine = Database.migrate, sa.create_engine
     template = tmp_path_factory.mktemp("template") / "ledger.db"
     made = Database(f"sqlite:///{template}")
     made.migrate()
     made.close()
+    dialect, compiled = made._engine.dialect, {}
 
     def migrate_a_copy(self: Database, revision: str = "head") -> None:
         url = sa.make_url(self.name)
@@ -90,8 +91,16 @@ def new_sqlite_ledgers_are_copies(tmp_path_factory: pytest.TempPathFactory) -> I
             copy_if_new(template, Path(url.database or ""))
         migrate(self, revision)
 
+    def create_a_sharing_engine(url: sa.URL, **given: Any) -> sa.Engine:
+        engine = create_engine(url, **given)
+        if engine.dialect.name == "sqlite":  # statements are known by their dialect
+            engine.dialect = dialect
+            engine.update_execution_options(compiled_cache=compiled)
+        return engine
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Database, "migrate", migrate_a_copy)
+        patch.setattr(sa, "create_engine", create_a_sharing_engine)
         yield
 
 

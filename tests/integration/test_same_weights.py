@@ -1,9 +1,10 @@
 """In one process, in Flower's simulation and on real processes the same seed gives the same weights.
 
-The same settings, with two deletions written into them, run on the in-process Grid, by `flwr run . local`
-(Ray) and against a SuperLink with SuperNodes. A model's hash is over its bits, so equal hashes are more
-than equality to a tolerance; the last weights are also compared as numbers, so that a failure says how
-far apart they are. Shadow federations run beside it: they are the same too, and so is what LiRA makes of them.
+The same settings, with three deletions written into them, run on the in-process Grid, by `flwr run . local`
+(Ray) and against a SuperLink with SuperNodes, over mutual TLS with certificates by the script and registered keys. A
+model's hash is over its bits, so equal hashes are more than equality to a tolerance; the last weights are also compared
+as numbers, so that a failure says how far apart they are. Shadow federations run beside it: they are the same too, and
+so is what LiRA makes of them.
 """
 
 import json
@@ -33,15 +34,15 @@ from unlearning.requests import Status
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-NUM_CLIENTS = 3
+NUM_CLIENTS = 4
 RUN_TIMEOUT_S = 500.0  # on a quiet machine, a minute or two
 RUN_CONFIG: Mapping[str, ConfigValue] = {
     **SETTINGS,
     "num-clients": NUM_CLIENTS,
-    "rounds": 3,
+    "rounds": 4,
     "shadow-federations": 4,
     "prepare": "hf-online",  # changes no bit of the models, and the first deletion is its vector
-    "requests": "at=1 client=2 method=hf-online; at=2 client=1 method=puf-regular",
+    "requests": "at=1 client=2 method=hf-online; at=2 client=3 method=newton-cg; at=3 client=1 method=puf-regular",
 }
 
 
@@ -49,13 +50,14 @@ RUN_CONFIG: Mapping[str, ConfigValue] = {
 class Outcome:
     """What a run ends in.
 
-    models: by request, hashes before, after unlearning, and after recovery.
-    shadows: the shadow models, (shadows, d). lira: the figures of the second deletion, before and after.
+    models: by request, hashes before, after unlearning, and after recovery. exchanges: by request, of its unlearning.
+    shadows: the shadow models, (shadows, d). lira: the figures of the last deletion, before and after.
     """
 
     weights: Vector
     rounds: list[tuple[str, list[str], int]]
     models: list[dict[str, str]]
+    exchanges: list[int]
     shadows: Vector
     lira: list[dict[str, Any]]
 
@@ -67,10 +69,13 @@ def outcome_in(state_dir: Path) -> Outcome:
     ledger = Ledger.open(ledger_url(state_dir))
     try:
         requests = ledger.list_requests()
-        assert [request.status for request in requests] == [Status.COMPLETED] * 2
+        assert [request.status for request in requests] == [Status.COMPLETED] * 3
         shadows = ShadowStore(state_dir).load()
         assert shadows is not None
-        report = json.loads((state_dir / "reports" / requests[1].id / "report.json").read_text())
+        reports = [
+            json.loads((state_dir / "reports" / request.id / "report.json").read_text())
+            for request in requests
+        ]
         return Outcome(
             weights=state.parameters,
             rounds=[
@@ -78,8 +83,9 @@ def outcome_in(state_dir: Path) -> Outcome:
                 for record in ledger.rounds()
             ],
             models=[hashes(request) for request in requests],
+            exchanges=[report["unlearning"]["rounds"] for report in reports],
             shadows=np.stack(shadows.models),
-            lira=[report["attacks"][when]["lira-online"] for when in ("before", "after")],
+            lira=[reports[2]["attacks"][when]["lira-online"] for when in ("before", "after")],
         )
     finally:
         ledger.close()
@@ -116,11 +122,16 @@ def run_in_simulation(directory: Path) -> Outcome:
 
 
 def run_on_processes(directory: Path) -> Outcome:
-    """A SuperLink, a SuperExec, and a SuperNode for each client; rounds over sessions."""
+    """A SuperLink, a SuperExec, and a SuperNode for each client; rounds over sessions, all with TLS."""
     state_dir = directory / "state"
     config = {**RUN_CONFIG, **OVER_SESSIONS, "state-dir": str(state_dir)}
     with LocalDeployment(
-        directory, num_clients=NUM_CLIENTS, app_dir=REPOSITORY, run_config=config, with_sessions=True
+        directory,
+        num_clients=NUM_CLIENTS,
+        app_dir=REPOSITORY,
+        run_config=config,
+        secure=True,
+        with_sessions=True,
     ) as deployment:
         run_id = deployment.submit_run()
         status = deployment.wait_until_finished(run_id, RUN_TIMEOUT_S)
@@ -154,15 +165,20 @@ def test_the_weights_do_not_depend_on_where_the_federation_runs(
     np.testing.assert_allclose(
         found.weights, expected.weights, rtol=1e-4, atol=1e-7, err_msg=f"largest difference {difference:g}"
     )
+    assert found.exchanges == expected.exchanges
     assert found.models == expected.models, f"the last weights differ by {difference:g} at most"
     np.testing.assert_allclose(found.shadows, expected.shadows, rtol=1e-4, atol=1e-7)
     assert found.lira == expected.lira
 
 
 def test_each_deletion_changes_the_model_twice(expected: Outcome) -> None:
-    """What the hashes compare are different models: before, unlearned, recovered."""
-    assert [len(set(models.values())) for models in expected.models] == [3, 3]
+    """What the hashes compare are different models: before, unlearned, recovered; the second one's in many exchanges."""
+    assert [len(set(models.values())) for models in expected.models] == [3, 3, 3]
+    assert expected.exchanges[1] > 2
     assert [kind for kind, _, _ in expected.rounds] == [
+        "training",
+        "unlearning",
+        "recovery",
         "training",
         "unlearning",
         "recovery",

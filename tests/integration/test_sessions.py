@@ -1,4 +1,7 @@
-"""Second-order methods with real processes: live deletions, clients killed mid-solve, mutual TLS."""
+"""Second-order methods with real processes: live deletions, clients killed mid-solve.
+
+Over mutual TLS, and the same bits as in one process: test_same_weights.py.
+"""
 
 import json
 from collections.abc import Iterator
@@ -8,14 +11,10 @@ from typing import Any
 import pytest
 
 from server.federation.checkpoints import CheckpointStore
-from server.ledger import Ledger
-from server.processes.deployment import LocalDeployment, supernode
-from tests.federation import InProcessFederation, client
-from tests.integration.conftest import REPOSITORY
+from server.processes.deployment import supernode
+from tests.federation import client
 from tests.integration.deployments import restart
 from tests.integration.live_federation import (
-    OVER_SESSIONS,
-    SETTINGS,
     UNLEARN,
     WAIT_S,
     LiveFederation,
@@ -27,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SESSION = "train.session"
 LONG_SOLVE = {"iterations": 25, "tolerance": 0.0, "trust_radius": 1e6, "damping": 1.0, "precondition": False}
-"""Products of a CNN for a quarter of a minute and more; a client can be killed among them."""
+"""Products of a CNN for some seconds; a client can be killed among them."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
     """
     directory = tmp_path_factory.mktemp("sessions")
     with live_federation(
-        directory, num_clients=3, model="cnn", transport="messages", round_interval_s=10.0
+        directory, num_clients=3, model="cnn", max_examples=600, transport="messages", round_interval_s=10.0
     ) as federation:
         yield federation
 
@@ -70,43 +69,9 @@ def num_exchanges(live: LiveFederation) -> int:
     )
 
 
-def test_over_mutual_tls_the_weights_are_those_of_one_process(tmp_path: Path) -> None:
-    """Certificates by the script, keys registered; the same bits as by messages within one process."""
-    settings = {
-        **SETTINGS,
-        "num-clients": 2,
-        "rounds": 1,
-        "requests": "at=1 client=1 method=newton-cg",
-        "recovery-max-rounds": 0,
-        "max-score-loss": 0.0,  # with no recovery
-    }
-    with LocalDeployment(
-        tmp_path / "federation",
-        num_clients=2,
-        app_dir=REPOSITORY,
-        run_config={**settings, **OVER_SESSIONS},
-        secure=True,
-        with_sessions=True,
-    ) as deployment:
-        state_dir = deployment.layout.state_dir
-        run_id = deployment.submit_run({"state-dir": str(state_dir)})
-        assert deployment.wait_until_finished(run_id, 400) == "finished:completed"
-    in_process = InProcessFederation(tmp_path / "in-process", settings)
-    in_process.run()
-    ledger = Ledger.open(deployment.layout.ledger_url)
-    try:
-        (here,), (there,) = in_process.ledger.list_requests(), ledger.list_requests()
-    finally:
-        ledger.close()
-        in_process.close()
-    assert there.status is Status.COMPLETED
-    assert there.result["model_hash_unlearned"] == here.result["model_hash_unlearned"]
-    assert unlearning_of(state_dir, there)["rounds"] == unlearning_of(in_process.directory, here)["rounds"]
-
-
 def test_a_request_from_the_command_line_is_served_over_a_session(live: LiveFederation) -> None:
     """All exchanges, one message a client, and none of the messages that carry single exchanges."""
-    request = requested(live, first_sample=0, method="newton-cg")
+    request = requested(live, first_sample=0, method="newton-cg", iterations=4)
     live.wait_until_reached(request, Status.COMPLETED)
     unlearning = unlearning_of(live.deployment.layout.state_dir, request)
     assert unlearning["rounds"] > 2

@@ -11,11 +11,11 @@ from typing import Any
 from server.api.client import DeletionClient
 from server.ledger import Event, Ledger, RoundRecord
 from server.operations.supervisor import Supervisor
-from server.processes.deployment import LocalDeployment, supernode
+from server.processes.app_directory import write_app
+from server.processes.deployment import WORKER, LocalDeployment, supernode
 from server.processes.flower_control import ConfigValue, flower_environment, program
 from strategies.run_config import RunSettings
 from tests.federation import InProcessFederation
-from tests.integration.conftest import REPOSITORY
 from tests.supervised import SeldomAsked
 from unlearning.growing_pause import GrowingPause
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
@@ -84,7 +84,7 @@ class LiveFederation:
         self.deployment = LocalDeployment(
             directory / "federation",
             num_clients=num_clients,
-            app_dir=REPOSITORY,
+            app_dir=write_app(directory / "app"),
             run_config={**(OVER_SESSIONS if with_sessions else OVER_MESSAGES), **self.run_config},
             with_deletion_service=True,
             with_sessions=with_sessions,
@@ -189,6 +189,16 @@ class LiveFederation:
     def completions(self, request: DeletionRequest) -> list[Event]:
         """The events by which the request was completed."""
         return [event for event in self.ledger.events(request.id) if event.to_status is Status.COMPLETED]
+
+    def session_process(self, client: int) -> int:
+        """The process that a client's session lives in: forked by the worker, with the SuperNode's streams."""
+        log = self.deployment._group(supernode(client)).log_path
+        (found,) = (
+            member.pid
+            for member in self.deployment._group(WORKER).members()
+            if Path(f"/proc/{member.pid}/fd/1").resolve() == log.resolve()
+        )
+        return found
 
     # --- the same without kills
 

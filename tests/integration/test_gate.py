@@ -1,12 +1,19 @@
-"""The gate on real processes: who may ask for a destructive deletion, what becomes of it, and how it is accepted."""
+"""The gate on real processes: who may ask for a destructive deletion, what becomes of it, and how it is accepted.
+
+And in the same federation, at last, a client whose process hangs; others of those are in test_session_failures.py.
+"""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
+from typer.testing import CliRunner
 
 from client.memory import DirectoryMemory
-from tests.integration.live_federation import LiveFederation, live_federation
+from server.cli import app
+from tests.integration.live_federation import WAIT_S, LiveFederation, live_federation
 from unlearning.requests import Granularity, Status, Target
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -16,9 +23,9 @@ SITE = 1
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
-    """A federation of three that has trained; its gate allows five points."""
+    """A federation of three that has trained; its gate allows five points, and a round waits for nobody for long."""
     directory = tmp_path_factory.mktemp("gate")
-    with live_federation(directory, num_clients=3, max_score_loss=5.0) as one:
+    with live_federation(directory, num_clients=3, max_score_loss=5.0, round_timeout_s=20.0) as one:
         one.wait_for_rounds(3)
         yield one
 
@@ -64,3 +71,28 @@ def test_what_an_operator_chose_is_held_and_may_be_accepted(live: LiveFederation
     )
     memory = DirectoryMemory(live.deployment.layout.client_dir(2) / "state")
     assert memory.tombstones().everything
+
+
+def test_a_client_whose_process_hangs_is_named_with_what_to_do(live: LiveFederation) -> None:
+    """It counts as online and holds its stream: two rounds without an answer, and log and `check` name it."""
+    live.deployment.wait_until(
+        lambda: "1" in live.rounds()[-1].metrics["participants"], WAIT_S, "client 1 has trained"
+    )
+    hanging = live.session_process(1)
+    os.kill(hanging, signal.SIGSTOP)
+    live.deployment.wait_until(
+        # on a busy machine another may miss the short limit of a round too
+        lambda: all("1" in record.metrics["silent"] for record in live.rounds()[-2:]),
+        WAIT_S,
+        "two rounds have passed without client 1",
+    )
+    sentence = "Client 1 is online and gave no answer in rounds "
+    layout = live.deployment.layout
+    options = ["--state-dir", str(layout.state_dir), "--config-dir", str(layout.directory)]
+    ran = CliRunner().invoke(app, ["check", *options])
+    for said in (ran.output, live.deployment.control.log(live.run_id)):
+        assert "Restart its SuperNode (systemctl restart flower-supernode" in said[said.index(sentence) :]
+    os.kill(hanging, signal.SIGCONT)
+    live.deployment.wait_until(
+        lambda: "1" in live.rounds()[-1].metrics["participants"], WAIT_S, "client 1 trains again"
+    )

@@ -1,20 +1,26 @@
 """Federations of real processes start, survive kills, speak TLS and leave nothing behind.
 
-A kill of the SuperLink is in test_supervisor.py.
+And the supervisor keeps their runs alive; a kill of the ServerApp under it is in test_kills.py.
 """
 
 import os
 import socket
 import subprocess
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from server.processes.deployment import SUPEREXEC, LocalDeployment, supernode
+from server.operations.supervisor import Supervisor
+from server.processes.deployment import SUPEREXEC, SUPERLINK, LocalDeployment, supernode
+from server.processes.flower_control import ConfigValue
 from tests.integration.conftest import REPOSITORY, TRIVIAL_APP, Trivial
 from tests.integration.deployments import connected_clients, living_pids, restart
+from tests.supervised import OneRun
 from unlearning.errors import DeploymentError
+from unlearning.growing_pause import GrowingPause
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -107,6 +113,58 @@ def test_a_wait_ends_when_a_program_has_died(trivial: Trivial) -> None:
     with pytest.raises(DeploymentError, match=rf"Ended unasked.*{SUPEREXEC}"):
         deployment.wait_until(lambda: False, WAIT_S, "the end of the world")
     restart(deployment, SUPEREXEC)
+
+
+@contextmanager
+def supervised(deployment: LocalDeployment, **run_config: ConfigValue) -> Iterator[None]:
+    supervisor = Supervisor(
+        OneRun(deployment.control, {**deployment.run_config, **run_config}),
+        pause=GrowingPause(first_s=0.5, longest_s=300.0),
+        poll_s=3.0,
+    )
+    stop = threading.Event()
+    thread = threading.Thread(target=supervisor.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def statuses(deployment: LocalDeployment) -> list[str]:
+    return [run.status for run in deployment.control.runs()]
+
+
+def test_a_run_that_fails_is_submitted_again_and_completes(trivial: Trivial) -> None:
+    """An app that fails once completes under supervision, and is then left alone."""
+    deployment = trivial.deployment
+    before = statuses(deployment)
+    trivial.submit(rounds=1, fail_once=True)
+    with supervised(deployment, **{"rounds": 1, "fail-once": True}):
+        done = ["finished:completed", "finished:failed", *before]
+        deployment.wait_until(
+            lambda: statuses(deployment) == done, WAIT_S, "the second run completes", poll_s=3.0
+        )
+    assert sorted(trivial.answers()) == [(1, "0"), (1, "1")]
+
+
+def test_a_killed_superlink_comes_back_and_its_run_goes_on(trivial: Trivial) -> None:
+    """Its database knows the one run, which is completed; the supervisor waited and submitted nothing."""
+    deployment = trivial.deployment
+    before = statuses(deployment)
+    run_id = trivial.submit(rounds=4)
+    deployment.wait_until(lambda: len(trivial.answers()) >= 2, WAIT_S, "the first round is answered")
+    with supervised(deployment, rounds=4):
+        deployment.kill(SUPERLINK)
+        assert not deployment.superlink_answers()
+        deployment.start(SUPERLINK)
+        deployment.wait_until(deployment.superlink_answers, WAIT_S, "the SuperLink is back")
+        assert deployment.wait_until_finished(run_id, WAIT_S) == "finished:completed", deployment.control.log(
+            run_id
+        )
+    assert statuses(deployment) == ["finished:completed", *before]
+    assert sorted(trivial.answers()) == [(number, client) for number in (1, 2, 3, 4) for client in "01"]
 
 
 def test_an_interruption_ends_everything(tmp_path: Path) -> None:

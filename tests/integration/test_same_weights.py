@@ -172,7 +172,7 @@ def test_the_weights_do_not_depend_on_where_the_federation_runs(
 
 
 def test_each_deletion_changes_the_model_twice(expected: Outcome) -> None:
-    """What the hashes compare are different models: before, unlearned, recovered; the second one's in many exchanges."""
+    """The hashes compare different models: before, unlearned, recovered; the second deletion has many exchanges."""
     assert [len(set(models.values())) for models in expected.models] == [3, 3, 3]
     assert expected.exchanges[1] > 2
     assert [kind for kind, _, _ in expected.rounds] == [

@@ -4,9 +4,10 @@ VENV   ?= .venv
 NEWEST ?= .venv-newest
 BIN    := $(VENV)/bin
 # Three files of tests side by side on two cores, for many tests wait: the slow ones for Flower and processes of their
-# own. The longest files of those come first, for the last one runs alone. With four the cores were full and nothing was won.
+# own. The longest of those come first, for the last one runs alone.
 PARALLEL ?= -n 3 --dist loadfile
-SLOWEST_FIRST := --no-loadscope-reorder tests/integration/ \
+LONGEST := sessions kills session_failures own_app gate residue live_deletion same_weights local_deployment demo
+SLOWEST_FIRST := --no-loadscope-reorder $(LONGEST:%=tests/integration/test_%.py) tests/integration/ \
 	$(filter-out tests/integration/ tests/__pycache__/,$(wildcard tests/*/))
 export OMP_NUM_THREADS ?= 1
 # Images of containers like to forbid bytecode. Flower starts a process for everything, and each would compile anew what

@@ -269,7 +269,7 @@ def preload() -> Program:
     from importlib.metadata import entry_points
 
     ours = ("client.app", "client.handlers", "client.shadows")
-    imported_when_needed = ("sklearn.datasets", "torch.func", "httpcore")
+    imported_when_needed = ("scipy.special", "torch.func", "httpcore")
     for name in (*ours, *imported_when_needed):
         import_module(name)
     (flower,) = entry_points(group="console_scripts", name=PROGRAM)

@@ -13,17 +13,17 @@ from contextlib import closing, contextmanager
 from functools import cache
 from logging import getLogger
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from unlearning.durable_files import close_to_others, make_private
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, IllegalMove
+
+# Imported where a ledger is opened: a seventh of what a command's start takes, and most commands open none.
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 _log = getLogger(__name__)
 
@@ -139,6 +139,9 @@ class Database:
         Raises:
             LedgerUnavailable: the database cannot be written.
         """
+        from alembic import command
+        from alembic.runtime.migration import MigrationContext
+
         if self._url.get_backend_name() == "sqlite":
             _make_private_file(Path(self._url.database or "").resolve())
         config = _alembic()
@@ -165,7 +168,9 @@ class Database:
             ) from exc
 
 
-def _alembic() -> Config:
+def _alembic() -> "Config":
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     return config
@@ -174,6 +179,8 @@ def _alembic() -> Config:
 @cache
 def _newest() -> str | None:
     """Return the newest revision of the schema; reading the migrations takes a twentieth of a second."""
+    from alembic.script import ScriptDirectory
+
     return ScriptDirectory.from_config(_alembic()).get_current_head()
 
 

@@ -1,6 +1,7 @@
 """Fixtures that several kinds of tests share."""
 
 import gc
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from server.operations.logs import PACKAGES
 from tests.federation import InProcessFederation
 
 pytest_plugins = ["tests.ledgers"]
@@ -38,6 +40,17 @@ def pytest_collection_finish() -> None:
 def same_draws_in_every_order() -> None:
     """What a test draws without a generator does not depend on which tests ran before it in this process."""
     torch.default_generator.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def same_logs_in_every_order() -> Iterator[None]:
+    """Nor does what is seen of the log: commands and apps set levels and handlers for the process that they have."""
+    loggers = [logging.getLogger(name) for name in ("flwr", *PACKAGES)]
+    before = [(logger, logger.level, logger.propagate, logger.handlers[:]) for logger in loggers]
+    yield
+    for logger, level, propagate, handlers in before:
+        logger.setLevel(level)
+        logger.propagate, logger.handlers = propagate, handlers
 
 
 @pytest.fixture

@@ -137,10 +137,12 @@ def bare(settings: Settings, node_config: Mapping[str, Any]) -> Examples:
         (make_task, bare, "test_own_app.bare must return a unlearning.tasks.task.Site, got Examples"),
     ],
 )
-def test_a_mistake_at_one_client_is_one_sentence_and_the_round_goes_on(tmp_path, caplog, task, site, words):
+def test_a_mistake_at_one_client_is_one_sentence_and_the_round_goes_on(
+    tmp_path, caplog, monkeypatch, task, site, words
+):
     """It names the client, the function and what was got; the others make the model."""
     caplog.set_level(logging.INFO)
-    logging.getLogger("flwr").propagate = True
+    monkeypatch.setattr(logging.getLogger("flwr"), "handlers", [])  # so that the lines reach caplog's
     run_with(make_client_app(task, site, table="own"), tmp_path)
     said = [line for line in caplog.messages if words in line]
     assert said, caplog.messages

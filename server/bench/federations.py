@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from flwr.app import Message
 from flwr.supercore.object_ref import load_app
 
 from server.app import AppRun, open_federation, run_federation
@@ -28,6 +29,7 @@ from server.ledger import NewRequest
 from server.requests.admission import admit
 from strategies import built_in
 from strategies.in_process_grid import InProcessGrid
+from strategies.messages import told_values
 from strategies.run_config import RunSettings
 from unlearning.durable_files import write_atomically
 from unlearning.errors import ConfigurationError, TrainingFailed
@@ -44,6 +46,26 @@ FACTS = "trained.json"
 
 _NO_GATE = {"max-score-loss": 0.0, "max-round-score-loss": 0.0}
 """What a method does to a model is what is measured here, however bad."""
+
+
+class ClientBroke(BaseException):
+    """A client's code raised, which on a deployment leaves the client out of a round.
+
+    Here every client counts, and a table must not have a row without one. It is no `Exception`, so that nothing on the
+    way answers for it and no checkpoint has the round.
+    """
+
+
+class _EveryClientCounts(InProcessGrid):
+    """Ends a run where a client's code raises, with its memory at an end, say. What it refuses is a finding."""
+
+    def _answer(self, message: Message) -> Message:
+        reply = super()._answer(message)
+        told = {"error": reply.error.reason} if reply.has_error() else told_values(reply.content)
+        if "error" in told and "is-final" not in told:
+            client = self.contexts[message.metadata.dst_node_id].node_config["client-id"]
+            raise ClientBroke(f"client {client}: {told['error']}")
+        return reply
 
 
 class SeedFederations:
@@ -84,7 +106,7 @@ class SeedFederations:
             for number in range(count)
         ]
         make_clients = load_app(CLIENTS, ConfigurationError, None)
-        return InProcessGrid(make_clients(), nodes, settings.to_run_config())
+        return _EveryClientCounts(make_clients(), nodes, settings.to_run_config())
 
     def open(
         self, grid: InProcessGrid, settings: RunSettings, *, run_id: int
@@ -102,10 +124,14 @@ class SeedFederations:
             run_federation(grid, _app_run(settings), run_id=run_id, every_round_counts=True)
         except TrainingFailed as exc:
             where = ": ".join(filter(None, (self._setting.name, title)))
-            raise TrainingFailed(
-                f"Seed {self._seed}, {where}: {exc} The bench ends here and finished parts stay; mend the cause and "
-                "give the same command again."
-            ) from exc
+            raise self.ended(where, str(exc)) from exc
+
+    def ended(self, where: str, why: str) -> TrainingFailed:
+        """Return the error that ends the bench."""
+        return TrainingFailed(
+            f"Seed {self._seed}, {where}: {why} The bench ends here and finished parts stay; mend the cause and give "
+            "the same command again."
+        )
 
     def original(self, prepare: Mapping[str, str]) -> Path:
         """Return the directory of a trained federation that keeps at least what `prepare` says; train it if need be."""

@@ -18,7 +18,7 @@ from server.bench import measures, oracles
 from server.bench.cases import Case, Contender, Setting
 from server.bench.columns import ORIGINAL, RETRAIN, Row
 from server.bench.experiment import Experiment
-from server.bench.federations import SeedFederations, facts_of, newest, task_of
+from server.bench.federations import ClientBroke, SeedFederations, facts_of, newest, task_of
 from server.bench.made import load, made_here
 from server.bench.parts import ORACLES, Part, row_path
 from server.deletion.measuring import forget_sets
@@ -59,6 +59,9 @@ class SeedRun:
     def row(self, part: Part) -> Row:
         """Return the row of a part; it is computed unless it was finished before. Others may compute other
         parts meanwhile.
+
+        Raises:
+            TrainingFailed: a client's code raised, or no client's answer entered a training round.
         """
         if (known := self.finished_row(part)) is not None:
             return known
@@ -66,7 +69,10 @@ class SeedRun:
         with self.federations.alone(path.stem):
             if self.finished_row(part) is None:
                 started = time.monotonic()
-                row = self._compute(part, path.with_suffix(""))
+                try:
+                    row = self._compute(part, path.with_suffix(""))
+                except ClientBroke as exc:
+                    raise self.federations.ended(part.title, f"{exc}.") from exc
                 row["wall_seconds"] = round(time.monotonic() - started, 1)
                 if found := row.pop("margins", None):
                     oracles.save(self.margins_path(part), found)

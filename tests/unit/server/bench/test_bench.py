@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from flwr.app import Message
 from typer.testing import CliRunner
 
 from client.in_process import clients_in_process
 from server.bench import figures, runner, tables
 from server.bench.cases import Case, Contender
+from server.bench.columns import Row
 from server.bench.experiment import Experiment, found
 from server.bench.experiment_files import SHIPPED, shipped_experiments
 from server.bench.federations import newest, task_of
@@ -23,7 +25,8 @@ from server.bench.parts import parts_of, row_path, seed_directory
 from server.cli import app
 from server.cli.bench import packed_rows
 from strategies import built_in
-from unlearning.errors import ConfigurationError, TrainingFailed
+from strategies.messages import arrays_content, failure_values
+from unlearning.errors import ConfigurationError, DataError, TrainingFailed
 from unlearning.evaluation import evaluate
 from unlearning.requests import Granularity
 
@@ -442,11 +445,24 @@ def test_the_documented_experiment_is_in_order(tmp_path):
 
 def failing_from(number: int):
     """Clients that answer everything but the training of round `number` and later."""
-    answer = clients_in_process()
+    answer, refusal = clients_in_process(), failure_values(DataError("the disk is full"))
 
     def fail(message, context):
         if message.metadata.message_type == "train" and int(message.metadata.group_id) >= number:
-            raise RuntimeError("the disk is full")
+            return Message(arrays_content({}, refusal), reply_to=message)
+        return answer(message, context)
+
+    return fail
+
+
+def broken_once(kind: str):
+    """Clients of which one raises at its first message of a kind, as where memory is at an end."""
+    answer, left = clients_in_process(), ["1"]
+
+    def fail(message, context):
+        if message.metadata.message_type == kind and context.node_config["client-id"] in left:
+            left.clear()
+            raise MemoryError("no more of it")
         return answer(message, context)
 
     return fail
@@ -464,6 +480,28 @@ def test_a_round_in_which_every_client_fails_ends_the_bench(tmp_path, monkeypatc
     assert list((tmp_path / "work").rglob("*--*.json")) == []
     monkeypatch.undo()
     assert len(runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["train", "train.unlearn", "evaluate"])
+def test_a_client_whose_code_raises_ends_the_bench(tmp_path, monkeypatch, kind):
+    """There is no row without it; and with it they are those of a bench in which nothing happened."""
+    experiment = Experiment.read(
+        written(tmp_path, TINY.replace("natural, puf-special,", "{method: puf-special}, newton-cg,"))
+    )
+
+    def rows(work: str) -> list[Row]:
+        found = runner.run(experiment, tmp_path / work, jobs=1, progress=lambda *_: None)
+        return [{name: row[name] for name in ("method", "test", "forget", "bytes")} for row in found]
+
+    clients = broken_once(kind)
+    with monkeypatch.context() as patch:
+        patch.setattr("client.in_process.clients_in_process", lambda: clients)
+        with pytest.raises(
+            TrainingFailed, match=r"Seed 0, one client: .*client 1: MemoryError: no more of it"
+        ):
+            rows("work")
+    assert rows("work") == rows("undisturbed")
 
 
 def test_rows_are_kept_to_six_digits():

@@ -6,11 +6,13 @@ import typer
 
 from unlearning.durable_files import keep_private
 from unlearning.errors import FlowerUnlearningError
+from unlearning.garbage import end_without_collecting
 
 
 def run_command(app: typer.Typer) -> None:
     """Run the command; errors are one sentence, not a stack trace."""
     keep_private()
+    end_without_collecting()
     try:
         app()
     except (FlowerUnlearningError, OSError, UnicodeError) as exc:

@@ -58,6 +58,7 @@ from strategies.sessions.session_grid import SessionGrid
 from strategies.task_source import LoadTest, MakeTask, TaskSource
 from unlearning.durable_files import keep_private, write_atomically
 from unlearning.errors import AppError, ConfigurationError, Fenced
+from unlearning.garbage import end_without_collecting
 from unlearning.methods.costs import training_flops
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.parameters import content_hash, flatten
@@ -115,6 +116,7 @@ def make_server_app(make_task: MakeTask, load_test: LoadTest, *, table: str | No
     def main(grid: Grid, context: Context) -> None:
         """Run the federation of `context.run_config` until it is done or stopped."""
         keep_private()
+        end_without_collecting()
         log_to_flower()
         try:
             run_federation(grid, AppRun.of(context.run_config, source, load_test), run_id=context.run_id)

@@ -22,6 +22,7 @@ import psutil
 from client.worker import freshness
 from client.worker.message_process import Child, Launch, Program, become
 from client.worker.places import PROGRAM, WorkerPlaces
+from unlearning.garbage import nothing_collected
 
 _log = getLogger(__name__)
 
@@ -270,10 +271,11 @@ def preload() -> Program:
 
     ours = ("client.app", "client.handlers", "client.shadows")
     imported_when_needed = ("scipy.special", "torch.func", "httpcore")
-    for name in (*ours, *imported_when_needed):
-        import_module(name)
-    (flower,) = entry_points(group="console_scripts", name=PROGRAM)
-    program: Program = flower.load()
+    with nothing_collected():
+        for name in (*ours, *imported_when_needed):
+            import_module(name)
+        (flower,) = entry_points(group="console_scripts", name=PROGRAM)
+        program: Program = flower.load()
     return program
 
 

@@ -36,6 +36,7 @@ from server.demo import demo_command
 from server.operations.federation_file import VARIABLE as FILE_VARIABLE
 from unlearning.durable_files import keep_private
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, RequestError
+from unlearning.garbage import end_without_collecting
 
 log = logging.getLogger(__name__)
 _DEBUG = "FLOWER_UNLEARNING_DEBUG"
@@ -136,6 +137,7 @@ app.command("bench")(bench_command)
 def main() -> None:
     """Run the command of the arguments, and explain what went wrong."""
     keep_private()
+    end_without_collecting()
     try:
         app()
     except Exception as exc:

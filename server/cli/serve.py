@@ -19,6 +19,7 @@ from server.cli.connection import DEFAULT_SERVER
 from server.operations.logs import log_to_stderr
 from server.state_directory.files import REPORTS, private_state
 from server.state_directory.ledger_address import VARIABLE, asked_ledger
+from unlearning.garbage import nothing_collected
 
 
 def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
@@ -98,15 +99,16 @@ def serve(
 ) -> None:
     """Run the deletion service until SIGTERM or Ctrl-C; what it has answered is durable."""
     # Imported here because the service knows the methods and so needs PyTorch; other commands do not.
-    from server.api.server import MAX_CONNECTIONS, RESERVED_FILES
-    from server.api.server import serve as start
-    from server.certificate.stamping import Stamping
-    from server.certificate.timestamp import TimestampAuthority
-    from server.http_api.listening import HttpOptions, serve_http
-    from server.ledger import Ledger
-    from server.operations.metrics_http import serve_metrics
-    from server.operations.restore_steps import refuse_half_restored
-    from server.state_directory.subject_key import subject_keys
+    with nothing_collected():
+        from server.api.server import MAX_CONNECTIONS, RESERVED_FILES
+        from server.api.server import serve as start
+        from server.certificate.stamping import Stamping
+        from server.certificate.timestamp import TimestampAuthority
+        from server.http_api.listening import HttpOptions, serve_http
+        from server.ledger import Ledger
+        from server.operations.metrics_http import serve_metrics
+        from server.operations.restore_steps import refuse_half_restored
+        from server.state_directory.subject_key import subject_keys
 
     log_to_stderr()
     _allow_many_files(MAX_CONNECTIONS + RESERVED_FILES)

@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 PARALLEL ?= -n 2 --dist loadfile
 PARALLEL_SLOW ?= -n 3 --dist loadfile
 # The longest files come first, for the last one runs alone.
-LONGEST := sessions kills session_failures own_app gate residue live_deletion same_weights local_deployment demo
+LONGEST := sessions kills session_processes own_app gate residue live_deletion same_weights local_deployment demo
 SLOWEST_FIRST := --no-loadscope-reorder $(LONGEST:%=tests/integration/test_%.py) tests/integration/ \
 	$(filter-out tests/integration/ tests/__pycache__/,$(wildcard tests/*/))
 export OMP_NUM_THREADS ?= 1

@@ -1,6 +1,6 @@
 """The gate on real processes: who may ask for a destructive deletion, what becomes of it, and how it is accepted.
 
-And in the same federation, at last, a client whose process hangs; others of those are in test_session_failures.py.
+And in the same federation, at last, a client whose process hangs; others of those are in test_session_processes.py.
 """
 
 import json

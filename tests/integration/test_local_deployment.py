@@ -29,13 +29,7 @@ WAIT_S = 240.0
 
 @pytest.fixture(scope="module")
 def trivial(deploy_trivial: Callable[..., Trivial]) -> Trivial:
-    """Two clients; each test leaves both running."""
-    return deploy_trivial(num_clients=2)
-
-
-@pytest.fixture(scope="module")
-def secure(deploy_trivial: Callable[..., Trivial]) -> Trivial:
-    """Two clients with TLS and registered keys."""
+    """Two clients with TLS and registered keys, by the scripts of deploy/; all tests but the last two leave both."""
     return deploy_trivial(num_clients=2, secure=True)
 
 
@@ -46,19 +40,14 @@ def wait_until_connected(deployment: LocalDeployment, clients: list[int]) -> Non
     )
 
 
-def check_reaches_every_client(trivial: Trivial) -> None:
-    """A run of one round ends well, and each client has answered."""
+def test_a_run_reaches_every_client(trivial: Trivial) -> None:
+    """Each SuperNode runs the installed ClientApp, the bundle carries none, and knows its client's id."""
     deployment = trivial.deployment
     run_id = trivial.submit(rounds=1)
     assert deployment.wait_until_finished(run_id, WAIT_S) == "finished:completed", deployment.control.log(
         run_id
     )
     assert sorted(trivial.answers()) == [(1, "0"), (1, "1")]
-
-
-def test_a_run_reaches_every_client(trivial: Trivial) -> None:
-    """Each SuperNode runs the installed ClientApp, the bundle carries none, and knows its client's id."""
-    check_reaches_every_client(trivial)
 
 
 def test_only_this_machine_reaches_control_and_runtime(trivial: Trivial) -> None:
@@ -72,22 +61,6 @@ def test_only_this_machine_reaches_control_and_runtime(trivial: Trivial) -> None
         # Another address of this machine: a socket bound to 0.0.0.0 would answer there as well.
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", private), timeout=5)
-
-
-def test_killing_a_supernode_ends_its_superexec(trivial: Trivial) -> None:
-    """A kill takes the whole process group, and nobody else's."""
-    deployment = trivial.deployment
-    deployment.wait_until(lambda: len(members(deployment, 0)) >= 2, WAIT_S, "the SuperNode has its SuperExec")
-    of_the_killed = members(deployment, 0)
-    deployment.kill(supernode(0))
-    assert not of_the_killed & {*living_pids(deployment)}
-    assert deployment.pid(supernode(1)) in members(deployment, 1)
-    deployment.start(supernode(0))
-
-
-def members(deployment: LocalDeployment, client: int) -> set[int]:
-    """A client's SuperNode, its SuperExec, and its processes of messages."""
-    return {process.pid for process in deployment._group(supernode(client)).members()}
 
 
 def test_a_stopped_run_says_so(trivial: Trivial) -> None:
@@ -142,9 +115,13 @@ def test_a_run_that_fails_is_submitted_again_and_completes(trivial: Trivial) -> 
     before = statuses(deployment)
     trivial.submit(rounds=1, fail_once=True)
     with supervised(deployment, **{"rounds": 1, "fail-once": True}):
+        deployment.wait_until(lambda: len(trivial.answers()) == 2, WAIT_S, "the second run is answered")
         done = ["finished:completed", "finished:failed", *before]
         deployment.wait_until(
-            lambda: statuses(deployment) == done, WAIT_S, "the second run completes", poll_s=3.0
+            lambda: deployment.server_app_pid() is None and statuses(deployment) == done,
+            WAIT_S,
+            "the second run completes",
+            poll_s=3.0,
         )
     assert sorted(trivial.answers()) == [(1, "0"), (1, "1")]
 
@@ -153,9 +130,9 @@ def test_a_killed_superlink_comes_back_and_its_run_goes_on(trivial: Trivial) -> 
     """Its database knows the one run, which is completed; the supervisor waited and submitted nothing."""
     deployment = trivial.deployment
     before = statuses(deployment)
-    run_id = trivial.submit(rounds=4)
+    run_id = trivial.submit(rounds=3)
     deployment.wait_until(lambda: len(trivial.answers()) >= 2, WAIT_S, "the first round is answered")
-    with supervised(deployment, rounds=4):
+    with supervised(deployment, rounds=3):
         deployment.kill(SUPERLINK)
         assert not deployment.superlink_answers()
         deployment.start(SUPERLINK)
@@ -164,7 +141,7 @@ def test_a_killed_superlink_comes_back_and_its_run_goes_on(trivial: Trivial) -> 
             run_id
         )
     assert statuses(deployment) == ["finished:completed", *before]
-    assert sorted(trivial.answers()) == [(number, client) for number in (1, 2, 3, 4) for client in "01"]
+    assert sorted(trivial.answers()) == [(number, client) for number in (1, 2, 3) for client in "01"]
 
 
 def test_an_interruption_ends_everything(tmp_path: Path) -> None:
@@ -183,15 +160,27 @@ def test_an_interruption_ends_everything(tmp_path: Path) -> None:
     assert [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()] == []
 
 
-def test_a_secure_federation_runs(secure: Trivial) -> None:
-    """TLS and registered keys from the deploy scripts carry a run end to end."""
-    check_reaches_every_client(secure)
+def test_killing_a_supernode_ends_its_superexec(trivial: Trivial) -> None:
+    """A kill takes the whole process group, and nobody else's.
+
+    It is not started again: Flower takes nobody with its key while the killed one's lease lasts (test_lease.py).
+    """
+    deployment = trivial.deployment
+    deployment.wait_until(lambda: len(members(deployment, 0)) >= 2, WAIT_S, "the SuperNode has its SuperExec")
+    of_the_killed = members(deployment, 0)
+    deployment.kill(supernode(0))
+    assert not of_the_killed & {*living_pids(deployment)}
+    assert deployment.pid(supernode(1)) in members(deployment, 1)
 
 
-def test_a_supernode_without_a_registered_key_is_refused(secure: Trivial) -> None:
+def members(deployment: LocalDeployment, client: int) -> set[int]:
+    """A client's SuperNode, its SuperExec, and its processes of messages."""
+    return {process.pid for process in deployment._group(supernode(client)).members()}
+
+
+def test_a_supernode_without_a_registered_key_is_refused(trivial: Trivial) -> None:
     """A key that nobody registered opens nothing, although its holder trusts the right authority."""
-    deployment = secure.deployment
-    wait_until_connected(deployment, [0, 1])
+    deployment = trivial.deployment
     deployment.kill(supernode(0))
     site = deployment.layout.client_dir(0)
     (site / "key").unlink()

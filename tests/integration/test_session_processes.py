@@ -1,4 +1,4 @@
-"""Rounds over sessions whose client dies, with real processes: the others go on, and the client comes back.
+"""The processes in which clients live through many rounds of a session: what is forgotten leaves them, and they die.
 
 A client that hangs is in test_gate.py.
 """
@@ -8,10 +8,15 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from server.processes.deployment import WORKER
 from tests.integration.live_federation import WAIT_S, LiveFederation, live_federation
+from tests.residue import rows_in_memory
+from unlearning.requests import Granularity, Status, Target
+from unlearning.tasks import TaskSettings, load_site
+from unlearning.tasks.task import Examples
 
 LONGEST_ROUND_S = 120.0
 """A minute until Flower gives a process up, half a one for a stream that may come back; and a loaded machine's time."""
@@ -22,15 +27,32 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
+def source() -> Examples:
+    """The examples that all clients have, each from a file of its own site."""
+    return load_site(TaskSettings(dataset="digits", num_clients=4), 0).train
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory, source: Examples) -> Iterator[LiveFederation]:
     """Four clients whose rounds go over sessions, on machines with what passes for a GPU."""
-    directory = tmp_path_factory.mktemp("session-failures")
+    directory = tmp_path_factory.mktemp("session-processes")
+    own = directory / "own"
+    own.mkdir()
+    np.savez(own / "train.npz", inputs=source.inputs, targets=source.targets, ids=source.ids)
     environment = {
         "PYTHONPATH": os.pathsep.join([str(FAKE_GPU), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "FAKE_GPU_LOG": str(directory / "began"),
     }
     with live_federation(
-        directory, num_clients=4, environment=environment, round_interval_s=1.0
+        directory,
+        num_clients=4,
+        environment=environment,
+        node_config={"data-dir": str(own)},
+        dataset="npz",
+        input_shape="x".join(map(str, source.inputs.shape[1:])),
+        num_classes=10,
+        data_dir=str(own),
+        partition="iid",
     ) as federation:
         yield federation
 
@@ -45,6 +67,25 @@ def test_a_session_begins_cuda_once_for_all_its_rounds(live: LiveFederation) -> 
     assert str(live.deployment.pid(WORKER)) not in began
     sites = {str(member.pid) for member in live.deployment._group(WORKER).members()}
     assert {*began} & sites == {*attending}  # beside them the server's process has asked, for its test set
+
+
+def test_what_is_forgotten_is_in_no_clients_memory_afterwards(live: LiveFederation, source: Examples) -> None:
+    """Its pictures are found in its client's process before; in what takes that process's place, the others alone."""
+    pictures, others = (
+        [picture.numpy().tobytes() for picture in source.inputs[few]] for few in (slice(2), slice(2, 4))
+    )
+    live.wait_for_rounds(2)
+    before = live.session_process(0)
+    assert rows_in_memory(before, pictures) == 2
+    request = live.file(Target(Granularity.SAMPLE, "0", frozenset(source.ids[:2].tolist())))
+    live.wait_until_reached(request, Status.COMPLETED)
+    live.deployment.wait_until(lambda: not Path(f"/proc/{before}").exists(), WAIT_S, "that process has ended")
+    live.wait_for_rounds(1)
+    live.deployment.wait_until(
+        lambda: "0" in live.rounds()[-1].metrics["participants"], WAIT_S, "client 0 trains in a new one"
+    )
+    after = live.session_process(0)
+    assert (rows_in_memory(after, others), rows_in_memory(after, pictures)) == (2, 0)
 
 
 def test_a_session_whose_process_is_killed_comes_back(live: LiveFederation) -> None:

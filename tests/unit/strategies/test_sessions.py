@@ -29,7 +29,7 @@ from strategies.messages import (
     vector_of,
 )
 from strategies.run_config import RunSettings
-from strategies.sessions import payloads, session_grid
+from strategies.sessions import client_half, payloads, session_grid
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.client_half import Answering, run_client_session
 from strategies.sessions.endpoint import Endpoint, Tls, open_channel
@@ -135,6 +135,12 @@ class Federation:
 def replies(done: Exchange) -> dict[str, Reply]:
     """The answers by client, read as the server reads them."""
     return {client: reply_of(content) for client, content in done.replies.items()}
+
+
+@pytest.fixture(autouse=True)
+def who_lost_its_stream_comes_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every session here ends with somebody who does."""
+    monkeypatch.setattr(client_half, "_RETRY_S", 0.05)
 
 
 @pytest.fixture
@@ -517,8 +523,9 @@ def test_a_client_gives_up_a_server_that_is_gone():
         run_client_session(invitation, scale, 1001, reconnect_s=0.2)
 
 
-def test_a_client_gives_up_a_server_that_asks_nothing(federation):
+def test_a_client_gives_up_a_server_that_asks_nothing(federation, monkeypatch):
     """Three deadlines of the server without an instruction: the node must not be blocked for ever."""
+    monkeypatch.setattr(client_half, "_RETRY_S", 0.5)  # the first stream's client comes back after that
     federation.exchange(request("0"))
     impatient = replace(federation.invitations["0"], timeout_s=0.1)
     federation.grid._lines.by_node[1001].connection = 0  # as if the first stream were gone

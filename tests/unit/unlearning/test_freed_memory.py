@@ -21,7 +21,7 @@ ROW = bytes(value ^ 0x5A for value in range(256))
 
 
 def is_in_memory(pid: int) -> bool:
-    from tests.integration.test_session_memory import rows_in_memory
+    from tests.residue import rows_in_memory
 
     return bool(rows_in_memory(pid, [ROW]))
 

@@ -36,8 +36,9 @@ ADVICE = (
         f"{_CIFAR}: {{cifar10/puf-special/distance}} points off, the Original {{cifar10/nothing/distance}}; "
         "{cifar10/puf-special/bytes} fewer bytes; α = 0.1: {cifar10-skew/puf-special/distance} of "
         f"{{cifar10-skew/nothing/distance}}, {{cifar10-skew/puf-special/bytes}}. {_FASHION}: "
-        "{fashion/puf-special/distance} of {fashion/nothing/distance}, {fashion/puf-special/bytes}. It is not "
-        f"retraining: {_ORACLES}, KLoM "
+        "{fashion/puf-special/distance} of {fashion/nothing/distance}, {fashion/puf-special/bytes}; α = 0.1: "
+        "{fashion-skew/puf-special/distance} of {fashion-skew/nothing/distance}, `natural` "
+        f"{{fashion-skew/natural/distance}}. It is not retraining: {_ORACLES}, KLoM "
         "{oracles/puf-special/distance}, the floor {oracles/retrain/distance}, the Original {oracles/nothing/distance}",
     ),
     Advice(
@@ -76,7 +77,9 @@ ADVICE = (
         "{cifar10-samples/nothing/distance}), {cifar10-samples/puf-special/bytes} fewer bytes; α = 0.1: "
         "{cifar10-skew-samples/puf-special/distance} of {cifar10-skew-samples/nothing/distance}, `puf-regular` "
         f"{{cifar10-skew-samples/puf-regular/distance}}. {_FASHION}: {{fashion-samples/puf-special/distance}} of "
-        "{fashion-samples/nothing/distance}, {fashion-samples/puf-special/bytes}. "
+        "{fashion-samples/nothing/distance}, {fashion-samples/puf-special/bytes}; α = 0.1: "
+        "{fashion-skew-samples/puf-special/distance} of {fashion-skew-samples/nothing/distance}, `natural` "
+        "{fashion-skew-samples/natural/distance}. "
         f"Not on {_DIGITS}, a half-trained model: "
         "{digits-samples/puf-special/distance}, worse than the Original's {digits-samples/nothing/distance}",
     ),
@@ -84,7 +87,8 @@ ADVICE = (
         "a network with a linear classifier head, a **class**",
         "`fedau`",
         f"{_CIFAR}: {{cifar10-class/fedau/distance}} points off (Original {{cifar10-class/nothing/distance}}), "
-        "{cifar10-class/fedau/bytes} fewer bytes; α = 0.1: {cifar10-skew-class/fedau/distance}, "
+        "{cifar10-class/fedau/bytes} fewer bytes, `puf-special` {cifar10-class/puf-special/distance} and "
+        "{cifar10-class/puf-special/bytes}; α = 0.1: {cifar10-skew-class/fedau/distance}, "
         f"{{cifar10-skew-class/fedau/bytes}}. {_FASHION}: {{fashion-class/fedau/distance}} of "
         "{fashion-class/nothing/distance}, {fashion-class/fedau/bytes}; `puf-special` there "
         f"{{fashion-class/puf-special/distance}}. {_DIGITS}: {{digits-class/fedau/distance}}",

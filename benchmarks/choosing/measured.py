@@ -114,8 +114,8 @@ def _figures(rows: Sequence[Row], retrained: Mapping[int, Row], case: Case) -> F
             for score in SCORES
         )
     return Figures(
-        distance=float(f"{distance:.4g}"),
-        bytes=float(f"{statistics.fmean(row['bytes'] for row in done):.4g}"),
-        seconds=float(f"{statistics.fmean(row['seconds'] for row in done):.4g}"),
+        distance=float(f"{distance:.6g}"),
+        bytes=float(f"{statistics.fmean(row['bytes'] for row in done):.6g}"),
+        seconds=float(f"{statistics.fmean(row['seconds'] for row in done):.6g}"),
         failed=len(rows) - len(done),
     )

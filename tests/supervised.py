@@ -1,10 +1,14 @@
-"""What a supervisor is given in tests: settings without a federation's file."""
+"""A supervisor in tests, and what it is given: settings without a federation's file."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from server.operations.supervisor import Supervisor
 from server.processes.deployment import LocalDeployment
 from server.processes.flower_control import ConfigValue, FlowerControl, Run
+from unlearning.growing_pause import GrowingPause
 
 
 @dataclass(frozen=True)
@@ -40,3 +44,17 @@ class SeldomAsked:
 
     def submit(self) -> int:
         return self.deployment.control.submit_run(self.settings)
+
+
+@contextmanager
+def supervised(submission: OneRun | SeldomAsked, *, poll_s: float) -> Iterator[None]:
+    """A supervisor looks at the run every `poll_s` seconds while the block runs."""
+    supervisor = Supervisor(submission, pause=GrowingPause(first_s=0.5, longest_s=300.0), poll_s=poll_s)
+    stop = threading.Event()
+    thread = threading.Thread(target=supervisor.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

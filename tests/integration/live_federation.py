@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,14 +9,12 @@ from typing import Any
 
 from server.api.client import DeletionClient
 from server.ledger import Event, Ledger, RoundRecord
-from server.operations.supervisor import Supervisor
 from server.processes.app_directory import write_app
 from server.processes.deployment import WORKER, LocalDeployment, supernode
 from server.processes.flower_control import ConfigValue, flower_environment, program
 from strategies.run_config import RunSettings
 from tests.federation import InProcessFederation
-from tests.supervised import SeldomAsked
-from unlearning.growing_pause import GrowingPause
+from tests.supervised import SeldomAsked, supervised
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.tasks import load_site
 from unlearning.tasks.task import Examples
@@ -254,20 +251,11 @@ def live_federation(directory: Path, *, num_clients: int, **settings: Any) -> It
 @contextmanager
 def running(federation: LiveFederation) -> Iterator[LiveFederation]:
     """The same for one that was made before."""
-    stop = threading.Event()
     with federation.deployment as deployment, federation.service:
-        supervisor = Supervisor(
-            SeldomAsked(deployment, deployment.run_config),
-            pause=GrowingPause(first_s=0.5, longest_s=300.0),
-            poll_s=5.0,
-        )
-        thread = threading.Thread(target=supervisor.run, args=(stop,))
         federation.run_id = deployment.submit_run()
-        thread.start()
         try:
-            federation.wait_for_rounds(1)
-            yield federation
+            with supervised(SeldomAsked(deployment, deployment.run_config), poll_s=5.0):
+                federation.wait_for_rounds(1)
+                yield federation
         finally:
-            stop.set()
-            thread.join()
             federation.ledger.close()

@@ -6,21 +6,17 @@ And the supervisor keeps their runs alive; a kill of the ServerApp under it is i
 import os
 import socket
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from server.operations.supervisor import Supervisor
 from server.processes.deployment import SUPEREXEC, SUPERLINK, LocalDeployment, supernode
 from server.processes.flower_control import ConfigValue
 from tests.integration.conftest import REPOSITORY, TRIVIAL_APP, Trivial
 from tests.integration.deployments import connected_clients, living_pids, restart
-from tests.supervised import OneRun
+from tests.supervised import OneRun, supervised
 from unlearning.errors import DeploymentError
-from unlearning.growing_pause import GrowingPause
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -88,23 +84,6 @@ def test_a_wait_ends_when_a_program_has_died(trivial: Trivial) -> None:
     restart(deployment, SUPEREXEC)
 
 
-@contextmanager
-def supervised(deployment: LocalDeployment, **run_config: ConfigValue) -> Iterator[None]:
-    supervisor = Supervisor(
-        OneRun(deployment.control, {**deployment.run_config, **run_config}),
-        pause=GrowingPause(first_s=0.5, longest_s=300.0),
-        poll_s=3.0,
-    )
-    stop = threading.Event()
-    thread = threading.Thread(target=supervisor.run, args=(stop,))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
 def statuses(deployment: LocalDeployment) -> list[str]:
     return [run.status for run in deployment.control.runs()]
 
@@ -114,7 +93,8 @@ def test_a_run_that_fails_is_submitted_again_and_completes(trivial: Trivial) -> 
     deployment = trivial.deployment
     before = statuses(deployment)
     trivial.submit(rounds=1, fail_once=True)
-    with supervised(deployment, **{"rounds": 1, "fail-once": True}):
+    settings: dict[str, ConfigValue] = {**deployment.run_config, "rounds": 1, "fail-once": True}
+    with supervised(OneRun(deployment.control, settings), poll_s=3.0):
         deployment.wait_until(lambda: len(trivial.answers()) == 2, WAIT_S, "the second run is answered")
         done = ["finished:completed", "finished:failed", *before]
         deployment.wait_until(
@@ -132,7 +112,7 @@ def test_a_killed_superlink_comes_back_and_its_run_goes_on(trivial: Trivial) -> 
     before = statuses(deployment)
     run_id = trivial.submit(rounds=3)
     deployment.wait_until(lambda: len(trivial.answers()) >= 2, WAIT_S, "the first round is answered")
-    with supervised(deployment, rounds=3):
+    with supervised(OneRun(deployment.control, {**deployment.run_config, "rounds": 3}), poll_s=3.0):
         deployment.kill(SUPERLINK)
         assert not deployment.superlink_answers()
         deployment.start(SUPERLINK)

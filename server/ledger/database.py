@@ -7,7 +7,9 @@ sequence numbers.
 """
 
 import contextlib
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import cache
@@ -29,6 +31,7 @@ _log = getLogger(__name__)
 
 # How long a writer waits for the others; each holds the lock for a few milliseconds.
 BUSY_TIMEOUT_S = 20
+_WAL_PAUSE_S = 0.01
 # Any fixed number that no other application of the database uses.
 _ADVISORY_LOCK = 0x466C_556E
 # Tables of which something can be erased, and how long writing one anew waits for who reads it.
@@ -239,10 +242,27 @@ def _make_private_file(path: Path) -> None:
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # transactions begin where _begin_sqlite says, nowhere else
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000}")
-    connection.execute("PRAGMA journal_mode = WAL")
+    _write_ahead(connection)
     connection.execute("PRAGMA synchronous = FULL")  # a commit is on disk when it returns
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA secure_delete = ON")  # what is erased is overwritten
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Turn the file to a write-ahead log, which it then stays.
+
+    Where another turns a new file at the same moment, SQLite refuses at once instead of waiting for `busy_timeout`.
+    """
+    until = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_WAL_PAUSE_S)
+        else:
+            return
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

@@ -1,5 +1,7 @@
 """Which addresses a ledger accepts, and what SQLite is told."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -49,6 +51,23 @@ def test_sqlite_commits_are_flushed_to_disk(tmp_path: Path) -> None:
         }
     database.close()
     assert settings == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 20_000}
+
+
+def test_many_may_open_a_new_ledger_at_the_same_moment(tmp_path: Path) -> None:
+    """As a service and a ServerApp that start together on a new machine; forty times, for it is a matter of moments."""
+
+    def opened(path: Path, together: threading.Barrier) -> object:
+        database = Database(f"sqlite:///{path}")
+        together.wait()
+        with database.reading() as connection:
+            found = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+        database.close()
+        return found
+
+    with ThreadPoolExecutor(8) as threads:
+        for number in range(40):
+            path, together = tmp_path / f"{number}.db", threading.Barrier(8)
+            assert [*threads.map(opened, [path] * 8, [together] * 8)] == ["wal"] * 8
 
 
 def test_opening_twice_keeps_what_is_there(tmp_path: Path) -> None:

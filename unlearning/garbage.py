@@ -1,6 +1,6 @@
 """When a program looks for garbage: neither among what it imports nor at its end, where all goes anyway.
 
-What PyTorch and Flower bring is a million objects that stay. To look through them takes a fifth of the time of their
+What PyTorch and Flower bring is a million objects that stay. To look through them takes a sixth of the time of their
 import, and half a second again when Python takes down its modules.
 """
 

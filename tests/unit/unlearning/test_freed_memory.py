@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.residue import rows_in_memory
+
 HOLDS_NOTHING = """
 import sys
 from contextlib import nullcontext
@@ -21,8 +23,6 @@ ROW = bytes(value ^ 0x5A for value in range(256))
 
 
 def is_in_memory(pid: int) -> bool:
-    from tests.residue import rows_in_memory
-
     return bool(rows_in_memory(pid, [ROW]))
 
 

@@ -66,7 +66,7 @@ def test_many_may_open_a_new_ledger_at_the_same_moment(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         for number in range(40):
-            path, together = tmp_path / f"{number}.db", threading.Barrier(8)
+            path, together = tmp_path / f"{number}.db", threading.Barrier(8, timeout=30)
             assert [*threads.map(opened, [path] * 8, [together] * 8)] == ["wal"] * 8
 
 

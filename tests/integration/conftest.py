@@ -1,8 +1,7 @@
-"""Federations of the trivial app as real processes, which a file's tests share, and what their clients answered."""
+"""A federation of the trivial app as real processes, which a file's tests share, and what its clients answered."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,24 +33,22 @@ class Trivial:
 
 
 @pytest.fixture(scope="module")
-def deploy_trivial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Trivial]]:
-    """Starts a federation of the trivial app as Flower comes, without a worker; it ends with the file's tests."""
+def trivial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trivial]:
+    """Two clients with TLS and registered keys, by the scripts of deploy/, as Flower comes, without a worker.
+
+    It ends with the file's tests.
+    """
     # The bundle carries no code, so the app's modules are "installed" by putting them on the path.
     installed = [str(TRIVIAL_APP / "installed"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    with ExitStack() as stack:
-
-        def deploy(*, num_clients: int, secure: bool = False) -> Trivial:
-            directory = tmp_path_factory.mktemp("trivial")
-            progress = directory / "progress"
-            deployment = LocalDeployment(
-                directory / "federation",
-                num_clients=num_clients,
-                app_dir=TRIVIAL_APP,
-                run_config={"num-nodes": num_clients, "progress": str(progress)},
-                secure=secure,
-                with_worker=False,  # it imports no PyTorch, so there is nothing to keep warm
-                environment={"PYTHONPATH": os.pathsep.join(installed)},
-            )
-            return Trivial(stack.enter_context(deployment), progress)
-
-        yield deploy
+    directory = tmp_path_factory.mktemp("trivial")
+    progress = directory / "progress"
+    with LocalDeployment(
+        directory / "federation",
+        num_clients=2,
+        app_dir=TRIVIAL_APP,
+        run_config={"num-nodes": 2, "progress": str(progress)},
+        secure=True,
+        with_worker=False,  # it imports no PyTorch, so there is nothing to keep warm
+        environment={"PYTHONPATH": os.pathsep.join(installed)},
+    ) as deployment:
+        yield Trivial(deployment, progress)

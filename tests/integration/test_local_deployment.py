@@ -1,12 +1,12 @@
 """Federations of real processes start, survive kills, speak TLS and leave nothing behind.
 
-And the supervisor keeps their runs alive; a kill of the ServerApp under it is in test_kills.py.
+And the supervisor keeps their runs alive; a kill of the ServerApp under it is in test_kills.py. All tests but the
+last two leave the clients of the federation that they share running.
 """
 
 import os
 import socket
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,12 +21,6 @@ from unlearning.errors import DeploymentError
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 WAIT_S = 240.0
-
-
-@pytest.fixture(scope="module")
-def trivial(deploy_trivial: Callable[..., Trivial]) -> Trivial:
-    """Two clients with TLS and registered keys, by the scripts of deploy/; all tests but the last two leave both."""
-    return deploy_trivial(num_clients=2, secure=True)
 
 
 def wait_until_connected(deployment: LocalDeployment, clients: list[int]) -> None:

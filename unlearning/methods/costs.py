@@ -109,7 +109,7 @@ def solver_epochs(num_products: int) -> float:
 def training_flops(task: Task, examples: Examples) -> float:
     """Count the FLOPs of one forward and backward pass, an example, counted on `examples` as one batch.
 
-    PyTorch's counter counts matrix products, convolutions and attention, a multiply-add as two.
+    By PyTorch's formulas: matrix products, convolutions and attention, a multiply-add as two.
 
     Raises:
         DataError: there is no example to count on.
@@ -117,12 +117,12 @@ def training_flops(task: Task, examples: Examples) -> float:
     if len(examples) == 0:
         raise DataError("FLOPs are counted on at least one example, got none.")
     # Here, because it imports Triton, a seventh of a second in each message's process that nobody counts in.
-    from torch.utils.flop_counter import FlopCounterMode
+    from unlearning.methods.flop_counter import FlopCounter
 
     model = build(task, seed=0)
     inputs, targets = examples.batch(slice(None))
     here = torch.device("cpu")
-    with torch.enable_grad(), FlopCounterMode(display=False) as counter:
+    with torch.enable_grad(), FlopCounter() as counter:
         loss = task.loss(model(inputs_for(task, inputs, here)), targets_for(task, targets, here))
         loss.backward()  # type: ignore[no-untyped-call]
-    return float(counter.get_total_flops()) / len(examples)
+    return float(counter.total) / len(examples)

@@ -22,7 +22,7 @@ class FederationProfile:
     prepare: the setting of that name; prepared_since: by method, the training rounds there had been when its
         preparation was switched on, for those that are still prepared.
     num_head_parameters: of the linear head; 0 where the model has none.
-    flops_per_example: of one training step, by PyTorch's counter; 0 where it was not counted.
+    flops_per_example: of one training step, by PyTorch's formulas; 0 where it was not counted.
     own_training: the name of the task's own training function; empty for the built-in loop. watches_steps: whether
         something can be called after each step of training.
     """

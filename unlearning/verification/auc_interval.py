@@ -38,7 +38,7 @@ def auc_interval(members: Values, others: Values, weights: Values, *, level: flo
     others, weights = others[part], weights[part] / weights[part].sum()
     by_member = _beaten(members, others, weights)
     by_other = 1 - _beaten(others, members, np.full(len(members), 1 / len(members)))
-    value, z = float(by_member.mean()), float(scipy.stats.norm.ppf((1 + level) / 2))
+    value, z = float(by_member.mean()), float(scipy.special.ndtri((1 + level) / 2))
     num_members, num_others = len(members), 1 / float(np.sum(weights**2))
     low, high = _newcombe(value, num_members, num_others, z)
     if num_members > 1 and num_others > 1 + _NEXT_TO and 0 < value < 1:

@@ -1,6 +1,8 @@
 """A supervisor in tests, and what it is given: settings without a federation's file."""
 
+import math
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +11,8 @@ from server.operations.supervisor import Supervisor
 from server.processes.deployment import LocalDeployment
 from server.processes.flower_control import ConfigValue, FlowerControl, Run
 from unlearning.growing_pause import GrowingPause
+
+_ASKED_EVERY_S = 15.0  # Flower gives a ServerApp up a minute after its last sign
 
 
 @dataclass(frozen=True)
@@ -27,23 +31,31 @@ class OneRun:
 
 @dataclass
 class SeldomAsked:
-    """A run whose SuperLink is asked, for a second of processor time, only where no ServerApp's process lives.
+    """A run whose SuperLink is asked, for a second of processor time, only when its ServerApp's process has gone.
 
-    While it does, what was going on at the last look still is.
+    Before, the run that was submitted counts as running.
     """
 
     deployment: LocalDeployment
     settings: Mapping[str, ConfigValue] = field(default_factory=dict)
     _seen: list[Run] = field(default_factory=list)
+    _has_begun: bool = False
+    _asked_at: float = -math.inf
 
     def runs(self) -> list[Run]:
+        lives = self.deployment.server_app_pid() is not None
+        self._has_begun |= lives
         is_known = bool(self._seen) and self._seen[0].status == "running"
-        if not (is_known and self.deployment.server_app_pid() is not None):
-            self._seen = self.deployment.control.runs()
+        is_told = lives or not self._has_begun or time.monotonic() < self._asked_at + _ASKED_EVERY_S
+        if not (is_known and is_told):
+            self._seen, self._asked_at = self.deployment.control.runs(), time.monotonic()
         return self._seen
 
     def submit(self) -> int:
-        return self.deployment.control.submit_run(self.settings)
+        run_id = self.deployment.submit_run(self.settings)
+        submitted = Run(run_id=run_id, app="", status="running", details="", lived_s=0.0, finished_at=None)
+        self._seen, self._has_begun = [submitted], False
+        return run_id
 
 
 @contextmanager

@@ -2,8 +2,32 @@
 
 import os
 import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from server.processes.deployment import LocalDeployment, supernode
+
+
+class FrugalDeployment(LocalDeployment):
+    """A deployment that leaves the processors to the tests beside it.
+
+    A SuperExec looks for messages as seldom as Flower does by itself, for each look costs processor time, at every
+    node. In the end its programs are not asked to end, which takes each of them some tenths of a second: what they do
+    when they are asked, test_local_deployment.py and test_demo.py tell.
+    """
+
+    def __init__(
+        self, directory: Path, *, environment: Mapping[str, str] | None = None, **settings: Any
+    ) -> None:
+        seldom = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0"}
+        super().__init__(directory, environment={**seldom, **(environment or {})}, **settings)
+
+    def stop(self) -> None:
+        """End every process at once."""
+        for name in self.names:
+            self._group(name)._signal(signal.SIGKILL)
+        super().stop()
 
 
 def restart(deployment: LocalDeployment, name: str) -> None:

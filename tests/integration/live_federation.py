@@ -10,10 +10,11 @@ from typing import Any
 from server.api.client import DeletionClient
 from server.ledger import Event, Ledger, RoundRecord
 from server.processes.app_directory import write_app
-from server.processes.deployment import WORKER, LocalDeployment, supernode
+from server.processes.deployment import WORKER, supernode
 from server.processes.flower_control import ConfigValue, flower_environment, program
 from strategies.run_config import RunSettings
 from tests.federation import InProcessFederation
+from tests.integration.deployments import FrugalDeployment
 from tests.supervised import SeldomAsked, supervised
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.tasks import load_site
@@ -45,9 +46,6 @@ A round that nobody waits for begins a second after the one before, and leaves t
 OVER_MESSAGES: Mapping[str, ConfigValue] = {"round-interval-s": 3.0}
 """A round takes some seconds; one that nobody waits for leaves the processors to the others for as long."""
 
-QUIETER: Mapping[str, str] = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0"}
-"""Each look for a message costs processor time, at every node; so tests look as seldom as Flower does by itself."""
-
 WAIT_S = 300.0
 """Longer than anything takes on a busy machine; only a broken federation makes a test wait as long."""
 
@@ -78,7 +76,7 @@ class LiveFederation:
         given = {name.replace("_", "-"): value for name, value in settings.items()}
         self.run_config = {**SETTINGS, "num-clients": num_clients, **given}
         self._directory = directory
-        self.deployment = LocalDeployment(
+        self.deployment = FrugalDeployment(
             directory / "federation",
             num_clients=num_clients,
             app_dir=write_app(directory / "app"),
@@ -88,7 +86,7 @@ class LiveFederation:
             with_worker=with_worker,
             short_waits=short_waits and with_worker,
             node_config=node_config,
-            environment={**QUIETER, **(environment or {})},
+            environment=environment,
         )
         self.run_id = 0
         self.filed: dict[str, Target] = {}
@@ -252,9 +250,10 @@ def live_federation(directory: Path, *, num_clients: int, **settings: Any) -> It
 def running(federation: LiveFederation) -> Iterator[LiveFederation]:
     """The same for one that was made before."""
     with federation.deployment as deployment, federation.service:
-        federation.run_id = deployment.submit_run()
+        run = SeldomAsked(deployment)
+        federation.run_id = run.submit()
         try:
-            with supervised(SeldomAsked(deployment, deployment.run_config), poll_s=5.0):
+            with supervised(run, poll_s=5.0):
                 federation.wait_for_rounds(1)
                 yield federation
         finally:

@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 from server.api.client import DeletionClient
 from server.cli import app
 from server.ledger import Ledger
-from server.processes.deployment import LocalDeployment
 from strategies.run_config import RunSettings
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
-from tests.integration.live_federation import OVER_SESSIONS, QUIETER, SETTINGS, WAIT_S, hashes
+from tests.integration.deployments import FrugalDeployment
+from tests.integration.live_federation import OVER_SESSIONS, SETTINGS, WAIT_S, hashes
 from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.tasks import load_site
@@ -86,14 +86,13 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
     (directory / "ids.txt").write_text("\n".join(ids))
     heads = f"fedau-learning clients=0 samples={','.join(ids)}"
     run_config = {**RUN_CONFIG, "prepare": f"federaser; pga; {heads}"}
-    deployment = LocalDeployment(
+    deployment = FrugalDeployment(
         directory / "federation",
         num_clients=NUM_CLIENTS,
         app_dir=REPOSITORY,
         run_config={**run_config, **OVER_SESSIONS},
         with_deletion_service=True,
         with_sessions=True,
-        environment=QUIETER,
     )
     layout = deployment.layout
     layout.state_dir.mkdir(parents=True)
@@ -121,14 +120,14 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
     ledger.close()
 
 
-def run(deployment: LocalDeployment) -> None:
+def run(deployment: FrugalDeployment) -> None:
     """Run the app to its end."""
     number = deployment.submit_run()
     status = deployment.wait_until_finished(number, 4 * WAIT_S)
     assert status == "finished:completed", deployment.control.log(number)
 
 
-def kept_files(deployment: LocalDeployment) -> dict[str, list[str]]:
+def kept_files(deployment: FrugalDeployment) -> dict[str, list[str]]:
     """What methods keep at each client and, of each client, on the server: names of files."""
     layout = deployment.layout
     found = {

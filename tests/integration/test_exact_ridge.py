@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from server.api.client import DeletionClient
 from server.cli import app
 from server.ledger import Ledger
-from server.processes.deployment import LocalDeployment
 from strategies.run_config import RunSettings
 from tests.integration.conftest import REPOSITORY
-from tests.integration.live_federation import OVER_SESSIONS, QUIETER, SETTINGS, hashes
+from tests.integration.deployments import FrugalDeployment
+from tests.integration.live_federation import OVER_SESSIONS, SETTINGS, hashes
 from tests.integration.test_every_method import run, served_in_process
 from unlearning.requests import Status
 from unlearning.tasks import load_site
@@ -37,14 +37,13 @@ def test_a_client_samples_and_a_class_are_forgotten_to_the_same_bits(tmp_path: P
     """The requests are filed by the command that people use; the reports carry the certificate."""
     ids = sorted(load_site(RunSettings.from_run_config(RUN_CONFIG).task(), 0).train.ids.tolist())[:5]
     (tmp_path / "ids.txt").write_text("\n".join(ids))
-    deployment = LocalDeployment(
+    deployment = FrugalDeployment(
         tmp_path / "federation",
         num_clients=NUM_CLIENTS,
         app_dir=REPOSITORY,
         run_config={**RUN_CONFIG, **OVER_SESSIONS},
         with_deletion_service=True,
         with_sessions=True,
-        environment=QUIETER,
     )
     deployment.layout.state_dir.mkdir(parents=True)
     ledger = Ledger.open(deployment.layout.ledger_url)

@@ -13,9 +13,9 @@ import pytest
 
 from server.api.client import DeletionClient
 from server.ledger import Ledger
-from server.processes.deployment import LocalDeployment
 from server.processes.flower_control import FLOWER_ENVIRONMENT, ConfigValue
 from tests.integration.conftest import REPOSITORY
+from tests.integration.deployments import FrugalDeployment
 from tests.integration.own_app_deployment import simulate
 from tests.ledgers import new_database
 from tests.programs import run_well
@@ -100,7 +100,7 @@ def test_it_learns_and_forgets_in_simulation(example: Example, tmp_path: Path):
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_it_learns_and_forgets_on_real_processes(example: Example, tmp_path: Path):
     """By the deletion service."""
-    with LocalDeployment(
+    with FrugalDeployment(
         tmp_path / "federation",
         num_clients=example.num_clients,
         app_dir=example.directory,

@@ -9,8 +9,8 @@ import pytest
 from server.api.client import DeletionClient
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
-from server.processes.deployment import LocalDeployment
 from server.processes.flower_control import flower_environment, program
+from tests.integration.deployments import FrugalDeployment
 from unlearning.errors import UnsupportedRequest
 from unlearning.requests import Granularity, Status, Target
 
@@ -82,10 +82,11 @@ def test_samples_of_files_are_forgotten_from_a_head_trained_by_its_own_loop(tmp_
     subprocess.run(done, env=flower_environment(), check=True, capture_output=True, timeout=120)
     app = tmp_path / "pictures"
     (app / "pictures" / "task.py").write_text(TASK, encoding="utf-8")
-    settings = {"rounds": 0, "round-interval-s": 0.5, "transport": "session", "recovery-max-rounds": 2}
-    with LocalDeployment(
+    settings = {"num-clients": 2, "rounds": 0, "round-interval-s": 0.5, "transport": "session"}
+    settings |= {"recovery-max-rounds": 2}
+    with FrugalDeployment(
         tmp_path / "federation",
-        num_clients=3,
+        num_clients=2,
         app_dir=app,
         run_config=settings,
         with_deletion_service=True,

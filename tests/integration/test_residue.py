@@ -15,11 +15,11 @@ from server.ledger import Ledger
 from server.operations.checklist import Installation, Level
 from server.operations.checklist.residue import check_residue, check_superlink_database
 from server.operations.superlink_residue import ResidueEraser
-from server.processes.deployment import LocalDeployment
+from server.processes.app_directory import write_app
 from server.processes.process_group import living_processes
 from tests.acceptance.test_ledger_secret import CANARY, url_with_password  # noqa: F401 - a fixture
 from tests.federation import InProcessFederation
-from tests.integration.conftest import REPOSITORY
+from tests.integration.deployments import FrugalDeployment
 from tests.integration.live_federation import SETTINGS, WAIT_S
 from tests.residue import files_with
 from unlearning.durable_files import open_to_others
@@ -27,11 +27,11 @@ from unlearning.requests import Status
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-FORGOTTEN = 2
+FORGOTTEN = 1
 RUN_CONFIG = {
     **SETTINGS,
-    "num-clients": 3,
-    "rounds": 4,
+    "num-clients": 2,
+    "rounds": 3,
     "attack-samples": 200,
     "requests": f"at=1 client={FORGOTTEN}",
 }
@@ -40,7 +40,7 @@ SHORTEST, LENGTH = 512, 48
 
 
 def answered_by_the_forgotten(directory: Path) -> list[bytes]:
-    """Of each larger array that client 2 answers, some bytes of its middle."""
+    """Of each larger array that the forgotten client answers, some bytes of its middle."""
     one = InProcessFederation(directory, RUN_CONFIG)
     node, found = one.node(str(FORGOTTEN)), []
 
@@ -81,10 +81,10 @@ def seen(tmp_path_factory, request) -> Seen:
     canaries = answered_by_the_forgotten(directory / "reference")
     assert len(canaries) >= 3
     home = directory / "federation"
-    deployment = LocalDeployment(
+    deployment = FrugalDeployment(
         home,
-        num_clients=3,
-        app_dir=REPOSITORY,
+        num_clients=2,
+        app_dir=write_app(directory / "app"),
         run_config=RUN_CONFIG,
         with_deletion_service=True,
         ledger_url=url,
@@ -126,7 +126,7 @@ def seen(tmp_path_factory, request) -> Seen:
         findings=findings,
         with_password=files_with(home, CANARY),
         commands=[command for command in commands if CANARY in command],
-        open_files=list(open_to_others([layout.server_dir, *map(layout.client_dir, range(3))])),
+        open_files=list(open_to_others([layout.server_dir, *map(layout.client_dir, range(2))])),
     )
 
 

@@ -21,13 +21,13 @@ import pytest
 from server.federation.checkpoints import CheckpointStore
 from server.federation.shadow_store import ShadowStore
 from server.ledger import Ledger
-from server.processes.deployment import LocalDeployment
 from server.processes.flower_control import ConfigValue, config_argument, flower_environment, program
 from server.processes.layout import free_ports
 from server.processes.process_group import kill_local_superlink
 from server.state_directory.ledger_address import ledger_url
 from tests.federation import InProcessFederation
 from tests.integration.conftest import REPOSITORY
+from tests.integration.deployments import FrugalDeployment
 from tests.integration.live_federation import OVER_SESSIONS, SETTINGS, hashes
 from unlearning.parameters import Vector
 from unlearning.requests import Status
@@ -125,7 +125,7 @@ def run_on_processes(directory: Path) -> Outcome:
     """A SuperLink, a SuperExec, and a SuperNode for each client; rounds over sessions, all with TLS."""
     state_dir = directory / "state"
     config = {**RUN_CONFIG, **OVER_SESSIONS, "state-dir": str(state_dir)}
-    with LocalDeployment(
+    with FrugalDeployment(
         directory,
         num_clients=NUM_CLIENTS,
         app_dir=REPOSITORY,

@@ -20,9 +20,9 @@ from client.worker.places import WorkerPlaces
 from client.worker.server import ask_status
 from server.operations.checklist import Level
 from server.operations.checklist.supernodes import GIVEN_UP, check_supernodes, supernodes_here
-from server.processes.deployment import WORKER, LocalDeployment, supernode
+from server.processes.deployment import WORKER, supernode
 from server.processes.flower_control import flower_environment
-from tests.integration.live_federation import QUIETER
+from tests.integration.deployments import FrugalDeployment
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -84,7 +84,7 @@ class Asked:
 class Site:
     """The federation, its worker, and its runs."""
 
-    def __init__(self, deployment: LocalDeployment, directory: Path) -> None:
+    def __init__(self, deployment: FrugalDeployment, directory: Path) -> None:
         assert deployment.worker_dir is not None
         self.deployment = deployment
         self.places = WorkerPlaces(deployment.worker_dir)
@@ -178,11 +178,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The federation with its worker serving."""
     directory = tmp_path_factory.mktemp("worker-failures")
     installed = [str(APP / "installed"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    deployment = LocalDeployment(
+    deployment = FrugalDeployment(
         directory / "federation",
         num_clients=NUM_CLIENTS,
         app_dir=APP,
-        environment={"PYTHONPATH": os.pathsep.join(installed), **QUIETER},
+        environment={"PYTHONPATH": os.pathsep.join(installed)},
     )
     for client in STOCK:
         deployment._group(supernode(client))._environment["PATH"] = flower_environment()["PATH"]

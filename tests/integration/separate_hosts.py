@@ -4,20 +4,20 @@ Programs, options and ports are those of deploy/README.md: TLS, a registered key
 TLS at the deletion service. Only the files of all hosts lie in one directory.
 """
 
-import os
 import re
-import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from client.memory import LAST_ANSWER
-from server.processes.deployment import DELETION_SERVICE, SUPEREXEC, SUPERLINK, LocalDeployment, supernode
+from server.processes.app_directory import write_app
+from server.processes.deployment import DELETION_SERVICE, SUPEREXEC, SUPERLINK, supernode
 from server.processes.flower_control import ConfigValue, FlowerControl, config_argument, program
 from server.processes.layout import FEDERATION
-from tests.integration.conftest import REPOSITORY
+from strategies.installation import run_script
+from tests.integration.deployments import FrugalDeployment
 from tests.integration.live_federation import WAIT_S, LiveFederation
 from tests.integration.namespaces import Network
 from unlearning.durable_files import make_private
@@ -40,23 +40,25 @@ def host_of(client: int) -> str:
     return f"client-{client}"
 
 
-class SeparateHosts(LocalDeployment):
+class SeparateHosts(FrugalDeployment):
     """A secure deployment whose programs run on the hosts of `network`; with the supervisor as a program."""
 
     def __init__(
         self, directory: Path, network: Network, *, num_clients: int, run_config: Mapping[str, ConfigValue]
     ) -> None:
+        self._app = write_app(directory / "app")
         super().__init__(
             directory,
             num_clients=num_clients,
-            app_dir=REPOSITORY,
+            app_dir=self._app,
             run_config=run_config,
             secure=True,
             with_deletion_service=True,
-            with_worker=False,  # a worker would be on one host and its messages' processes with it
+            with_worker=False,  # that one would serve all hosts; each SuperNode keeps one of its own
             environment=_NO_PROXY,
         )
         self._network = network
+        self._worker_dirs = tempfile.TemporaryDirectory(prefix="hosts-")
         address = network.address(SERVER)
         self.layout = layout = replace(
             self.layout,
@@ -70,7 +72,7 @@ class SeparateHosts(LocalDeployment):
         self._add(SUPERLINK, self._on_server(layout.superlink_command()), layout.server_dir)
         self._add(SUPEREXEC, self._on_server(layout.superexec_command()), layout.server_dir)
         for client in range(num_clients):
-            command = network.command_on(host_of(client), layout.supernode_command(client))
+            command = network.command_on(host_of(client), self._node_command(client))
             self._add(supernode(client), command, layout.client_dir(client))
         self._add(DELETION_SERVICE, self._on_server(layout.deletion_service_command()), layout.server_dir)
         self._add(SUPERVISOR, self._on_server(self._supervisor_command()), layout.server_dir)
@@ -88,7 +90,7 @@ class SeparateHosts(LocalDeployment):
             )
 
         self.control = FlowerControl(
-            REPOSITORY, FEDERATION, environment=environment, run_command=run_on_server
+            self._app, FEDERATION, environment=environment, run_command=run_on_server
         )
         self._make_keys(address)
 
@@ -102,29 +104,16 @@ class SeparateHosts(LocalDeployment):
         """Whether the deletion service takes connections."""
         return self._answers(self._network.address(SERVER), DELETION_PORT)
 
-    def last_answer(self, client: int) -> int:
-        """When this client wrote the answer to work that it keeps, in nanoseconds; 0 where it has none."""
-        try:
-            return (self.layout.client_dir(client) / "state" / LAST_ANSWER).stat().st_mtime_ns
-        except FileNotFoundError:
-            return 0
+    def stop(self) -> None:
+        """End every process, and the workers' directories with them."""
+        super().stop()
+        self._worker_dirs.cleanup()
 
-    def client_apps(self, client: int) -> list[int]:
-        """The ids of the processes of this client's ClientApps."""
-        members = self._group(supernode(client)).members()
-        return [process.pid for process in members if "flwr-clientapp" in process.command]
-
-    @contextmanager
-    def client_apps_stopped(self, client: int, known: Sequence[int]) -> Iterator[None]:
-        """Within the context the processes of this client's ClientApps stand still: first the `known`, at once."""
-        pids = [*known]
-        try:
-            _signal(pids, signal.SIGSTOP)
-            pids += self.client_apps(client)  # takes as long as an answer needs to leave
-            _signal(pids, signal.SIGSTOP)
-            yield
-        finally:
-            _signal(pids, signal.SIGCONT)
+    def _node_command(self, client: int) -> list[str]:
+        """The command of a site's unit."""
+        worker_dir = f"{self._worker_dirs.name}/{client}"
+        node = [program("flower-unlearn-site"), "node", "--worker-dir", worker_dir]
+        return [*node, "--", *self.layout.supernode_command(client)[1:]]
 
     def _answers(self, address: str, port: int) -> bool:
         return self._network.probe(SERVER, address, port) == "open"
@@ -134,7 +123,7 @@ class SeparateHosts(LocalDeployment):
 
     def _supervisor_command(self) -> list[str]:
         file = self.layout.server_dir / "federation.toml"
-        above = {"name": "main", "state-dir": str(self.layout.state_dir), "app": str(REPOSITORY)}
+        above = {"name": "main", "state-dir": str(self.layout.state_dir), "app": str(self._app)}
         above |= {"superlink-database": str(self.layout.superlink_database)}
         run = {name: value for name, value in self.run_config.items() if name not in above}
         make_private(file.parent)
@@ -150,8 +139,8 @@ class SeparateHosts(LocalDeployment):
         calls += [["make_certificates.sh", certificates, "operator", "operator"]]
         for client in range(self.layout.num_clients):
             calls += [["make_supernode_key.sh", str(self.layout.client_dir(client) / "key")]]
-        for script, *arguments in calls:
-            subprocess.run(["sh", str(REPOSITORY / "deploy" / script), *arguments], check=True)
+        for call in calls:
+            run_script(*call)
 
 
 class FederationOfHosts(LiveFederation):
@@ -191,12 +180,10 @@ class FederationOfHosts(LiveFederation):
         """Cut the link of a client that works on a `kind` message, for as long as it takes to matter.
 
         The context is entered when the client's answer is due and TCP repeats itself in vain; leaving it restores
-        the link. It is an outage of seconds, in which an answer is late and not lost (docs/operations.md), so it
-        begins when the answer is there and has not yet left the ClientApp: also on a machine that is so busy that
-        imports and work take longer than the minute after which Flower gives a client up.
+        the link. It is an outage of seconds, in which an answer is late and not lost (docs/operations.md).
 
-        cause: brings the message about. On such a machine the answer may have gone before the link is cut; then it is
-        called again, for another message.
+        cause: brings the message about. Where the answer has gone before the link is cut, it is called again, for
+        another message.
         """
         host, deployment = host_of(client), self.deployment
         try:
@@ -217,48 +204,28 @@ class FederationOfHosts(LiveFederation):
             self.network.restore(host)
 
     def _cut_before_reply(self, client: int, kind: str, cause: Callable[[], object]) -> bool:
-        """Cut the link as soon as an answer to the next `kind` message is there; return whether it was still there."""
-        deployment = self.deployment
+        """Cut the link as soon as the next `kind` message is there; return whether its answer was still to come."""
         begun, received = self._num_replies_begun(client, kind), self.num_messages(client, kind)
 
         def has_left() -> bool:
             return self._num_replies_begun(client, kind) > begun
 
         cause()
-        deployment.wait_until(
+        self.deployment.wait_until(
             lambda: self.num_messages(client, kind) > received,
             WAIT_S,
             f"client {client} gets a {kind} message",
+            poll_s=0.02,
         )
-        before = deployment.last_answer(client)
-        deployment.wait_until(
-            lambda: bool(deployment.client_apps(client)) or has_left(),
-            WAIT_S,
-            f"client {client} begins to work",
-        )
-        working = deployment.client_apps(client)
-        deployment.wait_until(
-            lambda: deployment.last_answer(client) not in (0, before) or has_left(),
-            WAIT_S,
-            f"client {client} has worked",
-            poll_s=0.005,
-        )
-        with deployment.client_apps_stopped(client, working):
-            self.network.cut(host_of(client))
-            if has_left():
-                return False
-        deployment.wait_until(has_left, WAIT_S, f"client {client} has an answer")
+        self.network.cut(host_of(client))
+        if has_left():
+            return False
+        self.deployment.wait_until(has_left, WAIT_S, f"client {client} has an answer")
         return True
 
     def _num_replies_begun(self, client: int, kind: str) -> int:
         log = self.deployment.log_text(supernode(client))
         return len(re.findall(rf"Sending: {re.escape(kind)} message", log))
-
-
-def _signal(pids: Sequence[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):  # it has just ended
-            os.kill(pid, number)
 
 
 @contextmanager

@@ -162,7 +162,7 @@ class Hosts:
         while text not in (said := (done := self.run(host, *command, files=files)).stdout + done.stderr):
             tails = "\n".join(group.log_text()[-800:] for group in self.groups.values())
             assert time.monotonic() < deadline, f"{said}\n{tails}"
-            time.sleep(1.0)
+            time.sleep(3.0)  # a look is a command, a second of processor time
         return said
 
 

@@ -49,6 +49,9 @@ def trivial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trivial]:
         run_config={"num-nodes": 2, "progress": str(progress)},
         secure=True,
         with_worker=False,  # it imports no PyTorch, so there is nothing to keep warm
-        environment={"PYTHONPATH": os.pathsep.join(installed)},
+        environment={
+            "PYTHONPATH": os.pathsep.join(installed),
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0",
+        },
     ) as deployment:
         yield Trivial(deployment, progress)

@@ -150,7 +150,7 @@ class TestTheWholeStory:
 )
 def test_sigterm_in_the_middle_leaves_nothing(tmp_path, options):
     """After a SIGTERM between two rounds nothing lives, and the logs are named."""
-    with demo(tmp_path, *options) as process:
+    with demo(tmp_path, "--clients", "2", *options) as process:
         for line in process.stdout:
             if " round 1 " in line:
                 break

@@ -37,7 +37,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFederation]:
     """
     directory = tmp_path_factory.mktemp("sessions")
     with live_federation(
-        directory, num_clients=3, model="cnn", max_examples=600, transport="messages", round_interval_s=10.0
+        directory, num_clients=3, model="cnn", max_examples=240, transport="messages", round_interval_s=10.0
     ) as federation:
         yield federation
 

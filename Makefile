@@ -3,14 +3,18 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 NEWEST ?= .venv-newest
 BIN    := $(VENV)/bin
-# Files of tests side by side on two cores: three of the slow ones, which wait for Flower and processes of their own. Of the
+# Files of tests side by side on two cores: four of the slow ones, which wait for Flower and processes of their own. Of the
 # default ones a third costs as much in imports as it wins: 5.5 instead of 4.9 CPU-minutes, 200 instead of 225 s.
 PARALLEL ?= -n 2 --dist loadfile
-PARALLEL_SLOW ?= -n 3 --dist loadfile
-# The longest files come first, for the last one runs alone.
-LONGEST := sessions kills session_processes own_app gate residue live_deletion same_weights local_deployment demo
-SLOWEST_FIRST := --no-loadscope-reorder $(LONGEST:%=tests/integration/test_%.py) tests/integration/ \
-	$(filter-out tests/integration/ tests/__pycache__/,$(wildcard tests/*/))
+PARALLEL_SLOW ?= -n 4 --dist loadfile
+# Files with slow tests, the longest first, for the last one runs alone. Four at a time begin with one that computes and
+# three that wait much of their time. A folder beside them would undo the order.
+LONGEST := $(patsubst %,tests/%.py,$(addprefix integration/test_,sessions kills own_app) \
+	acceptance/test_crash_recovery $(addprefix integration/test_,session_processes gate local_deployment) \
+	acceptance/test_random_faults $(addprefix integration/test_,same_weights residue demo live_deletion) \
+	integration/console/test_browser)
+SLOWEST_FIRST = --no-loadscope-reorder $(LONGEST) \
+	$(filter-out $(LONGEST),$(sort $(shell grep -lr --include='test_*.py' 'mark\.slow' tests)))
 export OMP_NUM_THREADS ?= 1
 # Images of containers like to forbid bytecode. Flower starts a process for everything, and each would compile anew what
 # it imports: 3.1 instead of 1.2 s of processor time for a SuperLink, 9 instead of 4 for a ServerApp.

@@ -13,8 +13,9 @@ LONGEST := $(patsubst %,tests/%.py,$(addprefix integration/test_,sessions kills 
 	acceptance/test_crash_recovery $(addprefix integration/test_,session_processes gate local_deployment) \
 	acceptance/test_random_faults $(addprefix integration/test_,same_weights residue demo live_deletion) \
 	integration/console/test_browser)
+with_mark = $(sort $(shell grep -lr --include='test_*.py' 'mark\.$1' tests))
 SLOWEST_FIRST = --no-loadscope-reorder $(LONGEST) \
-	$(filter-out $(LONGEST),$(sort $(shell grep -lr --include='test_*.py' 'mark\.slow' tests)))
+	$(filter-out $(LONGEST),$(call with_mark,slow))
 export OMP_NUM_THREADS ?= 1
 # Images of containers like to forbid bytecode. Flower starts a process for everything, and each would compile anew what
 # it imports: 3.1 instead of 1.2 s of processor time for a SuperLink, 9 instead of 4 for a ServerApp.
@@ -49,7 +50,7 @@ test-long: setup            ## those of them that take longest and are not in th
 
 # Skipped where there is no root. An answer that a cut makes Flower 1.39 lose is asked for again (docs/operations.md).
 test-hosts: setup           ## server and clients on hosts of their own (needs root); links are cut
-	$(BIN)/pytest -m 'hosts and not long'
+	$(BIN)/pytest -m 'hosts and not long' $(call with_mark,hosts)
 
 # An environment of its own, 6 GB with PyTorch: some minutes the first time. The pin on Flower in pyproject.toml
 # is overridden on purpose; pip says so in an "ERROR" about flower-unlearning that is no error. Beside the tests: the demo in

@@ -20,6 +20,11 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from unlearning.garbage import end_without_collecting, nothing_collected
+
+with nothing_collected():  # PyTorch, SciPy and scikit-learn come with it
+    from server.live_loop import LiveLoop
+
 from flower_unlearning_names import refuse_shadows
 from server.certificate.keys import check_certificate_key
 from server.federation.checkpoints import CheckpointStore
@@ -34,7 +39,6 @@ from server.federation.shadow_federations import ShadowFederations
 from server.federation.shadow_store import ShadowStore
 from server.federation.state import FederationState
 from server.ledger import Ledger, LedgerWriter
-from server.live_loop import LiveLoop
 from server.operations.logs import log_to_flower
 from server.operations.restore_steps import refuse_half_restored
 from server.state_directory.files import (
@@ -58,7 +62,6 @@ from strategies.sessions.session_grid import SessionGrid
 from strategies.task_source import LoadTest, MakeTask, TaskSource
 from unlearning.durable_files import keep_private, write_atomically
 from unlearning.errors import AppError, ConfigurationError, Fenced
-from unlearning.garbage import end_without_collecting
 from unlearning.methods.costs import training_flops
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.parameters import content_hash, flatten

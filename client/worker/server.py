@@ -84,8 +84,7 @@ class Worker:
         self._inherited = (listener, wake_read, wake_write)
         self._selector.register(listener, selectors.EVENT_READ)
         self._selector.register(wake_read, selectors.EVENT_READ)
-        gc.collect()
-        gc.freeze()  # what is imported stays shared with the children
+        gc.freeze()  # what is there stays shared with the children
         while not self._ends and not (self._stale and not self._children()):
             for key, _ in self._selector.select():
                 if key.fileobj is listener:

@@ -18,6 +18,8 @@ from logging import getLogger
 from types import ModuleType
 from typing import Any
 
+from unlearning.garbage import end_without_collecting, nothing_collected
+
 _log = getLogger(__name__)
 
 SHARE = 0.1
@@ -69,8 +71,10 @@ def shorten(loop: ModuleType) -> str:
 
 def main() -> None:
     """Run `flower-supernode` with this program's arguments and short waits."""
-    from flwr.supernode import start_client_internal
-    from flwr.supernode.cli import flower_supernode
+    end_without_collecting()
+    with nothing_collected():
+        from flwr.supernode import start_client_internal
+        from flwr.supernode.cli import flower_supernode
 
     reason = shorten(start_client_internal)
     if reason:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 def nothing_collected() -> Iterator[None]:
     """Import in this block; what is there at its end is not looked through later either."""
     was_enabled = gc.isenabled()
+    gc.collect()  # what is garbage now would stay for good
     gc.disable()
     try:
         yield

@@ -37,7 +37,6 @@ class SeldomAsked:
     """
 
     deployment: LocalDeployment
-    settings: Mapping[str, ConfigValue] = field(default_factory=dict)
     _seen: list[Run] = field(default_factory=list)
     _has_begun: bool = False
     _asked_at: float = -math.inf
@@ -52,7 +51,7 @@ class SeldomAsked:
         return self._seen
 
     def submit(self) -> int:
-        run_id = self.deployment.submit_run(self.settings)
+        run_id = self.deployment.submit_run()
         submitted = Run(run_id=run_id, app="", status="running", details="", lived_s=0.0, finished_at=None)
         self._seen, self._has_begun = [submitted], False
         return run_id

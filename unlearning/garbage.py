@@ -1,4 +1,4 @@
-"""When a program looks for garbage: neither among what it imports nor at its end, where all goes anyway.
+"""When a program looks for garbage: never among what it imports, nor at its end, where all goes anyway.
 
 What PyTorch and Flower bring is a million objects that stay. To look through them takes a sixth of the time of their
 import, and half a second again when Python takes down its modules.
@@ -12,7 +12,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
-    """Import in this block; what is there at its end is not looked through later either."""
+    """Import in this block; what is there at its end is not looked through later either.
+
+    So it also stays shared with the processes that are forked from this one.
+    """
     was_enabled = gc.isenabled()
     gc.collect()  # what is garbage now would stay for good
     gc.disable()

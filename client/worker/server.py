@@ -4,7 +4,6 @@ One thread, no gRPC, no CUDA and no computing of its own: what is forked begins 
 waits for one launcher, so a slow one holds up nobody.
 """
 
-import gc
 import json
 import os
 import selectors
@@ -84,7 +83,6 @@ class Worker:
         self._inherited = (listener, wake_read, wake_write)
         self._selector.register(listener, selectors.EVENT_READ)
         self._selector.register(wake_read, selectors.EVENT_READ)
-        gc.freeze()  # what is there stays shared with the children
         while not self._ends and not (self._stale and not self._children()):
             for key, _ in self._selector.select():
                 if key.fileobj is listener:

@@ -9,6 +9,7 @@ import pytest
 
 from server.processes.deployment import LocalDeployment
 from server.processes.flower_control import ConfigValue
+from tests.integration.deployments import SELDOM
 
 REPOSITORY = Path(__file__).parents[2]
 TRIVIAL_APP = Path(__file__).parent / "trivial_app"
@@ -51,7 +52,7 @@ def trivial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trivial]:
         with_worker=False,  # it imports no PyTorch, so there is nothing to keep warm
         environment={
             "PYTHONPATH": os.pathsep.join(installed),
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0",
+            **SELDOM,
         },
     ) as deployment:
         yield Trivial(deployment, progress)

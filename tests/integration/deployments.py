@@ -8,20 +8,21 @@ from typing import Any
 
 from server.processes.deployment import LocalDeployment, supernode
 
+SELDOM: Mapping[str, str] = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0"}
+"""As often as a SuperExec looks for messages by itself; each look costs processor time, at every node."""
+
 
 class FrugalDeployment(LocalDeployment):
     """A deployment that leaves the processors to the tests beside it.
 
-    A SuperExec looks for messages as seldom as Flower does by itself, for each look costs processor time, at every
-    node. In the end its programs are not asked to end, which takes each of them some tenths of a second: what they do
-    when they are asked, test_local_deployment.py and test_demo.py tell.
+    SuperExecs look for messages `SELDOM`. In the end its programs are not asked to end, which takes each of them some
+    tenths of a second: what they do when they are asked, test_local_deployment.py and test_demo.py tell.
     """
 
     def __init__(
         self, directory: Path, *, environment: Mapping[str, str] | None = None, **settings: Any
     ) -> None:
-        seldom = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0"}
-        super().__init__(directory, environment={**seldom, **(environment or {})}, **settings)
+        super().__init__(directory, environment={**SELDOM, **(environment or {})}, **settings)
 
     def stop(self) -> None:
         """End every process at once."""

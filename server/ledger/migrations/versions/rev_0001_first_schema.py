@@ -7,6 +7,19 @@ today; tests compare both with what it creates.
 import sqlalchemy as sa
 from alembic import op
 
+from server.ledger.migrations.shared import (
+    ASKED_FOR_STAYS,
+    TIME,
+    check_each_row,
+    forbid_new_moves,
+    insert_moves,
+    is_changed,
+    is_sqlite,
+    refuse,
+    refuse_other_request,
+    refuse_statement,
+)
+
 revision = "0001"
 down_revision = None
 
@@ -38,17 +51,9 @@ NO_SUCH_MOVE = (
 
 def upgrade() -> None:
     _create_tables()
-    moves = sa.table("legal_moves", sa.column("from_status"), sa.column("to_status"))
-    op.bulk_insert(
-        moves,
-        [
-            {"from_status": source, "to_status": destination}
-            for source, destinations in LEGAL_MOVES.items()
-            for destination in destinations
-        ],
-    )
+    insert_moves((source, to) for source, destinations in LEGAL_MOVES.items() for to in destinations)
     op.execute("INSERT INTO fence (id, token, holder) VALUES (1, 0, '')")
-    if op.get_bind().dialect.name == "sqlite":
+    if is_sqlite():
         _sqlite_triggers()
     else:
         _postgresql_triggers()
@@ -59,7 +64,6 @@ def downgrade() -> None:
 
 
 def _create_tables() -> None:
-    time = sa.DateTime(timezone=True)
     op.create_table(
         "legal_moves",
         sa.Column("from_status", sa.String(20), primary_key=True),
@@ -79,8 +83,8 @@ def _create_tables() -> None:
         sa.Column("reason", sa.Text, nullable=False),
         sa.Column("retryable", sa.Boolean, nullable=False),
         sa.Column("attempts", sa.Integer, nullable=False),
-        sa.Column("created_at", time, nullable=False),
-        sa.Column("updated_at", time, nullable=False),
+        sa.Column("created_at", TIME, nullable=False),
+        sa.Column("updated_at", TIME, nullable=False),
         sa.Column("result", sa.JSON, nullable=False),
         sqlite_autoincrement=True,
     )
@@ -98,7 +102,7 @@ def _create_tables() -> None:
         sa.Column("to_status", sa.String(20), nullable=True),
         sa.Column("actor", sa.String(200), nullable=False),
         sa.Column("detail", sa.JSON, nullable=False),
-        sa.Column("at", time, nullable=False),
+        sa.Column("at", TIME, nullable=False),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_events_request_number", "events", ["request_number"])
@@ -111,7 +115,7 @@ def _create_tables() -> None:
             primary_key=True,
             autoincrement=False,
         ),
-        sa.Column("at", time, nullable=False),
+        sa.Column("at", TIME, nullable=False),
     )
     op.create_table(
         "clients",
@@ -119,7 +123,7 @@ def _create_tables() -> None:
         sa.Column("node_name", sa.Text, nullable=False),
         sa.Column("public_key_hex", sa.Text, nullable=False),
         sa.Column("online", sa.Boolean, nullable=False),
-        sa.Column("last_seen", time, nullable=True),
+        sa.Column("last_seen", TIME, nullable=True),
     )
     op.create_table(
         "rounds",
@@ -128,7 +132,7 @@ def _create_tables() -> None:
         sa.Column("kind", sa.String(20), nullable=False),
         sa.Column("request_ids", sa.JSON, nullable=False),
         sa.Column("metrics", sa.JSON, nullable=False),
-        sa.Column("at", time, nullable=False),
+        sa.Column("at", TIME, nullable=False),
         sqlite_autoincrement=True,
     )
     op.create_table(
@@ -136,18 +140,11 @@ def _create_tables() -> None:
         sa.Column("id", sa.Integer, sa.CheckConstraint("id = 1", name="one_fence"), primary_key=True),
         sa.Column("token", sa.Integer, nullable=False),
         sa.Column("holder", sa.String(200), nullable=False),
-        sa.Column("acquired_at", time, nullable=True),
+        sa.Column("acquired_at", TIME, nullable=True),
     )
 
 
 def _sqlite_triggers() -> None:
-    def refuse(name: str, when: str, condition: str, message: str) -> None:
-        op.execute(
-            f"CREATE TRIGGER {name} BEFORE {when} "
-            f"{f'WHEN {condition} ' if condition else ''}"
-            f"BEGIN SELECT RAISE(ABORT, '{message}'); END"
-        )
-
     for table in APPEND_ONLY:
         refuse(f"{table}_no_update", f"UPDATE ON {table}", "", f"{table} is append-only")
         refuse(f"{table}_no_delete", f"DELETE ON {table}", "", f"{table} is append-only")
@@ -159,7 +156,7 @@ def _sqlite_triggers() -> None:
             f"EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key})",
             f"{table} is append-only",
         )
-    refuse("legal_moves_no_insert", "INSERT ON legal_moves", "", "legal_moves changes by migration only")
+    forbid_new_moves()
     refuse(
         "requests_no_replace",
         "INSERT ON requests",
@@ -188,8 +185,7 @@ def _sqlite_triggers() -> None:
         f"OLD.status <> NEW.status AND {NO_SUCH_MOVE}",
         "illegal move of a request",
     )
-    changed = " OR ".join(f"OLD.{column} IS NOT NEW.{column}" for column in IMMUTABLE + IMMUTABLE_JSON)
-    refuse("requests_immutable", "UPDATE ON requests", changed, "what a request asks for never changes")
+    refuse_other_request(IMMUTABLE + IMMUTABLE_JSON)
 
 
 def _postgresql_triggers() -> None:
@@ -203,20 +199,11 @@ def _postgresql_triggers() -> None:
         """
     )
     for table in APPEND_ONLY:
-        op.execute(
-            f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {table} "
-            "FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
-        )
-    op.execute(
-        "CREATE TRIGGER legal_moves_no_insert BEFORE INSERT ON legal_moves "
-        "FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
-    )
-    op.execute(
-        "CREATE TRIGGER requests_no_delete BEFORE DELETE OR TRUNCATE ON requests "
-        "FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
-    )
+        refuse_statement(f"{table}_append_only", f"UPDATE OR DELETE OR TRUNCATE ON {table}")
+    forbid_new_moves()
+    refuse_statement("requests_no_delete", "DELETE OR TRUNCATE ON requests")
     changed = " OR ".join(
-        [f"OLD.{column} IS DISTINCT FROM NEW.{column}" for column in IMMUTABLE]
+        [is_changed(IMMUTABLE, "IS DISTINCT FROM")]
         + [f"OLD.{column}::text IS DISTINCT FROM NEW.{column}::text" for column in IMMUTABLE_JSON]
     )
     op.execute(
@@ -233,13 +220,10 @@ def _postgresql_triggers() -> None:
                 RAISE EXCEPTION 'illegal move of a request' USING ERRCODE = 'check_violation';
             END IF;
             IF {changed} THEN
-                RAISE EXCEPTION 'what a request asks for never changes' USING ERRCODE = 'check_violation';
+                RAISE EXCEPTION '{ASKED_FOR_STAYS}' USING ERRCODE = 'check_violation';
             END IF;
             RETURN NEW;
         END $$
         """
     )
-    op.execute(
-        "CREATE TRIGGER requests_check BEFORE INSERT OR UPDATE ON requests "
-        "FOR EACH ROW EXECUTE FUNCTION check_request()"
-    )
+    check_each_row("requests_check", "INSERT OR UPDATE ON requests", "check_request")

@@ -41,7 +41,7 @@ from server.api.access import Role
 from server.api.deletion_pb2_grpc import DeletionServiceStub
 from server.api.tls import TlsFiles
 from server.http_api.tokens import make_token
-from server.ledger import ClientRecord, Ledger, NewRequest, schema, statements
+from server.ledger import ClientRecord, Ledger, NewRequest, chain, schema, statements
 from server.ledger.database import Database
 from server.ledger.requests import insert_row
 from unlearning.requests import Granularity, Status, Target
@@ -176,7 +176,7 @@ def _fill(url: str, load: Load) -> None:
             )
             row = insert_row(connection, new, (now.date(), now.date()), now)
             sealed = statements.row_seal(connection, row)
-            statements.append_event(connection, number + 1, "submitted", actor="load", detail=sealed, now=now)
+            chain.append(connection, number + 1, "submitted", actor="load", detail=sealed, now=now)
             # Of ten, four are completed, five cancelled, and one is open.
             way = FORGETTING if number % 10 < 4 else (Status.CANCELLED,) if number % 10 < 9 else ()
             for status in way:

@@ -16,6 +16,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from server.ledger import schema
+from server.ledger.records import as_json
+from unlearning.requests import Status
 
 # Stands before the first event.
 GENESIS_HASH = "0" * 64
@@ -50,14 +52,32 @@ def head(connection: sa.Connection) -> tuple[int, str]:
     return (0, GENESIS_HASH) if row is None else (row.sequence, row.hash)
 
 
-def append(connection: sa.Connection, values: Mapping[str, Any]) -> None:
-    """Add an event with these columns to the chain; the caller's transaction holds the write lock.
+def append(
+    connection: sa.Connection,
+    number: int | None,
+    kind: str,
+    *,
+    actor: str,
+    now: datetime,
+    detail: Mapping[str, Any] | None = None,
+    move: tuple[Status, Status] | None = None,
+) -> None:
+    """Add an event of request `number`, or of the federation, to the chain; the caller holds the write lock.
 
     The sequence number is given here and not by the database, because it is part of what is hashed.
     The lock makes that exact; a unique index over `previous_hash` refuses a fork all the same.
     """
     sequence, previous_hash = head(connection)
-    complete = {**values, "sequence": sequence + 1}
+    complete = {
+        "sequence": sequence + 1,
+        "request_number": number,
+        "kind": kind,
+        "from_status": str(move[0]) if move else None,
+        "to_status": str(move[1]) if move else None,
+        "actor": actor,
+        "detail": as_json(detail or {}),
+        "at": now,
+    }
     connection.execute(
         sa.insert(_events).values(
             **complete, previous_hash=previous_hash, hash=event_hash(complete, previous_hash)

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import chain, check, counts, schema, seals, texts
+from server.ledger import chain, check, schema, seals, texts
 from server.ledger.part import Part, all_pages
 from server.ledger.records import ACCEPTED_LOSS, Event, Refusal, as_json, request_number
 from unlearning.requests import Status
 from unlearning.untrusted import as_line
+
+_requests = schema.requests
 
 
 class HistoryPart(Part):
@@ -40,9 +43,7 @@ class HistoryPart(Part):
 
     def last_event_sequence(self) -> int:
         """Return the sequence number of the newest event; 0 where there is none."""
-        with self._database.reading() as connection:
-            newest = connection.scalar(sa.select(sa.func.max(schema.events.c.sequence)))
-        return newest or 0
+        return self.newest()[0]
 
     def last_request_event_sequence(self) -> int:
         """Return the sequence number of the newest event of a request; 0 where there is none."""
@@ -85,18 +86,24 @@ class HistoryPart(Part):
 
     def status_counts(self) -> dict[Status, tuple[int, datetime]]:
         """Return how many requests there are in each state that has any, and since when the oldest is in it."""
+        oldest = sa.func.min(_requests.c.updated_at, type_=_requests.c.updated_at.type)
+        query = sa.select(_requests.c.status, sa.func.count().label("num"), oldest.label("oldest"))
         with self._database.reading() as connection:
-            return counts.by_status(connection)
+            rows = connection.execute(query.group_by(_requests.c.status))
+            return {Status(row.status): (row.num, row.oldest) for row in rows}
 
     def forgotten_clients(self) -> frozenset[str]:
         """Return the clients that were forgotten whole."""
+        query = _select_forgotten(_requests.c.client_id).where(_requests.c.num_samples == 0)
         with self._database.reading() as connection:
-            return counts.forgotten_clients(connection)
+            return frozenset(connection.scalars(query))
 
     def num_forgotten_samples(self) -> dict[str, int]:
         """Return how many samples of each client its deletions named; one that two deletions name counts twice."""
+        query = _select_forgotten(_requests.c.client_id, sa.func.sum(_requests.c.num_samples).label("num"))
+        query = query.where(_requests.c.num_samples > 0).group_by(_requests.c.client_id)
         with self._database.reading() as connection:
-            return counts.forgotten_samples(connection)
+            return {row.client_id: int(row.num) for row in connection.execute(query)}
 
     def record_refusals(self, refusals: Iterable[Refusal]) -> None:
         """Write calls down that were refused; text of strangers is cut and made printable."""
@@ -127,3 +134,11 @@ class HistoryPart(Part):
         query = query.order_by(table.c.sequence.desc()).limit(limit)
         with self._database.reading() as connection:
             return [Refusal(**row._mapping) for row in reversed(connection.execute(query).all())]
+
+
+def _select_forgotten(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Select columns of the requests of clients that were carried out."""
+    query: sa.Select[Any] = sa.select(*columns)
+    return query.join(schema.exclusions, schema.exclusions.c.request_number == _requests.c.number).where(
+        _requests.c.client_id.is_not(None)
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import schema, seals, statements
+from server.ledger import chain, schema, seals, statements
 from server.ledger.part import Part, all_pages
 from server.ledger.records import ClientRecord, RoundRecord, as_json, request_number, round_of
 from unlearning.errors import IllegalMove
@@ -98,7 +98,7 @@ class LiveLoopPart(Part):
         with self._database.writing() as connection:
             holder = statements.fence_holder(connection, token)
             number = request_number(statements.get(connection, request_id).id)
-            statements.append_event(connection, number, kind, actor=holder, detail=detail, now=now)
+            chain.append(connection, number, kind, actor=holder, detail=detail, now=now)
 
     def register_clients(self, records: Iterable[ClientRecord], *, token: int, now: datetime) -> None:
         """Add clients to the roster or bring them up to date; clients not named stay as they are.

@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from server.ledger import samples, schema, statements, texts
+from server.ledger import chain, samples, schema, statements, texts
 from server.ledger.part import Part
 from server.ledger.records import (
     ACCEPTED_LOSS,
@@ -58,15 +58,15 @@ class RequestsPart(Part):
             row = insert_row(connection, new, days, now)
             if new.target.sample_ids:
                 samples.insert(connection, row.number, listed)
+            given = new.particulars
+            written = {texts.Kind.REFERENCE: given.reference, texts.Kind.NOTE: given.note}
             last_round = connection.scalar(sa.select(sa.func.max(schema.rounds.c.sequence))) or 0
             detail = {
                 "last_round_sequence": last_round,  # where watching the rounds begins
-                **_write_texts(connection, row.number, new.particulars),
+                **texts.write(connection, row.number, written),
                 **statements.row_seal(connection, row),
             }
-            statements.append_event(
-                connection, row.number, SUBMITTED, actor=new.submitted_by, detail=detail, now=now
-            )
+            chain.append(connection, row.number, SUBMITTED, actor=new.submitted_by, detail=detail, now=now)
             return statements.request_in(connection, row)
 
     def get(self, request_id: str) -> DeletionRequest:
@@ -238,12 +238,6 @@ def _says_same(connection: sa.Connection, known: DeletionRequest, given: Particu
         note=known.note if given.note and not are_changed else given.note,
     )
     return given == written
-
-
-def _write_texts(connection: sa.Connection, number: int, given: Particulars) -> dict[str, Any]:
-    return texts.write(
-        connection, number, {texts.Kind.REFERENCE: given.reference, texts.Kind.NOTE: given.note}
-    )
 
 
 def insert_row(

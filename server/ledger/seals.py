@@ -25,7 +25,8 @@ from server.ledger.records import SEALED
 
 REQUEST_SHA256 = "request_sha256"
 """Under this name the details of an event have the hash of its request's row after it."""
-
+ACTOR = "ledger"
+"""Who is said to have done what the ledger does by itself."""
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "requests": (
@@ -86,12 +87,13 @@ def seal_rows(connection: sa.Connection, table: sa.Table, rows: Iterable[sa.Row[
             "last": written[-1].sequence,
             "sha256": hash_of_rows(row_hash(table, row) for row in written),
         }
-        append_sealed(connection, detail, now)
+        chain.append(connection, None, SEALED, actor=ACTOR, detail=detail, now=now)
 
 
 def seal_whole(connection: sa.Connection, table: sa.Table, now: datetime) -> None:
     """Commit to all that stands in `fence` or `federation_facts` now."""
-    append_sealed(connection, {"table": table.name, "sha256": whole_hash(connection, table)}, now)
+    detail = {"table": table.name, "sha256": whole_hash(connection, table)}
+    chain.append(connection, None, SEALED, actor=ACTOR, detail=detail, now=now)
 
 
 def whole_hash(connection: sa.Connection, table: sa.Table) -> str:
@@ -99,22 +101,6 @@ def whole_hash(connection: sa.Connection, table: sa.Table) -> str:
     rows = connection.execute(sa.select(table)).all()
     key = next(iter(table.primary_key)).name  # sorted here: databases order letters differently
     return hash_of_rows(row_hash(table, row) for row in sorted(rows, key=lambda row: row._mapping[key]))
-
-
-def append_sealed(connection: sa.Connection, detail: Mapping[str, Any], now: datetime) -> None:
-    """Add an event of the federation to the chain."""
-    chain.append(
-        connection,
-        {
-            "request_number": None,
-            "kind": SEALED,
-            "from_status": None,
-            "to_status": None,
-            "actor": "ledger",
-            "detail": dict(detail),
-            "at": now,
-        },
-    )
 
 
 def _plain(value: Any) -> Any:

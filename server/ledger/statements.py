@@ -13,7 +13,6 @@ from server.ledger.records import (
     Allowance,
     LimitExceeded,
     NewRequest,
-    as_json,
     no_such_request,
     request_id,
     request_number,
@@ -156,23 +155,14 @@ def write_move(
 
     A request that is over without anything being forgotten gives its sample ids back.
     """
-    number = request_number(request.id)
-    values = {"status": str(to), "reason": reason, "retryable": False, "updated_at": now, **changes}
-    row = connection.execute(
-        sa.update(_requests).where(_requests.c.number == number).values(values).returning(*_requests.c)
-    ).one()
-    if to in (Status.CANCELLED, Status.REFUSED) or (to is Status.FAILED and not row.retryable):
-        samples.give_back(connection, number)
-    append_event(
-        connection,
-        number,
-        MOVED,
-        actor=actor,
-        detail={**(detail or {}), **({"reason": reason} if reason else {}), **row_seal(connection, row)},
-        now=now,
-        move=(request.status, to),
+    values = {"status": str(to), "reason": reason, "retryable": False, **changes}
+    said = {**(detail or {}), **({"reason": reason} if reason else {})}
+    moved = write_change(
+        connection, request, MOVED, actor=actor, now=now, detail=said, move=(request.status, to), **values
     )
-    return request_in(connection, row)
+    if to in (Status.CANCELLED, Status.REFUSED) or (to is Status.FAILED and not moved.retryable):
+        samples.give_back(connection, request_number(request.id))
+    return moved
 
 
 def write_change(
@@ -183,50 +173,20 @@ def write_change(
     actor: str,
     now: datetime,
     detail: Mapping[str, Any],
+    move: tuple[Status, Status] | None = None,
     **changes: Any,
 ) -> DeletionRequest:
-    """Change columns of a request, not its status, and record it as an event of this kind."""
+    """Change columns of a request and record it as an event of this kind; of its status by `write_move` only."""
     number = request_number(request.id)
     values = {"updated_at": now, **changes}
     row = connection.execute(
         sa.update(_requests).where(_requests.c.number == number).values(values).returning(*_requests.c)
     ).one()
-    append_event(
-        connection,
-        number,
-        kind,
-        actor=actor,
-        detail={**detail, **row_seal(connection, row)},
-        now=now,
-    )
+    said = {**detail, **row_seal(connection, row)}
+    chain.append(connection, number, kind, actor=actor, now=now, detail=said, move=move)
     return request_in(connection, row)
 
 
 def row_seal(connection: sa.Connection, row: sa.Row[Any]) -> dict[str, str]:
     """Return what an event's details say of its request's row as it stands now."""
     return {seals.REQUEST_SHA256: seals.request_hash(connection, row)}
-
-
-def append_event(
-    connection: sa.Connection,
-    number: int,
-    kind: str,
-    *,
-    actor: str,
-    now: datetime,
-    detail: Mapping[str, Any] | None = None,
-    move: tuple[Status, Status] | None = None,
-) -> None:
-    """Add one event to request `number`."""
-    chain.append(
-        connection,
-        {
-            "request_number": number,
-            "kind": kind,
-            "from_status": str(move[0]) if move else None,
-            "to_status": str(move[1]) if move else None,
-            "actor": actor,
-            "detail": as_json(detail or {}),
-            "at": now,
-        },
-    )

@@ -5,7 +5,7 @@ from logging import getLogger
 
 import sqlalchemy as sa
 
-from server.ledger import samples, schema, seals, statements
+from server.ledger import chain, samples, schema, seals, statements
 from server.ledger.database import Database, LedgerUnavailable
 from server.ledger.records import target_of
 from unlearning.errors import ConfigurationError
@@ -71,4 +71,4 @@ def _key(connection: sa.Connection, number: int, keys: SubjectKeys, now: datetim
         sa.update(_table).where(mine).values(values)
     ).rowcount:  # not another process just now
         detail = statements.row_seal(connection, row)
-        statements.append_event(connection, number, KEYED, actor="ledger", detail=detail, now=now)
+        chain.append(connection, number, KEYED, actor=seals.ACTOR, detail=detail, now=now)

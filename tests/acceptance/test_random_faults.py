@@ -14,7 +14,7 @@ import pytest
 
 from client.memory import ClientMemory
 from server.federation.checkpoints import CheckpointStore
-from server.ledger import Ledger, statements
+from server.ledger import Ledger, chain
 from server.report import page
 from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings
@@ -37,7 +37,7 @@ PLACES: tuple[tuple[object, str], ...] = (
     (Ledger, "move"),
     (Ledger, "note"),
     (Ledger, "record_round"),
-    (statements, "append_event"),  # inside a transaction
+    (chain, "append"),  # inside a transaction
     (durable_files.os, "fsync"),  # between a file's content and its name
     (ClientMemory, "add_tombstones"),
     (InProcessGrid, "push_messages"),

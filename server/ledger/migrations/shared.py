@@ -201,7 +201,8 @@ class Chain:
         newest = sa.select(columns.sequence, columns.hash).order_by(columns.sequence.desc()).limit(1)
         row = self._connection.execute(newest).one_or_none()
         self.is_empty = row is None
-        self._sequence, self._hash = (0, GENESIS_HASH) if row is None else (row.sequence, row.hash)
+        self._sequence: int = 0 if row is None else row.sequence
+        self._hash: str = GENESIS_HASH if row is None else row.hash
         self._now = datetime.now(UTC)
 
     def append(self, number: int | None, kind: str, detail: Mapping[str, Any]) -> None:
@@ -248,7 +249,7 @@ def hash_of_rows(rows: Iterable[sa.Row[Any]]) -> str:
     return whole.hexdigest()
 
 
-def row_hash(values: Mapping[str, Any]) -> str:
+def row_hash(values: Mapping[Any, Any]) -> str:
     """Compute SHA-256 of a row by its columns' names, as canonical JSON (sorted keys, no blanks, ASCII, UTC)."""
     plain = {name: _plain(value) for name, value in values.items()}
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)

@@ -6,8 +6,6 @@ A new ledger starts as a copy of one that the migrations made, and goes through 
 import contextlib
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from benchmarks.speed.postgresql import private_server
-from server.ledger import Allowance, Ledger, NewRequest
+from server.ledger import Allowance, Ledger, NewRequest, Refusal
 from server.ledger.database import Database
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
@@ -178,11 +176,6 @@ def advance(ledger: Ledger, request_id: str, to: Status, token: int, **changes: 
     return ledger.get(request_id)
 
 
-def start(code: str, *arguments: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
+def refusal(**changes: object) -> Refusal:
+    values = {"at": NOW, "caller": "eve", "role": "client", "call": "ListClients", "reason": "not yours"}
+    return Refusal(**{**values, **changes})  # type: ignore[arg-type]  # field names are checked by the call

@@ -8,10 +8,10 @@ from server.federation.context import FederationContext
 from server.federation.state import FederationState, Phase
 from server.ledger import Ledger, LedgerWriter
 from server.requests.admission import check_admissible
+from server.requests.planning import waits_for
 from server.requests.privacy_budget import may_serve_together
 from strategies.run_config import RunSettings
 from unlearning.errors import IllegalMove, RequestError
-from unlearning.methods.method import Need
 from unlearning.methods.registry import method_named
 from unlearning.requests import DeletionRequest, Status
 
@@ -67,7 +67,7 @@ def claim(
     for request in writer.ledger.list_requests(statuses=(Status.SCHEDULED,)):
         if request.is_held:
             continue
-        absent = _find_absent(request, online)
+        absent = waits_for(method_named(request.method), request.target, online)
         if absent:
             _note_once(writer, notes, request.id, f"waiting for {absent} to come online")
         else:
@@ -97,19 +97,6 @@ def _served_together(
         and ledger.accepted_loss(request.id) == accepted
     )
     return [first, *others]
-
-
-def _find_absent(request: DeletionRequest, online: set[str]) -> str:
-    """Return whom the request waits for; empty if it can be served."""
-    needs = method_named(request.method).info.needs
-    client = request.target.client_id
-    if (
-        client is not None
-        and client not in online
-        and needs & {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE}
-    ):
-        return f"client {client}"
-    return "" if online else "any client"
 
 
 def _note_once(writer: LedgerWriter, notes: dict[str, str], request_id: str, text: str) -> None:

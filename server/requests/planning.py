@@ -99,7 +99,7 @@ def _plan_method(
         title=info.title,
         remark=info.remark,
         refusal=refusal,
-        waits_for=_waits_for(method, target, online),
+        waits_for=waits_for(method, target, online),
         bytes=None if cost is None else cost.communication_bytes,
         flops=None if cost is None or not symbols.flops_per_example else cost.computation_flops,
         rounds=None if cost is None or not a_round else cost.communication_bytes / a_round,
@@ -108,7 +108,8 @@ def _plan_method(
     )
 
 
-def _waits_for(method: Method, target: Target, online: set[str]) -> str:
+def waits_for(method: Method, target: Target, online: set[str]) -> str:
+    """Return whom a request would wait for; empty if it can be served."""
     needs_it = method.info.needs & {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE}
     if target.client_id is not None and target.client_id not in online and needs_it:
         return f"client {target.client_id}"

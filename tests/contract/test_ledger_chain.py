@@ -1,34 +1,17 @@
 """The events' hash chain, refusals and facts on SQLite and PostgreSQL, and how the first schema gets them."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import date, timedelta
 
 import pytest
 import sqlalchemy as sa
 
-from server.ledger import Ledger, Refusal
+from server.ledger import Ledger
 from server.ledger.chain import GENESIS_HASH
 from server.ledger.database import Database
-from tests.ledgers import LATER, NOW, advance, start, submit
-from unlearning.errors import Fenced
-from unlearning.requests import Granularity, Status, Target
-
-FILE_MANY = """
-import sys
-from datetime import UTC, datetime
-from server.ledger import Ledger, NewRequest
-from unlearning.requests import Granularity, Target
-
-ledger = Ledger.open(sys.argv[1])
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(20):
-    name = f"{sys.argv[2]}-{number}"
-    target = Target(Granularity.CLIENT, name)
-    new = NewRequest(target=target, method="puf", submitted_by="ada", idempotency_key=name)
-    ledger.submit(new, now=datetime.now(UTC))
-"""
-
+from tests.ledgers import CLIENT_4, LATER, NOW, advance, refusal, submit
+from unlearning.deadlines import Amendment, Ground
+from unlearning.requests import Status
 
 # The chain
 
@@ -118,23 +101,6 @@ def test_events_cut_off_are_missed_by_a_kept_head_only(
     assert ledger.event_head() != kept
 
 
-def test_two_processes_that_write_at_once_make_one_chain(url: str) -> None:
-    """No event is lost, none forks off."""
-    processes = [start(FILE_MANY, url, name) for name in ("a", "b")]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in processes:
-        process.communicate(timeout=120)
-    opened = Ledger.open(url)
-    assert (opened.verify_chain(), opened.event_head()[0]) == (None, 40)
-    opened.close()
-
-
 def test_the_database_refuses_a_fork_of_the_chain(ledger: Ledger, sql: sa.Engine) -> None:
     """A second event after the same one is refused, also for raw SQL."""
     submit(ledger)
@@ -153,7 +119,7 @@ FIRST_SCHEMA_ROWS = [
     "INSERT INTO requests (idempotency_key, target_key, target, client_id, method, parameters, submitted_by, "
     "status, reason, retryable, attempts, created_at, updated_at, result) VALUES ('k', 'client/3', "
     '\'{"granularity": "client", "client_id": "3", "sample_ids": [], "class_label": null}\', '
-    "'3', 'puf', '{}', 'ada', 'received', '', false, 0, '2026-03-01 12:00:00', '2026-03-01 12:00:00', '{}')",
+    "'3', 'puf', '{}', 'ada', 'received', '', false, 0, '2026-01-31 23:30:00', '2026-01-31 23:30:00', '{}')",
     "INSERT INTO events (request_number, kind, actor, detail, at) VALUES "
     "(1, 'submitted', 'ada', '{\"last_round_sequence\": 0}', '2026-03-01 12:00:00.123456')",
     "INSERT INTO events (sequence, request_number, kind, from_status, to_status, actor, detail, at) VALUES "
@@ -176,39 +142,51 @@ def of_first_schema(empty_url: str) -> str:
     return empty_url
 
 
-def test_events_of_the_first_schema_are_kept_and_chained(of_first_schema: str) -> None:
-    """The migration changes nothing of them, and today's function finds their chain whole."""
-    opened = Ledger.open(of_first_schema)
-    first, second = [event for event in opened.events() if event.kind in ("submitted", "moved")]
-    assert (first.sequence, first.actor, first.at) == (1, "ada", NOW)
-    assert (second.sequence, second.actor, second.detail) == (5, "löop", {"loss": 0.1, "é": [1, None]})
+@pytest.fixture
+def opened(of_first_schema: str) -> Iterator[Ledger]:
+    ledger = Ledger.open(of_first_schema)
+    yield ledger
+    ledger.close()
+
+
+def test_events_of_the_first_schema_are_kept_and_chained(opened: Ledger) -> None:
+    """The migrations change nothing of them, and today's function finds their chain whole."""
+    first, second, *added = opened.events()
+    assert (first.sequence, first.kind, first.actor, first.at) == (1, "submitted", "ada", NOW)
+    assert (second.sequence, second.kind, second.actor) == (5, "moved", "löop")
+    assert second.detail == {"loss": 0.1, "é": [1, None]}
     assert second.at - first.at == timedelta(minutes=5) - timedelta(microseconds=123456)
+    assert [event.kind for event in added] == ["taken-over", "dated"]
     assert opened.verify_chain() is None
     assert opened.verify() == ""
-    opened.close()
 
 
-def test_a_ledger_of_the_first_schema_goes_on_after_the_migration(of_first_schema: str) -> None:
+def test_a_request_of_the_first_schema_is_due_a_month_after_it_was_filed(opened: Ledger) -> None:
+    """On the last day of a shorter month; and it is refused and amended as any other."""
+    (found,) = opened.list_requests()
+    assert (found.received_on, found.due_on) == (date(2026, 1, 31), date(2026, 2, 28))
+    assert (found.extended_days, found.ground, found.is_held, found.is_redacted) == (0, None, False, False)
+    assert opened.refuse(found.id, reason="x", by="ada", now=LATER).status is Status.REFUSED
+    assert opened.amend(found.id, what=Amendment(ground="c"), by="ada", now=LATER).ground is Ground.C
+    assert opened.verify() == ""
+
+
+def test_a_ledger_of_the_first_schema_goes_on_after_the_migration(
+    opened: Ledger, of_first_schema: str
+) -> None:
     """Its requests move on, new events follow the old ones, and the old ones stay append-only."""
-    opened = Ledger.open(of_first_schema)
     token = opened.acquire_fence("loop", now=NOW)
     opened.move("r-000001", Status.UNLEARNING, token=token, now=LATER)
-    submit(opened, Target(Granularity.CLIENT, "4"), key="new")
+    submit(opened, CLIENT_4, key="new")
     assert [event.sequence for event in opened.events("r-000001")] == [1, 5, 6, 7, 9]  # 8: the fence's
     assert opened.verify() == ""
     engine = sa.create_engine(of_first_schema)
     with pytest.raises(sa.exc.IntegrityError, match="append-only"), engine.begin() as connection:
         connection.execute(sa.text("DELETE FROM events WHERE sequence = 1"))
     engine.dispose()
-    opened.close()
 
 
 # Refusals
-
-
-def refusal(**changes: object) -> Refusal:
-    values = {"at": NOW, "caller": "eve", "role": "client", "call": "ListClients", "reason": "not yours"}
-    return Refusal(**{**values, **changes})  # type: ignore[arg-type]  # field names are checked by the call
 
 
 def test_refusals_are_read_back_in_order(ledger: Ledger) -> None:
@@ -230,14 +208,6 @@ def test_text_of_strangers_is_made_harmless_in_a_refusal(ledger: Ledger) -> None
     assert (len(stored.caller), stored.reason) == (200, "a b")
 
 
-@pytest.mark.parametrize("statement", ["UPDATE refusals SET caller = 'x'", "DELETE FROM refusals"])
-def test_refusals_are_append_only(ledger: Ledger, sql: sa.Engine, statement: str) -> None:
-    """Nobody who tried something can have it removed."""
-    ledger.record_refusals([refusal()])
-    with pytest.raises(sa.exc.IntegrityError, match="append-only"), sql.begin() as connection:
-        connection.execute(sa.text(statement))
-
-
 # Facts
 
 
@@ -247,11 +217,3 @@ def test_facts_are_written_over_by_key(ledger: Ledger, token: int) -> None:
     ledger.set_facts({"methods": ["puf"], "num_classes": 10}, token=token, now=NOW)
     ledger.set_facts({"num_classes": None, "task": {"name": "mnist"}}, token=token, now=LATER)
     assert ledger.facts() == {"methods": ["puf"], "num_classes": None, "task": {"name": "mnist"}}
-
-
-def test_facts_of_an_old_server_app_are_refused(ledger: Ledger, token: int) -> None:
-    """Only the holder of the fence speaks for the federation."""
-    ledger.acquire_fence("its successor", now=LATER)
-    with pytest.raises(Fenced):
-        ledger.set_facts({"num_classes": 10}, token=token, now=LATER)
-    assert ledger.facts() == {}

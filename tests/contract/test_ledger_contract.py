@@ -1,7 +1,10 @@
 """SQLite and PostgreSQL keep the same ledger: the same answers, the same refusals, the same durability."""
 
 import signal
+import subprocess
+import sys
 from datetime import date, timedelta, timezone
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -10,7 +13,7 @@ from alembic.migration import MigrationContext
 
 from server.ledger import ClientRecord, Ledger, LimitExceeded, Quota, RoundRecord
 from server.ledger.schema import metadata
-from tests.ledgers import CLIENT_3, CLIENT_4, LATER, NOW, advance, start, submit
+from tests.ledgers import CLIENT_4, LATER, NOW, advance, refusal, submit
 from unlearning.errors import ConflictingRequest, Fenced, IllegalMove, RequestNotFound
 from unlearning.requests import LEGAL_MOVES, DeletionRequest, Exclusions, Forget, Granularity, Status, Target
 
@@ -23,9 +26,9 @@ ILLEGAL_MOVES = {
 
 
 def test_a_submitted_request_is_read_back_as_it_was_filed(ledger: Ledger) -> None:
-    """Target, method, parameters, names and time survive the database; sample ids are read apart."""
+    """Target, method, parameters, names, role and time survive the database; sample ids are read apart."""
     target = Target(Granularity.SAMPLE, "3", frozenset({"17", "é"}))
-    filed = submit(ledger, target)
+    filed = submit(ledger, target, submitted_role="client")
     assert ledger.target_of(filed) == target
     assert filed == DeletionRequest(
         id="r-000001",
@@ -37,10 +40,12 @@ def test_a_submitted_request_is_read_back_as_it_was_filed(ledger: Ledger) -> Non
         status=Status.RECEIVED,
         created_at=NOW,
         updated_at=NOW,
+        submitted_role="client",
         received_on=NOW.date(),
         due_on=date(2026, 4, 1),
     )
-    assert ledger.get("r-000001") == filed
+    assert ledger.get("r-000001") == ledger.find("key") == filed
+    assert ledger.find("other") is None
 
 
 def test_a_time_in_another_zone_comes_back_as_the_same_instant_in_utc(ledger: Ledger) -> None:
@@ -67,40 +72,24 @@ def test_a_key_cannot_be_used_for_another_request(ledger: Ledger) -> None:
 
 
 def test_a_target_has_one_open_request(ledger: Ledger) -> None:
-    """A second request about the same client is refused, whatever of it is to be forgotten."""
-    submit(ledger)
+    """Whatever of a client is to be forgotten; it stands in nobody else's way, and once it is over in nobody's."""
+    first = submit(ledger)
     with pytest.raises(ConflictingRequest, match=r"r-000001 .client 3. is received"):
         submit(ledger, Target(Granularity.SAMPLE, "3", frozenset({"1"})), key="other")
-
-
-def test_another_target_can_be_filed_meanwhile(ledger: Ledger) -> None:
-    """An open request stands in nobody else's way, and ids follow the order of arrival."""
-    submit(ledger)
     other = submit(ledger, Target(Granularity.CLASS, class_label=3), key="other")
-    assert [item.id for item in ledger.list_requests()] == ["r-000001", other.id]
-
-
-def test_a_target_can_be_filed_again_when_its_request_is_over(ledger: Ledger) -> None:
-    """A cancelled request no longer blocks its target."""
-    ledger.cancel(submit(ledger).id, by="ada", now=LATER)
+    assert [item.id for item in ledger.list_requests()] == [first.id, other.id]
+    ledger.cancel(first.id, by="ada", now=LATER)
     assert submit(ledger, key="again").status is Status.RECEIVED
 
 
 def test_requests_can_be_listed_by_status_and_client(ledger: Ledger, token: int) -> None:
     """Both filters count, alone and together."""
     three = submit(ledger)
-    four = submit(ledger, Target(Granularity.CLIENT, "4"), key="4")
+    four = submit(ledger, CLIENT_4, key="4")
     ledger.move(four.id, Status.SCHEDULED, token=token, now=LATER)
     assert [item.id for item in ledger.list_requests(statuses=[Status.SCHEDULED])] == [four.id]
     assert [item.id for item in ledger.list_requests(client_id="3")] == [three.id]
     assert ledger.list_requests(statuses=[Status.SCHEDULED], client_id="3") == []
-
-
-def test_a_request_is_found_by_its_key(ledger: Ledger) -> None:
-    """`find` returns the key's request or nothing."""
-    filed = submit(ledger)
-    assert ledger.find("key") == filed
-    assert ledger.find("other") is None
 
 
 @pytest.mark.parametrize("request_id", ["r-000009", "9", "r-x", "r-99999999999999", "", "r-1'--"])
@@ -160,19 +149,20 @@ def test_the_target_is_excluded_from_verifying_on(ledger: Ledger, token: int, st
 
 
 def test_exclusions_add_up(ledger: Ledger, token: int) -> None:
-    """Samples, a class and a client forgotten by several requests are all in the exclusions."""
+    """Of several requests; what concerns a client is its own and every class, what concerns a class the classes."""
     targets = [
         Target(Granularity.SAMPLE, "3", frozenset({"a"})),
         Target(Granularity.CLASS, class_label=7),
-        Target(Granularity.CLIENT, "4"),
+        CLIENT_4,
     ]
     for number, target in enumerate(targets):
         advance(ledger, submit(ledger, target, key=str(number)).id, Status.COMPLETED, token)
     again = submit(ledger, Target(Granularity.SAMPLE, "3", frozenset({"b"})), key="again")
     advance(ledger, again.id, Status.COMPLETED, token)
-    assert ledger.exclusions() == Exclusions(
-        {"3": Forget(sample_ids=frozenset({"a", "b"})), "4": Forget(everything=True)}, frozenset({7})
-    )
+    of_3, of_4 = Forget(sample_ids=frozenset({"a", "b"})), Forget(everything=True)
+    assert ledger.exclusions() == Exclusions({"3": of_3, "4": of_4}, frozenset({7}))
+    assert ledger.exclusions(concerning=CLIENT_4) == Exclusions({"4": of_4}, frozenset({7}))
+    assert ledger.exclusions(concerning=targets[1]) == Exclusions({}, frozenset({7}))
 
 
 def test_going_back_in_the_queue_counts_an_attempt(ledger: Ledger, token: int) -> None:
@@ -192,7 +182,7 @@ def test_the_result_is_kept_and_nan_becomes_null(ledger: Ledger, token: int) -> 
 
 
 def test_an_old_token_changes_nothing(ledger: Ledger, token: int) -> None:
-    """Every write of a live loop that was replaced is refused."""
+    """Every write of a live loop that was replaced is refused; only the newest token of this ledger counts."""
     request = submit(ledger)
     newer = ledger.acquire_fence("its successor", now=LATER)
     assert newer == token + 1
@@ -202,20 +192,17 @@ def test_an_old_token_changes_nothing(ledger: Ledger, token: int) -> None:
         lambda: ledger.note(request.id, "waiting", token=token, now=LATER, detail={}),
         lambda: ledger.register_clients([ClientRecord("3")], token=token, now=LATER),
         lambda: ledger.record_round(RoundRecord(round=1, kind="training", at=LATER), token=token),
+        lambda: ledger.set_facts({"num_classes": 10}, token=token, now=LATER),
         lambda: ledger.check_fence(token),
     ]
     for write in writes:
         with pytest.raises(Fenced, match="its successor"):
             write()
-    assert (ledger.events(), ledger.clients(), ledger.rounds()) == (events, [], [])
+    assert (ledger.events(), ledger.clients(), ledger.rounds(), ledger.facts()) == (events, [], [], {})
     assert ledger.get(request.id) == request
     ledger.check_fence(newer)
-
-
-def test_a_token_that_was_never_given_is_refused(ledger: Ledger, token: int) -> None:
-    """A token of another ledger may be larger; only the newest of this one counts."""
-    with pytest.raises(Fenced):
-        ledger.check_fence(token + 1)
+    with pytest.raises(Fenced):  # a token of another ledger may be larger
+        ledger.check_fence(newer + 1)
 
 
 # What people do to a request
@@ -267,7 +254,7 @@ def test_events_tell_what_happened_in_order(ledger: Ledger, token: int) -> None:
     request = submit(ledger)
     ledger.move(request.id, Status.SCHEDULED, token=token, now=LATER, reason="fits", detail={"queue": 1})
     ledger.note(request.id, "waiting", token=token, now=LATER, detail={"text": "client 3"})
-    submit(ledger, Target(Granularity.CLIENT, "4"), key="4")
+    submit(ledger, CLIENT_4, key="4")
     told = [
         (event.kind, event.from_status, event.to_status, event.actor, event.at)
         for event in ledger.events(request.id)
@@ -294,6 +281,7 @@ def test_a_client_once_known_stays_known(ledger: Ledger, token: int) -> None:
         ClientRecord("3", "hospital-3", "abcd", online=False, last_seen=NOW),
         ClientRecord("4", online=True, last_seen=NOW),
     ]
+    assert (ledger.has_client("3"), ledger.has_client("33")) == (True, False)
 
 
 def test_rounds_are_read_back_in_order(ledger: Ledger, token: int) -> None:
@@ -317,7 +305,7 @@ def test_a_long_history_is_read_to_its_end(
     for number in range(3):
         ledger.record_round(RoundRecord(round=number, kind="training", at=NOW), token=token)
         ledger.note(request.id, "waiting", token=token, now=LATER)
-    other = submit(ledger, Target(Granularity.CLIENT, "4"), key="4")
+    other = submit(ledger, CLIENT_4, key="4")
     assert [record.sequence for record in ledger.all_rounds()] == [1, 2, 3]
     assert [record.sequence for record in ledger.all_rounds(after=1)] == [2, 3]
     # The first event is the fence's, and each round has one.
@@ -343,16 +331,20 @@ def test_a_long_history_is_read_to_its_end(
         "UPDATE requests SET method = 'other'",
         "UPDATE requests SET target = '{}'",
         "UPDATE requests SET submitted_by = 'someone else'",
+        "UPDATE requests SET submitted_role = 'operator'",
+        "UPDATE refusals SET caller = 'x'",
+        "DELETE FROM refusals",
         "INSERT INTO fence (id, token, holder) VALUES (2, 0, '')",
     ],
 )
 def test_the_past_cannot_be_rewritten(ledger: Ledger, token: int, sql: sa.Engine, statement: str) -> None:
     """Statements past the ledger's code cannot change or remove what was recorded."""
     advance(ledger, submit(ledger).id, Status.COMPLETED, token)
-    before = (ledger.list_requests(), ledger.events(), ledger.exclusions())
+    ledger.record_refusals([refusal()])
+    before = (ledger.list_requests(), ledger.events(), ledger.exclusions(), ledger.refusals())
     with pytest.raises(sa.exc.IntegrityError), sql.begin() as connection:
         connection.execute(sa.text(statement))
-    assert (ledger.list_requests(), ledger.events(), ledger.exclusions()) == before
+    assert (ledger.list_requests(), ledger.events(), ledger.exclusions(), ledger.refusals()) == before
 
 
 @pytest.mark.parametrize(
@@ -378,7 +370,7 @@ def test_an_insert_past_the_ledger_obeys_the_rules(
 
 # Several processes, and processes that die
 
-SUBMIT_MANY = """
+FILE_MANY = """
 import sys
 from datetime import UTC, datetime
 from server.ledger import Ledger, NewRequest
@@ -389,34 +381,30 @@ ledger = Ledger.open(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(15):
-    try:
-        target, key = Target(Granularity.CLIENT, str(number)), f"{sys.argv[2]}-{number}"
+    for client in (f"{sys.argv[2]}-{number}", str(number)):
+        target, key = Target(Granularity.CLIENT, client), f"{sys.argv[2]}/{client}"
         new = NewRequest(target=target, method="puf", submitted_by="ada", idempotency_key=key)
-        ledger.submit(new, now=datetime.now(UTC))
-    except ConflictingRequest:
-        print("refused", flush=True)
-    else:
-        print("filed", flush=True)
-"""
-
-SUBMIT_AND_HANG = """
-import sys
-from datetime import UTC, datetime
-from server.ledger import Ledger, NewRequest
-from unlearning.requests import Granularity, Target
-
-ledger = Ledger.open(sys.argv[1])
-target = Target(Granularity.CLIENT, "3")
-new = NewRequest(target=target, method="puf", submitted_by="ada", idempotency_key="key")
-request = ledger.submit(new, now=datetime.now(UTC))
-print(request.id, flush=True)
-sys.stdin.readline()
+        try:
+            ledger.submit(new, now=datetime.now(UTC))
+        except ConflictingRequest:
+            print("refused", flush=True)
+        else:
+            print("filed", flush=True)
 """
 
 
-def test_of_two_processes_that_file_at_once_one_gets_each_target(url: str) -> None:
-    """Both create the ledger at once and race for 15 targets: each is filed exactly once."""
-    processes = [start(SUBMIT_MANY, url, name) for name in ("a", "b")]
+def started(url: str, *names: str) -> list["subprocess.Popen[str]"]:
+    """Processes of these names that all begin to file at one moment, each for 15 clients of its own and 15 of all."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", FILE_MANY, url, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        for name in names
+    ]
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -424,32 +412,36 @@ def test_of_two_processes_that_file_at_once_one_gets_each_target(url: str) -> No
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    answers = "".join(process.communicate(timeout=120)[0] for process in processes).split()
-    assert (answers.count("filed"), answers.count("refused")) == (15, 15)
+    return processes
+
+
+def test_of_two_processes_that_file_at_once_one_gets_each_target(url: str) -> None:
+    """Both create the ledger at once and race for 15 targets: each is filed once; no event is lost, none forks off."""
+    answers = "".join(process.communicate(timeout=120)[0] for process in started(url, "a", "b")).split()
+    assert (answers.count("filed"), answers.count("refused")) == (45, 15)
     ledger = Ledger.open(url)
-    assert sorted(int(item.target.client_id or "") for item in ledger.list_requests()) == list(range(15))
-    assert len(ledger.events()) == 15
+    clients = {str(item.target.client_id) for item in ledger.list_requests()}
+    assert clients == {f"{name}{number}" for name in ("", "a-", "b-") for number in range(15)}
+    assert (ledger.verify_chain(), ledger.event_head()[0], len(ledger.events())) == (None, 45, 45)
     ledger.close()
 
 
 def test_a_request_survives_kill_9_right_after_it_was_answered(url: str) -> None:
     """What `submit` has returned is in the ledger, although the process never closed it."""
-    process = start(SUBMIT_AND_HANG, url)
+    (process,) = started(url, "a")
     assert process.stdout is not None
-    request_id = process.stdout.readline().strip()
+    assert process.stdout.readline() == "filed\n"
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     ledger = Ledger.open(url)
-    assert ledger.get(request_id).target == CLIENT_3
+    assert ledger.get("r-000001").target == Target(Granularity.CLIENT, "a-0")
     ledger.close()
 
 
 def test_a_submitter_has_a_limited_number_of_open_requests(ledger: Ledger) -> None:
     """Requests that are over, those of others, and a repeated one do not count."""
     first = submit(ledger, max_open=2)
-    ledger.cancel(
-        submit(ledger, Target(Granularity.CLIENT, "4"), key="4", max_open=2).id, by="ada", now=LATER
-    )
+    ledger.cancel(submit(ledger, CLIENT_4, key="4", max_open=2).id, by="ada", now=LATER)
     second = submit(ledger, Target(Granularity.CLIENT, "5"), key="5", max_open=2)
     submit(ledger, Target(Granularity.CLIENT, "6"), key="6", max_open=1, submitted_by="bob")
     with pytest.raises(LimitExceeded, match="'ada' has 2 open requests; at most 2"):
@@ -458,35 +450,10 @@ def test_a_submitter_has_a_limited_number_of_open_requests(ledger: Ledger) -> No
     assert second.is_open
 
 
-def test_exclusions_can_be_asked_for_one_target(ledger: Ledger, token: int) -> None:
-    """What concerns a client is its own and every class; what concerns a class is the classes."""
-    seven = Target(Granularity.CLASS, class_label=7)
-    for number, target in enumerate((CLIENT_3, Target(Granularity.CLIENT, "4"), seven)):
-        advance(ledger, submit(ledger, target, key=str(number)).id, Status.COMPLETED, token)
-    assert ledger.exclusions(concerning=CLIENT_3) == Exclusions(
-        {"3": Forget(everything=True)}, frozenset({7})
-    )
-    assert ledger.exclusions(concerning=seven) == Exclusions({}, frozenset({7}))
-
-
-def test_the_roster_knows_a_client_by_its_id(ledger: Ledger, token: int) -> None:
-    """One that took part, and nobody else."""
-    ledger.register_clients([ClientRecord("3")], token=token, now=NOW)
-    assert (ledger.has_client("3"), ledger.has_client("33")) == (True, False)
-
-
-def test_the_submitters_role_is_kept_and_never_changes(ledger: Ledger, sql: sa.Engine) -> None:
-    """Who filed is a name and a role; raw SQL cannot change the role either."""
-    assert submit(ledger, submitted_role="client").submitted_role == "client"
-    assert ledger.get("r-000001").submitted_role == "client"
-    with pytest.raises(sa.exc.DatabaseError, match="never changes"), sql.begin() as connection:
-        connection.execute(sa.text("UPDATE requests SET submitted_role = 'operator'"))
-
-
 def test_one_name_in_two_roles_is_two_submitters(ledger: Ledger) -> None:
     """An operator's open requests do not count against a client of the same name."""
     submit(ledger, submitted_role="operator", max_open=1)
-    other = submit(ledger, Target(Granularity.CLIENT, "4"), key="k2", submitted_role="client", max_open=1)
+    other = submit(ledger, CLIENT_4, key="k2", submitted_role="client", max_open=1)
     assert other.id == "r-000002"
 
 

@@ -3,14 +3,15 @@
 import secrets
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from server.ledger import Ledger
-from server.ledger.database import Database
 from server.ledger.texts import Kind
+from tests.kills import Killed, Killer
 from tests.ledgers import CLIENT_3, CLIENT_4, LATER, NOW, advance, submit
 from unlearning.deadlines import Amendment, Ground, Particulars
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, RequestNotFound
@@ -66,13 +67,19 @@ def test_what_the_chain_has_is_a_salted_hash_of_a_text(ledger: Ledger) -> None:
 
 
 def test_the_same_key_with_other_particulars_is_another_request(ledger: Ledger) -> None:
-    """What is left out the second time does not matter, nor what was erased since."""
+    """What is left out the second time does not matter."""
     first = submit(ledger, particulars=GIVEN)
     assert submit(ledger) == submit(ledger, particulars=GIVEN) == first
     for other in (Particulars(reference="DSR-18"), Particulars(ground=Ground.A), Particulars(due_on=TODAY)):
         with pytest.raises((ConflictingRequest, InvalidRequest)):
             submit(ledger, particulars=other)
-    ledger.redact(first.id, by="ada", now=LATER)
+
+
+@pytest.mark.parametrize("name", ["redact", "amend"])
+def test_the_same_key_gives_the_request_that_was_erased_or_amended_since(ledger: Ledger, name: str) -> None:
+    """Whoever sends again what it once filed is answered, whatever an operator has done meanwhile."""
+    first = submit(ledger, particulars=GIVEN)
+    ACTS[name](ledger)
     assert submit(ledger, particulars=GIVEN).id == first.id
 
 
@@ -271,13 +278,6 @@ def test_a_request_is_amended_in_every_state_but_while_it_is_certified(
     assert ledger.verify() == ""
 
 
-def test_the_same_key_gives_the_request_that_was_amended_since(ledger: Ledger) -> None:
-    """Whoever sends again what it once filed is answered, whatever an operator has corrected meanwhile."""
-    first = submit(ledger, particulars=GIVEN)
-    ACTS["amend"](ledger)
-    assert submit(ledger, particulars=GIVEN).id == first.id
-
-
 def test_no_redacted_text_is_left_in_the_files(url: str, ledger: Ledger, sql: sa.Engine) -> None:
     """Not in the database's files, its statistics among them, nor in SQLite's write-ahead log; the ledger is open.
 
@@ -358,10 +358,6 @@ def test_an_unknown_request_is_not_found(ledger: Ledger, name: str) -> None:
         ACTS[name](ledger)
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
 @pytest.mark.parametrize("name", ACTS)
 def test_killed_at_any_statement_nothing_or_all_of_it_is_there(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, name: str
@@ -371,107 +367,22 @@ def test_killed_at_any_statement_nothing_or_all_of_it_is_there(
     if name in ("release", "redact"):
         ACTS["hold"](ledger)
     head, before = ledger.event_head(), ledger.get("r-000001")
-    killer = _Killer(monkeypatch)
-    kills = 0
-    while True:
-        killer.arm(kills)
+    killer = Killer(monkeypatch, ((sa.Connection, "execute"),))
+    for kill_at in count(1):
+        killer.arm(kill_at)
         try:
             ACTS[name](ledger)
         except Killed:
-            kills += 1
+            killer.disarm()
         else:
-            killer.arm(None)
+            killer.disarm()
             break
-        killer.arm(None)
         if (
             name == "redact" and ledger.event_head() != head
         ):  # all is there; the files are left to the next call
             assert ACTS[name](ledger).reference == ""
             break
         assert (ledger.event_head(), ledger.get("r-000001"), ledger.verify()) == (head, before, "")
-    assert kills > 4
+    assert kill_at > 5
     assert ledger.verify() == ""
     assert len(ledger.events("r-000001")) == (3 if name in ("release", "redact") else 2)
-
-
-class _Killer:
-    """Kills at the statement of a number, counted from when it was armed."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self._left: int | None = None
-        original = sa.Connection.execute
-
-        def execute(connection: sa.Connection, *args: object, **kwargs: object) -> object:
-            if not connection.get_execution_options().get("ledger_writes"):
-                return original(connection, *args, **kwargs)  # type: ignore[call-overload]
-            self._pass()
-            result = original(connection, *args, **kwargs)  # type: ignore[call-overload]
-            self._pass()
-            return result
-
-        patch.setattr(sa.Connection, "execute", execute)
-
-    def arm(self, left: int | None) -> None:
-        self._left = left
-
-    def _pass(self) -> None:
-        if self._left is None:
-            return
-        if self._left == 0:
-            raise Killed
-        self._left -= 1
-
-
-def test_a_ledger_of_the_fifth_schema_opens_with_deadlines(empty_url: str) -> None:
-    """Its requests were received when they were filed and are due a month later; all that was there holds."""
-    database = Database(empty_url)
-    database.migrate("0005")
-    values = (
-        "'k', 'client/3', '{\"granularity\": \"client\", \"client_id\": \"3\", \"class_label\": null}', '3', 'puf', "
-        "'{}', 'ada', 'received', '', false, 0, '2026-01-31 23:30:00+00:00', '2026-01-31 23:30:00+00:00', '{}', 0"
-    )
-    columns = (
-        "idempotency_key, target_key, target, client_id, method, parameters, submitted_by, status, reason, retryable, "
-        "attempts, created_at, updated_at, result, num_samples"
-    )
-    event = "1, 1, 'submitted', 'ada', '{}', '2026-01-31 23:30:00+00:00', :zeros, :hash"
-    with database.writing() as connection:
-        if connection.dialect.name == "sqlite":
-            values, event = values.replace("+00:00", ".000000"), event.replace("+00:00", ".000000")
-        connection.execute(
-            sa.text(f"INSERT INTO requests ({columns}) VALUES ({values})".replace(": ", r"\: "))
-        )
-        connection.execute(
-            sa.text(
-                "INSERT INTO events (sequence, request_number, kind, actor, detail, at, previous_hash, hash) "
-                f"VALUES ({event})"
-            ),
-            {"zeros": "0" * 64, "hash": _hash_of_first_event()},
-        )
-    database.close()
-    opened = Ledger.open(empty_url)
-    (found,) = opened.list_requests()
-    assert (found.received_on, found.due_on) == (date(2026, 1, 31), date(2026, 2, 28))
-    assert (found.extended_days, found.ground, found.is_held, found.is_redacted) == (0, None, False, False)
-    assert [event.kind for event in opened.events()] == ["submitted", "dated"]
-    assert opened.verify() == ""
-    assert opened.refuse(found.id, reason="x", by="ada", now=LATER).status is Status.REFUSED
-    assert opened.amend(found.id, what=ANOTHER, by="ada", now=LATER).ground is Ground.C
-    assert opened.verify() == ""
-    opened.close()
-
-
-def _hash_of_first_event() -> str:
-    from server.ledger.chain import GENESIS_HASH, event_hash
-
-    values = {
-        "sequence": 1,
-        "request_number": 1,
-        "kind": "submitted",
-        "from_status": None,
-        "to_status": None,
-        "actor": "ada",
-        "detail": {},
-        "at": datetime(2026, 1, 31, 23, 30, tzinfo=UTC),
-    }
-    return event_hash(values, GENESIS_HASH)

@@ -8,8 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from server.ledger import ClientRecord, Ledger, RoundRecord, schema, seals
-from tests.contract.test_ledger_chain import refusal
-from tests.ledgers import CLIENT_4, LATER, NOW, advance, submit
+from tests.ledgers import CLIENT_4, LATER, NOW, advance, refusal, submit
 from unlearning.deadlines import Amendment, Ground, Particulars
 from unlearning.requests import Granularity, Status, Target
 

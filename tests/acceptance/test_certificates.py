@@ -17,9 +17,9 @@ from server.certificate.keys import PUBLIC_KEY, SIGNING_KEY, load_signing_key, m
 from server.cli import app
 from server.ledger import Ledger
 from server.state_directory.ledger_address import ledger_url
-from strategies.run_config import RunSettings
 from tests.certificates import Authority
-from tests.federation import DEFAULTS, InProcessFederation
+from tests.federation import InProcessFederation
+from tests.kills import Killed, Killer
 from unlearning.errors import ConfigurationError
 from unlearning.requests import Granularity, Status, Target, hash_of_ids
 from unlearning.tasks import load_site
@@ -77,16 +77,18 @@ class Case(NamedTuple):
         engine.dispose()
 
 
-def certified(directory: Path, target: Target, method: str) -> Case:
-    """A deletion on a live federation that signs, and the model that it left."""
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Three samples forgotten with PUF-Special, on a live federation that signs, and the model that it left."""
+    directory = tmp_path_factory.mktemp("certified")
     make_key_pair(directory / "keys")
-    one = InProcessFederation(
-        directory / "state",
-        {**SETTINGS, "certificate_key": str(directory / "keys" / SIGNING_KEY)},
-    )
+    settings = {**SETTINGS, "certificate_key": str(directory / "keys" / SIGNING_KEY)}
+    one = InProcessFederation(directory / "state", settings)
+    ids = load_site(one.settings.task(), 2).train.ids.tolist()[:3]
+    (directory / "ids.txt").write_text("\n".join(ids), encoding="utf-8")
     try:
         one.run()
-        one.file(target, method)
+        one.file(Target(Granularity.SAMPLE, "2", frozenset(ids)))
         one.run()
     finally:
         one.close()
@@ -96,24 +98,17 @@ def certified(directory: Path, target: Target, method: str) -> Case:
     return case
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """Three samples forgotten with PUF-Special."""
-    settings = RunSettings.from_run_config(
-        {**DEFAULTS, **{k.replace("_", "-"): v for k, v in SETTINGS.items()}}
-    )
-    ids = load_site(settings.task(), 2).train.ids.tolist()[:3]
-    samples = Target(Granularity.SAMPLE, "2", frozenset(ids))
-    directory = tmp_path_factory.mktemp("certified")
-    (directory / "ids.txt").write_text("\n".join(ids), encoding="utf-8")
-    return certified(directory, samples, "puf-special")
-
-
 @pytest.fixture
 def case(original: Case, tmp_path: Path) -> Case:
     """A copy that a test may spoil."""
     shutil.copytree(original.state.parent, tmp_path / "copy")
     return Case(*(tmp_path / "copy" / path.relative_to(original.state.parent) for path in original))
+
+
+def fails(result: Result, words: str) -> None:
+    """The exit code is 1, and somewhere stand these words."""
+    assert result.exit_code == 1, result.output
+    assert words in result.output
 
 
 def refused(case: Case, of: str, *words: str) -> None:
@@ -178,9 +173,7 @@ def test_other_samples_than_the_certified_ones_are_refused(case: Case) -> None:
     """One id fewer is another list."""
     path = case.state.parent / "ids.txt"
     path.write_text("\n".join(path.read_text(encoding="utf-8").split()[:2]), encoding="utf-8")
-    result = case.verify("public-key", "samples", "subject-key")
-    assert result.exit_code == 1
-    assert "are not those that are certified" in result.output
+    fails(case.verify("public-key", "samples", "subject-key"), "are not those that are certified")
 
 
 @pytest.mark.parametrize(
@@ -253,9 +246,7 @@ def test_the_model_before_is_named_for_what_it_is(case: Case) -> None:
 def test_a_file_that_is_no_model_is_refused_with_a_sentence(case: Case) -> None:
     """Exit code 1 and no trace of a stack."""
     case.model.write_bytes(b"no model")
-    result = case.verify()
-    assert result.exit_code == 1
-    assert "cannot be read as a model" in result.output
+    fails(case.verify(), "cannot be read as a model")
 
 
 @pytest.mark.parametrize(
@@ -279,17 +270,11 @@ def test_a_forged_ledger_is_refused(case: Case, forgery: tuple[str, ...]) -> Non
     refused(case, "ledger", "does not follow from those before it")
 
 
-def test_a_ledger_that_was_cut_is_refused(case: Case) -> None:
-    """The chain that is left holds, but the rows went on from there."""
-    last = case.content()["ledger"]["event"]["sequence"]
-    case.forge_ledger(f"DELETE FROM events WHERE sequence >= {last}")
-    refused(case, "ledger", "is not as its last event left it")
-
-
-def test_a_completion_that_was_cut_is_refused(case: Case) -> None:
-    """The last event of the request names the certificate, and its row is as that event left it."""
-    last = case.content()["ledger"]["head"]["sequence"]
-    case.forge_ledger(f"DELETE FROM events WHERE sequence > {last}")
+@pytest.mark.parametrize(("since", "place"), [(">=", "event"), (">", "head")])
+def test_a_ledger_that_was_cut_is_refused(case: Case, since: str, place: str) -> None:
+    """The chain that is left holds, but the rows went on from there, or name the certificate."""
+    last = case.content()["ledger"][place]["sequence"]
+    case.forge_ledger(f"DELETE FROM events WHERE sequence {since} {last}")
     refused(case, "ledger", "is not as its last event left it")
 
 
@@ -311,16 +296,12 @@ def test_a_wrong_key_is_refused(case: Case, tmp_path: Path) -> None:
 def test_a_truncated_certificate_is_refused(case: Case) -> None:
     """With one sentence and exit code 1."""
     case.certificate.write_bytes(case.certificate.read_bytes()[:-200])
-    result = case.verify()
-    assert result.exit_code == 1
-    assert "cut short or damaged" in result.output
+    fails(case.verify(), "cut short or damaged")
 
 
 def test_without_a_public_key_nothing_is_proven(original: Case) -> None:
     """A signature that nobody checks is no reason to believe."""
-    result = original.verify("report")
-    assert result.exit_code == 1
-    assert "without --public-key" in result.output
+    fails(original.verify("report"), "without --public-key")
 
 
 def test_a_certificate_cannot_fake_a_line_of_the_check(case: Case) -> None:
@@ -387,13 +368,7 @@ def test_a_forged_ledger_is_refused_through_the_service(
     """The service checks the chain anew."""
     case.forge_ledger("DELETE FROM events WHERE sequence = 3")
     key = str(case.keys / PUBLIC_KEY)
-    result = as_officer("verify", str(case.certificate), "--public-key", key, "--service")
-    assert result.exit_code == 1
-    assert "REFUSED  ledger:" in result.output
-
-
-class Killed(BaseException):
-    """The process is gone."""
+    fails(as_officer("verify", str(case.certificate), "--public-key", key, "--service"), "REFUSED  ledger:")
 
 
 # What is written when
@@ -408,8 +383,7 @@ def test_by_default_nothing_is_signed(federation) -> None:
     assert file.signature is None
     assert file.certificate.unsigned_because == "the run has no certificate-key"
     result = CliRunner().invoke(app, ["verify", str(path)])
-    assert result.exit_code == 1
-    assert "is not signed (the run has no certificate-key)" in result.output
+    fails(result, "is not signed (the run has no certificate-key)")
 
 
 def test_a_run_with_a_key_that_cannot_sign_does_not_start(federation, tmp_path: Path) -> None:
@@ -419,23 +393,13 @@ def test_a_run_with_a_key_that_cannot_sign_does_not_start(federation, tmp_path: 
         one.run()
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("kill_at", "left"), [(9, Status.VERIFYING), (10, Status.COMPLETED)])
 def test_a_crash_at_the_completion_leaves_a_certificate_that_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill_at: int, left: Status
 ) -> None:
-    """Killed between certificate and completion it is written again; killed after it, it stays."""
-    original_move = Ledger.move
-    alive = []
-
-    def move(self: Ledger, request_id: str, to: Status, **details: Any) -> Any:
-        if to is Status.COMPLETED and not alive:
-            alive.append(1)
-            if when == "after":
-                original_move(self, request_id, to, **details)
-            raise Killed
-        return original_move(self, request_id, to, **details)
-
-    monkeypatch.setattr(Ledger, "move", move)
+    """Killed between certificate and completion, the fifth move, it is written again; killed after it, it stays."""
+    killer = Killer(monkeypatch, ((Ledger, "move"),))
+    killer.arm(kill_at)
     make_key_pair(tmp_path / "keys")
     key = str(tmp_path / "keys" / SIGNING_KEY)
     one = InProcessFederation(
@@ -443,13 +407,15 @@ def test_a_crash_at_the_completion_leaves_a_certificate_that_holds(
     )
     with pytest.raises(Killed):
         one.run()
+    assert one.ledger.get("r-000001").status is left
     case = Case(one.directory, tmp_path / "keys", tmp_path / "model.pt")
     first = case.content()
+    killer.disarm()
     one.new_grid()
     one.run()
     one.close()
     second = case.content()
-    varying = {"report_sha256", "ledger"} if when == "before" else set()
+    varying = {"report_sha256", "ledger"} if left is Status.VERIFYING else set()
     assert {key for key in first if first[key] != second[key]} <= varying
     result = case.verify("public-key", "report", "ledger")
     assert result.exit_code == 0, result.output

@@ -36,7 +36,7 @@ def held(one: InProcessFederation, **changes: object) -> str:
 
 
 def test_a_destroyed_model_is_not_committed(federation):
-    """The model, its score and the exclusions are those before; the request says both figures and what to do."""
+    """Model and exclusions are those before, the client trains again; the request says both figures and what to do."""
     one = federation(**GATED, recovery_max_rounds=1)
     before = content_hash(one.run(rounds=2).parameters)
     request_id = held(one)
@@ -48,12 +48,6 @@ def test_a_destroyed_model_is_not_committed(federation):
     assert not state.exclusions.is_forgotten("1")
     assert not one.ledger.exclusions().is_forgotten("1")
     assert not tombstones(one, "1")
-
-
-def test_the_client_of_a_held_deletion_trains_again(federation):
-    """Its data are not forgotten, and no request is open that would."""
-    one = federation(**GATED, recovery_max_rounds=1)
-    held(one)
     one.run(rounds=3)
     assert one.ledger.rounds()[-1].metrics["participants"] == ["0", "1", "2"]
 

@@ -249,12 +249,18 @@ def test_shards_cannot_be_switched_on_in_a_federation_that_has_begun(federation)
         one.run(rounds=2, prepare="sisa")
 
 
-def test_fedau_refuses_a_client_that_was_not_prepared_on_admission(federation):
-    """The message names what to configure."""
-    one = federation(prepare="fedau-learning clients=0", **SMALL)
+@pytest.mark.parametrize(
+    ("method", "of_class"),
+    [("fedau-learning", "fedau-learning class=1"), ("hf-online", r"works at the level\(s\) client")],
+)
+def test_what_was_not_prepared_for_is_refused_on_admission(federation, method, of_class):
+    """The message names what to configure, or the levels that the method works at."""
+    one = federation(prepare=f"{method} clients=0", **SMALL)
     one.run(rounds=1)
-    with pytest.raises(UnsupportedRequest, match="fedau-learning clients=0,1"):
-        one.file(client("1"), "fedau-learning")
+    with pytest.raises(UnsupportedRequest, match=f"{method} clients=0,1"):
+        one.file(client("1"), method)
+    with pytest.raises(UnsupportedRequest, match=of_class):
+        one.file(Target(Granularity.CLASS, class_label=1), method)
 
 
 @pytest.mark.parametrize(
@@ -369,13 +375,3 @@ def test_an_answer_without_the_carried_vectors_is_refused(federation, monkeypatc
     assert first.metrics["participants"] == ["0", "1", "2"]
     assert second.metrics["participants"] == ["1", "2"]
     assert "returned none" in second.metrics["refused"]["0"]
-
-
-def test_hf_online_refuses_samples_and_unnamed_clients_on_admission(federation):
-    """The message names the level, or what to configure."""
-    one = federation(prepare="hf-online clients=0", **SMALL)
-    one.run(rounds=1)
-    with pytest.raises(UnsupportedRequest, match="hf-online clients=0,1"):
-        one.file(client("1"), "hf-online")
-    with pytest.raises(UnsupportedRequest, match=r"works at the level\(s\) client"):
-        one.file(Target(Granularity.CLASS, class_label=1), "hf-online")

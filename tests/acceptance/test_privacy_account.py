@@ -136,10 +136,11 @@ def test_requests_that_are_too_much_together_are_counted_one_by_one(federation):
         ),
         ({"momentum": 0.5}, BUDGET + " sensitivity=0.01", "empirical", "not plain SGD"),
         ({"weight_decay": 0.0}, BUDGET + " sensitivity=0.01", "empirical", "no L2 term"),
+        ({"dtype": "float32"}, BUDGET + " sensitivity=0.01", "empirical", "train in float64"),
     ],
 )
 def test_what_is_not_proven_is_not_called_certified(federation, changes, prepare, basis, words):
-    """No noise, a network, momentum, no L2: the report says what is missing."""
+    """No noise, a network, momentum, no L2, rounding that can exceed the bound: the report says what is missing."""
     one = federation(prepare=prepare, **{**SMALL, **changes})
     one.run(rounds=2)
     found = deleted(one, "1", rounds=2)
@@ -148,20 +149,25 @@ def test_what_is_not_proven_is_not_called_certified(federation, changes, prepare
     assert "Certified" not in found["statement"]
 
 
-def test_a_budget_without_any_sensitivity_serves_nobody(federation):
-    """Noise that nothing is known of would be spent for nothing."""
-    one = federation(prepare="hf-online sigma=2 epsilon=1 delta=1e-5", **SMALL)
+@pytest.mark.parametrize(
+    ("prepare", "own_noise", "message"),
+    [
+        # Noise that nothing is known of would be spent for nothing.
+        (
+            "hf-online sigma=2 epsilon=1 delta=1e-5",
+            {},
+            "Choose retrain; or give a measured sensitivity",
+        ),
+        # That of a request would not be the one that is counted.
+        (BUDGET, {"epsilon": 1.0, "delta": 1e-5, "sensitivity": 0.1}, "set in prepare"),
+    ],
+)
+def test_noise_that_cannot_be_counted_serves_nobody(federation, prepare, own_noise, message):
+    """A budget without any sensitivity, or a request with noise of its own where there is a budget."""
+    one = federation(prepare=prepare, **SMALL)
     one.run(rounds=1)
-    with pytest.raises(UnsupportedRequest, match="Choose retrain; or give a measured sensitivity"):
-        one.file(client("1"), "hf-online")
-
-
-def test_a_request_with_noise_of_its_own_is_refused_where_there_is_a_budget(federation):
-    """Its noise would not be the one that is counted."""
-    one = federation(prepare=BUDGET, **SMALL)
-    one.run(rounds=1)
-    with pytest.raises(UnsupportedRequest, match="set in prepare"):
-        one.file(client("1"), "hf-online", epsilon=1.0, delta=1e-5, sensitivity=0.1)
+    with pytest.raises(UnsupportedRequest, match=message):
+        one.file(client("1"), "hf-online", **own_noise)
 
 
 def test_a_client_with_larger_features_than_declared_does_not_train(federation):
@@ -253,15 +259,33 @@ def restarted(one: InProcessFederation, prepare: str, **settings) -> None:
     one.prepare(prepare)
 
 
-def test_rounds_without_a_declared_norm_are_not_certified_by_declaring_one_later(federation):
-    """The advice of the refusal is followed: nothing was recorded that a proof could rest on, so none is stated."""
-    one = federation(prepare=BUDGET.replace("feature_norm=9 ", ""), **SMALL)
-    one.run(rounds=2)
-    restarted(one, BUDGET + " sensitivity=0.01")
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        # The advice of a refusal is followed: nothing was recorded that a proof could rest on.
+        (
+            BUDGET.replace("feature_norm=9 ", ""),
+            BUDGET + " sensitivity=0.01",
+            "No bound on the features' norm is declared",
+        ),
+        # There is no one retraining that both stand for.
+        pytest.param(
+            BUDGET + " sensitivity=0.01",
+            BUDGET + " sensitivity=0.01 weighting=fixed",
+            "no one retraining",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_what_is_declared_later_does_not_certify_the_rounds_before(federation, before, after, words):
+    """A norm that they were trained without, or other weights in the middle."""
+    one = federation(prepare=before, **SMALL)
+    one.run(rounds=1)
+    restarted(one, after)
     one.run(rounds=2)
     found = deleted(one, "1", rounds=2)
     assert found["basis"] == "empirical"
-    assert "No bound on the features' norm is declared" in found["statement"]
+    assert words in found["statement"]
 
 
 def test_a_client_that_never_trained_is_certified_at_zero(federation):
@@ -306,27 +330,6 @@ def test_what_is_set_after_training_does_not_change_what_is_proven_of_it(federat
         found.append(deleted(one, "1", rounds=2))
     assert [one["basis"] for one in found] == ["proven", "proven"]
     assert found[0]["sensitivity"] == found[1]["sensitivity"] > 0
-
-
-@pytest.mark.slow
-def test_other_weights_in_the_middle_are_not_certified(federation):
-    """There is no one retraining that both stand for."""
-    one = federation(prepare=BUDGET + " sensitivity=0.01", **SMALL)
-    one.run(rounds=1)
-    restarted(one, BUDGET + " sensitivity=0.01 weighting=fixed")
-    one.run(rounds=2)
-    found = deleted(one, "1", rounds=2)
-    assert found["basis"] == "empirical"
-    assert "no one retraining" in found["statement"]
-
-
-def test_float32_is_not_certified(federation):
-    """Its rounding can exceed the bound."""
-    one = federation(prepare=BUDGET + " sensitivity=0.01", **{**SMALL, "dtype": "float32"})
-    one.run(rounds=2)
-    found = deleted(one, "1", rounds=2)
-    assert found["basis"] == "empirical"
-    assert "train in float64" in found["statement"]
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ class Clients:
         )
         self.refused |= done.refused
         self.asked_again.update(done.asked_again)
-        self.take_site_requests(done)
+        self.refused |= self._site_requests.take_all(self.writer.ledger, done.values, now=self.writer.now())
         self._problems.take(messages, done, self.writer)
         return done
 
@@ -112,10 +112,6 @@ class Clients:
     def exchange_both(self, both: JointMessages) -> tuple[Exchange, Exchange]:
         """Do two exchanges in one; return what came of the work, and what of the measurement."""
         return both.separate(self.exchange(both.messages))
-
-    def take_site_requests(self, done: Exchange) -> None:
-        """Take in what clients filed at their own sites and sent with their replies."""
-        self.refused |= self._site_requests.take_all(self.writer.ledger, done.values, now=self.writer.now())
 
     def peak_memory(self, done: Exchange) -> PeakMemory:
         """Return the most memory of any client in an exchange, and of this process in the step so far."""

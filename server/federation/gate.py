@@ -79,7 +79,6 @@ class Judgement:
 
 def judge(deletion: ActiveDeletion, *, max_score_loss: float, score_name: str) -> Judgement:
     """Judge whether the recovered model, measured last as `deletion.scores`, may become the federation's."""
-    name = score_name
     allowed = deletion.accepted_loss or max_score_loss
     rule = (
         f"{deletion.accepted_by} accepted up to {allowed:g}"
@@ -89,15 +88,15 @@ def judge(deletion: ActiveDeletion, *, max_score_loss: float, score_name: str) -
     if not allowed:
         return Judgement(True, "the score was not judged: max-score-loss is 0")
     if not deletion.scores_before:
-        return Judgement(True, f"the score was not judged: nobody had a {name} of the model before")
+        return Judgement(True, f"the score was not judged: nobody had a {score_name} of the model before")
     if not deletion.scores:
-        return Judgement(False, f"nobody has a {name} of the recovered model that is a number; {rule}", 100.0)
+        return Judgement(
+            False, f"nobody has a {score_name} of the recovered model that is a number; {rule}", 100.0
+        )
     before, after = _paired_medians(deletion.scores_before, deletion.scores)
     lost = 100 * (before - after)
     where = "the test set" if TEST_SET in deletion.scores_before else "what the clients retain"
-    text = (
-        f"{name} on {where} {before:.4f} before, {after:.4f} after recovery: {lost:.1f} points lost, {rule}"
-    )
+    text = f"{score_name} on {where} {before:.4f} before, {after:.4f} after recovery: {lost:.1f} points lost, {rule}"
     return Judgement(lost <= allowed, text, lost)
 
 

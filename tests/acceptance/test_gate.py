@@ -6,6 +6,7 @@ Until then the model before is in every checkpoint, nothing is forgotten for goo
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -277,7 +278,7 @@ def test_a_deletion_that_an_earlier_version_committed_is_not_judged(federation, 
     one = federation(**GATED, recovery_max_rounds=1)
     one.run()
     one.file(client("1"), **DESTRUCTIVE)
-    monkeypatch.setattr("server.deletion.steps.recover", dying)
+    monkeypatch.setattr("server.deletion.steps.recover", Mock(side_effect=Killed))
     with pytest.raises(Killed):
         one.run()
     monkeypatch.undo()
@@ -298,10 +299,6 @@ def test_a_deletion_that_an_earlier_version_committed_is_not_judged(federation, 
     done = one.run(rounds=2)
     assert [request.status for request in one.ledger.list_requests()] == [Status.COMPLETED]
     assert done.exclusions.is_forgotten("1")
-
-
-def dying(*_arguments: object) -> None:
-    raise Killed
 
 
 def without_the_gate(content: bytes) -> bytes:

@@ -2,9 +2,9 @@
 
 import json
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.vectors import kept_vector
 from unlearning.parameters import content_hash
 from unlearning.plain import to_plain
-from unlearning.requests import DeletionRequest, Status
+from unlearning.requests import Status
 from unlearning.stores import DirectoryStore
 
 SMALL = {
@@ -368,8 +368,8 @@ def test_a_release_counts_though_its_attempt_failed_afterwards(federation, monke
     one = federation(prepare=BUDGET, **SMALL)
     one.run(rounds=2)
     request = one.file(client("1"), "hf-online")
-    broken = partial(_fails_once, MethodFailed("The model was given up.", retryable=False))
-    monkeypatch.setattr(Preparations, "branch", broken)
+    failure = MethodFailed("The model was given up.", retryable=False)
+    monkeypatch.setattr(Preparations, "branch", Mock(side_effect=failure))
     one.run(rounds=3)
     monkeypatch.undo()
     assert one.ledger.get(request.id).status is Status.FAILED
@@ -380,10 +380,6 @@ def test_a_release_counts_though_its_attempt_failed_afterwards(federation, monke
     assert given_up.clients == ("1",)
 
 
-def _fails_once(failure: MethodFailed, *_given: object) -> None:
-    raise failure
-
-
 def test_a_release_of_an_earlier_version_counts_and_proves_nothing(federation):
     """It is in the request's result, without the hashes by which it could be followed."""
     one = federation(prepare=BUDGET + " sensitivity=0.01", **SMALL)
@@ -392,24 +388,10 @@ def test_a_release_of_an_earlier_version_counts_and_proves_nothing(federation):
     (release,) = earlier_releases(one.ledger)
     old = {name: to_plain(release)[name] for name in ("name", "number", "sigma", "sensitivity", "unmet")}
     request = one.ledger.get("r-000001")
-    found = earlier_releases(
-        OneRequest(replace(request, result={"privacy_release": old}))  # type: ignore[arg-type]
-    )
+    request = replace(request, result={"privacy_release": old})
+    found = earlier_releases(Mock(list_requests=lambda: [request], all_events=lambda _request_id: []))
     assert [one.basis for one in found] == [Basis.EMPIRICAL]
     assert "earlier version" in found[0].unmet[0]
-
-
-@dataclass(frozen=True)
-class OneRequest:
-    """A ledger of one request, and no events."""
-
-    request: DeletionRequest
-
-    def list_requests(self) -> list[DeletionRequest]:
-        return [self.request]
-
-    def all_events(self, _request_id: str) -> list[object]:
-        return []
 
 
 @pytest.mark.slow

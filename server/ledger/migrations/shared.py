@@ -191,6 +191,12 @@ def put_in_place_of_events(name: str) -> None:
     op.create_index("events_never_fork", "events", ["previous_hash"], unique=True)
 
 
+def request_key() -> sa.Column[int]:
+    """Return the key of a table that has at most one row of each request."""
+    request = sa.ForeignKey("requests.number")
+    return sa.Column("request_number", sa.Integer, request, primary_key=True, autoincrement=False)
+
+
 class Chain:
     """The end of the events' chain, where a migration adds its own."""
 

@@ -18,6 +18,7 @@ from server.ledger.migrations.shared import (
     refuse,
     refuse_other_request,
     refuse_statement,
+    request_key,
 )
 
 revision = "0001"
@@ -108,13 +109,7 @@ def _create_tables() -> None:
     op.create_index("ix_events_request_number", "events", ["request_number"])
     op.create_table(
         "exclusions",
-        sa.Column(
-            "request_number",
-            sa.Integer,
-            sa.ForeignKey("requests.number"),
-            primary_key=True,
-            autoincrement=False,
-        ),
+        request_key(),
         sa.Column("at", TIME, nullable=False),
     )
     op.create_table(

@@ -32,6 +32,7 @@ from server.ledger.migrations.shared import (
     refuse_other_request,
     refuse_other_samples,
     refuse_statement,
+    request_key,
 )
 
 revision = "0005"
@@ -48,13 +49,7 @@ def upgrade() -> None:
     op.create_index("ix_requests_submitted_by_created_at", "requests", ["submitted_by", "created_at"])
     op.create_table(
         "request_samples",
-        sa.Column(
-            "request_number",
-            sa.Integer,
-            sa.ForeignKey("requests.number"),
-            primary_key=True,
-            autoincrement=False,
-        ),
+        request_key(),
         sa.Column("sha256", sa.String(64), nullable=False),
         sa.Column("is_keyed", sa.Boolean, nullable=False),
         sa.Column("sample_ids", sa.Text, nullable=True),

@@ -11,18 +11,19 @@ from server.ledger import Ledger, LedgerUnavailable
 from server.ledger.database import Database
 from unlearning.errors import ConfigurationError
 
-
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
-def test_a_ledger_in_memory_is_refused(url: str) -> None:
-    """A ledger outlives its process."""
-    with pytest.raises(ConfigurationError, match="it needs a file"):
-        Ledger.open(url)
+FORMS = r"sqlite:////.*postgresql\+psycopg://"
 
 
-@pytest.mark.parametrize("url", ["mysql://host/db", "not a url", "sqlite+aiosqlite:///x.db"])
-def test_another_database_is_refused_with_the_ones_that_work(url: str) -> None:
-    """The message shows the two forms that are supported."""
-    with pytest.raises(ConfigurationError, match=r"sqlite:////.*postgresql\+psycopg://"):
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        *((url, "it needs a file") for url in ("sqlite://", "sqlite:///:memory:")),
+        *((url, FORMS) for url in ("mysql://host/db", "not a url", "sqlite+aiosqlite:///x.db")),
+    ],
+)
+def test_a_ledger_in_memory_or_in_another_database_is_refused(url: str, message: str) -> None:
+    """A ledger outlives its process; the message shows the two forms that are supported."""
+    with pytest.raises(ConfigurationError, match=message):
         Ledger.open(url)
 
 

@@ -18,7 +18,7 @@ from server.state_directory.subject_key import subject_keys
 from strategies import built_in
 from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings
-from unlearning.requests import DeletionRequest, Granularity, Target
+from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.tasks import Task, make_task
 
 DEFAULTS: Mapping[str, Any] = {
@@ -100,6 +100,14 @@ class InProcessFederation:
             target=target, method=method, parameters=parameters, submitted_by="test", idempotency_key=""
         )
         return admit(self.ledger, new, by_operator=True, now=datetime.now(UTC))
+
+    def delete(self, target: Target, method: str, *, rounds: int, **parameters: Any) -> DeletionRequest:
+        """File a request and run to the end of so many rounds; the request, which must have been completed."""
+        filed = self.file(target, method, **parameters)
+        self.run(rounds=rounds)
+        done = self.ledger.get(filed.id)
+        assert done.status is Status.COMPLETED, done.reason
+        return done
 
     def checkpoint(self) -> FederationState | None:
         """The newest checkpoint."""

@@ -26,14 +26,8 @@ CLIENT_4 = Target(Granularity.CLIENT, "4")
 WAY = [Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED]
 ROUTES = {
     Status.RECEIVED: [],
-    Status.SCHEDULED: WAY[:1],
-    Status.UNLEARNING: WAY[:2],
-    Status.RECOVERING: WAY[:3],
-    Status.VERIFYING: WAY[:4],
-    Status.COMPLETED: WAY,
-    Status.FAILED: [Status.FAILED],
-    Status.CANCELLED: [Status.CANCELLED],
-    Status.REFUSED: [Status.REFUSED],
+    **{status: WAY[:length] for length, status in enumerate(WAY, start=1)},
+    **{end: [end] for end in (Status.FAILED, Status.CANCELLED, Status.REFUSED)},
 }
 
 

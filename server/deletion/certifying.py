@@ -60,11 +60,8 @@ def write_certificate(ledger: Ledger, report: ReportData, directory: Path, certi
 
 def last_event(ledger: Ledger, request_id: str) -> Event:
     """Return the newest event of a request."""
-    found: Event | None = None
-    for event in ledger.all_events(request_id):
-        found = event
-    assert found is not None, "a request begins with an event"
-    return found
+    *_, newest = ledger.all_events(request_id)  # a request begins with one
+    return newest
 
 
 def _certificate(

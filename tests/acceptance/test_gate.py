@@ -57,9 +57,7 @@ def test_another_method_serves_what_was_held(federation):
     """A new request for the same client; it is then excluded, and hears of it."""
     one = federation(**GATED, recovery_max_rounds=3)
     held(one)
-    again = one.file(client("1"), "natural")
-    one.run(rounds=3)
-    assert one.ledger.get(again.id).status is Status.COMPLETED
+    one.delete(client("1"), "natural", rounds=3)
     assert one.checkpoint().exclusions.is_forgotten("1")
     assert tombstones(one, "1")
 
@@ -76,19 +74,6 @@ def test_an_operator_may_accept_the_loss(federation):
     assert one.ledger.get(request_id).status is Status.COMPLETED
     accepted = [event for event in one.ledger.events(request_id) if event.from_status is Status.FAILED][-1]
     assert (accepted.actor, accepted.detail["accepted_score_loss"]) == ("ada", 100)
-
-
-def test_a_plain_retry_takes_the_acceptance_back(federation):
-    """The last retry counts."""
-    one = federation(**GATED)
-    request_id = held(one, recovery_max_rounds=1)
-    one.ledger.retry(request_id, by="ada", now=datetime.now(UTC), accept_score_loss=100)
-    assert one.ledger.accepted_loss(request_id) == (100, "ada")
-    token = one.ledger.acquire_fence("test", now=datetime.now(UTC))
-    for status in (Status.UNLEARNING, Status.RECOVERING, Status.FAILED):
-        one.ledger.move(request_id, status, token=token, now=datetime.now(UTC), retryable=True)
-    one.ledger.retry(request_id, by="bob", now=datetime.now(UTC))
-    assert one.ledger.accepted_loss(request_id) == (0, "bob")
 
 
 @pytest.mark.parametrize(

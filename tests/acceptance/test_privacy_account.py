@@ -54,16 +54,24 @@ def kept(one: InProcessFederation) -> DirectoryStore:
 
 def deleted(one: InProcessFederation, name: str, rounds: int, **parameters) -> dict:
     """The account after a deletion, which must have been completed."""
-    request = one.file(client(name), "hf-online", **parameters)
-    one.run(rounds=rounds)
-    assert one.ledger.get(request.id).status is Status.COMPLETED, one.ledger.get(request.id).reason
-    return account(one, request.id)
+    return account(one, one.delete(client(name), "hf-online", rounds=rounds, **parameters).id)
 
 
-def test_the_budget_is_used_up_by_all_deletions_together_and_the_bound_is_proven(federation):
+@pytest.fixture
+def trained(federation):
+    """Makes federations that have trained for so many rounds."""
+
+    def make(prepare: str = BUDGET, *, rounds: int = 2, **settings: object) -> InProcessFederation:
+        one = federation(prepare=prepare, **{**SMALL, **settings})
+        one.run(rounds=rounds)
+        return one
+
+    return make
+
+
+def test_the_budget_is_used_up_by_all_deletions_together_and_the_bound_is_proven(trained):
     """Logistic regression with L2: certified; the second deletion's Δ contains the first's, over a restart."""
-    one = federation(prepare=BUDGET, **SMALL)
-    one.run(rounds=2)
+    one = trained()
     first = deleted(one, "1", rounds=3)
     one.new_grid()
     second = deleted(one, "2", rounds=4)
@@ -79,10 +87,9 @@ def test_the_budget_is_used_up_by_all_deletions_together_and_the_bound_is_proven
     assert first["spent_epsilon"] < second["spent_epsilon"] < 1
 
 
-def test_a_deletion_that_the_gate_held_after_recovery_leaves_the_next_one_certified(federation, monkeypatch):
+def test_a_deletion_that_the_gate_held_after_recovery_leaves_the_next_one_certified(trained, monkeypatch):
     """Its release is counted; the records go back with the model, so the chain of models is whole."""
-    one = federation(prepare=BUDGET, **{**SMALL, "recovery_max_rounds": 1})
-    one.run(rounds=2)
+    one = trained(recovery_max_rounds=1)
     held = one.file(client("1"), "hf-online")
     with monkeypatch.context() as patched:
         patched.setattr("server.deletion.steps.judge", lambda *_, **__: Judgement(False, "held", 50.0))
@@ -93,10 +100,9 @@ def test_a_deletion_that_the_gate_held_after_recovery_leaves_the_next_one_certif
     assert second["num_releases"] == 2
 
 
-def test_a_deletion_that_would_exceed_the_budget_is_refused_on_admission(federation):
+def test_a_deletion_that_would_exceed_the_budget_is_refused_on_admission(trained):
     """With what is used up and what to do; nothing is written down. Less noise than the vectors' error needs."""
-    one = federation(prepare=BUDGET.replace("sigma=2", "sigma=0.001"), **SMALL)
-    one.run(rounds=2)
+    one = trained(BUDGET.replace("sigma=2", "sigma=0.001"))
     with pytest.raises(
         UnsupportedRequest, match=r"exceed the federation's budget of epsilon = 1 .*Choose retrain"
     ):
@@ -105,14 +111,12 @@ def test_a_deletion_that_would_exceed_the_budget_is_refused_on_admission(federat
 
 
 @pytest.mark.slow
-def test_requests_that_are_too_much_together_are_counted_one_by_one(federation):
+def test_requests_that_are_too_much_together_are_counted_one_by_one(trained):
     """Both are admitted; the first is served and the second, which the budget no longer has room for, fails."""
-    plan = federation(name="plan", prepare=BUDGET, **SMALL)
-    plan.run(rounds=2)
+    plan = trained(name="plan")
     _, both = (deleted(plan, name, rounds=2)["sensitivity"] for name in ("1", "2"))
     sigma = analytic_sigma(epsilon=1, delta=1e-5, sensitivity=both / 2)
-    one = federation(prepare=BUDGET.replace("sigma=2", f"sigma={sigma:.6g}"), **SMALL)
-    one.run(rounds=2)
+    one = trained(BUDGET.replace("sigma=2", f"sigma={sigma:.6g}"))
     before = [one.file(client(name), "hf-online") for name in ("1", "2")]
     one.run(rounds=2)
     first, second = (one.ledger.get(request.id) for request in before)
@@ -139,10 +143,9 @@ def test_requests_that_are_too_much_together_are_counted_one_by_one(federation):
         ({"dtype": "float32"}, BUDGET + " sensitivity=0.01", "empirical", "train in float64"),
     ],
 )
-def test_what_is_not_proven_is_not_called_certified(federation, changes, prepare, basis, words):
+def test_what_is_not_proven_is_not_called_certified(trained, changes, prepare, basis, words):
     """No noise, a network, momentum, no L2, rounding that can exceed the bound: the report says what is missing."""
-    one = federation(prepare=prepare, **{**SMALL, **changes})
-    one.run(rounds=2)
+    one = trained(prepare, **changes)
     found = deleted(one, "1", rounds=2)
     assert found["basis"] == basis
     assert words in found["statement"]
@@ -162,18 +165,16 @@ def test_what_is_not_proven_is_not_called_certified(federation, changes, prepare
         (BUDGET, {"epsilon": 1.0, "delta": 1e-5, "sensitivity": 0.1}, "set in prepare"),
     ],
 )
-def test_noise_that_cannot_be_counted_serves_nobody(federation, prepare, own_noise, message):
+def test_noise_that_cannot_be_counted_serves_nobody(trained, prepare, own_noise, message):
     """A budget without any sensitivity, or a request with noise of its own where there is a budget."""
-    one = federation(prepare=prepare, **SMALL)
-    one.run(rounds=1)
+    one = trained(prepare, rounds=1)
     with pytest.raises(UnsupportedRequest, match=message):
         one.file(client("1"), "hf-online", **own_noise)
 
 
-def test_a_client_with_larger_features_than_declared_does_not_train(federation):
+def test_a_client_with_larger_features_than_declared_does_not_train(trained):
     """The declared norm is what the proof rests on; the round says whom it left out."""
-    one = federation(prepare=BUDGET.replace("feature_norm=9", "feature_norm=1"), **SMALL)
-    one.run(rounds=1)
+    one = trained(BUDGET.replace("feature_norm=9", "feature_norm=1"), rounds=1)
     (record,) = one.ledger.rounds()
     assert record.metrics["participants"] == []
     assert "declared feature_norm=1" in str(record.metrics["failed"])
@@ -205,10 +206,9 @@ def test_a_kill_around_the_completion_changes_neither_model_nor_account(federati
     assert outcomes[2] == outcomes[0]
 
 
-def test_the_certificate_states_the_account(federation):
+def test_the_certificate_states_the_account(trained):
     """The certificate of another method has no such field."""
-    one = federation(prepare=BUDGET, **SMALL)
-    one.run(rounds=2)
+    one = trained()
     found = deleted(one, "1", rounds=2)
     certificate = decode(
         (one.directory / "reports" / "r-000001" / "certificate.json").read_bytes()
@@ -222,11 +222,10 @@ def test_the_certificate_states_the_account(federation):
     assert "privacy" not in json.loads(other.read_text())["certificate"]
 
 
-def test_with_a_key_nothing_that_is_kept_is_in_the_clear_and_the_forgotten_is_gone(federation, tmp_path):
+def test_with_a_key_nothing_that_is_kept_is_in_the_clear_and_the_forgotten_is_gone(trained, tmp_path):
     """Vectors and the rounds' lengths; no file names the client any more."""
     create_key(tmp_path / "kept.key")
-    one = federation(prepare=f"{BUDGET} key_file={tmp_path / 'kept.key'}", **SMALL)
-    one.run(rounds=2)
+    one = trained(f"{BUDGET} key_file={tmp_path / 'kept.key'}")
     kept = list((one.directory / "kept").rglob("*.npz"))
     assert len(kept) == 8  # the last two of three clients and of the lengths
     options = CarriedVectorOptions(key_file=str(tmp_path / "kept.key"), feature_norm=9)
@@ -243,10 +242,9 @@ def test_with_a_key_nothing_that_is_kept_is_in_the_clear_and_the_forgotten_is_go
             assert set(file.read()) == {0}
 
 
-def test_repairing_goes_on_for_as_many_rounds_as_asked(federation):
+def test_repairing_goes_on_for_as_many_rounds_as_asked(trained):
     """Although the stop rule holds at once; the others' vectors are carried on in them."""
-    one = federation(prepare="hf-online", **{**SMALL, "recovery_max_rounds": 1, "recovery_tolerance": 1.0})
-    one.run(rounds=2)
+    one = trained("hf-online", recovery_max_rounds=1, recovery_tolerance=1.0)
     request = one.file(client("1"), "hf-online", repair_rounds=3)
     one.run(rounds=2)
     assert one.ledger.get(request.id).result["recovery_rounds"] == 3
@@ -277,10 +275,9 @@ def restarted(one: InProcessFederation, prepare: str, **settings) -> None:
         ),
     ],
 )
-def test_what_is_declared_later_does_not_certify_the_rounds_before(federation, before, after, words):
+def test_what_is_declared_later_does_not_certify_the_rounds_before(trained, before, after, words):
     """A norm that they were trained without, or other weights in the middle."""
-    one = federation(prepare=before, **SMALL)
-    one.run(rounds=1)
+    one = trained(before, rounds=1)
     restarted(one, after)
     one.run(rounds=2)
     found = deleted(one, "1", rounds=2)
@@ -299,10 +296,9 @@ def test_a_client_that_never_trained_is_certified_at_zero(federation):
     assert (found["basis"], found["sensitivity"], found["spent_epsilon"]) == ("proven", 0.0, 0.0)
 
 
-def test_with_rounds_that_were_not_recorded_even_zero_is_not_certified(federation):
+def test_with_rounds_that_were_not_recorded_even_zero_is_not_certified(trained):
     """Vectors were switched off and on again by hand: the model moved, and no record says by whom."""
-    one = federation(prepare=BUDGET + " sensitivity=0.01", **SMALL)
-    one.run(rounds=1)
+    one = trained(BUDGET + " sensitivity=0.01", rounds=1)
     kept, aside = one.directory / "kept", one.directory.parent / "aside"
     kept.rename(aside)
     one.run(rounds=2)
@@ -320,12 +316,11 @@ def test_with_rounds_that_were_not_recorded_even_zero_is_not_certified(federatio
         ({"weight_decay": 0.9, "learning_rate": 1e-4}, BUDGET.replace("feature_norm=9", "feature_norm=4000")),
     ],
 )
-def test_what_is_set_after_training_does_not_change_what_is_proven_of_it(federation, settings, prepare):
+def test_what_is_set_after_training_does_not_change_what_is_proven_of_it(trained, settings, prepare):
     """Another weight decay, feature norm or learning rate from now on: Δ is that of the rounds as they were."""
     found = []
     for changes, text in (({}, BUDGET), (settings, prepare)):
-        one = federation(name=f"server-{len(found)}", prepare=BUDGET, **SMALL)
-        one.run(rounds=2)
+        one = trained(name=f"server-{len(found)}")
         restarted(one, text, **changes)
         found.append(deleted(one, "1", rounds=2))
     assert [one["basis"] for one in found] == ["proven", "proven"]
@@ -346,10 +341,9 @@ def test_after_a_release_that_rests_on_a_declared_distance_no_later_one_is_certi
     assert "The earlier release(s) of r-000001 rest on no proof" in second["statement"]
 
 
-def test_a_deletion_from_a_copied_state_directory_has_the_same_noise(federation, tmp_path):
+def test_a_deletion_from_a_copied_state_directory_has_the_same_noise(federation, trained, tmp_path):
     """The same request of the same model is the same release; another client's is another, with other noise."""
-    one = federation(prepare=BUDGET, **SMALL)
-    one.run(rounds=2)
+    one = trained()
     one.close()
     copies = [tmp_path / f"copy-{number}" for number in range(3)]
     for copy in copies:
@@ -363,10 +357,9 @@ def test_a_deletion_from_a_copied_state_directory_has_the_same_noise(federation,
     assert models[0] == models[1] != models[2]
 
 
-def test_a_release_counts_though_its_attempt_failed_afterwards(federation, monkeypatch):
+def test_a_release_counts_though_its_attempt_failed_afterwards(trained, monkeypatch):
     """The model may have been seen from the moment that its noise was drawn; it is in the ledger before it leaves."""
-    one = federation(prepare=BUDGET, **SMALL)
-    one.run(rounds=2)
+    one = trained()
     request = one.file(client("1"), "hf-online")
     failure = MethodFailed("The model was given up.", retryable=False)
     monkeypatch.setattr(Preparations, "branch", Mock(side_effect=failure))
@@ -380,10 +373,9 @@ def test_a_release_counts_though_its_attempt_failed_afterwards(federation, monke
     assert given_up.clients == ("1",)
 
 
-def test_a_release_of_an_earlier_version_counts_and_proves_nothing(federation):
+def test_a_release_of_an_earlier_version_counts_and_proves_nothing(trained):
     """It is in the request's result, without the hashes by which it could be followed."""
-    one = federation(prepare=BUDGET + " sensitivity=0.01", **SMALL)
-    one.run(rounds=2)
+    one = trained(BUDGET + " sensitivity=0.01")
     deleted(one, "1", rounds=2)
     (release,) = earlier_releases(one.ledger)
     old = {name: to_plain(release)[name] for name in ("name", "number", "sigma", "sensitivity", "unmet")}
@@ -395,20 +387,18 @@ def test_a_release_of_an_earlier_version_counts_and_proves_nothing(federation):
 
 
 @pytest.mark.slow
-def test_after_a_restore_that_undid_deletions_nothing_is_certified(federation):
+def test_after_a_restore_that_undid_deletions_nothing_is_certified(trained):
     """Their releases were seen, and this ledger does not know them."""
-    one = federation(prepare=BUDGET + " sensitivity=0.01", **SMALL)
-    one.run(rounds=2)
+    one = trained(BUDGET + " sensitivity=0.01")
     (one.directory / UNDONE_FILE).write_text("{}")
     found = deleted(one, "1", rounds=2)
     assert found["basis"] == "empirical"
     assert "A restore has undone deletions" in found["statement"]
 
 
-def test_the_noise_secret_is_in_backups_and_nowhere_else(federation, tmp_path):
+def test_the_noise_secret_is_in_backups_and_nowhere_else(trained, tmp_path):
     """Mode 600, and none of the files, reports, certificates or rows that tell of deletions has it."""
-    one = federation(prepare=BUDGET, **SMALL)
-    one.run(rounds=2)
+    one = trained()
     deleted(one, "1", rounds=2)
     path = one.directory / NOISE_SECRET
     secret = path.read_bytes()

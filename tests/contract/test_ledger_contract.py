@@ -231,6 +231,16 @@ def test_a_retryable_failure_is_scheduled_again(ledger: Ledger, token: int) -> N
     assert (again.status, again.reason, again.retryable, again.attempts) == (Status.SCHEDULED, "", False, 0)
 
 
+def test_the_last_retry_says_how_much_score_may_be_lost(ledger: Ledger, token: int) -> None:
+    """A plain one takes the acceptance of the one before back."""
+    request = advance(ledger, submit(ledger).id, Status.FAILED, token, retryable=True)
+    ledger.retry(request.id, by="ada", now=LATER, accept_score_loss=100)
+    assert ledger.accepted_loss(request.id) == (100, "ada")
+    ledger.move(request.id, Status.FAILED, token=token, now=LATER, retryable=True)
+    ledger.retry(request.id, by="bob", now=LATER)
+    assert ledger.accepted_loss(request.id) == (0, "bob")
+
+
 def test_a_failure_for_good_is_not_retried(ledger: Ledger, token: int) -> None:
     """The refusal repeats why it failed."""
     request = advance(ledger, submit(ledger).id, Status.FAILED, token, reason="No head.")

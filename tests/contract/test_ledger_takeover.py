@@ -32,22 +32,16 @@ def of_second_schema(empty_url: str, tmp_path: Path) -> str:
         return empty_url
     database = Database(empty_url)
     database.migrate("0002")
-    old = sa.MetaData()
-    with closing(sqlite3.connect(file)) as connection, database.writing() as into:
-        connection.row_factory = sqlite3.Row
+    written = sa.create_engine(f"sqlite:///{file}")
+    with written.connect() as connection, database.writing() as into:
         into.execute(sa.text("SET LOCAL TIME ZONE 'UTC'"))
         # A request starts as received, so it is put in so and brought to its state past the rule.
         into.execute(sa.text("ALTER TABLE requests DISABLE TRIGGER requests_check"))
         into.execute(sa.text("DELETE FROM fence"))
         for name in TABLES:
-            table = sa.Table(name, old, autoload_with=into)
-            for row in connection.execute(f"SELECT * FROM {name}"):
-                values = ", ".join(
-                    f"CAST(:{column.name} AS {column.type.compile(into.dialect)})" for column in table.c
-                )
-                columns = ", ".join(f'"{column.name}"' for column in table.c)
-                texts = {key: None if row[key] is None else str(row[key]) for key in row.keys()}  # noqa: SIM118
-                into.execute(sa.text(f"INSERT INTO {name} ({columns}) VALUES ({values})"), texts)
+            rows = connection.execute(sa.select(sa.Table(name, sa.MetaData(), autoload_with=connection)))
+            table = sa.Table(name, sa.MetaData(), autoload_with=into)
+            into.execute(sa.insert(table), [dict(row) for row in rows.mappings()])
         into.execute(sa.text("ALTER TABLE requests ENABLE TRIGGER requests_check"))
         for name, column in (("requests", "number"), ("rounds", "sequence"), ("refusals", "sequence")):
             into.execute(
@@ -55,6 +49,7 @@ def of_second_schema(empty_url: str, tmp_path: Path) -> str:
                     f"SELECT setval(pg_get_serial_sequence('{name}', '{column}'), max({column})) FROM {name}"
                 )
             )
+    written.dispose()
     database.close()
     return empty_url
 

@@ -155,6 +155,21 @@ def sql(url: str, ledger: Ledger) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
+@pytest.fixture
+def owner(sql: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection of somebody who owns the database: no trigger, no foreign key stands in the way."""
+    with sql.connect() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.text("SET session_replication_role = replica"))
+        else:
+            for name in connection.scalars(
+                sa.text("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+            ).all():
+                connection.execute(sa.text(f"DROP TRIGGER {name}"))
+        connection.commit()
+        yield connection
+
+
 def submit(ledger: Ledger, target: Target = CLIENT_3, *, key: str = "key", **changes: Any) -> DeletionRequest:
     """File a request; `changes` are of its fields, of the time `now`, and of what the submitter may file."""
     now = changes.pop("now", NOW)

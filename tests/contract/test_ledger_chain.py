@@ -39,19 +39,6 @@ def test_the_head_moves_with_every_event(ledger: Ledger) -> None:
     assert len({digest for _, digest in heads}) == 3
 
 
-@pytest.fixture
-def unguarded(sql: sa.Engine) -> Iterator[sa.Connection]:
-    """A connection for which the events are not append-only, as for somebody who owns the database."""
-    with sql.begin() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(sa.text("DROP TRIGGER events_append_only ON events"))
-        else:
-            for name in ("events_no_update", "events_no_delete", "events_no_replace"):
-                connection.execute(sa.text(f"DROP TRIGGER {name}"))
-    with sql.connect() as connection:
-        yield connection
-
-
 @pytest.mark.parametrize(
     ("forgery", "broken"),
     [
@@ -67,36 +54,35 @@ def unguarded(sql: sa.Engine) -> Iterator[sa.Connection]:
     ],
 )
 def test_a_forged_event_is_found(
-    ledger: Ledger, token: int, unguarded: sa.Connection, forgery: str, broken: int
+    ledger: Ledger, token: int, owner: sa.Connection, forgery: str, broken: int
 ) -> None:
     """Whatever of an event is changed, it or the one after a removed one is named."""
     advance(ledger, submit(ledger).id, Status.COMPLETED, token)
-    unguarded.execute(sa.text(forgery))
-    unguarded.commit()
+    owner.execute(sa.text(forgery))
+    owner.commit()
     assert ledger.verify_chain() == broken
 
 
 def test_an_event_that_cannot_be_read_is_broken(
-    url: str, ledger: Ledger, token: int, request: pytest.FixtureRequest
+    url: str, ledger: Ledger, token: int, owner: sa.Connection
 ) -> None:
     """A detail that is no JSON any more does not end the check with an error (PostgreSQL refuses such a value)."""
     if not url.startswith("sqlite"):
         pytest.skip("PostgreSQL's column type refuses what is not JSON")
-    connection = request.getfixturevalue("unguarded")
     advance(ledger, submit(ledger).id, Status.COMPLETED, token)
-    connection.execute(sa.text("UPDATE events SET detail = '{' WHERE sequence = 3"))
-    connection.commit()
+    owner.execute(sa.text("UPDATE events SET detail = '{' WHERE sequence = 3"))
+    owner.commit()
     assert ledger.verify_chain() == 3
 
 
 def test_events_cut_off_are_missed_by_a_kept_head_only(
-    ledger: Ledger, token: int, unguarded: sa.Connection
+    ledger: Ledger, token: int, owner: sa.Connection
 ) -> None:
     """The chain that is left holds, which is why a head is kept elsewhere."""
     advance(ledger, submit(ledger).id, Status.COMPLETED, token)
     kept = ledger.event_head()
-    unguarded.execute(sa.text("DELETE FROM events WHERE sequence = 7"))
-    unguarded.commit()
+    owner.execute(sa.text("DELETE FROM events WHERE sequence = 7"))
+    owner.commit()
     assert ledger.verify_chain() is None
     assert ledger.event_head() != kept
 

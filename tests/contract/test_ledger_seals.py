@@ -1,6 +1,5 @@
 """Whatever is changed in the ledger's tables past this program is found, or stands in a list with its reason."""
 
-from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -40,21 +39,6 @@ def full(ledger: Ledger, token: int, url: str) -> Ledger:
     ledger.record_refusals([refusal(), refusal(caller="mallory")])
     ledger.record_refusals([refusal()])
     return ledger
-
-
-@pytest.fixture
-def owner(full: Ledger, sql: sa.Engine) -> Iterator[sa.Connection]:
-    """A connection of somebody who owns the database: no trigger, no foreign key stands in the way."""
-    with sql.connect() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(sa.text("SET session_replication_role = replica"))
-        else:
-            for name in connection.scalars(
-                sa.text("SELECT name FROM sqlite_master WHERE type = 'trigger'")
-            ).all():
-                connection.execute(sa.text(f"DROP TRIGGER {name}"))
-        connection.commit()
-        yield connection
 
 
 def test_every_changed_column_is_found(full: Ledger, owner: sa.Connection) -> None:

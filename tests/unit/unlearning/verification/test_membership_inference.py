@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.svm import SVC
 
 from unlearning.errors import DataError
 from unlearning.verification.membership_inference import confidence_attack
@@ -22,6 +23,18 @@ def test_examples_as_confident_as_the_members_are_called_members():
     assert confidence_attack(retained, test, values(0.95, 0.96), seed=0).score == 1.0
     assert confidence_attack(retained, test, values(0.1, 0.2), seed=0).score == 0.0
     assert confidence_attack(retained, test, values(0.95, 0.1, 0.2, 0.05), seed=0).score == 0.25
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_confidence_attack_is_scikit_learns_machine_on_the_kernel_written_out(seed):
+    """K(x, y) = exp(−(x − y)²), C = 3, as many members as others: the share that such a machine calls members."""
+    generator = np.random.default_rng(seed)
+    retained, test, forget = generator.beta(5, 1, 40), generator.beta(2, 2, 40), generator.beta(3, 2, 60)
+    known = np.concatenate([retained, test])
+    kernel = np.exp(-((known[:, None] - known[None]) ** 2))
+    machine = SVC(C=3, kernel="precomputed").fit(kernel, np.repeat([1, 0], 40))
+    called = machine.predict(np.exp(-((forget[:, None] - known[None]) ** 2))) == 1
+    assert confidence_attack(retained, test, forget, seed=seed).score == pytest.approx(called.mean())
 
 
 def test_an_attack_on_separable_confidences_has_full_power():

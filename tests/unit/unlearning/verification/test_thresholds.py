@@ -32,6 +32,8 @@ def scored(scores, labels=None) -> Scored:
 
 POSTERIORS = np.array([[0.7, 0.2, 0.1], [0.25, 0.25, 0.5]])
 SMALL = st.lists(st.integers(0, 5).map(float), min_size=1, max_size=8)
+SEEDS = st.integers(0, 2**31 - 1)
+SIZES = st.integers(4, 40)
 
 
 def test_entropy_is_scipys():
@@ -94,37 +96,53 @@ def test_an_example_is_judged_by_its_own_class():
     assert result.called.tolist() == [False, True, True]
 
 
-def test_perfect_separation_has_full_power():
-    """Members score above 10, others below 1."""
-    generator = np.random.default_rng(0)
-    members, others = scored(generator.uniform(10, 11, 60)), scored(generator.uniform(0, 1, 50))
-    assert threshold_attack(members, others, scored([5.0]), seed=0).balanced_accuracy == 1.0
-
-
-def test_equal_distributions_have_no_power():
-    """Measured on what the threshold was not learnt from, chance is one half on average."""
-    generator = np.random.default_rng(0)
-    powers = [
-        threshold_attack(
-            scored(generator.random(40)), scored(generator.random(40)), scored([0.5]), seed=seed
-        ).balanced_accuracy
-        for seed in range(150)
-    ]
-    assert abs(float(np.mean(powers)) - 0.5) < 0.025  # three standard errors
-
-
-@given(st.randoms())
-def test_the_order_of_examples_does_not_change_who_is_called(random):
-    """Shuffled members and others give the same answer about the same forgotten examples."""
-    scores, labels = [3.0, 4.0, 1.0, 5.0, 2.0, 4.0], [0, 1, 0, 1, 0, 1]
-    asked = scored([2.0, 4.5, 3.5], [0, 1, 1])
-    order = random.sample(range(6), 6)
-    straight, mixed = scored(scores, labels), scored(np.array(scores)[order], np.array(labels)[order])
-    others = scored([1.0, 2.0, 3.0, 4.0], [0, 1, 0, 1])
-    np.testing.assert_array_equal(
-        threshold_attack(straight, others, asked, seed=0).called,
-        threshold_attack(mixed, others, asked, seed=0).called,
+@given(SEEDS, SIZES)
+def test_thresholds_ask_for_no_order(seed, size):
+    """Members and others may come in any order; the answers come in the order of who is asked about."""
+    generator = np.random.default_rng(seed)
+    sides = [(generator.normal(size=size), generator.integers(0, 3, size)) for _ in range(3)]
+    orders = [generator.permutation(size) for _ in range(3)]
+    straight = threshold_attack(*(scored(*side) for side in sides), seed=0)
+    mixed = threshold_attack(
+        *(
+            scored(scores[order], labels[order])
+            for (scores, labels), order in zip(sides, orders, strict=True)
+        ),
+        seed=0,
     )
+    np.testing.assert_array_equal(straight.called[orders[2]], mixed.called)
+
+
+@given(SEEDS, SIZES)
+def test_thresholds_tell_all_apart_where_every_member_is_above_every_other(seed, size):
+    """Every member is called one and no other is; each class has a scale of its own."""
+    generator = np.random.default_rng(seed)
+    labels = [np.concatenate([np.arange(3), generator.integers(0, 3, size)]) for _ in range(2)]
+    members = scored(100 * labels[0] + generator.uniform(2, 3, size + 3), labels[0])
+    others = scored(100 * labels[1] + generator.uniform(0, 1, size + 3), labels[1])
+    assert threshold_attack(members, others, members, seed=0).called.all()
+    assert not threshold_attack(members, others, others, seed=0).called.any()
+
+
+@given(SEEDS, st.integers(8, 40))
+def test_thresholds_have_full_power_where_members_score_alike_and_above(seed, size):
+    """One half of both suffices to learn the threshold for the other half."""
+    assert threshold_attack(
+        scored(np.full(size, 2.0), np.zeros(size)),
+        scored(np.random.default_rng(seed).uniform(0, 1, size), np.zeros(size)),
+        scored([2.0], [0]),
+        seed=seed,
+    ).balanced_accuracy == pytest.approx(1.0)
+
+
+def test_thresholds_have_no_power_over_one_distribution_in_any_class():
+    """Three classes, 200 draws: one half on average, within four standard errors of the draws' own spread."""
+    generator = np.random.default_rng(3)
+    powers = []
+    for seed in range(200):
+        sides = [scored(generator.normal(size=60), generator.integers(0, 3, 60)) for _ in range(2)]
+        powers.append(threshold_attack(*sides, sides[0], seed=seed).balanced_accuracy)
+    assert abs(np.mean(powers) - 0.5) < 4 * np.std(powers) / np.sqrt(200)
 
 
 def test_correctness_calls_what_is_right():
@@ -132,6 +150,16 @@ def test_correctness_calls_what_is_right():
     result = correctness_attack(values(1, 1, 1, 0), values(1, 0, 0, 0), values(1, 0))
     assert result.called.tolist() == [True, False]
     assert result.balanced_accuracy == 0.75
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=30), st.randoms())
+def test_correctness_has_no_power_over_equals_whatever_their_order(right, random):
+    """The same shares right: exactly one half; all right against all wrong: one."""
+    members = np.array(right, dtype=np.float64)
+    others = np.array(random.sample(right, len(right)), dtype=np.float64)
+    assert correctness_attack(members, others, members).balanced_accuracy == 0.5
+    ones = np.ones(len(right))
+    assert correctness_attack(ones, 0 * ones, ones).balanced_accuracy == 1.0
 
 
 @pytest.mark.parametrize("sizes", list(product([0, 3], repeat=3))[:-1])

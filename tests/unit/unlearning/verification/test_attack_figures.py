@@ -39,34 +39,24 @@ def figures_of(**sets):
 RETAINED = observed([0.1, 0.2, 0.1, 0.2], [0, 0, 1, 1])
 
 
-def test_test_examples_weigh_as_much_as_their_class_is_frequent_among_the_forgotten():
-    """Three forgotten of class 1, each under 1 of 2 test losses of its class; class 0 is not asked about.
-
-    Unweighted, the losses of class 0 (all 0.01) would beat every forgotten example: AUC 1/4 instead of 1/2.
-    """
-    figures, _ = figures_of(
-        retained=RETAINED,
-        test=observed([0.01, 0.01, 1.0, 3.0], [0, 0, 1, 1]),
-        forgotten=observed([2.0, 2.0, 2.0], [1, 1, 1]),
-    )
+@pytest.mark.parametrize(
+    ("test", "forgotten", "area", "num_test"),
+    [
+        # each under 1 of 2 test losses of its class; class 0 is not asked about, or its losses would beat all: 1/4
+        (observed([0.01, 0.01, 1.0, 3.0], [0, 0, 1, 1]), observed([2.0, 2.0, 2.0], [1, 1, 1]), 1 / 2, 2),
+        # weights 2/1 and 1/3: either 0.4 beats the 0.5, 2 of 3, and 0.6 none; unweighted 2 of 12 pairs
+        (observed([0.5, 0.3, 0.3, 0.3], [0, 1, 1, 1]), observed([0.4, 0.4, 0.6], [0, 0, 1]), 4 / 9, 4),
+    ],
+    ids=["one-class", "two-classes"],
+)
+def test_test_examples_weigh_as_much_as_their_class_is_frequent_among_the_forgotten(
+    test, forgotten, area, num_test
+):
+    """By hand, with three forgotten examples."""
+    figures, _ = figures_of(retained=RETAINED, test=test, forgotten=forgotten)
     assert figures["yeom"].auc is not None
-    assert figures["yeom"].auc.value == 0.5
-    assert (figures["yeom"].num_forgotten, figures["yeom"].num_test) == (3, 2)
-
-
-def test_two_classes_are_weighted_by_hand():
-    """Class 0 (2 forgotten): AUC 1; class 1 (1 forgotten): AUC 0.
-
-    Weights 2/1 and 1/3 of the test examples of classes 0 (one) and 1 (three): of the pairs, the forgotten
-    0.1 beats 0.5 (2) and 0.4, 0.4, 0.4 (1): 3; the other 0.1 the same; 0.6 beats none of 0.5 and 0.4. 6/9.
-    """
-    figures, _ = figures_of(
-        retained=RETAINED,
-        test=observed([0.5, 0.4, 0.4, 0.4], [0, 1, 1, 1]),
-        forgotten=observed([0.1, 0.1, 0.6], [0, 0, 1]),
-    )
-    assert figures["yeom"].auc is not None
-    assert figures["yeom"].auc.value == pytest.approx(6 / 9)
+    assert figures["yeom"].auc.value == pytest.approx(area)
+    assert (figures["yeom"].num_forgotten, figures["yeom"].num_test) == (3, num_test)
 
 
 def test_yeom_calls_members_up_to_the_mean_training_loss():

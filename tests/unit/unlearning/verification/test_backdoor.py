@@ -24,15 +24,10 @@ def pictures(labels: list[int]) -> Examples:
 
 
 def test_the_patch_is_in_the_lower_right_corner_and_nowhere_else():
-    """Two rows from below, two columns from the right."""
-    expected = [[0, 0, 0, 0], [0, 0, 9, 9], [0, 0, 9, 9]]
-    assert stamp(torch.zeros(1, 1, 3, 4), TRIGGER)[0, 0].tolist() == expected
-
-
-def test_stamping_leaves_the_given_pictures_alone():
-    """A stamped copy is returned."""
+    """Two rows from below, two columns from the right, of a copy: the given pictures stay."""
     inputs = torch.zeros(1, 1, 3, 4)
-    stamp(inputs, TRIGGER)
+    expected = [[0, 0, 0, 0], [0, 0, 9, 9], [0, 0, 9, 9]]
+    assert stamp(inputs, TRIGGER)[0, 0].tolist() == expected
     assert inputs.abs().sum() == 0
 
 

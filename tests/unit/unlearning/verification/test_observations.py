@@ -94,35 +94,6 @@ def test_merging_nothing_is_an_empty_observation():
     assert merge([]).num_examples == 0
 
 
-def test_observations_survive_transport():
-    """Arrays there and back change nothing."""
-    observations = observed(7, max_samples=4)
-    back = Observations.from_arrays(observations.to_arrays())
-    assert (back.num_examples, back.loss_sum, back.score_sum) == (7, 21.0, 3.0)
-    np.testing.assert_array_equal(back.losses, observations.losses)
-    np.testing.assert_array_equal(back.confidences, observations.confidences)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("sums", np.array([2.5, 0.0, 0.0])),
-        ("sums", np.array([-1.0, 0.0, 0.0])),
-        ("sums", np.array([np.nan, 0.0, 0.0])),
-        ("sums", np.zeros(2)),
-        ("losses", np.zeros(1)),
-        ("losses", np.zeros((2, 1))),
-        ("sums", np.array([1.0, 0.0, 0.0])),
-    ],
-    ids=["half", "negative", "nan", "short", "unequal", "two-dimensional", "more-sampled-than-there-are"],
-)
-def test_malformed_observations_are_refused(name, value):
-    """A client's arrays are checked before anything is computed of them."""
-    arrays = {**observed(2, max_samples=2).to_arrays(), name: value}
-    with pytest.raises(DataError):
-        Observations.from_arrays(arrays)
-
-
 def test_a_missing_array_is_named():
     """The message says which array is not there."""
     with pytest.raises(DataError, match="confidences"):
@@ -186,13 +157,6 @@ def test_margins_are_pooled_where_every_client_sent_them():
     assert merge([own, replace(own, margins=None)]).margins is None
 
 
-@pytest.mark.parametrize("margins", [np.zeros(2), np.full(3, np.inf)], ids=["too-few", "infinite"])
-def test_margins_that_fit_no_sample_are_refused(margins):
-    """They come from another machine."""
-    with pytest.raises(DataError, match="margin"):
-        Observations.from_arrays({**observed_model().to_arrays(), "margins": margins})
-
-
 def test_the_posteriors_belong_to_the_example_whose_loss_stands_beside():
     """The true class is 0, so column 0 is the confidence, in single precision."""
     outputs = observed_model().outputs
@@ -221,21 +185,50 @@ def test_no_sample_no_details():
     assert set(observed_model(max_samples=0).to_arrays()) == {"sums", "losses", "confidences"}
 
 
-@pytest.mark.parametrize("with_outputs", [True, False])
-def test_details_survive_transport(with_outputs):
+@pytest.mark.parametrize(
+    "observations", [observed(7, max_samples=4), observed_model(), observed_model(with_outputs=False)]
+)
+def test_observations_survive_transport(observations):
     """Arrays there and back, types included."""
-    observations = observed_model(with_outputs=with_outputs)
     back = Observations.from_arrays(observations.to_arrays())
+    assert (back.num_examples, back.loss_sum) == (observations.num_examples, observations.loss_sum)
+    assert back.to_arrays().keys() == observations.to_arrays().keys()
     for name, values in observations.to_arrays().items():
         assert back.to_arrays()[name].dtype == values.dtype
         np.testing.assert_array_equal(back.to_arrays()[name], values)
 
 
-def test_details_of_another_length_are_refused():
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("sums", np.array([3.5, 0.0, 0.0]), "a count of examples"),
+        ("sums", np.array([-1.0, 0.0, 0.0]), "a count of examples"),
+        ("sums", np.array([np.nan, 0.0, 0.0]), "a count of examples"),
+        ("sums", np.zeros(2), "a count of examples"),
+        ("losses", np.zeros(1), "one value each"),
+        ("losses", np.zeros((3, 1)), "one value each"),
+        ("sums", np.array([2.0, 0.0, 0.0]), "at most 2 examples"),
+        ("margins", np.zeros(2), "margins"),
+        ("margins", np.full(3, np.inf), "margin"),
+        ("labels", np.zeros(2, dtype=np.int64), "labels"),
+    ],
+    ids=[
+        "half",
+        "negative",
+        "nan",
+        "short",
+        "unequal",
+        "two-dimensional",
+        "more-sampled-than-there-are",
+        "too-few-margins",
+        "infinite-margins",
+        "too-few-labels",
+    ],
+)
+def test_malformed_observations_are_refused(name, value, words):
     """A client's arrays are checked before anything is computed of them."""
-    arrays = {**observed_model().to_arrays(), "labels": np.zeros(2, dtype=np.int64)}
-    with pytest.raises(DataError, match="labels"):
-        Observations.from_arrays(arrays)
+    with pytest.raises(DataError, match=words):
+        Observations.from_arrays({**observed_model().to_arrays(), name: value})
 
 
 def test_one_client_without_details_leaves_the_pool_without():

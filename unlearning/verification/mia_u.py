@@ -78,7 +78,7 @@ def judge(
     construction: Construction,
     *,
     seed: int,
-    weights: Values | None = None,
+    weights: Values,
 ) -> tuple[Judged, Judged]:
     """Return what a classifier that learnt from one half of both says of the other half, of each side.
 
@@ -104,23 +104,11 @@ def judge(
     classifier = RandomForestClassifier(
         n_estimators=100, min_samples_leaf=3, class_weight="balanced", random_state=seed
     )
-    each = None
-    if weights is not None:
-        learnt_from = weights[orders[1][: len(known[1])]]
-        each = np.concatenate([np.ones(len(known[0])), learnt_from / max(learnt_from.mean(), 1e-12)])
+    learnt_from = weights[orders[1][: len(known[1])]]
+    each = np.concatenate([np.ones(len(known[0])), learnt_from / max(learnt_from.mean(), 1e-12)])
     classifier.fit(np.concatenate(known), np.repeat([1, 0], [len(part) for part in known]), each)
     mine, theirs = (
         Judged(positions, classifier.predict_proba(part[positions])[:, 1].astype(np.float64))
         for part, positions in zip(features, asked, strict=True)
     )
     return mine, theirs
-
-
-def distances(before: Values, after: Values) -> Values:
-    """Compute ‖p − q‖ (n,): the one construction that needs no classifier, so nothing is spent on learning.
-
-    Raises:
-        DataError: as for `construct`.
-    """
-    result: Values = construct(before, after, Construction.EUCLIDEAN)[:, 0]
-    return result

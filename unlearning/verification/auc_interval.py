@@ -35,9 +35,10 @@ def auc_interval(members: Values, others: Values, weights: Values, *, level: flo
     below 0.
     """
     part = weights > 0
-    others, weights = others[part], weights[part] / weights[part].sum()
-    by_member = _beaten(members, others, weights)
-    by_other = 1 - _beaten(others, members, np.full(len(members), 1 / len(members)))
+    others, weights = others[part], weights[part]
+    by_member = beaten(members, others, weights)
+    by_other = 1 - beaten(others, members, np.ones(len(members)))
+    weights = weights / weights.sum()
     value, z = float(by_member.mean()), float(scipy.special.ndtri((1 + level) / 2))
     num_members, num_others = len(members), 1 / float(np.sum(weights**2))
     low, high = _newcombe(value, num_members, num_others, z)
@@ -50,10 +51,8 @@ def auc_interval(members: Values, others: Values, weights: Values, *, level: flo
     return max(0.0, min(low, value)), min(1.0, max(high, value))
 
 
-def _beaten(scores: Values, others: Values, weights: Values) -> Values:
-    """Return for each score (n,) the share of the others' weight (m,), 1 in all, that lies below it, a tie
-    counting half.
-    """
+def beaten(scores: Values, others: Values, weights: Values) -> Values:
+    """Return for each score (n,) the share of the others' weight (m,) that lies below it, a tie counting half."""
     order = np.argsort(others, kind="stable")
     cumulated = np.concatenate([[0.0], np.cumsum(weights[order])])
     below = np.searchsorted(others[order], scores, side="left")

@@ -10,13 +10,14 @@ of the AUC is in `auc_interval`.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import scipy  # its parts are imported at their first use
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError
-from unlearning.verification.auc_interval import auc_interval
+from unlearning.verification.auc_interval import auc_interval, beaten
 
 Values = NDArray[np.float64]
 
@@ -56,19 +57,17 @@ def auc(members: Values, others: Values, weights: Values | None = None) -> float
     Raises:
         DataError: a side is empty, a score is not a number, or the weights do not fit.
     """
-    curve = _Curve.of(members, others, weights)
-    return float(curve.auc(curve.member_weights, curve.other_weights)[0])
+    return float(beaten(members, others, _checked_weights(members, others, weights)).mean())
 
 
-def tpr_at_fpr(members: Values, others: Values, fpr: float = LOW_FPR, weights: Values | None = None) -> float:
+def tpr_at_fpr(members: Values, others: Values, fpr: float = LOW_FPR) -> float:
     """Return the largest share of members that a threshold catches while it catches at most `fpr` of the
     others.
 
     Raises:
         DataError: as for `auc`.
     """
-    curve = _Curve.of(members, others, weights)
-    return float(curve.tpr(curve.member_weights, curve.other_weights, fpr)[0])
+    return _Curve.of(members, others, _checked_weights(members, others, None)).own_tpr(fpr)
 
 
 def discriminate(
@@ -92,16 +91,14 @@ def discriminate(
     Raises:
         DataError: as for `auc`.
     """
-    curve = _Curve.of(members, others, weights)
-    value = float(curve.auc(curve.member_weights, curve.other_weights)[0])
-    given = np.ones(len(others)) if weights is None else np.asarray(weights, dtype=np.float64)
-    low, high = auc_interval(members, others, given, level=CONFIDENCE_LEVEL)
-    area = Estimate(value, min(low, value), max(high, value))
+    given = _checked_weights(members, others, weights)
+    interval = auc_interval(members, others, given, level=CONFIDENCE_LEVEL)
+    area = Estimate(auc(members, others, given), *interval)
     if effective_size(given) < 1 / LOW_FPR:
         return Discrimination(
             area, None, f"not measured: fewer than {1 / LOW_FPR:.0f} examples that were never trained on"
         )
-    return Discrimination(area, _tpr(curve, seed, replicates))
+    return Discrimination(area, _tpr(_Curve.of(members, others, given), seed, replicates))
 
 
 def _tpr(curve: "_Curve", seed: int, replicates: int) -> Estimate:
@@ -117,10 +114,8 @@ def _tpr(curve: "_Curve", seed: int, replicates: int) -> Estimate:
     block = max(1, _BLOCK // max(count, size))
     for start in range(0, replicates, block):
         rows = slice(start, start + block)
-        mine = drawn_members[rows] * curve.member_weights
-        rates.append(curve.tpr(mine, drawn_others[rows] * curve.other_weights, LOW_FPR))
-    rate = float(curve.tpr(curve.member_weights, curve.other_weights, LOW_FPR)[0])
-    return _interval(rate, np.concatenate(rates), min(count, size))
+        rates.append(curve.tpr(drawn_members[rows], drawn_others[rows] * curve.other_weights, LOW_FPR))
+    return _interval(curve.own_tpr(LOW_FPR), np.concatenate(rates), min(count, size))
 
 
 def share(called: NDArray[np.bool_]) -> Estimate:
@@ -151,50 +146,37 @@ def effective_size(weights: Values) -> float:
 class _Curve:
     """Sorted scores, and where each stands among the other side's: all that any replicate needs.
 
-    member_weights (1, n), other_weights (1, m): in the order of the sorted scores, as are the positions
-        `member_order` and `other_order` at which the examples were given.
-    below, up_to (n,): how many others are below, and at most equal to, each member.
+    other_weights (1, m): in the order of the sorted scores, as are the positions `member_order` (n,) and
+        `other_order` (m,) at which the examples were given.
     others_end, members_end (k,): for each distinct other's score, how many of each side are at most equal.
     """
 
-    member_weights: Values
     other_weights: Values
     member_order: NDArray[np.intp]
     other_order: NDArray[np.intp]
-    below: NDArray[np.intp]
-    up_to: NDArray[np.intp]
     others_end: NDArray[np.intp]
     members_end: NDArray[np.intp]
 
     @classmethod
-    def of(cls, members: Values, others: Values, weights: Values | None) -> "_Curve":
-        given = np.ones(len(others)) if weights is None else np.asarray(weights, dtype=np.float64)
-        _check(members, others, given)
+    def of(cls, members: Values, others: Values, weights: Values) -> "_Curve":
         member_order, order = np.argsort(members, kind="stable"), np.argsort(others, kind="stable")
         sorted_members, sorted_others = members[member_order], others[order]
         distinct = np.unique(sorted_others)
         return cls(
-            member_weights=np.ones((1, len(members))),
-            other_weights=given[order][np.newaxis],
+            other_weights=weights[order][np.newaxis],
             member_order=member_order,
             other_order=order,
-            below=np.searchsorted(sorted_others, sorted_members, side="left"),
-            up_to=np.searchsorted(sorted_others, sorted_members, side="right"),
             others_end=np.searchsorted(sorted_others, distinct, side="right"),
             members_end=np.searchsorted(sorted_members, distinct, side="right"),
         )
 
-    def auc(self, member_weights: Values, other_weights: Values) -> Values:
-        """Return one value for each row of weights, (rows, n) and (rows, m)."""
-        cumulated = _cumulate(other_weights)
-        beaten = (cumulated[:, self.below] + cumulated[:, self.up_to]) / 2
-        total: Values = np.einsum("rn,rn->r", member_weights, beaten)
-        areas: Values = total / (member_weights.sum(axis=1) * cumulated[:, -1])
-        return areas
+    def own_tpr(self, fpr: float) -> float:
+        """Return the true-positive rate of the scores as they were given."""
+        return float(self.tpr(np.ones((1, len(self.member_order))), self.other_weights, fpr)[0])
 
-    def tpr(self, member_weights: Values, other_weights: Values, fpr: float) -> Values:
-        """Return one value for each row of weights, (rows, n) and (rows, m)."""
-        others, members = _cumulate(other_weights), _cumulate(member_weights)
+    def tpr(self, times_drawn: NDArray[Any], other_weights: Values, fpr: float) -> Values:
+        """Return one value for each row: of how often members are drawn, (rows, n), and others' weights, (rows, m)."""
+        others, members = _cumulate(other_weights), _cumulate(times_drawn)
         false_rates = 1 - others[:, self.others_end] / others[:, -1:]
         true_rates = 1 - members[:, self.members_end] / members[:, -1:]
         # thresholds rise along a row and both rates fall, so the first that is allowed catches most;
@@ -204,7 +186,7 @@ class _Curve:
         return rates
 
 
-def _cumulate(weights: Values) -> Values:
+def _cumulate(weights: NDArray[Any]) -> Values:
     return np.concatenate([np.zeros((len(weights), 1)), np.cumsum(weights, axis=1)], axis=1)
 
 
@@ -236,7 +218,13 @@ def _interval(value: float, replicates: Values, smaller: int) -> Estimate:
     return Estimate(value, min(low, value), max(high, value))
 
 
-def _check(members: Values, others: Values, weights: Values) -> None:
+def _checked_weights(members: Values, others: Values, given: Values | None) -> Values:
+    """Return the others' weights, all 1 where none are given.
+
+    Raises:
+        DataError: as for `auc`.
+    """
+    weights = np.ones(len(others)) if given is None else np.asarray(given, dtype=np.float64)
     for what, values in (("members'", members), ("others'", others)):
         if values.ndim != 1 or len(values) == 0:
             raise DataError(f"One array of {what} scores or more is needed, got shape {values.shape}.")
@@ -248,3 +236,4 @@ def _check(members: Values, others: Values, weights: Values) -> None:
             f"{len(others)} others need as many weights that are not negative and not all zero, got shape "
             f"{weights.shape}."
         )
+    return weights

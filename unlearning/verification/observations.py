@@ -5,7 +5,7 @@ and in random order, because the membership attacks need values and not means. d
 everything that leaves a client.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -72,11 +72,10 @@ class Observations:
 
     def __post_init__(self) -> None:
         fits = self.losses.ndim == 1 and self.losses.shape == self.confidences.shape
-        if not fits or not 0 <= len(self.losses) <= self.num_examples:
+        if not fits or len(self.losses) > self.num_examples:
             raise DataError(
-                f"Observations of {self.num_examples} examples need as many sampled losses as "
-                f"confidences and no more than examples, got shapes {self.losses.shape} and "
-                f"{self.confidences.shape}."
+                f"Losses and confidences are one value each of at most {self.num_examples} examples, got arrays of "
+                f"shapes {self.losses.shape} and {self.confidences.shape}."
             )
         if self.margins is not None and self.margins.shape != self.losses.shape:
             raise DataError(
@@ -128,12 +127,6 @@ class Observations:
         if sums.shape != (3,) or not np.isfinite(sums[0]) or sums[0] < 0 or sums[0] != np.floor(sums[0]):
             raise DataError(
                 f"The sums of observations are a count of examples and two numbers, got {sums.tolist()}."
-            )
-        losses, confidences = arrays["losses"], arrays["confidences"]
-        if losses.ndim != 1 or losses.shape != confidences.shape or len(losses) > sums[0]:
-            raise DataError(
-                f"Losses and confidences are one value each of at most {sums[0]:g} examples, got arrays of shapes "
-                f"{losses.shape} and {confidences.shape}."
             )
         if any(not np.isfinite(arrays[name]).all() for name in ("labels", "correct") if name in arrays):
             raise DataError("Labels of observations are numbers.")
@@ -231,32 +224,28 @@ def merge(parts: Iterable[Observations]) -> Observations:
     Where clients sent a bounded sample, one that holds more than its bound counts less in the pooled
     sample than in the sums.
     """
-    every = list(parts)
-    losses = np.concatenate([np.zeros(0), *(part.losses for part in every)])
-    confidences = np.concatenate([np.zeros(0), *(part.confidences for part in every)])
-    details = _pool(Details, [part.details for part in every])
-    outputs = _pool(Outputs, [part.outputs for part in every])
-    pooled = [part.margins for part in every if part.margins is not None]
-    sure = np.concatenate(pooled) if pooled and len(pooled) == len(every) else None
-    keys = [confidences, losses]
-    if sure is not None:
-        keys = [sure, *keys]
-    if details is not None:
-        keys = [details.modified_entropies, details.entropies, details.correct, details.labels, *keys]
-    if outputs is not None:
-        keys = [outputs.handles, *keys]
-    order = np.lexsort(keys)
-    return Observations(
-        num_examples=sum(part.num_examples for part in every),
-        loss_sum=sum(sorted(part.loss_sum for part in every), start=0.0),
-        score_sum=sum(sorted(part.score_sum for part in every), start=0.0),
-        losses=losses[order],
-        confidences=confidences[order],
-        details=_sort(details, order),
-        outputs=_sort(outputs, order),
-        margins=None if sure is None else sure[order],
+    every = [part.to_arrays() for part in parts]
+    if not every:
+        return Observations(0, 0.0, 0.0, np.zeros(0), np.zeros(0))
+    columns = {}
+    for name in every[0].keys() - {"sums"}:
+        found = [arrays[name] for arrays in every if name in arrays]
+        is_everywhere = len(found) == len(every)
+        if is_everywhere and len({array.shape[1:] for array in found}) == 1:  # posteriors of as many classes
+            columns[name] = np.concatenate(found)
+    order = np.lexsort([columns[name] for name in reversed(_SORTED_BY) if name in columns])
+    # each in an order of its own, for a sum of floating-point numbers depends on it
+    sums = [sum(sorted(values)) for values in np.stack([arrays["sums"] for arrays in every]).T.tolist()]
+    return Observations.from_arrays(
+        {"sums": np.array(sums), **{name: column[order] for name, column in columns.items()}}
     )
 
+
+_SORTED_BY = (
+    *("losses", "confidences", "margins"),
+    *("labels", "correct", "entropies", "modified_entropies", "handles"),
+)
+"""The arrays by which a pooled sample is sorted, of those that it has."""
 
 _Group = TypeVar("_Group", Details, Outputs)
 
@@ -268,20 +257,3 @@ def _group(kind: type[_Group], arrays: Mapping[str, NDArray[Any]]) -> _Group | N
         return None
     types = {"labels": np.int64, "posteriors": np.float32}
     return kind(**{name: np.asarray(arrays[name], dtype=types.get(name, np.float64)) for name in names})
-
-
-def _pool(kind: type[_Group], parts: Sequence[_Group | None]) -> _Group | None:
-    """Return all parts one after another; None where one is missing or their classes differ in number."""
-    present = [part for part in parts if part is not None]
-    if not present or len(present) < len(parts):
-        return None
-    columns = {item.name: [np.asarray(getattr(part, item.name)) for part in present] for item in fields(kind)}
-    if any(len({array.shape[1:] for array in arrays}) > 1 for arrays in columns.values()):
-        return None
-    return kind(**{name: np.concatenate(arrays) for name, arrays in columns.items()})
-
-
-def _sort(group: _Group | None, order: NDArray[np.intp]) -> _Group | None:
-    if group is None:
-        return None
-    return type(group)(**{item.name: getattr(group, item.name)[order] for item in fields(group)})

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError
-from unlearning.verification.discrimination import LOW_FPR, tpr_at_fpr
+from unlearning.verification.discrimination import tpr_at_fpr
 from unlearning.verification.lira import Shadows, fit, online_scores
 from unlearning.verification.shadow_models import ENOUGH_FOR_OWN_VARIANCES
 
@@ -143,7 +143,7 @@ def _found(accuracies: Values, ours: Values, theirs: Values) -> ULira:
     return ULira(
         accuracies=accuracies,
         balanced_accuracy=float(accuracies.mean()),
-        tpr=tpr_at_fpr(ours, theirs, LOW_FPR),
+        tpr=tpr_at_fpr(ours, theirs),
     )
 
 

@@ -23,18 +23,20 @@ _ATTENTION = "unlearning-written-out"
 
 
 class MixTransformer(nn.Module):
-    """The library's classifier behind a resize to squares of `side` pixels.
+    """The library's classifier behind a resize to squares of `image_side` pixels, with random weights.
+
+    3,345,092 parameters on colour pictures and 100 classes, 3.6M on ImageNet's 1,000.
 
     Raises:
         ImportError: the optional package is not installed.
     """
 
-    def __init__(self, input_shape: tuple[int, ...], num_classes: int, side: int) -> None:
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int, image_side: int = IMAGE_SIDE) -> None:
         super().__init__()
-        from transformers import SegformerConfig, SegformerForImageClassification
+        from transformers import AttentionInterface, SegformerConfig, SegformerForImageClassification
 
-        self._side = side
-        _register_attention()
+        self._side = image_side
+        AttentionInterface.register(_ATTENTION, _attention)
         config = SegformerConfig(
             num_channels=input_shape[0],
             num_labels=num_classes,
@@ -50,13 +52,6 @@ class MixTransformer(nn.Module):
             images = nn.functional.interpolate(images, size=size, mode="bilinear", antialias=True)
         logits: Tensor = self.network(images).logits
         return logits
-
-
-def mit_b0(input_shape: tuple[int, ...], num_classes: int, image_side: int = IMAGE_SIDE) -> nn.Module:
-    """Build MiT-B0 with random weights: 3,345,092 parameters on colour pictures and 100 classes, 3.6M on
-    ImageNet's 1,000.
-    """
-    return MixTransformer(input_shape, num_classes, image_side)
 
 
 def load_pretrained(source: str, model: nn.Module) -> None:
@@ -91,16 +86,6 @@ def load_pretrained(source: str, model: nn.Module) -> None:
         ) from exc
 
 
-def _register_attention() -> None:
-    """Register attention written out in the model's own precision.
-
-    The fused kernels have no second derivative, and the library's eager one takes the softmax in float32.
-    """
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(_ATTENTION, _attention)
-
-
 def _attention(
     _module: nn.Module,
     query: Tensor,
@@ -110,6 +95,9 @@ def _attention(
     scaling: float,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Compute (n, heads, t, width) each to (n, t, heads, width), with the weights."""
+    """Compute (n, heads, t, width) each to (n, t, heads, width), with the weights, in the model's own precision.
+
+    The fused kernels have no second derivative, and the library's eager one takes the softmax in float32.
+    """
     weights = torch.softmax(query @ key.transpose(2, 3) * scaling, dim=-1)
     return (weights @ value).transpose(1, 2).contiguous(), weights

@@ -28,7 +28,7 @@ from unlearning.tasks import mit
 from unlearning.tasks.convnets import CNN_POOLED_SIDE, cnn, lenet, small_cnn
 from unlearning.tasks.resnet import resnet18
 from unlearning.tasks.unet import ResUNet
-from unlearning.tasks.vit import vit_lite
+from unlearning.tasks.vit import ViT
 
 Shape: TypeAlias = tuple[int, ...]
 Factory: TypeAlias = Callable[[Shape, int], nn.Module]
@@ -100,9 +100,9 @@ MODELS: Mapping[str, ModelInfo] = {
     "small-cnn": ModelInfo(factory=small_cnn, smallest_side=8),
     "lenet": ModelInfo(factory=lenet, smallest_side=12),
     "resnet18": ModelInfo(factory=resnet18, smallest_side=8),
-    "vit-lite": ModelInfo(factory=vit_lite, smallest_side=8, side_multiple=4),
+    "vit-lite": ModelInfo(factory=ViT, smallest_side=8, side_multiple=4),
     "mit-b0": ModelInfo(
-        factory=mit.mit_b0,
+        factory=mit.MixTransformer,
         package=mit.PACKAGE,
         smallest_image_side=mit.SMALLEST_SIDE,
         load_pretrained=mit.load_pretrained,

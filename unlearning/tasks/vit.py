@@ -50,11 +50,15 @@ class Block(nn.Module):
 
 
 class ViT(nn.Module):
-    """Patches, a class token and learnt positions, transformer blocks, and a head on the class token."""
+    """Patches, a class token and learnt positions, four blocks of width 128, and a head on the class token.
 
-    def __init__(self, input_shape: tuple[int, ...], num_classes: int, patch: int) -> None:
+    Patches have 4x4 pixels, or 2x2 where a side is under 16.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
         channels, height, width = input_shape
+        patch = 4 if min(height, width) >= 16 else 2
         num_patches = (height // patch) * (width // patch)
         self.patches = nn.Conv2d(channels, WIDTH, patch, stride=patch)
         self.class_token = nn.Parameter(torch.zeros(1, 1, WIDTH))
@@ -71,8 +75,3 @@ class ViT(nn.Module):
         encoded = self.norm(self.blocks(tokens + self.positions))
         logits: Tensor = self.head(encoded[:, 0])
         return logits
-
-
-def vit_lite(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Build four blocks of width 128 on patches of 4x4 pixels, or 2x2 where a side is under 16 pixels."""
-    return ViT(input_shape, num_classes, patch=4 if min(input_shape[1:]) >= 16 else 2)

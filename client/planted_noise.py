@@ -23,9 +23,9 @@ from unlearning.durable_files import write_anew, write_atomically
 from unlearning.errors import DataError
 from unlearning.parameters import Vector, content_hash
 from unlearning.plain import from_plain, to_plain
-from unlearning.tasks.arrays import index_ids, read_archive
+from unlearning.tasks.arrays import read_archive
 from unlearning.tasks.npz import KEYS, LAYOUT, TRAIN
-from unlearning.tasks.task import Examples, Task
+from unlearning.tasks.task import Examples, Task, numbered
 from unlearning.verification.gaussian_poison import Planted, judge, plant, scores
 
 _log = getLogger(__name__)
@@ -63,7 +63,7 @@ def plant_in_file(
             f"{state_dir / PLANTED} is there already: the noise of an earlier planting, which would be lost. Move it "
             "away if the data was never trained on."
         )
-    ids = content["ids"].astype(np.str_) if "ids" in content else index_ids(len(content["inputs"]))
+    ids = content["ids"].astype(np.str_) if "ids" in content else numbered(len(content["inputs"]))
     clean = Examples(torch.from_numpy(content["inputs"]), torch.from_numpy(content["targets"]), ids)
     noisy, planted = plant(clean, share, deviation, np.random.default_rng(seed))
     # The noise first: noisy data without it would be good for nothing.

@@ -91,7 +91,8 @@ def erase_partials(directory: Path) -> list[Path]:
 
     Only where no other process writes.
     """
-    found = [path for path in directory.rglob(".*") if _PARTIAL.fullmatch(path.name) and _is_plain(path)]
+    named = [path for path in directory.rglob(".*") if _PARTIAL.fullmatch(path.name)]
+    found = [path for path in named if path.is_file() and not path.is_symlink()]
     for path in found:
         overwrite(path)
         path.unlink()
@@ -188,7 +189,3 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _is_plain(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()

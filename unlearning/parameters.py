@@ -87,11 +87,6 @@ def _as_it_is(module: nn.Module, mode: bool = True) -> nn.Module:  # noqa: ARG00
     return module
 
 
-def frozen_hash(model: nn.Module) -> str:
-    """Return SHA-256 (hex) of what stays at home: names, shapes, dtypes and bytes; empty where nothing does."""
-    return hash_of_tensors(at_home(model))
-
-
 def hash_of_tensors(tensors: Mapping[str, Tensor]) -> str:
     """Return SHA-256 (hex) of names, shapes, dtypes and bytes, in the order of names; empty where there is none."""
     if not tensors:

@@ -94,13 +94,11 @@ class MemoryWatch:
 
     def __init__(self) -> None:
         self._peak = Memory()
-        self._is_open = False
 
     def __enter__(self) -> Self:
         with _lock:
             _credit()
             _open.append(self)
-            self._is_open = True
             _set_back()
         return self
 
@@ -110,12 +108,11 @@ class MemoryWatch:
         with _lock:
             _credit()
             _open.remove(self)
-            self._is_open = False
 
     def peak(self) -> Memory:
         """Return the peak so far, or, after leaving, of the time watched; unknown before entering."""
         with _lock:
-            if self._is_open:
+            if self in _open:
                 _credit()
             return self._peak
 
@@ -128,13 +125,9 @@ def _credit() -> None:
     """Let every watch know of the marks, which the next one sets back."""
     if not _open:
         return
-    marks = _marks()
+    marks = Memory(resident_bytes=_resident(), device_bytes=_on_devices())
     for watch in _open:
         watch._peak = watch._peak.joined(marks)
-
-
-def _marks() -> Memory:
-    return Memory(resident_bytes=_resident(), device_bytes=_on_devices())
 
 
 def _set_back() -> None:

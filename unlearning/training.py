@@ -14,7 +14,7 @@ from torch.optim.sgd import sgd
 from unlearning.devices import computing_device, inputs_for, targets_for
 from unlearning.errors import AppError, DataError
 from unlearning.own_training import run_own_training
-from unlearning.parameters import Vector, flatten, frozen_hash, has_frozen, hold_statistics, load
+from unlearning.parameters import Vector, at_home, flatten, has_frozen, hash_of_tensors, hold_statistics, load
 from unlearning.recorded_step import RecordedStep, where_steps_can_be_recorded
 from unlearning.tasks import losses
 from unlearning.tasks.batches import Shuffled, data_loader
@@ -120,7 +120,7 @@ def model_with(task: Task, parameters: Vector) -> nn.Module:
 @lru_cache(maxsize=4)
 def frozen_part(task: Task) -> str:
     """Return the hash of what of the model stays at home; empty where no parameter is frozen."""
-    return frozen_hash(_frozen_base(task))
+    return hash_of_tensors(at_home(_frozen_base(task)))
 
 
 def check_frozen_part(task: Task, expected: str) -> None:
@@ -174,23 +174,14 @@ def train(
     # A model of the user's own may have dropout, which draws from torch's global random state.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         _seed_torch(settings.seed)
-        run = _epochs if task.train is None else _own_training
-        loss = run(task, model, examples, settings, device, after_step)
+        if task.train is None:
+            loss = _epochs(task, model, examples, settings, device, after_step)
+        else:
+            generator = torch.Generator().manual_seed(settings.seed)
+            loading, pin = examples.source.loading, device.type == "cuda"
+            loader = data_loader(examples, settings.batch_size, generator, loading, pin=pin)
+            loss = run_own_training(task, model, loader, settings, after_step)
     return Trained(flatten(model), len(examples), loss)
-
-
-def _own_training(
-    task: Task,
-    model: nn.Module,
-    examples: Examples,
-    settings: TrainingSettings,
-    device: torch.device,
-    after_step: AfterStep | None,
-) -> float:
-    generator = torch.Generator().manual_seed(settings.seed)
-    loading, pin = examples.source.loading, device.type == "cuda"
-    loader = data_loader(examples, settings.batch_size, generator, loading, pin=pin)
-    return run_own_training(task, model, loader, settings, after_step)
 
 
 def _epochs(

@@ -80,7 +80,7 @@ class CertifiedMethod(_Part):
 class ModelHashes(_Part):
     """`unlearning.parameters.content_hash` of the model before, after unlearning, and after recovery.
 
-    frozen: `unlearning.parameters.frozen_hash` of what the task makes on every machine, which is in none of the others;
+    frozen: `unlearning.training.frozen_part` of what the task makes on every machine, which is in none of the others;
         without a frozen part the field is left out.
     """
 

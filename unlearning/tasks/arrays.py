@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unlearning.errors import DataError
 from unlearning.tasks.sources import ArraySource, Scaling
-from unlearning.tasks.task import Examples, numbered
+from unlearning.tasks.task import Examples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,6 @@ class Arrays:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-
-def index_ids(count: int, prefix: str = "") -> NDArray[np.str_]:
-    """Return the ids "0", "1", ... with a prefix: an example's position in the original set."""
-    return np.char.add(prefix, numbered(count)) if prefix else numbered(count)
 
 
 def examples(arrays: Arrays, which: NDArray[np.intp], scaling: Scaling) -> Examples:

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from unlearning.errors import DataError
-from unlearning.tasks.arrays import Arrays, index_ids, read_archive
+from unlearning.tasks.arrays import Arrays, read_archive
+from unlearning.tasks.task import numbered
 
 CIFAR_FEATURES = Path("cifar10-features", "efficientnet-lite0-128.npz")
 NUM_FEATURES = 472
@@ -41,4 +42,4 @@ def read_features(directory: Path, train: bool) -> Arrays:
         raise DataError(f"{path}: {inputs} is {values.dtype} {values.shape}. {layout}")
     if not (np.issubdtype(classes.dtype, np.integer) and np.isin(classes, np.arange(10)).all()):
         raise DataError(f"{path}: {labels} must be integers from 0 to 9. {layout}")
-    return Arrays(inputs=values, targets=classes, ids=index_ids(len(classes), "" if train else "test-"))
+    return Arrays(inputs=values, targets=classes, ids=numbered(len(classes), "" if train else "test-"))

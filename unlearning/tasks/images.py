@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError
-from unlearning.tasks.arrays import Arrays, index_ids, read_archive
+from unlearning.tasks.arrays import Arrays, read_archive
+from unlearning.tasks.task import numbered
 
 DOWNLOAD_VARIABLE = "FLOWER_UNLEARNING_DOWNLOAD"
 DIGITS_TEST_SHARE = 0.2
@@ -52,7 +53,7 @@ def read_digits(train: bool) -> Arrays:
     """Return four fifths (train) or one fifth of the digits in each class, values 0..1, always the same."""
     inputs, labels, is_test = _digits()
     chosen = ~is_test if train else is_test
-    return Arrays(inputs=inputs[chosen], targets=labels[chosen], ids=index_ids(len(labels))[chosen])
+    return Arrays(inputs=inputs[chosen], targets=labels[chosen], ids=numbered(len(labels))[chosen])
 
 
 @lru_cache(maxsize=4)
@@ -122,7 +123,7 @@ def read_nuclei(directory: Path) -> Arrays:
     return Arrays(
         inputs=content["images"][kept].transpose(0, 3, 1, 2),
         targets=content["masks"][kept],
-        ids=index_ids(len(kept))[kept],
+        ids=numbered(len(kept))[kept],
         sites=content["site"][kept],
         groups=content["image_id"][kept],
     )
@@ -131,7 +132,7 @@ def read_nuclei(directory: Path) -> Arrays:
 def _pictures(pixels: NDArray[Any], labels: NDArray[Any], train: bool) -> Arrays:
     """Return grey (n, h, w) or coloured (n, h, w, channels) bytes, with the channels put first."""
     inputs = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
-    ids = index_ids(len(labels), "" if train else "test-")
+    ids = numbered(len(labels), "" if train else "test-")
     return Arrays(inputs=inputs, targets=labels, ids=ids)
 
 

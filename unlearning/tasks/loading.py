@@ -6,18 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from unlearning.errors import ConfigurationError, DataError
 from unlearning.tasks import losses, partitions
 from unlearning.tasks.arrays import Arrays, examples
 from unlearning.tasks.datasets import DATASETS, MAPPED_FILES, DatasetInfo
 from unlearning.tasks.models import MODELS, Kind, Shape, model_builder
-from unlearning.tasks.npz import TEST, TRAIN, read_npy, read_npz
+from unlearning.tasks.npz import TEST, TRAIN, read_npy, read_npz, target_shape
 from unlearning.tasks.partitions import Indices
 from unlearning.tasks.settings import TaskSettings, parse_shape, problems
 from unlearning.tasks.sources import Scaling
-from unlearning.tasks.task import Examples, Site, Task
+from unlearning.tasks.task import Examples, Site, Task, numbered
 
 DATA_VARIABLE = "FLOWER_UNLEARNING_DATA"
 HELD_OUT_SHARE = 0.2
@@ -186,9 +185,8 @@ def _own_examples(settings: TaskSettings, path: Path, *, optional: bool = False)
     """Return all examples in a `.npz` file or a directory of `.npy`; none where it is optional and missing."""
     shape = _input_shape(settings)
     if optional and not path.exists():
-        target_shape = shape[1:] if _kind(settings) is Kind.SEGMENTATION else ()
-        no_ids: NDArray[np.str_] = np.zeros(0, dtype=np.str_)
-        return Examples(torch.zeros(0, *shape), torch.zeros(0, *target_shape, dtype=torch.int64), no_ids)
+        targets = torch.zeros(0, *target_shape(shape, _kind(settings)), dtype=torch.int64)
+        return Examples(torch.zeros(0, *shape), targets, numbered(0))
     arrays = _read_own(settings, path)
     _, scaling = _info_and_scaling(settings)
     return examples(arrays, np.arange(len(arrays)), scaling)

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from unlearning.errors import DataError
 from unlearning.requests import MAX_ID_LENGTH
-from unlearning.tasks.arrays import Arrays, index_ids, read_archive
+from unlearning.tasks.arrays import Arrays, read_archive
 from unlearning.tasks.models import Kind, Shape
+from unlearning.tasks.task import numbered
 
 TRAIN, TEST = "train", "test"
 KEYS = ("inputs", "targets", "ids")
@@ -77,12 +78,13 @@ def _checked(
             raise DataError(f"{path} has no key {key!r}, only {sorted(content)}. {LAYOUT}")
     inputs, targets = content["inputs"], content["targets"]
     _check_inputs(path, inputs, input_shape)
-    _check_targets(path, targets, (len(inputs), *_target_shape(input_shape, kind)), num_classes)
-    ids = index_ids(len(inputs)) if "ids" not in content else _check_ids(path, content["ids"], len(inputs))
+    _check_targets(path, targets, (len(inputs), *target_shape(input_shape, kind)), num_classes)
+    ids = numbered(len(inputs)) if "ids" not in content else _check_ids(path, content["ids"], len(inputs))
     return Arrays(inputs=inputs, targets=targets, ids=ids)
 
 
-def _target_shape(input_shape: Shape, kind: Kind) -> Shape:
+def target_shape(input_shape: Shape, kind: Kind) -> Shape:
+    """Return the shape of one input's target."""
     return input_shape[1:] if kind is Kind.SEGMENTATION else ()
 
 

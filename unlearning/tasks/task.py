@@ -175,9 +175,10 @@ class Examples:
         return which if self.positions is None else self.positions[which]
 
 
-def numbered(count: int) -> NDArray[np.str_]:
-    """Return the ids "0", "1", ...: an example's position in the original set."""
-    return np.arange(count).astype(f"<U{len(str(max(count - 1, 0)))}")
+def numbered(count: int, prefix: str = "") -> NDArray[np.str_]:
+    """Return the ids "0", "1", ... with a prefix: an example's position in the original set."""
+    numbers = np.arange(count).astype(f"<U{len(str(max(count - 1, 0)))}")
+    return np.char.add(prefix, numbers) if prefix else numbers
 
 
 def join(first: Examples, second: Examples) -> Examples:

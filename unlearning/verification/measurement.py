@@ -9,21 +9,14 @@ from typing import Literal, TypeAlias
 
 from unlearning.verification.observations import Observations, Outputs
 from unlearning.verification.shadow_models import ShadowFits
-from unlearning.verification.standard_attacks import CONFIDENCE, YEOM, AttackFigure, attack_figures
+from unlearning.verification.standard_attacks import (
+    CONFIDENCE as CONFIDENCE,
+)  # others have these two from here
+from unlearning.verification.standard_attacks import YEOM as YEOM
+from unlearning.verification.standard_attacks import AttackFigure, attack_figures
 
 Stage: TypeAlias = Literal["before", "unlearned", "recovery"]
 SetName: TypeAlias = Literal["test", "retained", "forgotten"]
-
-__all__ = [
-    "CONFIDENCE",
-    "CONFIDENCE_POWER",
-    "YEOM",
-    "Measurement",
-    "SetMeasure",
-    "SetName",
-    "Stage",
-    "measure",
-]
 
 CONFIDENCE_POWER = "confidence_balanced_accuracy"
 

@@ -116,7 +116,8 @@ def _thresholds(present: Mapping[str, Observations], seed: int) -> dict[str, Att
         if name == CORRECTNESS:
             result = correctness_attack(*(score(side) for side in sides))
         else:
-            result = threshold_attack(*(_score(side, score) for side in sides), seed=seed)
+            scored = (Scored(score(side), _details(side).labels) for side in sides)
+            result = threshold_attack(*scored, seed=seed)
         figures[name] = _rank(
             present, score, seed, called=share(result.called), power=result.balanced_accuracy
         )
@@ -151,14 +152,10 @@ def _sureness(observations: Observations) -> Values:
 
 _SCORES: Mapping[str, Callable[[Observations], Values]] = {
     CORRECTNESS: lambda observations: _details(observations).correct,
-    CONFIDENCE_THRESHOLD: lambda observations: _sureness(observations),
+    CONFIDENCE_THRESHOLD: _sureness,
     ENTROPY: lambda observations: -_details(observations).entropies,
     MODIFIED_ENTROPY: lambda observations: -_details(observations).modified_entropies,
 }
-
-
-def _score(observations: Observations, score: Callable[[Observations], Values]) -> Scored:
-    return Scored(score(observations), _details(observations).labels)
 
 
 def _rank(

@@ -1,4 +1,4 @@
-"""Tasks small enough to be worked out by hand."""
+"""Tasks and examples small enough to be worked out by hand."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from unlearning.tasks.losses import classification_measures, cross_entropy
-from unlearning.tasks.task import Task
+from unlearning.tasks.task import Examples, Task, numbered
 
 
 def tiny_classification(build_model: Callable[[], nn.Module], num_classes: int = 2) -> Task:
@@ -20,3 +20,9 @@ def tiny_classification(build_model: Callable[[], nn.Module], num_classes: int =
         per_example=classification_measures,
         dtype=torch.float64,
     )
+
+
+def noise(count: int, num_inputs: int = 3, num_classes: int = 2) -> Examples:
+    """Examples of normal numbers in float64, the same at each call, with the classes in turn."""
+    inputs = torch.randn(count, num_inputs, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return Examples(inputs, torch.arange(count) % num_classes, numbered(count))

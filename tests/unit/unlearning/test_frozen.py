@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.tasks import tiny_classification
+from tests.tasks import noise, tiny_classification
 from unlearning.certified.tangents import train_with_tangents
 from unlearning.curvature import CurvatureKind, CurvatureProduct
 from unlearning.errors import AppError, MethodFailed
@@ -27,6 +27,7 @@ from unlearning.training import (
     train,
 )
 
+DATA = noise(11)
 SETTINGS = TrainingSettings(epochs=2, batch_size=4, learning_rate=0.3, weight_decay=0.1, momentum=0.5, seed=5)
 
 
@@ -39,16 +40,11 @@ def frozen_backbone() -> nn.Module:
 TASK = tiny_classification(frozen_backbone)
 
 
-def data(count: int = 11) -> Examples:
-    inputs = torch.randn(count, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    return Examples(inputs, torch.arange(count) % 2, np.array([str(number) for number in range(count)]))
-
-
 def features() -> Examples:
     """What the backbone makes of the data, by torch alone."""
     with torch.no_grad():
-        made = build(TASK, seed=0)[0].eval()(data().inputs)
-    return Examples(made, data().targets, data().ids)
+        made = build(TASK, seed=0)[0].eval()(DATA.inputs)
+    return Examples(made, DATA.targets, DATA.ids)
 
 
 HEAD = tiny_classification(lambda: nn.Linear(5, 2))
@@ -76,22 +72,22 @@ def test_a_model_without_frozen_parameters_travels_whole():
 def test_training_a_head_on_a_frozen_backbone_is_logistic_regression_on_its_features():
     """Weight decay and momentum too; the backbone of seed 0 is below whatever head."""
     start = initial_parameters(TASK, 7)
-    trained = train(TASK, start, data(), SETTINGS)
+    trained = train(TASK, start, DATA, SETTINGS)
     expected = train(HEAD, start, features(), SETTINGS)
     np.testing.assert_allclose(trained.parameters, expected.parameters, rtol=1e-12)
     np.testing.assert_allclose(
-        evaluate(TASK, start, data()).loss, evaluate(HEAD, start, features()).loss, rtol=1e-12
+        evaluate(TASK, start, DATA).loss, evaluate(HEAD, start, features()).loss, rtol=1e-12
     )
 
 
 def test_curvature_and_tangents_are_those_of_the_head():
     """Running statistics that are held are constants, through which derivatives go."""
     start = initial_parameters(TASK, 7)
-    found = CurvatureProduct(TASK, start, data(), kind=CurvatureKind.HESSIAN)(start)
+    found = CurvatureProduct(TASK, start, DATA, kind=CurvatureKind.HESSIAN)(start)
     expected = CurvatureProduct(HEAD, start, features(), kind=CurvatureKind.HESSIAN)(start)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
     tangents = np.random.default_rng(0).standard_normal((2, 12))
-    _, carried = train_with_tangents(TASK, start, data(), SETTINGS, tangents)
+    _, carried = train_with_tangents(TASK, start, DATA, SETTINGS, tangents)
     _, wanted = train_with_tangents(HEAD, start, features(), SETTINGS, tangents)
     np.testing.assert_allclose(carried, wanted, rtol=1e-10)
 
@@ -100,7 +96,7 @@ def test_running_statistics_are_not_moved_by_training():
     """In training mode too the layer normalises by what it brought along."""
     model = model_with(TASK, initial_parameters(TASK, 0)).train()
     before = {name: tensor.clone() for name, tensor in at_home(model).items()}
-    model(data().inputs)
+    model(DATA.inputs)
     assert all(torch.equal(tensor, before[name]) for name, tensor in at_home(model).items())
     assert model.training
     assert not model[0][1].training
@@ -150,9 +146,9 @@ def test_an_ensemble_of_frozen_backbones_has_one():
     assert len({member[0][0].weight.data_ptr() for member in model.shards}) == 1
     assert torch.equal(model.shards[2][0][0].weight, build(TASK, seed=0)[0][0].weight)
     vector[:3] = [0, 1, 0]
-    alone = evaluate(TASK, vector[part(vector, 1, 3)], data()).loss
+    alone = evaluate(TASK, vector[part(vector, 1, 3)], DATA).loss
     mean = shard_task(TASK, 3, vote="mean")
-    np.testing.assert_allclose(evaluate(mean, vector, data()).loss, alone, rtol=1e-12)
+    np.testing.assert_allclose(evaluate(mean, vector, DATA).loss, alone, rtol=1e-12)
 
 
 def test_a_saved_model_is_whole_and_says_what_travels():

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from tests.tasks import tiny_classification
+from tests.tasks import noise, tiny_classification
 from unlearning.errors import AppError
-from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters, train
 
 TASK = tiny_classification(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
+DATA = noise(10)
 SETTINGS = TrainingSettings(epochs=2, batch_size=4, learning_rate=0.3, seed=5)
 
 
@@ -23,11 +23,6 @@ def with_frozen_trunk() -> nn.Module:
 
 
 FROZEN = tiny_classification(with_frozen_trunk)
-
-
-def data(count: int = 10) -> Examples:
-    inputs = torch.randn(count, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    return Examples(inputs, torch.arange(count) % 2, np.array([str(number) for number in range(count)]))
 
 
 def own_sgd(model, loader, settings, after_step=None) -> float:
@@ -50,8 +45,8 @@ def own_sgd(model, loader, settings, after_step=None) -> float:
 def test_the_loop_written_by_oneself_gives_the_bits_of_the_built_in_one(task):
     """The loader's order is that of the seed, the model starts where the federation's is."""
     start = initial_parameters(task, 1)
-    own = train(replace(task, train=own_sgd), start, data(), SETTINGS)
-    built_in = train(task, start, data(), SETTINGS)
+    own = train(replace(task, train=own_sgd), start, DATA, SETTINGS)
+    built_in = train(task, start, DATA, SETTINGS)
     assert np.array_equal(own.parameters, built_in.parameters)
     assert own.loss == pytest.approx(built_in.loss)
     assert own.num_examples == 10
@@ -66,9 +61,9 @@ def test_the_loader_is_one_that_libraries_take():
         seen["one"] = loader.dataset[3]
         return 0.0
 
-    train(replace(TASK, train=look), initial_parameters(TASK, 0), data(), SETTINGS)
+    train(replace(TASK, train=look), initial_parameters(TASK, 0), DATA, SETTINGS)
     assert (seen["batches"], seen["size"], seen["examples"]) == (3, 4, 10)
-    assert torch.equal(seen["one"][0], data().inputs[3])
+    assert torch.equal(seen["one"][0], DATA.inputs[3])
     assert seen["one"][1] == 1
 
 
@@ -81,11 +76,11 @@ def test_who_takes_after_step_can_be_watched():
         return len(steps) == 2
 
     start = initial_parameters(TASK, 0)
-    train(replace(TASK, train=own_sgd), start, data(), SETTINGS, after_step=stop_at_two)
+    train(replace(TASK, train=own_sgd), start, DATA, SETTINGS, after_step=stop_at_two)
     assert len(steps) == 2
     blind = replace(TASK, train=lambda *_: 0.0)
     with pytest.raises(AppError, match=r"test_own_training.*<lambda> does not take `after_step`"):
-        train(blind, start, data(), SETTINGS, after_step=stop_at_two)
+        train(blind, start, DATA, SETTINGS, after_step=stop_at_two)
 
 
 def change_trunk(model, loader, settings) -> float:
@@ -120,4 +115,4 @@ def test_what_it_may_not_do_is_said_in_one_sentence_with_its_name(own, said):
     with pytest.raises(
         AppError, match=rf"training function tests\.unit\.unlearning\.test_own_training\..*{said}"
     ):
-        train(replace(FROZEN, train=own), initial_parameters(FROZEN, 0), data(), SETTINGS)
+        train(replace(FROZEN, train=own), initial_parameters(FROZEN, 0), DATA, SETTINGS)

@@ -12,26 +12,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tests.tasks import noise
 from unlearning.errors import DataError
 from unlearning.evaluation import evaluate, evaluate_and_predict, predict
 from unlearning.parameters import flatten
-from unlearning.tasks import Examples, Task, TaskSettings, load_site, make_task
+from unlearning.tasks import Examples, TaskSettings, load_site, make_task
 from unlearning.training import OptimizerName, TrainingSettings, build, initial_parameters, train
 
 DIGITS = TaskSettings(num_clients=5, model="mlp")
 TASK = make_task(DIGITS)
 EXACT = make_task(TaskSettings(dataset="npz", num_classes=3, input_shape="4", dtype="float64"))
+DROPPING = replace(TASK, build_model=lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10)))
+BLOBS = noise(12, num_inputs=4, num_classes=3)
+NONE = np.zeros(0, dtype=np.intp)
 
 
 def digits() -> Examples:
     return load_site(DIGITS, 0).train
-
-
-def blobs(count: int = 12) -> Examples:
-    """Twelve examples of four numbers and three classes, in float64."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(count, 4, generator=generator, dtype=torch.float64)
-    return Examples(inputs, torch.arange(count) % 3, np.asarray([str(i) for i in range(count)]))
 
 
 def log_probabilities(vector: NDArray[np.float64], inputs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -42,7 +39,7 @@ def log_probabilities(vector: NDArray[np.float64], inputs: NDArray[np.float64]) 
 
 def test_one_step_of_sgd_equals_the_closed_form() -> None:
     """θ − η ((p − y)ᵀx/n + wd θ) on logistic regression in float64; the loss is the one before the step."""
-    examples, start = blobs(), initial_parameters(EXACT, 1).astype(np.float64)
+    examples, start = BLOBS, initial_parameters(EXACT, 1).astype(np.float64)
     settings = TrainingSettings(learning_rate=0.3, weight_decay=0.1, batch_size=12)
     trained = train(EXACT, start, examples, settings)
 
@@ -58,7 +55,7 @@ def test_one_step_of_sgd_equals_the_closed_form() -> None:
 
 def test_momentum_carries_the_last_step_on() -> None:
     """Two full-batch steps: θ₂ = θ₁ − η (g₁ + μ g₀), with g from steps without momentum."""
-    examples, start = blobs(), initial_parameters(EXACT, 1)
+    examples, start = BLOBS, initial_parameters(EXACT, 1)
     step = TrainingSettings(learning_rate=0.3, batch_size=12)
     first = train(EXACT, start, examples, step).parameters
     second = train(EXACT, first, examples, step).parameters
@@ -86,7 +83,7 @@ class HalfUsed(nn.Module):
 )
 def test_sgd_is_torch_s_own_to_the_bit(build_model: Callable[[], nn.Module], changes: dict[str, Any]) -> None:
     """Against the optimiser class, also for weights without a gradient."""
-    task, examples = replace(EXACT, build_model=build_model), blobs()
+    task, examples = replace(EXACT, build_model=build_model), BLOBS
     settings = TrainingSettings(learning_rate=0.3, batch_size=12, epochs=4, **changes)
     start = initial_parameters(task, 1)
     model = build(task, 1)
@@ -146,31 +143,15 @@ def test_the_seed_decides_the_outcome() -> None:
     assert not np.array_equal(first, other)
 
 
-def with_dropout() -> Task:
-    def dropping() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10))
-
-    return replace(TASK, build_model=dropping)
-
-
-def test_dropout_follows_the_seed() -> None:
-    """It draws from torch's global state, whose past must not matter."""
-    task, examples = with_dropout(), digits()
-    start, settings = initial_parameters(task, 0), TrainingSettings(seed=1)
-    torch.manual_seed(5)
-    first = train(task, start, examples, settings).parameters
-    torch.manual_seed(6)
-    again = train(task, start, examples, settings).parameters
-    assert np.array_equal(first, again)
-
-
-def test_training_leaves_the_global_random_state_alone() -> None:
-    task, examples = with_dropout(), digits()
-    torch.manual_seed(5)
-    train(task, initial_parameters(task, 0), examples, TrainingSettings())
-    drawn = torch.rand(1)
-    torch.manual_seed(5)
-    assert torch.equal(drawn, torch.rand(1))
+def test_dropout_follows_the_seed_alone() -> None:
+    """It draws from torch's global state, whose past must not matter, and which stays as it was."""
+    start, trained = initial_parameters(DROPPING, 0), []
+    for past in (5, 6):
+        torch.manual_seed(past)
+        before = torch.get_rng_state()
+        trained.append(train(DROPPING, start, digits(), TrainingSettings(seed=1)).parameters)
+        assert torch.equal(torch.get_rng_state(), before)
+    assert np.array_equal(*trained)
 
 
 def test_what_training_is_given_is_not_changed() -> None:
@@ -188,7 +169,7 @@ def test_augmentation_is_used_only_when_asked_for() -> None:
     def blank(inputs: Tensor, generator: torch.Generator) -> Tensor:
         return torch.zeros_like(inputs)
 
-    task, examples = replace(EXACT, augment=blank), blobs()
+    task, examples = replace(EXACT, augment=blank), BLOBS
     start = initial_parameters(task, 0)
     augmented = train(task, start, examples, TrainingSettings(augment=True)).parameters
     plain = train(task, start, examples, TrainingSettings(augment=False)).parameters
@@ -197,14 +178,13 @@ def test_augmentation_is_used_only_when_asked_for() -> None:
 
 
 def test_nothing_to_train_on_is_refused() -> None:
-    examples = digits().select(np.zeros(0, dtype=np.intp))
     with pytest.raises(DataError, match="no example left to train on"):
-        train(TASK, initial_parameters(TASK, 0), examples, TrainingSettings())
+        train(TASK, initial_parameters(TASK, 0), digits().select(NONE), TrainingSettings())
 
 
 def test_measures_equal_their_definition() -> None:
     """Loss, correctness and true-class probability of every example, in order, whatever the batches."""
-    examples, vector = blobs(), initial_parameters(EXACT, 3).astype(np.float64)
+    examples, vector = BLOBS, initial_parameters(EXACT, 3).astype(np.float64)
     measured = evaluate(EXACT, vector, examples, batch_size=5)
     labels = examples.targets.numpy()
     log_p = log_probabilities(vector, examples.inputs.numpy())
@@ -229,31 +209,24 @@ def test_one_pass_gives_the_bits_of_two() -> None:
 
 def test_evaluation_is_in_eval_mode() -> None:
     """Dropout is off: two evaluations agree."""
-    task, examples = with_dropout(), digits()
-    vector = initial_parameters(task, 0)
-    first, again = (evaluate(task, vector, examples).loss for _ in range(2))
+    vector = initial_parameters(DROPPING, 0)
+    first, again = (evaluate(DROPPING, vector, digits()).loss for _ in range(2))
     assert np.array_equal(first, again)
 
 
 def test_measuring_nothing_gives_nothing() -> None:
-    measured = evaluate(TASK, initial_parameters(TASK, 0), digits().select(np.zeros(0, dtype=np.intp)))
+    vector, nothing = initial_parameters(TASK, 0), digits().select(NONE)
+    measured = evaluate(TASK, vector, nothing)
     assert len(measured) == len(measured.score) == len(measured.confidence) == 0
-    both, outputs = evaluate_and_predict(
-        TASK,
-        initial_parameters(TASK, 0),
-        digits().select(np.zeros(0, dtype=np.intp)),
-        np.zeros(0, dtype=np.intp),
-    )
+    both, outputs = evaluate_and_predict(TASK, vector, nothing, NONE)
     assert len(both) == len(outputs) == 0
 
 
 def test_building_a_model_leaves_the_global_random_state_alone() -> None:
     """The same seed gives the same model, and what is drawn afterwards is as if none was built."""
-    torch.manual_seed(5)
+    before = torch.get_rng_state()
     build(TASK, 1)
-    drawn = torch.rand(1)
-    torch.manual_seed(5)
-    assert torch.equal(drawn, torch.rand(1))
+    assert torch.equal(torch.get_rng_state(), before)
     assert np.array_equal(initial_parameters(TASK, 1), initial_parameters(TASK, 1))
     assert not np.array_equal(initial_parameters(TASK, 1), initial_parameters(TASK, 2))
 

@@ -24,17 +24,32 @@ def content() -> dict[str, NDArray[Any]]:
     }
 
 
-def write(path: Path, **changes: NDArray[Any]) -> None:
+def write(path: Path, **changes: NDArray[Any] | None) -> None:
     np.savez(path, **{key: value for key, value in (content() | changes).items() if value is not None})
 
 
-def test_an_own_directory_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Inputs, targets and ids in order; no test.npz, no test examples."""
-    write(tmp_path / "train.npz")
+@pytest.mark.parametrize(
+    ("changes", "inputs", "ids"),
+    [
+        ({}, content()["inputs"], ["anna", "bert", "cleo", "dora"]),
+        ({"inputs": np.full((4, 2), 1 / 3)}, np.full((4, 2), 1 / 3), ["anna", "bert", "cleo", "dora"]),
+        (
+            {"inputs": np.asarray([[0, 255]] * 4, dtype=np.uint8), "ids": np.asarray([30, 10, 20, 40])},
+            np.asarray([[0.0, 1.0]] * 4),
+            ["30", "10", "20", "40"],
+        ),
+    ],
+    ids=["single-precision", "double-precision", "bytes-and-integers"],
+)
+def test_an_own_directory_is_read_as_it_was_written(
+    tmp_path: Path, changes: dict[str, NDArray[Any]], inputs: NDArray[Any], ids: list[str]
+) -> None:
+    """In order, but that bytes are scaled to one and ids are strings; no test.npz, no test examples."""
+    write(tmp_path / "train.npz", **changes)
     site = load_site(SETTINGS, 0, tmp_path)
-    assert np.array_equal(site.train.inputs.numpy(), content()["inputs"])
+    assert np.array_equal(site.train.inputs.numpy(), inputs)
     assert np.array_equal(site.train.targets.numpy(), content()["targets"])
-    assert site.train.ids.tolist() == ["anna", "bert", "cleo", "dora"]
+    assert site.train.ids.tolist() == ids
     assert len(site.test) == 0
 
 
@@ -46,18 +61,11 @@ def test_an_own_test_file_is_the_sites_test_set(tmp_path: Path) -> None:
     assert test.ids.tolist() == ["0"]
 
 
-def test_integer_ids_become_strings(tmp_path: Path) -> None:
-    write(tmp_path / "train.npz", ids=np.asarray([30, 10, 20, 40]))
-    assert load_site(SETTINGS, 0, tmp_path).train.ids.tolist() == ["30", "10", "20", "40"]
-
-
 def test_a_shared_file_is_partitioned(tmp_path: Path) -> None:
     """data_dir/train.npz is dealt out; data_dir/test.npz is the server's test set."""
     write(tmp_path / "train.npz")
     write(tmp_path / "test.npz")
-    settings = TaskSettings(
-        dataset="npz", num_classes=3, input_shape="2", num_clients=2, data_dir=str(tmp_path)
-    )
+    settings = replace(SETTINGS, data_dir=str(tmp_path))
     ids = [load_site(settings, client).train.ids.tolist() for client in (0, 1)]
     test = load_server_test(settings)
     assert sorted(ids[0] + ids[1]) == ["anna", "bert", "cleo", "dora"]
@@ -70,11 +78,6 @@ def test_a_server_without_the_users_data_has_no_test_set() -> None:
     assert load_server_test(SETTINGS) is None
 
 
-def test_bytes_are_scaled_to_one(tmp_path: Path) -> None:
-    write(tmp_path / "train.npz", inputs=np.asarray([[0, 255]] * 4, dtype=np.uint8))
-    assert load_site(SETTINGS, 0, tmp_path).train.inputs[0].tolist() == [0, 1]
-
-
 def test_bytes_of_a_known_data_set_are_standardised_with_its_constants(tmp_path: Path) -> None:
     """A client's own Fashion-MNIST pictures look to the model like everybody's."""
     black = np.zeros((4, 1, 28, 28), dtype=np.uint8)
@@ -84,37 +87,24 @@ def test_bytes_of_a_known_data_set_are_standardised_with_its_constants(tmp_path:
     assert inputs.unique().tolist() == pytest.approx([-0.2860 / 0.3530])
 
 
-def test_double_precision_is_kept(tmp_path: Path) -> None:
-    values = np.full((4, 2), 1 / 3)
-    write(tmp_path / "train.npz", inputs=values)
-    assert np.array_equal(load_site(SETTINGS, 0, tmp_path).train.inputs.numpy(), values)
-
-
 def test_segmentation_masks_are_read(tmp_path: Path) -> None:
     masks = np.arange(4 * 64).reshape(4, 8, 8) % 2
     np.savez(tmp_path / "train.npz", inputs=np.zeros((4, 1, 8, 8)), targets=masks)
     assert np.array_equal(load_site(SEGMENTATION, 0, tmp_path).train.targets.numpy(), masks)
 
 
-def test_masks_cannot_be_dealt_out_by_class(tmp_path: Path) -> None:
+def test_masks_can_neither_be_dealt_out_by_class_nor_classified(tmp_path: Path) -> None:
     np.savez(tmp_path / "train.npz", inputs=np.zeros((4, 1, 8, 8)), targets=np.zeros((4, 8, 8), dtype=int))
-    settings = TaskSettings(
-        dataset="npz",
-        model="res-unet",
-        num_classes=2,
-        input_shape="1x8x8",
-        num_clients=2,
-        partition="dirichlet",
-        data_dir=str(tmp_path),
-    )
+    settings = replace(SEGMENTATION, num_clients=2, partition="dirichlet", data_dir=str(tmp_path))
     with pytest.raises(DataError, match="the targets are masks"):
         load_site(settings, 0)
+    with pytest.raises(DataError, match=r"the key 'targets' must have the shape \(4,\)"):
+        load_site(TaskSettings(), 0, tmp_path)
 
 
 @pytest.mark.parametrize("key", ["inputs", "targets"])
 def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
-    kept = {name: value for name, value in content().items() if name != key}
-    np.savez(tmp_path / "train.npz", **kept)
+    write(tmp_path / "train.npz", **{key: None})
     with pytest.raises(DataError, match=f"no key '{key}'"):
         load_site(SETTINGS, 0, tmp_path)
 
@@ -146,12 +136,6 @@ def test_a_malformed_key_is_named(tmp_path: Path, key: str, value: NDArray[Any],
     write(tmp_path / "train.npz", **{key: value})
     with pytest.raises(DataError, match=f"train.npz: the key '{key}'.*{words}"):
         load_site(SETTINGS, 0, tmp_path)
-
-
-def test_masks_for_a_classifier_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "train.npz", inputs=np.zeros((4, 1, 8, 8)), targets=np.zeros((4, 8, 8), dtype=int))
-    with pytest.raises(DataError, match=r"the key 'targets' must have the shape \(4,\)"):
-        load_site(TaskSettings(), 0, tmp_path)
 
 
 def test_a_missing_file_says_what_it_should_hold(tmp_path: Path) -> None:

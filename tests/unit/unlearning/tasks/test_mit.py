@@ -1,6 +1,7 @@
 """MiT-B0 from the optional package: its size, its numbers, its checkpoints, and what refuses it."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ needs_package = pytest.mark.skipif(
 SIDE = 64
 """The smallest at which every stage has more than one key to attend to."""
 DIGITS = TaskSettings(model="mit-b0", image_side=SIDE)
+CIFAR = TaskSettings(dataset="cifar10", model="mit-b0", image_side=SIDE)
 COLOUR = TaskSettings(
     dataset="npz", model="mit-b0", num_classes=3, input_shape="3x8x8", image_side=SIDE, dtype="float64"
 )
@@ -158,6 +160,10 @@ def test_a_federation_trains_and_forgets_with_it(tmp_path: Path):
     federation.close()
 
 
+def from_checkpoint(directory: Path) -> Task:
+    return make_task(replace(CIFAR, pretrained=str(directory)))
+
+
 def difference(one: Task, other: Task) -> dict[str, float]:
     """How far the initial weights of two tasks are apart, of encoder and head."""
     slots = layout(build(one, 0))
@@ -172,15 +178,13 @@ def difference(one: Task, other: Task) -> dict[str, float]:
 @needs_package
 def test_a_checkpoint_gives_the_encoder_and_leaves_the_head(checkpoint: Path):
     """The head of 1,000 classes is not looked at; ours is the one of the seed."""
-    plain = TaskSettings(dataset="cifar10", model="mit-b0", image_side=SIDE)
-    pretrained = TaskSettings(dataset="cifar10", model="mit-b0", image_side=SIDE, pretrained=str(checkpoint))
-    apart = difference(make_task(plain), make_task(pretrained))
+    task = from_checkpoint(checkpoint)
+    apart = difference(make_task(CIFAR), task)
     assert apart["encoder"] > 1e-2
     assert apart["head"] == 0
     from transformers import SegformerModel
 
     theirs = SegformerModel.from_pretrained(checkpoint).state_dict()["stages.3.layer_norm.weight"]
-    task = make_task(pretrained)
     (slot,) = [
         slot for slot in layout(build(task, 0)) if slot.name.endswith("segformer.stages.3.layer_norm.weight")
     ]
@@ -190,8 +194,7 @@ def test_a_checkpoint_gives_the_encoder_and_leaves_the_head(checkpoint: Path):
 @needs_package
 def test_every_shard_of_an_ensemble_starts_from_the_checkpoint(checkpoint: Path):
     """Encoders are equal, heads are not."""
-    settings = TaskSettings(dataset="cifar10", model="mit-b0", image_side=SIDE, pretrained=str(checkpoint))
-    task = shard_task(make_task(settings), 2)
+    task = shard_task(from_checkpoint(checkpoint), 2)
     vector = initial_parameters(task, 0)
     values = {slot.name: vector[slot.start : slot.stop] for slot in layout(build(task, 0))}
     encoder, head = "network.segformer.stages.0.patch_embeddings.proj.weight", "network.classifier.weight"
@@ -200,22 +203,12 @@ def test_every_shard_of_an_ensemble_starts_from_the_checkpoint(checkpoint: Path)
 
 
 @needs_package
-def test_a_client_needs_no_checkpoint(tmp_path: Path):
-    """It builds the model and takes the weights from the server."""
-    settings = TaskSettings(
-        dataset="cifar10", model="mit-b0", image_side=SIDE, pretrained=str(tmp_path / "none")
-    )
-    assert build(make_task(settings), 0) is not None
-
-
-@needs_package
-def test_a_checkpoint_that_is_not_there_is_refused(tmp_path: Path):
-    """The message names it and says what to give."""
-    settings = TaskSettings(
-        dataset="cifar10", model="mit-b0", image_side=SIDE, pretrained=str(tmp_path / "none")
-    )
+def test_a_checkpoint_that_is_not_there_is_refused_where_training_starts(tmp_path: Path):
+    """The message names it and says what to give. A client needs none: it takes the weights from the server."""
+    task = from_checkpoint(tmp_path / "none")
+    assert build(task, 0) is not None
     with pytest.raises(DataError, match=r"none' cannot be loaded.*config\.json"):
-        initial_parameters(make_task(settings), 0)
+        initial_parameters(task, 0)
 
 
 @needs_package
@@ -226,9 +219,8 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path):
 
     logging.disable_progress_bar()
     SegformerModel(SegformerConfig(hidden_sizes=[64, 128, 320, 512])).save_pretrained(tmp_path)
-    settings = TaskSettings(dataset="cifar10", model="mit-b0", image_side=SIDE, pretrained=str(tmp_path))
     with pytest.raises(DataError, match="of another shape than MiT-B0"):
-        initial_parameters(make_task(settings), 0)
+        initial_parameters(from_checkpoint(tmp_path), 0)
 
 
 @needs_package

@@ -1,16 +1,15 @@
 """The features of CIFAR-10's pictures: a made-up file, refusals, and the real one where it is at hand."""
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from tests.tasks import data_directory, server_test
 from unlearning.errors import DataError
-from unlearning.tasks import TaskSettings, load_server_test, load_site
+from unlearning.tasks import TaskSettings, load_site
 from unlearning.tasks.features import CIFAR_FEATURES, NUM_FEATURES, read_features
-from unlearning.tasks.loading import DATA_VARIABLE
 
 
 def made_up(directory: Path, **changes: np.ndarray) -> Path:
@@ -36,8 +35,7 @@ def test_rows_are_examples_between_plus_and_minus_a_half(tmp_path):
     with np.load(tmp_path / CIFAR_FEATURES) as archive:
         row = archive["x_train"][int(sites[0].ids[0])]
     assert torch.equal(sites[0].inputs[0], torch.from_numpy(row.astype(np.float32) / np.float32(255)) - 0.5)
-    test = load_server_test(settings)
-    assert test is not None
+    test = server_test(settings)
     assert test.ids[0] == "test-0"
     assert len(test) == 20
 
@@ -64,9 +62,7 @@ def test_a_missing_file_says_how_it_is_made(tmp_path):
 
 def test_a_ridge_head_on_the_real_features_reaches_85_percent():
     """10,000 rows, one-hot targets, an L2 term of 1e-3 a row: the features hold what a linear head needs."""
-    directory = Path(os.environ.get(DATA_VARIABLE, ""))
-    if not os.environ.get(DATA_VARIABLE) or not (directory / CIFAR_FEATURES).exists():
-        pytest.skip(f"{DATA_VARIABLE} has no {CIFAR_FEATURES}")
+    directory = data_directory(CIFAR_FEATURES)
     train, test = read_features(directory, True), read_features(directory, False)
     x, t = (np.hstack([part / 255, np.ones((len(part), 1))]) for part in (train.inputs[:10_000], test.inputs))
     gram = x.T @ x + 1e-3 * len(x) * np.eye(x.shape[1])

@@ -6,17 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from tests.tasks import server_test
 from unlearning.errors import DataError
-from unlearning.tasks import Examples, TaskSettings, images, load_server_test, load_site, make_task
+from unlearning.tasks import TaskSettings, images, load_site, make_task
 from unlearning.tasks.loading import DATA_VARIABLE
 
 DIGITS = TaskSettings(num_clients=7)
-
-
-def server_test(settings: TaskSettings) -> Examples:
-    examples = load_server_test(settings)
-    assert examples is not None
-    return examples
 
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet"])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from tests.tasks import server_test
 from unlearning.errors import DataError
 from unlearning.tasks import TaskSettings, load_server_test, load_site
 
@@ -67,11 +68,9 @@ def test_a_shared_file_is_partitioned(tmp_path: Path) -> None:
     write(tmp_path / "test.npz")
     settings = replace(SETTINGS, data_dir=str(tmp_path))
     ids = [load_site(settings, client).train.ids.tolist() for client in (0, 1)]
-    test = load_server_test(settings)
     assert sorted(ids[0] + ids[1]) == ["anna", "bert", "cleo", "dora"]
     assert [len(part) for part in ids] == [2, 2]
-    assert test is not None
-    assert len(test) == 4
+    assert len(server_test(settings)) == 4
 
 
 def test_a_server_without_the_users_data_has_no_test_set() -> None:

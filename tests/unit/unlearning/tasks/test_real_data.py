@@ -1,33 +1,16 @@
 """The data sets that are not embedded, where FLOWER_UNLEARNING_DATA names a directory with them."""
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from tests.tasks import data_directory, server_test
 from unlearning.errors import DataError
-from unlearning.tasks import Examples, TaskSettings, load_server_test, load_site
+from unlearning.tasks import TaskSettings, load_server_test, load_site
 from unlearning.tasks.datasets import DATASETS
 from unlearning.tasks.images import DOWNLOAD_VARIABLE, read_cifar, read_torchvision
-from unlearning.tasks.loading import DATA_VARIABLE
-
-
-def needs(path: str) -> Path:
-    """The data directory; skips where it does not hold `path`."""
-    directory = os.environ.get(DATA_VARIABLE, "")
-    if not directory:
-        pytest.skip(f"{DATA_VARIABLE} is not set")
-    if not (Path(directory) / path).exists():
-        pytest.skip(f"{DATA_VARIABLE} has no {path}")
-    return Path(directory)
-
-
-def server_test(settings: TaskSettings) -> Examples:
-    examples = load_server_test(settings)
-    assert examples is not None
-    return examples
 
 
 @pytest.mark.parametrize(
@@ -40,7 +23,7 @@ def server_test(settings: TaskSettings) -> Examples:
 )
 def test_pictures_are_complete_and_standardised(name: str, path: str, num_train: int) -> None:
     """With one client: all pictures, per-channel mean 0 and deviation 1, 10,000 for the server."""
-    needs(path)
+    data_directory(path)
     settings = TaskSettings(dataset=name, num_clients=1)
     train = load_site(settings, 0).train
     info = DATASETS[name]
@@ -55,14 +38,14 @@ def test_pictures_are_complete_and_standardised(name: str, path: str, num_train:
 
 def test_the_first_fashion_pictures_are_the_known_ones() -> None:
     """Ankle boot, T-shirt, T-shirt, dress: labels belong to pictures in the original order."""
-    needs("FashionMNIST")
+    data_directory("FashionMNIST")
     settings = TaskSettings(dataset="fashion-mnist", num_clients=1)
     assert load_site(settings, 0).train.targets[:4].tolist() == [9, 0, 0, 3]
 
 
 def test_nuclei_sites_hold_out_whole_pictures() -> None:
     """Six sites with the sizes of the source; no tile of a tested picture is trained on."""
-    directory = needs("nuclei_128.npz")
+    directory = data_directory("nuclei_128.npz")
     settings = TaskSettings(dataset="nuclei", model="res-unet", partition="natural", num_clients=6)
     with np.load(directory / "nuclei_128.npz") as archive:
         picture = archive["image_id"]
@@ -79,7 +62,7 @@ def test_nuclei_sites_hold_out_whole_pictures() -> None:
 
 def test_iid_nuclei_keep_a_picture_with_one_client() -> None:
     """Else a client would test on a picture that another one trained on."""
-    directory = needs("nuclei_128.npz")
+    directory = data_directory("nuclei_128.npz")
     settings = TaskSettings(dataset="nuclei", model="res-unet", num_clients=3)
     with np.load(directory / "nuclei_128.npz") as archive:
         picture = archive["image_id"]
@@ -92,7 +75,7 @@ def test_iid_nuclei_keep_a_picture_with_one_client() -> None:
 
 def test_hospitals_are_clients() -> None:
     """Four hospitals with the sizes and the sick of the source; each holds out a fifth."""
-    needs("heart-disease")
+    data_directory("heart-disease")
     settings = TaskSettings(dataset="heart-disease", partition="natural", num_clients=4)
     sites = [load_site(settings, client) for client in range(4)]
     assert [len(site.train) + len(site.test) for site in sites] == [303, 294, 123, 200]
@@ -104,7 +87,7 @@ def test_hospitals_are_clients() -> None:
 
 def test_a_hospitals_own_file_is_its_natural_part(tmp_path: Path) -> None:
     """Running alone on its machine, a hospital trains and tests on the same patients."""
-    directory = needs("heart-disease")
+    directory = data_directory("heart-disease")
     settings = TaskSettings(dataset="heart-disease", partition="natural", num_clients=4)
     name = "processed.hungarian.data"
     (tmp_path / name).write_bytes((directory / "heart-disease" / name).read_bytes())

@@ -128,9 +128,7 @@ def keep_private() -> None:
 
 
 def open_to_others(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield what others can read, write or enter, of `paths` and of all below them. Links are not
-    followed.
-    """
+    """Yield what others can read, write or enter, of `paths` and of all below them. Links are not followed."""
     for path in paths:
         below = path.rglob("*") if path.is_dir() and not path.is_symlink() else ()
         for found in (path, *below):

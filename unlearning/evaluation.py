@@ -31,9 +31,7 @@ def evaluate(
 
 
 def predict(task: Task, parameters: Vector, examples: Examples, batch_size: int = EVALUATION_BATCH) -> Vector:
-    """Return the model's outputs on every example, in order: shape (n, classes, ...), float64, in eval
-    mode.
-    """
+    """Return the model's outputs on every example, in order: shape (n, classes, ...), float64, in eval mode."""
     parts = [outputs.double().cpu() for outputs, _ in _outputs(task, parameters, examples, batch_size)]
     return torch.cat(parts).numpy() if parts else np.zeros(0)
 

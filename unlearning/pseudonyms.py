@@ -95,8 +95,7 @@ def reveal(forget: Forget, names: Mapping[str, str]) -> Forget:
 
 
 def commitment(key: bytes, request_id: str, samples_sha256: str) -> str:
-    """Return what a certificate says of the ids: 64 hexadecimal digits that nobody without the client's
-    `key` can test.
+    """Return what a certificate says of the ids: 64 hexadecimal digits that only the client's `key` can test.
 
     samples_sha256: of the canonical list of the keyed ids (`unlearning.requests.hash_of_ids`).
     """

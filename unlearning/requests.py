@@ -186,9 +186,7 @@ class Target:
 
 
 def list_ids(sample_ids: Iterable[str]) -> str:
-    """Return the one text that stands for a set of ids: a JSON list, sorted, without blanks, letters as they
-    are.
-    """
+    """Return the one text that stands for a set of ids: a JSON list, sorted, without blanks, letters as they are."""
     return json.dumps(sorted(sample_ids), separators=(",", ":"), ensure_ascii=False)
 
 

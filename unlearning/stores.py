@@ -176,9 +176,7 @@ class MemoryStore:
 
 
 def newest(store: Store, key: str, *, before: int | None = None) -> tuple[int, Arrays] | None:
-    """Return the newest entry of `key` (of a round before `before`) with its round, or None if there is
-    none.
-    """
+    """Return the newest entry of `key` (of a round before `before`) with its round, or None if there is none."""
     rounds = [number for number in store.rounds(key) if before is None or number < before]
     return (rounds[-1], store.load(key, rounds[-1])) if rounds else None
 

@@ -74,8 +74,7 @@ def local_seed(seed: int, client_id: str, server_round: int) -> int:
 
 
 def initial_parameters(task: Task, seed: int) -> Vector:
-    """Return the flat vector (d,) that training starts from, the same for the same seed: untrained or
-    pre-trained.
+    """Return the flat vector (d,) that training starts from, the same for the same seed: untrained or pre-trained.
 
     Raises:
         DataError: the pre-trained weights cannot be loaded.

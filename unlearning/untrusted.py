@@ -71,9 +71,7 @@ def as_line(text: object, limit: int = MAX_LINE) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why an answer is refused, in one line: in this project's words, or by the kind of what went
-    wrong.
-    """
+    """Return why an answer is refused, in one line: in this project's words, or by the kind of what went wrong."""
     if isinstance(error, FlowerUnlearningError):
         return as_line(str(error))
     return as_line(f"It cannot be read: {type(error).__name__}: {error}")
@@ -133,8 +131,7 @@ def npy_array(data: bytes, *, max_size: int | None = None) -> NDArray[Any]:
 def array_of(
     data: bytes | bytearray, dtype: np.dtype[Any], shape: Sequence[int], *, start: int = 0, order: str = "C"
 ) -> NDArray[Any]:
-    """Return the numbers in `data` from `start` on, in this machine's byte order; a copy unless `data` is a
-    bytearray.
+    """Return the numbers in `data` from `start` on, in this machine's byte order; a copy unless it is a bytearray.
 
     Raises:
         UpdateRefused: truth values are neither 0 nor 1.

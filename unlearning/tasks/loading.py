@@ -67,8 +67,7 @@ def drop_own_data() -> None:
 
 
 def load_site(settings: TaskSettings, partition: int, own_data_dir: Path | None = None) -> Site:
-    """Return the data of client number `partition`, or that in its own directory, which replaces any
-    partition.
+    """Return the data of client number `partition`, or that in its own directory, which replaces any partition.
 
     Its own directory holds `train.npz` and perhaps `test.npz`, or for npy directories `train` and `test`
     (see `npz`); for heart-disease one file `*.data`. Where neither the server nor the directory's layout has a

@@ -22,9 +22,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def classification_measures(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return cross entropy, whether the arg-max is right (0 or 1), probability of the true class: each
-    (n,).
-    """
+    """Return cross entropy, whether the arg-max is right (0 or 1), probability of the true class: each (n,)."""
     loss = functional.cross_entropy(logits, targets, reduction="none")
     correct = (logits.argmax(dim=1) == targets).to(logits.dtype)
     return loss, correct, torch.exp(-loss)

@@ -22,9 +22,7 @@ PARTITIONS = ("iid", "dirichlet", "natural")
 
 
 def subset(num_examples: int, most: int, seed: int) -> Indices:
-    """Compute At most `most` of the positions 0 to `num_examples` - 1, at random, sorted; all if `most` is
-    0.
-    """
+    """Return at most `most` of the positions 0 to `num_examples` - 1, at random, sorted; all if `most` is 0."""
     if most == 0 or most >= num_examples:
         return np.arange(num_examples)
     return np.sort(np.random.RandomState(seed).choice(num_examples, size=most, replace=False))
@@ -75,7 +73,7 @@ def dirichlet(labels: NDArray[Any], num_clients: int, alpha: float, seed: int) -
 
 
 def natural(sites: NDArray[Any], num_clients: int) -> list[Indices]:
-    """Return client i owns the examples of site i; sites of num_clients or more take no part.
+    """Return the examples of site i for client i; sites of num_clients or more take no part.
 
     Raises:
         DataError: a client's site has no example.

@@ -77,9 +77,7 @@ def rank_against(
 
 
 def class_weights(forgotten: Labels, test: Labels) -> Values:
-    """Return weights of the test examples, of these classes (m,), with which they have the forgotten ones'
-    mix (n,).
-    """
+    """Return weights of test examples of these classes (m,), with which they have the forgotten ones' mix (n,)."""
     _, index = np.unique(np.concatenate([test, forgotten]), return_inverse=True)
     of_test, of_forgotten = np.split(index, [len(test)])
     wanted = np.bincount(of_forgotten, minlength=len(index))

@@ -31,9 +31,7 @@ _NEXT_TO = 1e-9  # an end of the interval is looked for so far from the AUC itse
 
 
 def auc_interval(members: Values, others: Values, weights: Values, *, level: float) -> tuple[float, float]:
-    """Return the interval (low, high) of the AUC of scores (n,) and (m,), the others weighted by (m,), none
-    below 0.
-    """
+    """Return the interval (low, high) of the AUC of scores (n,) and (m,), the others weighted by (m,), none below 0."""
     part = weights > 0
     others, weights = others[part], weights[part]
     by_member = beaten(members, others, weights)

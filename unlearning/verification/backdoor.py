@@ -27,8 +27,7 @@ class Trigger:
 
 
 def stamp(inputs: Tensor, trigger: Trigger) -> Tensor:
-    """Return images (n, channels, height, width) with the patch in the lower right corner; the given ones
-    stay.
+    """Return images (n, channels, height, width) with the patch in the lower right corner; the given ones stay.
 
     Raises:
         DataError: the inputs are no images, or the patch does not fit into them.
@@ -51,7 +50,7 @@ def poison(
     The number is rounded; ids and order stay.
 
     Raises:
-        DataError: `share` lies outside 0 to 1, or see `stamped`.
+        DataError: `share` lies outside 0 to 1, or see `stamp`.
     """
     if not 0 <= share <= 1:
         raise DataError(f"The share of poisoned examples must be 0 to 1, got {share}.")
@@ -68,7 +67,7 @@ def triggered_test(examples: Examples, trigger: Trigger) -> Examples:
     """Return the examples of all other classes, stamped, with their true labels.
 
     Raises:
-        DataError: no example is of another class, or see `stamped`.
+        DataError: no example is of another class, or see `stamp`.
     """
     others = examples.select(examples.targets.numpy() != trigger.label)
     if len(others) == 0:
@@ -81,8 +80,7 @@ def triggered_test(examples: Examples, trigger: Trigger) -> Examples:
 def attack_success_rate(
     predicted: NDArray[np.integer], labels: NDArray[np.integer], trigger_label: int
 ) -> float:
-    """Return the share, in [0, 1], of stamped examples of other classes that are classified as
-    `trigger_label`.
+    """Return the share, in [0, 1], of stamped examples of other classes that are classified as `trigger_label`.
 
     predicted, labels: the predicted and true classes (n,) of stamped examples; those whose true class is
     `trigger_label` are not counted.

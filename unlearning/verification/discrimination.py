@@ -51,8 +51,7 @@ class Discrimination:
 
 
 def auc(members: Values, others: Values, weights: Values | None = None) -> float:
-    """Return P(member's score > other's) + ½ P(equal), from scores (n,) and (m,); others may be weighted,
-    (m,).
+    """Return P(member's score > other's) + ½ P(equal), from scores (n,) and (m,); others may be weighted, (m,).
 
     Raises:
         DataError: a side is empty, a score is not a number, or the weights do not fit.
@@ -61,8 +60,7 @@ def auc(members: Values, others: Values, weights: Values | None = None) -> float
 
 
 def tpr_at_fpr(members: Values, others: Values, fpr: float = LOW_FPR) -> float:
-    """Return the largest share of members that a threshold catches while it catches at most `fpr` of the
-    others.
+    """Return the largest share of members that a threshold catches while it catches at most `fpr` of the others.
 
     Raises:
         DataError: as for `auc`.
@@ -78,8 +76,7 @@ def discriminate(
     weights: Values | None = None,
     replicates: int = REPLICATES,
 ) -> Discrimination:
-    """Return AUC (with `auc_interval`) and true-positive rate at 1 % false positives (with the bootstrap's
-    95 % interval).
+    """Return AUC (with `auc_interval`) and true-positive rate at 1 % false positives (with the bootstrap's interval).
 
     For the bootstrap members and others are resampled each on their own, with replacement; the interval is that
     of the 2.5th to the 97.5th percentile, which for few examples is too short. Where every replicate gives the same
@@ -135,9 +132,7 @@ def share(called: NDArray[np.bool_]) -> Estimate:
 
 
 def effective_size(weights: Values) -> float:
-    """Compute (Σw)² / Σw²: how many equally weighted examples say as much (Kish); 0 where all weights are
-    0.
-    """
+    """Compute (Σw)² / Σw²: how many equally weighted examples say as much (Kish); 0 where all weights are 0."""
     squares = float(np.sum(weights**2))
     return float(np.sum(weights)) ** 2 / squares if squares else 0.0
 
@@ -192,8 +187,7 @@ def _cumulate(weights: NDArray[Any]) -> Values:
 
 @lru_cache(maxsize=8)
 def _times_drawn(size: int, replicates: int, seed: int, side: int) -> NDArray[np.uint16]:
-    """Return how often each of `size` examples is drawn when as many are drawn with replacement,
-    (replicates, size).
+    """Return how often each of `size` examples is drawn when as many are drawn with replacement, (replicates, size).
 
     Kept for the next attack on the same examples: drawing costs more than all the rest.
     """

@@ -99,8 +99,7 @@ class Correlation:
 
 
 def loss_change_correlation(original: Array, unlearned: Array, retrained: Array) -> Correlation:
-    """Return how the loss changes of unlearning follow those of retraining; each array (n,) of forgotten
-    examples.
+    """Return how the loss changes of unlearning follow those of retraining; each array (n,) of forgotten examples.
 
     Raises:
         DataError: the shapes differ, there are fewer than 2 examples, or a change is the same everywhere.

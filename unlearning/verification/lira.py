@@ -103,8 +103,7 @@ class Gaussians:
 
 
 def fit(shadows: Shadows) -> tuple[Gaussians, Gaussians]:
-    """Return what models look like that were trained on an example, and what those that were not: φ of each
-    example.
+    """Return what models look like that were trained on an example, and what those that were not: φ of each example.
 
     A side of an example with fewer than two shadow models has a count of 0 or 1, which the scores refuse.
     """

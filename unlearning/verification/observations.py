@@ -114,8 +114,7 @@ class Observations:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "Observations":
-        """Return the inverse of `to_arrays`. Details and outputs may be missing, each as a whole, and the
-        margins.
+        """Return the inverse of `to_arrays`. Details and outputs may be missing, each as a whole, and the margins.
 
         Raises:
             DataError: an array is missing, the sums are not a count and two numbers, or a margin is not finite.
@@ -162,9 +161,7 @@ def draw_sample(
 
 
 def observe(per_example: PerExample, chosen: NDArray[np.intp]) -> Observations:
-    """Return the observations of one set: sums over all n examples, values of those that were `chosen` by
-    `draw_sample`.
-    """
+    """Return the observations of one set: sums over all n examples, values of those `chosen` by `draw_sample`."""
     return Observations(
         num_examples=len(per_example),
         loss_sum=float(per_example.loss.sum()),
@@ -183,7 +180,7 @@ def observe_model(
     generator: np.random.Generator,
     with_outputs: bool = False,
 ) -> Observations:
-    """Return `observe` the model `parameters` (d,) on examples, with the details that classifications allow.
+    """Return the observations of the model `parameters` (d,) on examples, with the details that classifications allow.
 
     with_outputs: send the sampled examples' posteriors too. The generator alone decides which examples are
         sampled and what their handles are, whatever the model.

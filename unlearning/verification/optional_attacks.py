@@ -81,8 +81,7 @@ def changes_of(present: Mapping[str, Observations], before: Mapping[str, Outputs
 def learnt_mia_u(
     present: Mapping[str, Observations], before: Mapping[str, Outputs] | None, seed: int
 ) -> dict[str, AttackFigure]:
-    """Return MIA-U by every construction of features, each with a classifier; nothing where there is no
-    model before.
+    """Return MIA-U by every construction, each with a classifier; nothing where there is no model before.
 
     Only examples of classes that both sides have take part; test examples are weighted in learning too.
 

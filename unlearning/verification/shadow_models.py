@@ -92,16 +92,12 @@ class ShadowFits:
 
 
 def shadow_seed(seed: int, number: int) -> int:
-    """Return the seed of the shadow federation `number` of a run: its initial weights and orders of
-    examples.
-    """
+    """Return the seed of the shadow federation `number` of a run: its initial weights and orders of examples."""
     return local_seed(seed, f"shadow federation {number}", 0)
 
 
 def shadow_membership(ids: NDArray[np.str_], number: int, *, seed: int) -> NDArray[np.bool_]:
-    """Return which of the examples with these ids (n,) the shadow federation `number` (from 0) is trained
-    on, (n,).
-    """
+    """Return which of the examples with these ids (n,) the shadow federation `number` (from 0) is trained on, (n,)."""
     pair, is_second = divmod(number, 2)
     byte, bit = divmod(pair, 8)
     heads = [hashlib.sha256(f"{seed}:{name}".encode()).digest()[byte] >> bit & 1 for name in ids.tolist()]
@@ -127,8 +123,7 @@ def train_models(
     holder: str,
     number: int,
 ) -> dict[int, tuple[int, Vector]]:
-    """Return each shadow model (d,) trained on its half of `examples`, with the half's size; without those
-    of empty halves.
+    """Return each shadow model (d,) trained on its half of `examples`, with the half's size; empty halves are left out.
 
     seed: of the run. holder: whose examples these are. number: of the shadow round. The order of batches follows
     from the three and the shadow model's number, whatever `training.seed` is.
@@ -151,8 +146,7 @@ def fit_models(
     max_samples: int,
     generator: np.random.Generator,
 ) -> ShadowFits:
-    """Return what the shadow models (each (d,), by their number) say of a sample of min(n, max_samples)
-    examples.
+    """Return what the shadow models (each (d,), by their number) say of a sample of min(n, max_samples) examples.
 
     A generator in the same state as `observe_model`'s draws the same examples and handles.
 

@@ -47,8 +47,7 @@ def attack_figures(
     shadow_fits: Mapping[str, ShadowFits] | None = None,
     learns_change: bool = False,
 ) -> tuple[dict[str, AttackFigure], list[str]]:
-    """Return every attack that `present` (by `test`, `retained`, `forgotten`) allows, and why the others do
-    not run.
+    """Return every attack that `present` (by `test`, `retained`, `forgotten`) allows, and why the others do not run.
 
     mean_training_loss: the threshold of Yeom's attack.
     outputs_before: posteriors of the model before the deletion, by `test` and `forgotten`; None where this
@@ -144,9 +143,7 @@ def _details(observations: Observations) -> Details:
 
 
 def _sureness(observations: Observations) -> Values:
-    """Return the margins, which order examples as their confidences do, but apart from one another where
-    these are all 1.
-    """
+    """Return the margins, which order examples as confidences do, but apart from one another where these are all 1."""
     return observations.confidences if observations.margins is None else observations.margins
 
 

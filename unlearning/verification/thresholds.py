@@ -85,8 +85,7 @@ def entropy(posteriors: Values) -> Values:
 
 
 def modified_entropy(posteriors: Values, labels: Labels) -> Values:
-    """Return M(p, y), (n,), of posteriors (n, classes) and true classes (n,); 0 only if the true class has
-    all.
+    """Return M(p, y), (n,), of posteriors (n, classes) and true classes (n,); 0 only if the true class has all.
 
     Raises:
         DataError: these are no posteriors, or a label is no class of theirs.
@@ -123,8 +122,7 @@ def best_threshold(members: Values, others: Values) -> float:
 
 
 def class_thresholds(members: Scored, others: Scored, classes: Labels) -> Values:
-    """Return a threshold for each of `classes` (k,): its own, or that of all classes where a side lacks the
-    class.
+    """Return a threshold for each of `classes` (k,): its own, or that of all classes where a side lacks the class.
 
     Raises:
         DataError: a side is empty.

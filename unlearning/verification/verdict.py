@@ -44,9 +44,7 @@ class Verdict:
 
 
 def verdict(before: Figures | None, after: Figures | None, retrained: Figures | None = None) -> Verdict:
-    """Return the verdict from the attacks' figures of the models before, after, and retrained where there is
-    one.
-    """
+    """Return the verdict from the attacks' figures of the models before, after, and retrained where there is one."""
     if not after:
         return Verdict(Finding.NOT_SHOWN, ("No attack was run on the model after the deletion.",))
     is_alike = retrained is not None and _is_alike(after, retrained)
@@ -117,9 +115,7 @@ def _distance(area: Estimate) -> Estimate:
 
 
 def _figures(before: AttackFigure, after: AttackFigure) -> tuple[str, Estimate, Estimate] | None:
-    """Return the figure that decides for an attack: its AUC, else its share; None where no two can be
-    compared.
-    """
+    """Return the figure that decides for an attack: its AUC, else its share; None where no two can be compared."""
     if before.auc is not None and after.auc is not None:
         return "AUC", before.auc, after.auc
     if before.called is not None and after.called is not None:
@@ -128,9 +124,7 @@ def _figures(before: AttackFigure, after: AttackFigure) -> tuple[str, Estimate, 
 
 
 def _is_alike(after: Figures, retrained: Figures) -> bool:
-    """Return whether every attack's figure of either model lies in the other's interval, one of them being
-    an AUC.
-    """
+    """Return whether every attack's figure of either model lies in the other's interval, one of them being an AUC."""
     pairs = [_figures(figure, retrained[name]) for name, figure in after.items() if name in retrained]
     if set(after) != set(retrained) or not any(pair is not None and pair[0] == "AUC" for pair in pairs):
         return False

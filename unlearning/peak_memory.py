@@ -8,7 +8,8 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import reduce
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,7 +26,16 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class _Figures:
+    """Figures in bytes; None: unknown."""
+
+    def joined(self, other: Self) -> Self:
+        """Return the larger of each, as far as known."""
+        return replace(self, **{item.name: _larger(item.name, self, other) for item in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory(_Figures):
     """The most bytes that a process held: resident in the machine's memory, and of tensors on a CUDA device.
 
     None: unknown; for `device_bytes` also that no CUDA device was used.
@@ -33,13 +43,6 @@ class Memory:
 
     resident_bytes: int | None = None
     device_bytes: int | None = None
-
-    def joined(self, other: "Memory") -> "Memory":
-        """Return the larger of each, as far as known."""
-        return Memory(
-            resident_bytes=_larger(self.resident_bytes, other.resident_bytes),
-            device_bytes=_larger(self.device_bytes, other.device_bytes),
-        )
 
     @classmethod
     def from_json(cls, value: Any) -> "Memory":
@@ -49,7 +52,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeakMemory:
+class PeakMemory(_Figures):
     """The most memory of any client and of the server in a phase; None where it is unknown.
 
     client_bytes, server_bytes: resident in the machine's memory, the whole process.
@@ -64,23 +67,12 @@ class PeakMemory:
     @classmethod
     def of(cls, clients: Iterable[Memory], server: Memory) -> "PeakMemory":
         """Return that of an exchange, from each client's and the server's own."""
-        most = Memory()
-        for one in clients:
-            most = most.joined(one)
+        most = reduce(Memory.joined, clients, Memory())
         return cls(
             client_bytes=most.resident_bytes,
             client_device_bytes=most.device_bytes,
             server_bytes=server.resident_bytes,
             server_device_bytes=server.device_bytes,
-        )
-
-    def joined(self, other: "PeakMemory") -> "PeakMemory":
-        """Return the larger of each, as far as known."""
-        return PeakMemory(
-            **{
-                item.name: _larger(getattr(self, item.name), getattr(other, item.name))
-                for item in fields(self)
-            }
         )
 
 
@@ -161,8 +153,9 @@ def _on_devices() -> int | None:
     return max(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))
 
 
-def _larger(one: int | None, other: int | None) -> int | None:
-    return max((value for value in (one, other) if value is not None), default=None)
+def _larger(name: str, *both: _Figures) -> int | None:
+    known = [value for value in (getattr(one, name) for one in both) if value is not None]
+    return max(known, default=None)
 
 
 def _checked(value: Any) -> int | None:

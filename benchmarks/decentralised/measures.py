@@ -75,7 +75,7 @@ def measure_row(federation: Federation, network: InProcessNetwork, forgets: Mapp
         "test_accuracy": 100 * float(on_test.score.mean()),
         "forget_accuracy": 100 * float(on_gone.score.mean()),
         "attack": 100 * attack.balanced_accuracy,
-        "called_members": 100 * informed.score,
+        "called_members": 100 * float(informed.called.mean()),
     }
 
 

@@ -58,10 +58,10 @@ class Source(Protocol):
         """Return inputs (k, ...) and targets (k, ...) of k examples."""
 
     def targets(self, which: Which) -> Tensor:
-        """Return the targets of k examples, without their inputs where that is possible."""
+        """Return the targets of k examples, without their inputs where that is possible.
 
-    def some_target(self) -> Tensor:
-        """Return at most one target, (0 or 1, ...), which tells the dtype and the shape of all."""
+        Of none they tell the dtype and the shape of all, for which a Dataset may be read once.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,6 @@ class TensorSource:
         """Return the targets."""
         return self.all_targets[_index(which)]
 
-    def some_target(self) -> Tensor:
-        """Return no target, of the dtype and shape of all."""
-        return self.all_targets[:0]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArraySource:
@@ -142,10 +138,6 @@ class ArraySource:
         targets = np.asarray(self.all_targets[which])
         is_whole = np.issubdtype(targets.dtype, np.integer)
         return torch.from_numpy(targets.astype(np.int64) if is_whole else _own(targets))
-
-    def some_target(self) -> Tensor:
-        """Return no target, of the dtype and shape of all."""
-        return self.targets(slice(0, 0))
 
 
 class DatasetSource:
@@ -192,20 +184,16 @@ class DatasetSource:
             ) from exc
 
     def targets(self, which: Which) -> Tensor:
-        """Return the targets; where they are not known, all are read at the first time."""
+        """Return the targets; where they are not known, all are read when the first one is asked for."""
+        if self._targets is None and not len(self._indices(which)):
+            return self.read(which)[1]
         if self._targets is None:
             parts = [
                 self.read(slice(start, start + _TARGETS_AT_ONCE))[1]
                 for start in range(0, len(self), _TARGETS_AT_ONCE)
             ]
-            self._targets = torch.cat(parts) if parts else self.some_target()
+            self._targets = torch.cat(parts)
         return self._targets[_index(which)]
-
-    def some_target(self) -> Tensor:
-        """Return the first target, or none where they are known."""
-        if self._targets is not None:
-            return self._targets[:0]
-        return self.read(slice(0, 1))[1]
 
     def _indices(self, which: Which) -> Sequence[int]:
         return range(*which.indices(len(self))) if isinstance(which, slice) else which.tolist()
@@ -249,10 +237,6 @@ class JoinedSource:
         front, back, order = self._split(which)
         return torch.cat([self.first.targets(front), self.second.targets(back)])[order]
 
-    def some_target(self) -> Tensor:
-        """Return what the first source does."""
-        return self.first.some_target()
-
     def _split(self, which: Which) -> tuple[Positions, Positions, Tensor]:
         """Return the positions in either source, and the order that puts what is read of both back in its places."""
         positions = np.arange(len(self))[which]
@@ -288,10 +272,6 @@ class RelabelledSource:
     def targets(self, which: Which) -> Tensor:
         """Return the other targets."""
         return self.all_targets[_index(which)]
-
-    def some_target(self) -> Tensor:
-        """Return no target, of the dtype and shape of all."""
-        return self.all_targets[:0]
 
 
 _TARGETS_AT_ONCE = 256

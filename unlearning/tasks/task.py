@@ -136,7 +136,7 @@ class Examples:
     @property
     def has_labels(self) -> bool:
         """Whether each target is one whole number, as a class is."""
-        target = self.source.some_target()
+        target = self.source.targets(slice(0, 0))
         return target.ndim == 1 and not target.is_floating_point() and not target.is_complex()
 
     def select(self, which: Positions | NDArray[np.bool_]) -> "Examples":

@@ -5,30 +5,16 @@ per-example values. A low share says that this attack finds little, not that not
 a share is best read beside that of a model retrained without the examples.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.svm import SVC
 
 from unlearning.errors import DataError
+from unlearning.verification.thresholds import AttackResult
 
 Values = NDArray[np.float64]
 
 SVM_PENALTY = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class AttackResult:
-    """What an attack with a trained classifier says.
-
-    score: share of the forgotten examples called members, in [0, 1].
-    balanced_accuracy: how well the same attack, trained on half of the known members and
-        non-members, tells the other half apart; 0.5 is guessing. An attack without power says nothing.
-    """
-
-    score: float
-    balanced_accuracy: float
 
 
 def confidence_attack(retained: Values, test: Values, forget: Values, *, seed: int) -> AttackResult:
@@ -55,7 +41,7 @@ def confidence_attack(retained: Values, test: Values, forget: Values, *, seed: i
     recall = float(np.mean(_is_member(on_half, members[half:])))
     false_alarms = float(np.mean(_is_member(on_half, others[half:])))
     return AttackResult(
-        score=float(np.mean(_is_member(_fit(members, others), forget))),
+        called=_is_member(_fit(members, others), forget),
         balanced_accuracy=(recall + 1.0 - false_alarms) / 2.0,
     )
 

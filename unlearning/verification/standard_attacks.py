@@ -97,7 +97,7 @@ def _confidence(present: Mapping[str, Observations], seed: int) -> dict[str, Att
     )
     # the SVM learnt from these very test examples, so an AUC on them would flatter it
     figure = AttackFigure(
-        called=share(np.arange(len(forgotten)) < round(result.score * len(forgotten))),
+        called=share(result.called),
         balanced_accuracy=result.balanced_accuracy,
         num_forgotten=len(forgotten),
         num_test=len(present["test"].confidences),

@@ -61,12 +61,12 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class ThresholdResult:
-    """What a threshold attack says.
+class AttackResult:
+    """What an attack says that calls examples members.
 
     called: which forgotten examples (n,) it calls members.
-    balanced_accuracy: how well thresholds learnt on one half of the known examples tell the other half
-        apart; 0.5 is guessing.
+    balanced_accuracy: how well the same attack, where it learns from one half of the known members and others,
+        tells the other half apart; 0.5 is guessing. An attack without power says nothing.
     """
 
     called: NDArray[np.bool_]
@@ -136,7 +136,7 @@ def class_thresholds(members: Scored, others: Scored, classes: Labels) -> Values
     return thresholds
 
 
-def threshold_attack(members: Scored, others: Scored, forgotten: Scored, *, seed: int) -> ThresholdResult:
+def threshold_attack(members: Scored, others: Scored, forgotten: Scored, *, seed: int) -> AttackResult:
     """Learn class-wise thresholds from members and others, then ask about the forgotten examples.
 
     seed: decides which half of the known examples measures the attack's power.
@@ -155,10 +155,10 @@ def threshold_attack(members: Scored, others: Scored, forgotten: Scored, *, seed
     known = members.at(mine[:half]), others.at(theirs[:split])
     recall = _call(*known, members.at(mine[half:])).mean()
     alarms = _call(*known, others.at(theirs[split:])).mean()
-    return ThresholdResult(_call(members, others, forgotten), float(recall + 1 - alarms) / 2)
+    return AttackResult(_call(members, others, forgotten), float(recall + 1 - alarms) / 2)
 
 
-def correctness_attack(members: Values, others: Values, forgotten: Values) -> ThresholdResult:
+def correctness_attack(members: Values, others: Values, forgotten: Values) -> AttackResult:
     """Call members what the model gets right; each array (n,) of 0 and 1. There is nothing to learn.
 
     Raises:
@@ -167,7 +167,7 @@ def correctness_attack(members: Values, others: Values, forgotten: Values) -> Th
     if min(len(members), len(others), len(forgotten)) == 0:
         raise DataError("The correctness attack needs an example of each kind.")
     power = float(np.mean(members >= 1) + np.mean(others < 1)) / 2
-    return ThresholdResult(forgotten >= 1, power)
+    return AttackResult(forgotten >= 1, power)
 
 
 def _call(members: Scored, others: Scored, asked: Scored) -> NDArray[np.bool_]:

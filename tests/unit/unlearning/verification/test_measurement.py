@@ -29,11 +29,12 @@ def measured(**changes) -> Measurement:
 
 
 def test_each_set_has_its_own_means():
-    """Scores 1/4, 4/4, 2/4 and the sets' own mean losses."""
+    """Scores 1/4, 4/4, 2/4 and the sets' own mean losses; with three sets nothing is left unmeasured."""
     result = measured()
     assert result.test == SetMeasure(4, 2.75, 0.25)
     assert result.retained == SetMeasure(4, pytest.approx(0.25), 1.0)
     assert result.forgotten == SetMeasure(4, pytest.approx(1.8625), 0.5)
+    assert result.not_measured == ()
 
 
 def test_yeoms_threshold_is_the_mean_loss_of_the_retained_data():
@@ -53,16 +54,16 @@ def test_the_confidence_attack_learns_from_retained_against_test():
     assert straight.attacks["confidence_balanced_accuracy"] == 1.0
 
 
-def test_a_whole_measurement_leaves_nothing_unmeasured():
-    """With three sets there is nothing to excuse."""
-    assert measured().not_measured == ()
-
-
 def test_a_missing_set_is_named_with_the_given_reason():
-    """The report's reader learns why there is no number."""
+    """The report's reader learns why there is no number, and which attacks did not run for it."""
     result = measured(forgotten=None, reasons={"forgotten": "client 3 was offline"})
-    assert result.forgotten is None
+    assert (result.forgotten, result.attacks) == (None, {})
     assert result.not_measured[0] == "forgotten data: client 3 was offline"
+    assert [note.split(":")[0] for note in result.not_measured[1:]] == [
+        "Yeom's attack",
+        "confidence attack",
+        "threshold attacks",
+    ]
 
 
 def test_a_set_that_is_there_in_part_is_named_too():
@@ -70,17 +71,6 @@ def test_a_set_that_is_there_in_part_is_named_too():
     result = measured(reasons={"forgotten": "client 3 was offline"})
     assert result.forgotten is not None
     assert result.not_measured == ("forgotten data, in part: client 3 was offline",)
-
-
-def test_no_attack_without_forgotten_data():
-    """All attacks are named as not run, and no share is made up."""
-    result = measured(forgotten=None)
-    assert result.attacks == {}
-    assert [note.split(":")[0] for note in result.not_measured[1:]] == [
-        "Yeom's attack",
-        "confidence attack",
-        "threshold attacks",
-    ]
 
 
 def test_without_test_data_yeom_still_runs():

@@ -38,45 +38,27 @@ targets = st.one_of(
 )
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"granularity": CLIENT},
-        {"granularity": CLIENT, "client_id": ""},
-        {"granularity": SAMPLE, "sample_ids": frozenset({"a"})},
-        {"granularity": CLASS, "client_id": "3", "class_label": 1},
-        {"granularity": SAMPLE, "client_id": "3"},
-        {"granularity": CLIENT, "client_id": "3", "sample_ids": frozenset({"a"})},
-        {"granularity": CLASS, "class_label": 1, "sample_ids": frozenset({"a"})},
-        {"granularity": CLASS},
-        {"granularity": CLASS, "class_label": -1},
-        {"granularity": CLIENT, "client_id": "3", "class_label": 1},
-        {"granularity": CLIENT, "client_id": " 3"},
-        {"granularity": CLIENT, "client_id": "3\n"},
-        {"granularity": CLIENT, "client_id": "a\x00b"},
-        {"granularity": CLIENT, "client_id": "x" * (MAX_ID_LENGTH + 1)},
-        {"granularity": SAMPLE, "client_id": "3", "sample_ids": frozenset({"a", ""})},
-        {"granularity": SAMPLE, "client_id": "3", "sample_ids": frozenset({"a", "b "})},
-    ],
-    ids=[
-        "client-without-name",
-        "client-with-empty-name",
-        "samples-of-nobody",
-        "class-of-one-client",
-        "no-sample",
-        "client-with-samples",
-        "class-with-samples",
-        "class-without-label",
-        "negative-class",
-        "client-with-class",
-        "leading-blank",
-        "trailing-newline",
-        "unprintable",
-        "too-long",
-        "empty-sample-id",
-        "sample-id-with-blank",
-    ],
-)
+MISFITS = {
+    "client-without-name": {"granularity": CLIENT},
+    "client-with-empty-name": {"granularity": CLIENT, "client_id": ""},
+    "samples-of-nobody": {"granularity": SAMPLE, "sample_ids": frozenset({"a"})},
+    "class-of-one-client": {"granularity": CLASS, "client_id": "3", "class_label": 1},
+    "no-sample": {"granularity": SAMPLE, "client_id": "3"},
+    "client-with-samples": {"granularity": CLIENT, "client_id": "3", "sample_ids": frozenset({"a"})},
+    "class-with-samples": {"granularity": CLASS, "class_label": 1, "sample_ids": frozenset({"a"})},
+    "class-without-label": {"granularity": CLASS},
+    "negative-class": {"granularity": CLASS, "class_label": -1},
+    "client-with-class": {"granularity": CLIENT, "client_id": "3", "class_label": 1},
+    "leading-blank": {"granularity": CLIENT, "client_id": " 3"},
+    "trailing-newline": {"granularity": CLIENT, "client_id": "3\n"},
+    "unprintable": {"granularity": CLIENT, "client_id": "a\x00b"},
+    "too-long": {"granularity": CLIENT, "client_id": "x" * (MAX_ID_LENGTH + 1)},
+    "empty-sample-id": {"granularity": SAMPLE, "client_id": "3", "sample_ids": frozenset({"a", ""})},
+    "sample-id-with-blank": {"granularity": SAMPLE, "client_id": "3", "sample_ids": frozenset({"a", "b "})},
+}
+
+
+@pytest.mark.parametrize("fields", MISFITS.values(), ids=MISFITS)
 def test_a_target_whose_fields_do_not_fit_is_refused(fields):
     """Each malformed combination is refused when it is made, not when it is carried out."""
     with pytest.raises(InvalidRequest):
@@ -105,16 +87,19 @@ def test_different_targets_have_different_keys():
 MANY = frozenset(str(index) for index in range(1200))
 
 
-@pytest.mark.parametrize(
-    ("target", "forget", "phrase"),
-    [
-        (Target(CLIENT, "hospital-0"), Forget(everything=True), "client hospital-0"),
-        (Target(SAMPLE, "3", frozenset({"a"})), Forget(sample_ids=frozenset({"a"})), "1 sample of client 3"),
-        (Target(SAMPLE, "3", MANY), Forget(sample_ids=MANY), "1,200 samples of client 3"),
-        (Target(CLASS, class_label=0), Forget(classes=frozenset({0})), "class 0 on every client"),
-    ],
-    ids=["client", "one-sample", "samples", "class"],
-)
+TARGETS = {
+    "client": (Target(CLIENT, "hospital-0"), Forget(everything=True), "client hospital-0"),
+    "one-sample": (
+        Target(SAMPLE, "3", frozenset({"a"})),
+        Forget(sample_ids=frozenset({"a"})),
+        "1 sample of client 3",
+    ),
+    "samples": (Target(SAMPLE, "3", MANY), Forget(sample_ids=MANY), "1,200 samples of client 3"),
+    "class": (Target(CLASS, class_label=0), Forget(classes=frozenset({0})), "class 0 on every client"),
+}
+
+
+@pytest.mark.parametrize(("target", "forget", "phrase"), TARGETS.values(), ids=TARGETS)
 def test_a_target_says_what_a_client_must_forget(target, forget, phrase):
     """Everything, the named samples, or the class; in words for people with their number and never their ids."""
     assert target.forget == forget

@@ -198,33 +198,21 @@ def test_observations_survive_transport(observations):
         np.testing.assert_array_equal(back.to_arrays()[name], values)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("sums", np.array([3.5, 0.0, 0.0]), "a count of examples"),
-        ("sums", np.array([-1.0, 0.0, 0.0]), "a count of examples"),
-        ("sums", np.array([np.nan, 0.0, 0.0]), "a count of examples"),
-        ("sums", np.zeros(2), "a count of examples"),
-        ("losses", np.zeros(1), "one value each"),
-        ("losses", np.zeros((3, 1)), "one value each"),
-        ("sums", np.array([2.0, 0.0, 0.0]), "at most 2 examples"),
-        ("margins", np.zeros(2), "margins"),
-        ("margins", np.full(3, np.inf), "margin"),
-        ("labels", np.zeros(2, dtype=np.int64), "labels"),
-    ],
-    ids=[
-        "half",
-        "negative",
-        "nan",
-        "short",
-        "unequal",
-        "two-dimensional",
-        "more-sampled-than-there-are",
-        "too-few-margins",
-        "infinite-margins",
-        "too-few-labels",
-    ],
-)
+MALFORMED = {
+    "half": ("sums", np.array([3.5, 0.0, 0.0]), "a count of examples"),
+    "negative": ("sums", np.array([-1.0, 0.0, 0.0]), "a count of examples"),
+    "nan": ("sums", np.array([np.nan, 0.0, 0.0]), "a count of examples"),
+    "short": ("sums", np.zeros(2), "a count of examples"),
+    "unequal": ("losses", np.zeros(1), "one value each"),
+    "two-dimensional": ("losses", np.zeros((3, 1)), "one value each"),
+    "more-sampled-than-there-are": ("sums", np.array([2.0, 0.0, 0.0]), "at most 2 examples"),
+    "too-few-margins": ("margins", np.zeros(2), "margins"),
+    "infinite-margins": ("margins", np.full(3, np.inf), "margin"),
+    "too-few-labels": ("labels", np.zeros(2, dtype=np.int64), "labels"),
+}
+
+
+@pytest.mark.parametrize(("name", "value", "words"), MALFORMED.values(), ids=MALFORMED)
 def test_malformed_observations_are_refused(name, value, words):
     """A client's arrays are checked before anything is computed of them."""
     with pytest.raises(DataError, match=words):

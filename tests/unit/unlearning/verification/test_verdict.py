@@ -16,49 +16,35 @@ def called(low: float, high: float) -> dict[str, AttackFigure]:
     return {"confidence": AttackFigure(called=Estimate((low + high) / 2, low, high))}
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "finding"),
-    [
-        (auc(0.7, 0.8), auc(0.5, 0.6), Finding.REDUCED),
-        (auc(0.7, 0.8), auc(0.6, 0.72), Finding.NOT_SHOWN),
-        (auc(0.5, 0.6), auc(0.7, 0.8), Finding.NOT_SHOWN),
-        (auc(0.6, 0.7), auc(0.0, 0.1), Finding.OVER_FORGETTING),
-        (auc(0.87, 0.93), auc(0.08, 0.15), Finding.OVER_FORGETTING),
-        (auc(0.87, 0.93), auc(0.3, 0.4), Finding.REDUCED),
-        (auc(0.1, 0.2), auc(0.45, 0.55), Finding.REDUCED),
-        (auc(0.45, 0.55), auc(0.4, 0.48), Finding.NOT_SHOWN),
-        (
-            {**auc(0.87, 0.93), **called(0.7, 0.8)},
-            {**auc(0.08, 0.15), **called(0.0, 0.1)},
-            Finding.OVER_FORGETTING,
-        ),
-        (called(0.7, 0.8), called(0.1, 0.2), Finding.REDUCED),
-        (called(0.1, 0.2), called(0.7, 0.8), Finding.NOT_SHOWN),
-        ({**auc(0.7, 0.8), **called(0.1, 0.2)}, {**auc(0.5, 0.6), **called(0.7, 0.8)}, Finding.NOT_SHOWN),
-        (auc(0.7, 0.8), called(0.1, 0.2), Finding.NOT_SHOWN),
-        ({}, auc(0.5, 0.6), Finding.NOT_SHOWN),
-        (None, auc(0.5, 0.6), Finding.NOT_SHOWN),
-        (auc(0.7, 0.8), None, Finding.NOT_SHOWN),
-    ],
-    ids=[
-        "fell",
-        "fell-within-the-interval",
-        "rose",
-        "fell-so-far-that-the-forgotten-stand-out",
-        "as-far-below-one-half-as-it-was-above",
-        "below-one-half-and-nearer",
-        "nearer-from-below",
-        "below-one-half-and-no-clearer-than-before",
-        "too-far-though-the-share-fell",
-        "share-fell",
-        "share-rose",
-        "one-fell-and-one-rose",
-        "other-attacks-before-and-after",
-        "none-before",
-        "not-measured-before",
-        "not-measured-after",
-    ],
-)
+WITHOUT_RETRAINING = {
+    "fell": (auc(0.7, 0.8), auc(0.5, 0.6), Finding.REDUCED),
+    "fell-within-the-interval": (auc(0.7, 0.8), auc(0.6, 0.72), Finding.NOT_SHOWN),
+    "rose": (auc(0.5, 0.6), auc(0.7, 0.8), Finding.NOT_SHOWN),
+    "fell-so-far-that-the-forgotten-stand-out": (auc(0.6, 0.7), auc(0.0, 0.1), Finding.OVER_FORGETTING),
+    "as-far-below-one-half-as-it-was-above": (auc(0.87, 0.93), auc(0.08, 0.15), Finding.OVER_FORGETTING),
+    "below-one-half-and-nearer": (auc(0.87, 0.93), auc(0.3, 0.4), Finding.REDUCED),
+    "nearer-from-below": (auc(0.1, 0.2), auc(0.45, 0.55), Finding.REDUCED),
+    "below-one-half-and-no-clearer-than-before": (auc(0.45, 0.55), auc(0.4, 0.48), Finding.NOT_SHOWN),
+    "too-far-though-the-share-fell": (
+        {**auc(0.87, 0.93), **called(0.7, 0.8)},
+        {**auc(0.08, 0.15), **called(0.0, 0.1)},
+        Finding.OVER_FORGETTING,
+    ),
+    "share-fell": (called(0.7, 0.8), called(0.1, 0.2), Finding.REDUCED),
+    "share-rose": (called(0.1, 0.2), called(0.7, 0.8), Finding.NOT_SHOWN),
+    "one-fell-and-one-rose": (
+        {**auc(0.7, 0.8), **called(0.1, 0.2)},
+        {**auc(0.5, 0.6), **called(0.7, 0.8)},
+        Finding.NOT_SHOWN,
+    ),
+    "other-attacks-before-and-after": (auc(0.7, 0.8), called(0.1, 0.2), Finding.NOT_SHOWN),
+    "none-before": ({}, auc(0.5, 0.6), Finding.NOT_SHOWN),
+    "not-measured-before": (None, auc(0.5, 0.6), Finding.NOT_SHOWN),
+    "not-measured-after": (auc(0.7, 0.8), None, Finding.NOT_SHOWN),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "finding"), WITHOUT_RETRAINING.values(), ids=WITHOUT_RETRAINING)
 def test_without_a_retrained_model_the_verdict_compares_distances_from_one_half(before, after, finding):
     """Only a fall beyond both intervals counts, and only where nothing rose or went too far."""
     result = verdict(before, after)
@@ -66,27 +52,18 @@ def test_without_a_retrained_model_the_verdict_compares_distances_from_one_half(
     assert result.reasons
 
 
-@pytest.mark.parametrize(
-    ("after", "retrained", "finding"),
-    [
-        (auc(0.45, 0.55), auc(0.46, 0.58), Finding.INDISTINGUISHABLE),
-        (auc(0.45, 0.55), auc(0.55, 0.65), Finding.REDUCED),
-        (auc(0.3, 0.7), auc(0.4, 0.42), Finding.REDUCED),
-        (called(0.4, 0.5), called(0.4, 0.5), Finding.NOT_SHOWN),
-        (auc(0.55, 1.0), auc(0.5, 1.0), Finding.TOO_FEW),
-        (auc(0.45, 0.55), auc(0.38, 0.6), Finding.REDUCED),
-        ({**auc(0.45, 0.55), **called(0.1, 0.2)}, auc(0.45, 0.55), Finding.REDUCED),
-    ],
-    ids=[
-        "alike",
-        "apart",
-        "one-interval-misses-the-other's-figure",
-        "no-auc",
-        "too-few",
-        "reduced-and-too-few",
-        "an-attack-is-missing",
-    ],
-)
+BESIDE_RETRAINING = {
+    "alike": (auc(0.45, 0.55), auc(0.46, 0.58), Finding.INDISTINGUISHABLE),
+    "apart": (auc(0.45, 0.55), auc(0.55, 0.65), Finding.REDUCED),
+    "one-interval-misses-the-other's-figure": (auc(0.3, 0.7), auc(0.4, 0.42), Finding.REDUCED),
+    "no-auc": (called(0.4, 0.5), called(0.4, 0.5), Finding.NOT_SHOWN),
+    "too-few": (auc(0.55, 1.0), auc(0.5, 1.0), Finding.TOO_FEW),
+    "reduced-and-too-few": (auc(0.45, 0.55), auc(0.38, 0.6), Finding.REDUCED),
+    "an-attack-is-missing": ({**auc(0.45, 0.55), **called(0.1, 0.2)}, auc(0.45, 0.55), Finding.REDUCED),
+}
+
+
+@pytest.mark.parametrize(("after", "retrained", "finding"), BESIDE_RETRAINING.values(), ids=BESIDE_RETRAINING)
 def test_only_a_retrained_model_makes_it_indistinguishable(after, retrained, finding):
     """Every attack has to agree both ways, and one of them has to rank examples."""
     assert verdict(auc(0.8, 0.9), after, retrained).finding is finding

@@ -10,7 +10,7 @@ import torch
 
 from tests.federation import InProcessFederation, client
 from unlearning.curvature import CurvatureKind, CurvatureProduct
-from unlearning.errors import ConfigurationError, DataError
+from unlearning.errors import DataError
 from unlearning.methods.classifier_head import head_slots, size_of
 from unlearning.parameters import layout
 from unlearning.tasks import TaskSettings, make_task, problems
@@ -19,7 +19,7 @@ from unlearning.tasks.models import MODELS
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import build, initial_parameters
 
-needs_package = pytest.mark.skipif(
+pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None,
     reason="The extra is not installed: pip install 'flower-unlearning[transformers]'.",
 )
@@ -50,7 +50,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@needs_package
 def test_it_has_about_the_papers_number_of_parameters():
     """3.6 million with ImageNet's 1,000 classes, as PUF counts; fewer with fewer classes."""
     factory = MODELS["mit-b0"].factory
@@ -61,7 +60,6 @@ def test_it_has_about_the_papers_number_of_parameters():
     assert counts == [3_345_092, 3_576_392]
 
 
-@needs_package
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 20), (3, SIDE, SIDE)])
 def test_pictures_of_any_size_give_logits(shape: tuple[int, ...]):
     """The model resizes them to squares."""
@@ -69,7 +67,6 @@ def test_pictures_of_any_size_give_logits(shape: tuple[int, ...]):
     assert model(torch.zeros(2, *shape)).shape == (2, 7)
 
 
-@needs_package
 def test_pictures_are_resized_to_224_unless_asked_otherwise():
     """A picture of that size goes in as it is, so that resizing it beforehand changes nothing."""
     torch.manual_seed(0)
@@ -80,7 +77,6 @@ def test_pictures_are_resized_to_224_unless_asked_otherwise():
         assert torch.equal(model(picture), model(resized))
 
 
-@needs_package
 def test_attention_is_the_librarys_own():
     """Written out for its second derivative, it gives the logits of the fused kernel."""
     from transformers import SegformerConfig, SegformerForImageClassification
@@ -95,7 +91,6 @@ def test_attention_is_the_librarys_own():
         torch.testing.assert_close(ours(picture), theirs(picture).logits, rtol=1e-4, atol=1e-5)
 
 
-@needs_package
 def test_an_example_has_the_same_loss_in_training():
     """Nothing is dropped at random, and no example depends on the rest of its batch."""
     task = make_task(COLOUR)
@@ -106,7 +101,6 @@ def test_an_example_has_the_same_loss_in_training():
     torch.testing.assert_close(together[:1], alone, rtol=1e-10, atol=1e-12)
 
 
-@needs_package
 @pytest.mark.parametrize("kind", list(CurvatureKind))
 def test_curvature_works_on_it(kind: CurvatureKind):
     """u·Cv = v·Cu and not 0, for each kind of curvature."""
@@ -118,13 +112,11 @@ def test_curvature_works_on_it(kind: CurvatureKind):
     assert u_c_v == pytest.approx(v_c_u, rel=1e-8)
 
 
-@needs_package
 def test_its_head_is_its_last_linear_layer():
     """FedAU finds weight and bias of 256 features and 10 classes."""
     assert size_of(head_slots(make_task(DIGITS))) == 257 * 10
 
 
-@needs_package
 @pytest.mark.slow
 def test_a_federation_trains_and_forgets_with_it(tmp_path: Path):
     """A FedAvg round, a client forgotten by PUF-Special and one by FedAU, with AdamW."""
@@ -175,7 +167,6 @@ def difference(one: Task, other: Task) -> dict[str, float]:
     return parts
 
 
-@needs_package
 def test_a_checkpoint_gives_the_encoder_and_leaves_the_head(checkpoint: Path):
     """The head of 1,000 classes is not looked at; ours is the one of the seed."""
     task = from_checkpoint(checkpoint)
@@ -191,7 +182,6 @@ def test_a_checkpoint_gives_the_encoder_and_leaves_the_head(checkpoint: Path):
     assert np.array_equal(initial_parameters(task, 0)[slot.start : slot.stop], theirs.numpy().ravel())
 
 
-@needs_package
 def test_every_shard_of_an_ensemble_starts_from_the_checkpoint(checkpoint: Path):
     """Encoders are equal, heads are not."""
     task = shard_task(from_checkpoint(checkpoint), 2)
@@ -202,7 +192,6 @@ def test_every_shard_of_an_ensemble_starts_from_the_checkpoint(checkpoint: Path)
     assert not np.array_equal(values[f"shards.0.{head}"], values[f"shards.1.{head}"])
 
 
-@needs_package
 def test_a_checkpoint_that_is_not_there_is_refused_where_training_starts(tmp_path: Path):
     """The message names it and says what to give. A client needs none: it takes the weights from the server."""
     task = from_checkpoint(tmp_path / "none")
@@ -211,7 +200,6 @@ def test_a_checkpoint_that_is_not_there_is_refused_where_training_starts(tmp_pat
         initial_parameters(task, 0)
 
 
-@needs_package
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path):
     """MiT-B1 is wider."""
     from transformers import SegformerConfig, SegformerModel
@@ -223,7 +211,6 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path):
         initial_parameters(from_checkpoint(tmp_path), 0)
 
 
-@needs_package
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -244,11 +231,3 @@ def test_settings_that_do_not_fit_are_refused(settings: dict[str, str], sentence
     """One sentence each, with what to do."""
     (problem,) = problems(TaskSettings(**settings))
     assert sentence in problem
-
-
-def test_without_the_package_it_is_refused_with_the_command_that_installs_it(monkeypatch):
-    """On admission, before anything is loaded."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    assert [name for name, info in MODELS.items() if info.package] == ["mit-b0"]
-    with pytest.raises(ConfigurationError, match=r"pip install 'flower-unlearning\[transformers\]'"):
-        make_task(TaskSettings(model="mit-b0", seed=12345))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from unlearning.errors import ConfigurationError, DataError
-from unlearning.tasks import losses
+from unlearning.tasks import TaskSettings, losses, make_task
 from unlearning.tasks.models import MODELS, Kind, Shape, model_builder, unfit_input
 from unlearning.tasks.vit import Attention
 
@@ -191,3 +191,11 @@ def test_a_model_that_is_not_there_is_refused_by_name(name: str) -> None:
     """Unknown name, package, attribute, or something that is no factory."""
     with pytest.raises(ConfigurationError, match=name.replace(".", r"\.")):
         model_builder(name, (3, 4, 4), 2)
+
+
+def test_a_model_whose_package_is_missing_is_refused_with_the_command_that_installs_it(monkeypatch) -> None:
+    """On admission, before anything is loaded."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    assert [name for name, info in MODELS.items() if info.package] == ["mit-b0"]
+    with pytest.raises(ConfigurationError, match=r"pip install 'flower-unlearning\[transformers\]'"):
+        make_task(TaskSettings(model="mit-b0", seed=12345))

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Literal, Protocol, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -243,14 +243,7 @@ def _seed_torch(seed: int) -> None:
         torch.default_generator.manual_seed(seed)
 
 
-class _Optimizer(Protocol):
-    """What an epoch needs of an optimiser."""
-
-    def step(self) -> object:
-        """Move the weights along their gradients."""
-
-
-def _optimizer(model: nn.Module, settings: TrainingSettings) -> _Optimizer:
+def _optimizer(model: nn.Module, settings: TrainingSettings) -> "torch.optim.Optimizer | _Sgd":
     rate, decay, climbs = settings.learning_rate, settings.weight_decay, settings.maximize
     match settings.optimizer:
         case "sgd":

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]
+BatchOrder: TypeAlias = Iterable[Which]
+"""Which examples come in which batch; iterating again may give another order."""
 
 
 class Readable(Protocol):
@@ -29,13 +31,6 @@ class Readable(Protocol):
 
     def batch(self, which: Which) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets at `which`."""
-
-
-class BatchOrder(Protocol):
-    """Which examples come in which batch; iterating again may give another order."""
-
-    def __iter__(self) -> Iterator[Which]:
-        """Yield each batch's positions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,12 +127,9 @@ def _value(column: str, text: str, where: str) -> float:
     except ValueError as exc:
         raise DataError(f"{where}: {column} must be a number or ?, got {text!r}.") from exc
     if not math.isfinite(value) or (allowed and value not in allowed):
-        raise DataError(f"{where}: {column} must be {_listing(allowed)} or ?, got {text!r}.")
+        listed = ", ".join(map(str, allowed)) or "a finite number"
+        raise DataError(f"{where}: {column} must be {listed} or ?, got {text!r}.")
     return math.nan if column in ZERO_IS_MISSING and value == 0 else value
-
-
-def _listing(allowed: tuple[int, ...]) -> str:
-    return ", ".join(map(str, allowed)) if allowed else "a finite number"
 
 
 def _inputs(patient: Patient) -> list[float]:

@@ -122,11 +122,11 @@ def online_scores(
     Raises:
         DataError: the shapes do not fit, or an example lacks two shadows on a side.
     """
-    observed = _observe(target, inside, "with")
-    _observe(target, outside, "without")
+    _check(target, inside, "with")
+    _check(target, outside, "without")
     result: Values = scipy.stats.norm.logpdf(
-        observed, inside.means, inside.deviations(global_variance=global_variance)
-    ) - scipy.stats.norm.logpdf(observed, outside.means, outside.deviations(global_variance=global_variance))
+        target, inside.means, inside.deviations(global_variance=global_variance)
+    ) - scipy.stats.norm.logpdf(target, outside.means, outside.deviations(global_variance=global_variance))
     return result
 
 
@@ -139,9 +139,9 @@ def offline_scores(target: Values, outside: Gaussians, *, global_variance: bool 
     Raises:
         DataError: the shapes do not fit, or an example lacks two shadows that were not trained on it.
     """
-    observed = _observe(target, outside, "without")
+    _check(target, outside, "without")
     result: Values = scipy.stats.norm.logcdf(
-        observed, outside.means, outside.deviations(global_variance=global_variance)
+        target, outside.means, outside.deviations(global_variance=global_variance)
     )
     return result
 
@@ -155,7 +155,7 @@ def _side(values: Values, mask: Mask) -> Gaussians:
     return Gaussians(means, variances, counts)
 
 
-def _observe(target: Values, fitted: Gaussians, side: str) -> Values:
+def _check(target: Values, fitted: Gaussians, side: str) -> None:
     if target.shape != fitted.means.shape:
         raise DataError(
             f"The attacked model needs a margin for each of {len(fitted.means)} examples, got shape "
@@ -167,7 +167,6 @@ def _observe(target: Values, fitted: Gaussians, side: str) -> Values:
             "train more shadow models."
         )
     _check_finite(target)
-    return target
 
 
 def _check_finite(values: Values) -> None:

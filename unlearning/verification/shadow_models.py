@@ -84,11 +84,7 @@ class ShadowFits:
 
     def select(self, positions: NDArray[np.intp]) -> "ShadowFits":
         """Return those at `positions`."""
-        inside, outside = (
-            Gaussians(*(getattr(side, item.name)[positions] for item in fields(side)))
-            for side in (self.inside, self.outside)
-        )
-        return ShadowFits(self.handles[positions], inside, outside)
+        return ShadowFits.from_arrays({name: array[positions] for name, array in self.to_arrays().items()})
 
 
 def shadow_seed(seed: int, number: int) -> int:

@@ -1,5 +1,6 @@
 """The data sets that are not embedded, where FLOWER_UNLEARNING_DATA names a directory with them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from tests.tasks import data_directory, server_test
 from unlearning.errors import DataError
 from unlearning.tasks import TaskSettings, load_server_test, load_site
+from unlearning.tasks.arrays import Arrays
 from unlearning.tasks.datasets import DATASETS
 from unlearning.tasks.images import DOWNLOAD_VARIABLE, read_cifar, read_torchvision
 
@@ -118,19 +120,17 @@ def test_a_cifar_archive_without_a_key_is_refused(tmp_path: Path) -> None:
         read_cifar("CIFAR10", tmp_path, True)
 
 
-def test_a_missing_cifar_data_set_says_what_may_be_put_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Either layout will do."""
-    monkeypatch.delenv(DOWNLOAD_VARIABLE, raising=False)
-    with pytest.raises(DataError, match=r"FLOWER_UNLEARNING_DOWNLOAD=1.*cifar100\.npz with x_train"):
-        read_cifar("CIFAR100", tmp_path, True)
-
-
+@pytest.mark.parametrize(
+    ("read", "class_name", "words"),
+    [
+        (read_torchvision, "MNIST", "FLOWER_UNLEARNING_DOWNLOAD=1"),
+        (read_cifar, "CIFAR100", r"FLOWER_UNLEARNING_DOWNLOAD=1.*cifar100\.npz with x_train"),
+    ],
+)
 def test_pictures_that_are_not_there_are_not_downloaded_unasked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[..., Arrays], class_name: str, words: str
 ) -> None:
-    """The message says how to allow the download."""
-    monkeypatch.delenv("FLOWER_UNLEARNING_DOWNLOAD", raising=False)
-    with pytest.raises(DataError, match="FLOWER_UNLEARNING_DOWNLOAD=1"):
-        read_torchvision("MNIST", tmp_path, True)
+    """The message says how to allow the download; of CIFAR either layout will do."""
+    monkeypatch.delenv(DOWNLOAD_VARIABLE, raising=False)
+    with pytest.raises(DataError, match=words):
+        read(class_name, tmp_path, True)

@@ -44,17 +44,9 @@ def test_what_plan_says_is_that_of_the_committed_rows(found):
 
 
 def row(method: str, seed: int, scores: tuple[float, float, float], size: int, **more: object) -> dict:
-    test, retained, forget = scores
     named = {"method": method, "seed": seed, "setting": "", "case": "one client"}
-    figures = {
-        "test": test,
-        "retained": retained,
-        "forget": forget,
-        "bytes": size,
-        "seconds": 2.0,
-        "storage": 400,
-    }
-    return {**named, **figures, **more}
+    figures = dict(zip(("test", "retained", "forget"), scores, strict=True))
+    return {**named, **figures, "bytes": size, "seconds": 2.0, "storage": 400, **more}
 
 
 ROWS = [
@@ -64,7 +56,7 @@ ROWS = [
     row("retrain", 1, (0.9, 0.9, 0.7), 100),
     row("natural", 0, (0.9, 0.85, 0.82), 10),
     row("natural", 1, (0.9, 0.85, 0.66), 30),
-    {**row("pga", 0, (0.0, 0.0, 0.0), 0), "failed": "it blew up"},
+    row("pga", 0, (0.0, 0.0, 0.0), 0, failed="it blew up"),
     row("pga", 1, (0.5, 0.9, 0.7), 20),
 ]
 

@@ -168,19 +168,18 @@ def memory_of_training(federation: InProcessFederation, number: int) -> int:
 
 
 @exact
-def test_a_client_that_takes_200_mb_more_says_so(tmp_path, monkeypatch):
+def test_a_client_that_takes_200_mb_more_says_so(federation, monkeypatch):
     """The figure is of the client's own work."""
 
     def wasteful(*arguments: object) -> Trained:
         touch(LARGE)
         return train(*arguments)  # type: ignore[arg-type]
 
-    federation = InProcessFederation(tmp_path, {})
-    memory_of_training(federation, 1)  # once, so that nothing is left to load
-    frugal = memory_of_training(federation, 2)
+    begun = federation()
+    memory_of_training(begun, 1)  # once, so that nothing is left to load
+    frugal = memory_of_training(begun, 2)
     monkeypatch.setattr("client.handlers.train", wasteful)
-    assert memory_of_training(federation, 3) - frugal > LARGE - SLACK
-    federation.close()
+    assert memory_of_training(begun, 3) - frugal > LARGE - SLACK
 
 
 def test_memory_ends_in_the_ledger_and_in_the_report(tmp_path):

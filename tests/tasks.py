@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from unlearning.tasks import TaskSettings, load_server_test
 from unlearning.tasks.loading import DATA_VARIABLE
 from unlearning.tasks.losses import classification_measures, cross_entropy
 from unlearning.tasks.task import Examples, Task, numbered
@@ -39,10 +38,3 @@ def data_directory(path: Path | str) -> Path:
     if not directory or not (Path(directory) / path).exists():
         pytest.skip(f"{DATA_VARIABLE} names no directory with {path}")
     return Path(directory)
-
-
-def server_test(settings: TaskSettings) -> Examples:
-    """The test set that a server has."""
-    examples = load_server_test(settings)
-    assert examples is not None
-    return examples

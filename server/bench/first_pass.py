@@ -22,8 +22,8 @@ from unlearning.batched_training import train_federations
 from unlearning.durable_files import write_atomically
 from unlearning.evaluation import predict
 from unlearning.tasks.task import Examples
-from unlearning.verification.margins import margins
-from unlearning.verification.u_lira import Values, vulnerability
+from unlearning.verification.margins import Values, margins
+from unlearning.verification.u_lira import vulnerability
 
 MODELS = 10
 """On each side."""

@@ -93,8 +93,6 @@ def test_a_plan_takes_the_case_of_the_nearest_size(monkeypatch):
     cases = [made("small", 100, sisa=7, pga=1), made("large", 1000, pga=5.04, natural=2)]
     monkeypatch.setattr(comparisons, "known", lambda: cases)
     pga, sisa = (compared(name, Granularity.CLIENT, 400) for name in ("pga", "sisa"))
-    assert pga is not None
-    assert sisa is not None
     assert (pga.title, pga.rank, pga.of, pga.is_worse) == ("large", 2, 2, False)
     assert sisa.text == "2 of 2: 7.0 points off Retrain, doing nothing 5.0, so it is worse than that (small)"
     assert compared("natural", Granularity.CLASS, 400) is None

@@ -9,15 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from unlearning.errors import DataError
 from unlearning.verification.discrimination import Estimate, discriminate
 from unlearning.verification.observations import Observations
-
-Values = NDArray[np.float64]
-Labels = NDArray[np.int64]
+from unlearning.verification.thresholds import Labels, Values
 
 MOST_EXAMPLES = 5_000
 """More on a side are subsampled: their intervals would hardly be narrower, and cost seconds."""

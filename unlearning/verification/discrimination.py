@@ -17,9 +17,7 @@ import scipy  # its parts are imported at their first use
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError
-from unlearning.verification.auc_interval import auc_interval, beaten
-
-Values = NDArray[np.float64]
+from unlearning.verification.auc_interval import Values, auc_interval, beaten
 
 LOW_FPR = 0.01
 CONFIDENCE_LEVEL = 0.95

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from sklearn.svm import SVC
 
 from unlearning.errors import DataError
-from unlearning.verification.thresholds import AttackResult
-
-Values = NDArray[np.float64]
+from unlearning.verification.thresholds import AttackResult, Values
 
 SVM_PENALTY = 3.0
 

@@ -16,18 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError
-from unlearning.verification.attack_result import (
-    AttackFigure,
-    Labels,
-    Values,
-    class_weights,
-    need,
-    rank_against,
-)
+from unlearning.verification.attack_result import AttackFigure, class_weights, need, rank_against
 from unlearning.verification.lira import offline_scores, online_scores
 from unlearning.verification.mia_u import Construction, judge
 from unlearning.verification.observations import Observations, Outputs
 from unlearning.verification.shadow_models import ENOUGH_FOR_OWN_VARIANCES, ShadowFits, join_fits
+from unlearning.verification.thresholds import Labels, Values
 
 LIRA_ONLINE, LIRA_OFFLINE = "lira-online", "lira-offline"
 LEARNT_MIA_U = {construction: f"mia-u-learnt-{construction}" for construction in Construction}

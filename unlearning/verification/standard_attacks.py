@@ -13,7 +13,7 @@ import numpy as np
 
 from unlearning.errors import DataError
 from unlearning.verification.attack_result import AttackFigure as AttackFigure  # others have it from here
-from unlearning.verification.attack_result import Labels, Values, need, rank_against
+from unlearning.verification.attack_result import need, rank_against
 from unlearning.verification.discrimination import Estimate, share
 from unlearning.verification.membership_inference import confidence_attack
 from unlearning.verification.mia_u import Construction, construct
@@ -25,7 +25,9 @@ from unlearning.verification.thresholds import (
     CORRECTNESS,
     ENTROPY,
     MODIFIED_ENTROPY,
+    Labels,
     Scored,
+    Values,
     correctness_attack,
     threshold_attack,
 )

@@ -31,13 +31,10 @@ from numpy.typing import NDArray
 
 from unlearning.errors import DataError
 from unlearning.verification.discrimination import tpr_at_fpr
-from unlearning.verification.lira import Shadows, fit, online_scores
+from unlearning.verification.lira import Mask, Shadows, Values, fit, online_scores
 from unlearning.verification.shadow_models import ENOUGH_FOR_OWN_VARIANCES
 
-Values = NDArray[np.float64]
 Positions = NDArray[np.intp]
-
-Mask = NDArray[np.bool_]
 
 FEWEST = 4
 """Models a set: two in each half are the fewest that have a variance."""

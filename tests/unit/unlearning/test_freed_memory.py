@@ -54,8 +54,6 @@ def test_what_is_freed_is_overwritten_in_every_use(program, found):
     with subprocess.Popen(
         [sys.executable, "-c", *program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
         assert process.stdout.readline() == "freed\n"
         assert bool(rows_in_memory(process.pid, [ROW])) is found
         process.stdin.close()

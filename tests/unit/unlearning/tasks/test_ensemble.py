@@ -79,7 +79,6 @@ def test_a_loss_is_finite_where_no_shard_votes_for_the_class():
 def test_shards_start_as_the_single_model_with_the_next_seeds():
     """Shard s of seed 5 is the model of seed 5 + s; nobody votes yet; the random state is left as it was."""
     task = shard_task(make_task(TaskSettings()), 3)
-    assert task.shard is not None
     before = torch.get_rng_state()
     vector = initial_parameters(task, 5)
     assert torch.equal(torch.get_rng_state(), before)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.tasks import data_directory, server_test
+from tests.tasks import data_directory
 from unlearning.errors import DataError
-from unlearning.tasks import TaskSettings, load_site
+from unlearning.tasks import TaskSettings, load_server_test, load_site
 from unlearning.tasks.features import CIFAR_FEATURES, NUM_FEATURES, read_features
 
 
@@ -35,7 +35,7 @@ def test_rows_are_examples_between_plus_and_minus_a_half(tmp_path):
     with np.load(tmp_path / CIFAR_FEATURES) as archive:
         row = archive["x_train"][int(sites[0].ids[0])]
     assert torch.equal(sites[0].inputs[0], torch.from_numpy(row.astype(np.float32) / np.float32(255)) - 0.5)
-    test = server_test(settings)
+    test = load_server_test(settings)
     assert test.ids[0] == "test-0"
     assert len(test) == 20
 

@@ -29,7 +29,6 @@ def test_a_complete_patient_by_hand(tmp_path: Path) -> None:
     assert arrays.inputs.tolist() == [measurements + signs + flags]
     assert arrays.targets.tolist() == [1]
     assert arrays.ids.tolist() == ["ulm-0"]
-    assert arrays.sites is not None
     assert arrays.sites.tolist() == [2]
 
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.tasks import server_test
 from unlearning.errors import DataError
-from unlearning.tasks import TaskSettings, images, load_site, make_task
+from unlearning.tasks import TaskSettings, images, load_server_test, load_site, make_task
 from unlearning.tasks.loading import DATA_VARIABLE
 
 DIGITS = TaskSettings(num_clients=7)
@@ -19,17 +18,17 @@ def test_clients_and_server_share_out_all_digits(partition: str) -> None:
     """Every one of the 1,797 digits is with one client or in the server's test set, by its id."""
     settings = replace(DIGITS, partition=partition)
     sites = [load_site(settings, client) for client in range(7)]
-    ids = np.concatenate([site.train.ids for site in sites] + [server_test(settings).ids])
+    ids = np.concatenate([site.train.ids for site in sites] + [load_server_test(settings).ids])
     assert sorted(ids.tolist(), key=int) == [str(index) for index in range(1797)]
     assert all(len(site.test) == 0 for site in sites)
 
 
 def test_the_server_can_measure_on_a_part_of_its_test_set() -> None:
     """A seeded subset of the whole set, as many as were asked for."""
-    whole, part = server_test(DIGITS), server_test(replace(DIGITS, max_test_examples=50))
+    whole, part = load_server_test(DIGITS), load_server_test(replace(DIGITS, max_test_examples=50))
     assert len(part) == 50
     assert set(part.ids.tolist()) <= set(whole.ids.tolist())
-    assert np.array_equal(part.ids, server_test(replace(DIGITS, max_test_examples=50)).ids)
+    assert np.array_equal(part.ids, load_server_test(replace(DIGITS, max_test_examples=50)).ids)
 
 
 def test_an_id_is_the_position_in_the_original_set() -> None:
@@ -57,11 +56,11 @@ def test_where_scikit_learn_keeps_the_digits_elsewhere_it_is_asked_for_them(
 
 def test_the_servers_digits_are_a_fifth_of_each_class() -> None:
     """And the same for every seed, so that results can be compared."""
-    test = server_test(DIGITS)
+    test = load_server_test(DIGITS)
     counts = np.bincount(test.targets.numpy())
     all_counts = np.asarray([178, 182, 177, 183, 181, 182, 181, 179, 174, 180])
     assert counts.tolist() == np.round(0.2 * all_counts).astype(int).tolist()
-    assert np.array_equal(test.ids, server_test(replace(DIGITS, seed=9)).ids)
+    assert np.array_equal(test.ids, load_server_test(replace(DIGITS, seed=9)).ids)
 
 
 def test_a_site_may_be_changed_without_changing_the_next_load() -> None:

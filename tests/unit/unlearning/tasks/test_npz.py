@@ -9,7 +9,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tests.tasks import server_test
 from unlearning.errors import DataError
 from unlearning.tasks import TaskSettings, load_server_test, load_site
 
@@ -70,7 +69,7 @@ def test_a_shared_file_is_partitioned(tmp_path: Path) -> None:
     ids = [load_site(settings, client).train.ids.tolist() for client in (0, 1)]
     assert sorted(ids[0] + ids[1]) == ["anna", "bert", "cleo", "dora"]
     assert [len(part) for part in ids] == [2, 2]
-    assert len(server_test(settings)) == 4
+    assert len(load_server_test(settings)) == 4
 
 
 def test_a_server_without_the_users_data_has_no_test_set() -> None:

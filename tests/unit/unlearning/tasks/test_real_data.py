@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.tasks import data_directory, server_test
+from tests.tasks import data_directory
 from unlearning.errors import DataError
 from unlearning.tasks import TaskSettings, load_server_test, load_site
 from unlearning.tasks.arrays import Arrays
@@ -29,13 +29,12 @@ def test_pictures_are_complete_and_standardised(name: str, path: str, num_train:
     settings = TaskSettings(dataset=name, num_clients=1)
     train = load_site(settings, 0).train
     info = DATASETS[name]
-    assert info is not None
     assert train.inputs.shape == (num_train, *info.input_shape)
     assert train.inputs.mean(dim=(0, 2, 3)).tolist() == pytest.approx([0] * info.input_shape[0], abs=2e-3)
     assert train.inputs.std(dim=(0, 2, 3)).tolist() == pytest.approx([1] * info.input_shape[0], abs=2e-3)
     assert np.bincount(train.targets.numpy()).min() > num_train / 12
     assert train.ids[17] == "17"
-    assert len(server_test(settings)) == 10_000
+    assert len(load_server_test(settings)) == 10_000
 
 
 def test_the_first_fashion_pictures_are_the_known_ones() -> None:

@@ -58,7 +58,6 @@ def test_equal_distributions_are_told_apart_by_chance_only():
     result = discriminate(generator.normal(size=1000), generator.normal(size=1000), seed=0)
     assert result.auc.low < 0.5 < result.auc.high
     assert result.auc.high - result.auc.low < 0.06
-    assert result.tpr is not None
     assert result.tpr.value < 0.03
 
 
@@ -92,8 +91,6 @@ def test_the_seed_alone_decides_the_interval():
     first, again, other = (discriminate(members, others, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first.auc == other.auc
-    assert first.tpr is not None
-    assert other.tpr is not None
     assert (first.tpr.low, first.tpr.high) != (other.tpr.low, other.tpr.high)
 
 

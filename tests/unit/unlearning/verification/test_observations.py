@@ -124,7 +124,6 @@ def test_the_details_belong_to_the_example_whose_loss_stands_beside():
     """Two classes: correct where the confidence is over one half; both entropies follow from it."""
     observations = observed_model()
     details, p = observations.details, observations.confidences
-    assert details is not None
     np.testing.assert_array_equal(details.correct, p > 0.5)
     np.testing.assert_allclose(details.entropies, -p * np.log(p) - (1 - p) * np.log(1 - p))
     np.testing.assert_allclose(details.modified_entropies, -2 * (1 - p) * np.log(p))
@@ -142,7 +141,6 @@ def test_of_a_single_precision_model_the_surest_examples_stay_apart():
         max_samples=3,
         generator=np.random.default_rng(0),
     )
-    assert observations.margins is not None
     assert sorted(observations.margins.tolist()) == [30.0, 45.0, 60.0]
     assert observations.losses.max() == pytest.approx(np.exp(-30), rel=1e-2)
 
@@ -150,9 +148,7 @@ def test_of_a_single_precision_model_the_surest_examples_stay_apart():
 def test_margins_are_pooled_where_every_client_sent_them():
     """One client of an earlier version leaves the pool without: half a sample would be another sample."""
     own = observed_model()
-    assert own.margins is not None
     both = merge([own, own])
-    assert both.margins is not None
     np.testing.assert_array_equal(np.sort(both.margins), np.sort(np.tile(own.margins, 2)))
     assert merge([own, replace(own, margins=None)]).margins is None
 
@@ -160,7 +156,6 @@ def test_margins_are_pooled_where_every_client_sent_them():
 def test_the_posteriors_belong_to_the_example_whose_loss_stands_beside():
     """The true class is 0, so column 0 is the confidence, in single precision."""
     outputs = observed_model().outputs
-    assert outputs is not None
     np.testing.assert_allclose(outputs.posteriors[:, 0], observed_model().confidences, rtol=1e-6)
     assert len(set(outputs.handles.tolist())) == 3
 

@@ -19,6 +19,7 @@ data-unlearning benchmark (RoyRin/data-unlearning-bench) for bins, bounds and th
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # its parts are imported at their first use
 from numpy.typing import NDArray
 
 from unlearning.errors import DataError
@@ -50,8 +51,7 @@ def klom(unlearned: Values, oracles: Values) -> Values:
     width = np.maximum(ours.max(axis=0), theirs.max(axis=0)) - low
     width[width == 0] = 1.0  # all alike: one bin
     p, q = (_shares(side, low, width) for side in (ours, theirs))
-    ratios = np.where(p > 0, p, 1.0) / np.maximum(q, SMALLEST)
-    distances: Values = np.where(p > 0, p * np.log(ratios), 0.0).sum(axis=0)
+    distances: Values = scipy.special.rel_entr(p, np.maximum(q, SMALLEST)).sum(axis=0)
     return distances
 
 

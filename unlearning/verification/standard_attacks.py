@@ -37,7 +37,7 @@ _log = getLogger(__name__)
 YEOM, CONFIDENCE = "yeom", "confidence"
 MIA_U = "mia-u-euclidean"
 ATTACKS = (YEOM, CONFIDENCE, CORRECTNESS, CONFIDENCE_THRESHOLD, ENTROPY, MODIFIED_ENTROPY, MIA_U)
-"""Those that run at every measurement; `attacks_on_demand` has the others."""
+"""Those that run at every measurement; `optional_attacks` has the others."""
 
 
 def attack_figures(
@@ -55,7 +55,7 @@ def attack_figures(
     outputs_before: posteriors of the model before the deletion, by `test` and `forgotten`; None where this
         measurement is of that model itself.
     shadow_fits: what shadow models say of examples, by `test` and `forgotten`; None where there are none.
-    learns_change: MIA-U with classifiers too (`attacks_on_demand`).
+    learns_change: MIA-U with classifiers too (`optional_attacks`).
     """
     attacks: dict[str, Callable[[], dict[str, AttackFigure]]] = {
         "Yeom's attack": lambda: _yeom(present, mean_training_loss, seed),

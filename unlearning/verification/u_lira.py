@@ -36,6 +36,8 @@ from unlearning.verification.shadow_models import ENOUGH_FOR_OWN_VARIANCES
 
 Positions = NDArray[np.intp]
 
+_TIE = 0.5  # of a score of 0: as much called unlearned as not
+
 FEWEST = 4
 """Models a set: two in each half are the fewest that have a variance."""
 
@@ -76,7 +78,8 @@ def u_lira(unlearned: Values, never: Values) -> ULira:
         ours += [online_scores(model, inside, outside) for model in unlearned[1 - fitted :: 2]]
         theirs += [online_scores(model, inside, outside) for model in never[1 - fitted :: 2]]
     found, others = np.stack(ours), np.stack(theirs)
-    return _found((_called(found) + 1 - _called(others)) / 2, found.ravel(), others.ravel())
+    shares = [np.heaviside(scores, _TIE).mean(axis=0) for scores in (found, others)]
+    return _found((shares[0] + 1 - shares[1]) / 2, found.ravel(), others.ravel())
 
 
 def u_lira_of_shadows(margins: Values, had: Mask) -> ULira:
@@ -102,7 +105,7 @@ def u_lira_of_shadows(margins: Values, had: Mask) -> ULira:
         scores[judged] = [
             online_scores(model, inside, outside, global_variance=is_global) for model in margins[judged]
         ]
-    called = (scores > 0) + 0.5 * (scores == 0)
+    called = np.heaviside(scores, _TIE)
     accuracies: Values = np.where(had, called, 1 - called).mean(axis=0)
     return _found(accuracies, scores[had], scores[~had])
 
@@ -142,9 +145,3 @@ def _found(accuracies: Values, ours: Values, theirs: Values) -> ULira:
         balanced_accuracy=float(accuracies.mean()),
         tpr=tpr_at_fpr(ours, theirs),
     )
-
-
-def _called(scores: Values) -> Values:
-    """Return the share of models that are judged unlearned, of each example; a tie counts half."""
-    called: Values = ((scores > 0) + 0.5 * (scores == 0)).mean(axis=0)
-    return called

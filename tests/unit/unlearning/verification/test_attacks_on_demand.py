@@ -33,11 +33,12 @@ def observed(logits, handles, labels=None, posteriors=None) -> Observations:
     return Observations(count, 1.0, 0.0, np.ones(count), expit(margins), details, outputs, margins)
 
 
-def fitted(handles, means_in, means_out, counts=4.0) -> ShadowFits:
-    """With variance 1 everywhere."""
+def fitted(handles, means_in, means_out, counts=4.0, variances_out=1.0) -> ShadowFits:
+    """With variance 1 where nothing else is said."""
     ones = np.ones(len(handles))
     inside, outside = (
-        Gaussians(np.asarray(means, dtype=np.float64), ones, counts * ones) for means in (means_in, means_out)
+        Gaussians(np.asarray(means, dtype=np.float64), variances * ones, counts * ones)
+        for means, variances in ((means_in, 1.0), (means_out, variances_out))
     )
     return ShadowFits(np.asarray(handles, dtype=np.float64), inside, outside)
 
@@ -69,16 +70,13 @@ def test_few_shadow_models_share_one_variance_and_many_do_not():
 
     Shared, the offline score is monotone in φ − μ; of its own, Φ(−1/10) > Φ(0/1)/… decides the order.
     """
-    outside = Gaussians(np.zeros(2), np.array([100.0, 1.0]), np.full(2, 4.0))
-    few = {**FITS, "test": ShadowFits(np.array([5.0, 6.0]), FITS["test"].inside, outside)}
-    many = {
-        name: ShadowFits(
-            fits.handles,
-            Gaussians(fits.inside.means, fits.inside.variances, np.full(len(fits.handles), 32.0)),
-            Gaussians(fits.outside.means, fits.outside.variances, np.full(len(fits.handles), 32.0)),
-        )
-        for name, fits in few.items()
-    }
+    few, many = (
+        {
+            "forgotten": fitted([9, 1, 2], [0, 2, 2], [0, 0, 0], counts),
+            "test": fitted([5, 6], [2, 2], [0, 0], counts, np.array([100.0, 1.0])),
+        }
+        for counts in (4, 32)
+    )
     sets = {"forgotten": observed([-0.5, 2.0], [1, 2]), "test": SETS["test"]}
     # of its own: Φ(−0.5), Φ(2) against Φ(−0.1), Φ(0.5); shared: −0.5, 2 against −1, 0.5 in order
     own = auc(norm.logcdf(np.array([-0.5, 2.0])), norm.logcdf(np.array([-0.1, 0.5])))

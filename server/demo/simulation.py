@@ -4,19 +4,13 @@
 SuperExec that runs its simulations. All of Ray's processes belong to the SuperExec's process group.
 """
 
-import subprocess
 import tempfile
-import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from server.processes.deployment import SUPEREXEC, SUPERLINK, LocalDeployment
-from server.processes.flower_control import ConfigValue, FlowerControl, config_argument, flower_environment
+from server.processes.deployment import SUPERLINK, LocalDeployment
+from server.processes.flower_control import ConfigValue, FlowerControl, config_argument
 from server.processes.layout import FEDERATION
-
-_SUBMIT_TIMEOUT_S = 90.0
 
 
 class LocalSimulation(LocalDeployment):
@@ -25,6 +19,8 @@ class LocalSimulation(LocalDeployment):
     Client i is the client of id `str(i)`. Its memory lasts as long as the run. `environment` adds environment variables
     to every program.
     """
+
+    _SERVER_APP = "flwr-simulation"
 
     def __init__(
         self,
@@ -50,56 +46,14 @@ class LocalSimulation(LocalDeployment):
             "client-resources-num-cpus": 1,
             "init-args-num-cpus": 1,
         }
-        self._options = ["--federation-config", config_argument(federation)]
-        self._flower = {**flower_environment(server / "flower"), **environment}
-        self.control = FlowerControl(app_dir, FEDERATION, run_command=self._run_command)
-
-    def __enter__(self) -> Self:
-        """Start both programs.
-
-        Raises:
-            DeploymentError: a program did not start.
-        """
-        try:
-            return super().__enter__()
-        except BaseException:
-            self._ray.cleanup()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Stop everything."""
-        super().__exit__(kind, error, trace)
-        self._ray.cleanup()
-
-    def superlink_answers(self) -> bool:
-        """Return whether the SuperLink answers over HTTP; a simulation's takes no SuperNodes."""
-        try:
-            with urllib.request.urlopen(f"http://{self.layout.control_address}/health", timeout=2) as answer:
-                return bool(answer.status == 200)
-        except OSError:  # urllib's errors among them
-            return False
-
-    def server_app_pid(self) -> int | None:
-        """Return the process id of the simulation that runs now, which is also its ServerApp's."""
-        for process in self._group(SUPEREXEC).members():
-            if "flwr-simulation" in process.command:
-                return process.pid
-        return None
-
-    def _run_command(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        """Run a `flwr` command; a run is told how many SuperNodes to simulate."""
-        options = self._options if command[1] == "run" else []
-        return subprocess.run(
-            [*command, *options],
-            env=self._flower,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_SUBMIT_TIMEOUT_S,
-            check=False,
+        self.control = FlowerControl(
+            app_dir,
+            FEDERATION,
+            environment=self._environment_of(server),
+            run_options=("--federation-config", config_argument(federation)),
         )
+
+    def stop(self) -> None:
+        """End every process, and Ray's directory with them."""
+        super().stop()
+        self._ray.cleanup()

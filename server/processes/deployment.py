@@ -9,7 +9,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from server.processes.flower_control import ConfigValue, FlowerControl, flower_environment, program
@@ -48,6 +47,9 @@ class LocalDeployment:
     With sessions, `session-address` is set. `node_config` adds settings to every
     SuperNode's configuration; `environment` adds environment variables to every program.
     """
+
+    _SERVER_APP = "flwr-serverapp"
+    """What the command of a ServerApp's process has in it."""
 
     def __init__(
         self,
@@ -124,12 +126,7 @@ class LocalDeployment:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop everything."""
         self.stop()
 
@@ -196,7 +193,7 @@ class LocalDeployment:
     def server_app_pid(self) -> int | None:
         """Return the process id of the ServerApp that runs now, if one does."""
         for process in self._group(SUPEREXEC).members():
-            if "flwr-serverapp" in process.command:
+            if self._SERVER_APP in process.command:
                 return process.pid
         return None
 
@@ -237,14 +234,15 @@ class LocalDeployment:
         return status
 
     def superlink_answers(self) -> bool:
-        """Return whether the SuperLink answers over HTTP and takes SuperNodes' connections."""
+        """Return whether the SuperLink answers over HTTP and takes the connections of SuperNodes, if there are any."""
         scheme = "https" if self.layout.secure else "http"
         context = ssl.create_default_context(cafile=self.layout.authority) if self.layout.secure else None
         try:
             with urllib.request.urlopen(
                 f"{scheme}://{self.layout.control_address}/health", timeout=2, context=context
             ) as answer:
-                return bool(answer.status == 200) and _is_listening(self.layout.fleet_address)
+                is_up = bool(answer.status == 200)
+                return is_up and (not self.layout.num_clients or _is_listening(self.layout.fleet_address))
         except OSError:  # urllib's errors among them
             return False
 

@@ -118,7 +118,7 @@ def flower_environment(home: Path | None = None) -> dict[str, str]:
 
 
 class FlowerControl:
-    """The runs of one app on one SuperLink.
+    """The runs of one app on one SuperLink. `run_options` are added to each `flwr run`.
 
     `federation` is a `[superlink.NAME]` table of `$FLWR_HOME/config.toml`; `app_dir` holds the app's
     pyproject.toml. Every call starts a `flwr` command, about a second of processor time.
@@ -131,11 +131,13 @@ class FlowerControl:
         *,
         environment: Mapping[str, str] | None = None,
         run_command: CommandRunner | None = None,
+        run_options: Sequence[str] = (),
     ) -> None:
         self.app_dir = app_dir.resolve()
         self.federation = federation
         self._environment = dict(environment) if environment is not None else flower_environment()
         self._run_command = run_command if run_command is not None else self._run_in_a_process
+        self._run_options = run_options
         self.app = _app_name(self.app_dir)
 
     def submit_run(self, run_config: Mapping[str, ConfigValue]) -> int:
@@ -148,7 +150,7 @@ class FlowerControl:
         """
         self.refuse_secrets(run_config)
         options = ["--run-config", config_argument(run_config)] if run_config else []
-        answer = self._ask(["run", str(self.app_dir), self.federation, *options])
+        answer = self._ask(["run", str(self.app_dir), self.federation, *options, *self._run_options])
         return int(answer["run-id"])
 
     def refuse_secrets(self, run_config: Mapping[str, ConfigValue]) -> None:

@@ -34,16 +34,14 @@ COMPARED_EXAMPLES = 2_000
 
 def scores(measurement: Measurement) -> Row:
     """Return utility and attacks of one model, as the federation measured them."""
-    row: Row = {
-        name: None if value is None else value.score
-        for name, value in (
-            ("test", measurement.test),
-            ("retained", measurement.retained),
-            ("forget", measurement.forgotten),
-        )
+    return {
+        "test": measurement.score("test"),
+        "retained": measurement.score("retained"),
+        "forget": measurement.score("forgotten"),
+        "forget_loss": measurement.forgotten.loss if measurement.forgotten else None,
+        "attacks": dict(measurement.attacks),
+        "figures": figures_of(measurement),
     }
-    row["forget_loss"] = measurement.forgotten.loss if measurement.forgotten else None
-    return {**row, "attacks": dict(measurement.attacks), "figures": figures_of(measurement)}
 
 
 def figures_of(measurement: Measurement) -> Row:

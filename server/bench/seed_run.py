@@ -271,8 +271,8 @@ def _of_deletion(
         **costs,
         "recovery_rounds": sum(r.kind != "unlearning" for r in rounds),
         "stop": reports[-1]["recovery"]["stop_reason"],
-        "test_unlearned": unlearned.test.score if unlearned.test else None,
-        "forget_unlearned": unlearned.forgotten.score if unlearned.forgotten else None,
+        "test_unlearned": unlearned.score("test"),
+        "forget_unlearned": unlearned.score("forgotten"),
         "curve": [r.metrics["test_score"] for r in rounds if "test_score" in r.metrics],
         "forget_curve": [item.forgotten.score for item in followed if item.forgotten]
         if context.settings.measure_every_recovery_round

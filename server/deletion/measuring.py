@@ -161,8 +161,7 @@ def score_on_test(context: FederationContext, deletion: ActiveDeletion) -> float
     """
     if context.test_set.examples is not None:
         return deletion.scores.get(TEST_SET)
-    last = first_measurements(deletion)[-1]
-    return last.test.score if last.test is not None else None
+    return first_measurements(deletion)[-1].score("test")
 
 
 def classes_left_out(context: FederationContext, exclusions: Exclusions) -> frozenset[int]:

@@ -4,7 +4,6 @@ Every text goes through the template's escaping; the only markup let through is 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -16,7 +15,8 @@ from server.report.data import ReportData
 from server.report.plots import attack_plot, cost_plot, score_plot
 from server.report.template import TEMPLATE
 from unlearning.deadlines import Ground
-from unlearning.verification.measurement import CONFIDENCE, CONFIDENCE_POWER, YEOM, Measurement, SetMeasure
+from unlearning.verification.measurement import CONFIDENCE, YEOM, Measurement
+from unlearning.verification.standard_attacks import AttackFigure
 
 GLOSSARY = (
     ("Federation", "several data owners who train one model together without handing out their data."),
@@ -56,35 +56,20 @@ GLOSSARY = (
 Reading: TypeAlias = Callable[[Measurement], float | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table: a quantity before, after unlearning and after recovery."""
-
-    label: str
-    values: tuple[str, ...]
-    starts_group: bool = False
-
-
 def render_page(data: ReportData) -> str:
     """Return the whole page as HTML text; equal reports give equal pages."""
     plots = {"scores": score_plot(data), "attacks": attack_plot(data), "costs": cost_plot(data)}
     return _template().render(
         data=data,
-        asked=words.describe_request(data),
-        done=list(words.describe_unlearning(data)),
-        measured=list(words.describe_measurements(data)),
         verdict=data.verdict(),
         attacks=_attacks(data),
         tiles=_tiles(data),
-        rows=_rows(data),
-        rounds=_rounds(data),
         facts=_facts(data),
         gaps=words.gaps(data),
-        findings=[(name, words.format_finding(value)) for name, value in data.unlearning.findings.items()],
         # our own plots; any text in them was escaped by the plotting library
         plots={name: Markup(svg) for name, svg in plots.items()},
         glossary=GLOSSARY,
-        missing=words.MISSING,
+        words=words,
     )
 
 
@@ -93,99 +78,33 @@ def _template() -> Template:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.globals.update(
-        size=words.size,
-        memory=words.memory,
-        duration=words.duration,
-        moment=words.moment,
-        share=words.share,
-        count=words.count,
-        flops=words.flops,
-        number=words.number,
-    )
     return environment.from_string(TEMPLATE)
 
 
-def _tiles(data: ReportData) -> list[dict[str, str]]:
-    """Return the three numbers that readers look for, each with the one before."""
-    before, after = data.first("before"), words.final(data)
+def _tiles(data: ReportData) -> list[tuple[str, str, str]]:
+    """Return the numbers that readers look for: what it is, before, and after."""
     score = data.federation.score_name
     readings: dict[str, Reading] = {
-        f"{score} on test data": lambda item: _score(item.test),
-        f"{score} on the forgotten data": lambda item: _score(item.forgotten),
+        f"{score} on test data": lambda item: item.score("test"),
+        f"{score} on the forgotten data": lambda item: item.score("forgotten"),
         "forgotten examples the loss attack calls members": lambda item: item.attacks.get(YEOM),
         "forgotten examples the confidence attack calls members": lambda item: item.attacks.get(CONFIDENCE),
     }
+    before, after = (
+        [None if item is None else read(item) for read in readings.values()]
+        for item in (data.first("before"), data.final())
+    )
+    return [*zip(readings, map(words.share, before), map(words.share, after), strict=True)]
+
+
+def _attacks(data: ReportData) -> list[tuple[str, str, AttackFigure]]:
+    """Return each attack that ran, before the deletion and on the final model, with its figures."""
     return [
-        {
-            "label": label,
-            "before": words.share(None if before is None else read(before)),
-            "after": words.share(None if after is None else read(after)),
-        }
-        for label, read in readings.items()
+        (label, stage, item.figures[name])
+        for name, label in words.FIGURE_NAMES.items()
+        for stage, item in (("before", data.first("before")), ("after", data.final()))
+        if item is not None and name in item.figures
     ]
-
-
-def _rows(data: ReportData) -> list[Row]:
-    columns = (data.first("before"), data.first("unlearned"), data.last("recovery"))
-    score = data.federation.score_name.capitalize()
-    rows: list[Row] = []
-    for name in ("test", "retained", "forgotten"):
-        sets = [None if item is None else getattr(item, name) for item in columns]
-        rows.append(Row(f"{score}, {name} data", tuple(words.share(_score(one)) for one in sets), True))
-        rows.append(Row(f"Loss, {name} data", tuple(words.number(_loss(one)) for one in sets)))
-        rows.append(Row(f"Examples, {name} data", tuple(_examples(one) for one in sets)))
-    for index, (key, label) in enumerate(
-        (
-            (YEOM, "Loss attack (Yeom): forgotten examples called members"),
-            (CONFIDENCE, "Confidence attack: forgotten examples called members"),
-            (CONFIDENCE_POWER, "Confidence attack: its own balanced accuracy"),
-        )
-    ):
-        shares = [None if item is None else item.attacks.get(key) for item in columns]
-        rows.append(Row(label, tuple(words.share(value) for value in shares), index == 0))
-    return rows
-
-
-def _rounds(data: ReportData) -> list[dict[str, str]]:
-    """Return every measurement, one line each."""
-    return [
-        {
-            "stage": words.STAGE_NAMES[item.stage],
-            "round": str(item.round),
-            "test": words.share(_score(item.test)),
-            "retained": words.share(_score(item.retained)),
-            "forgotten": words.share(_score(item.forgotten)),
-            "yeom": words.share(item.attacks.get(YEOM)),
-            "confidence": words.share(item.attacks.get(CONFIDENCE)),
-        }
-        for item in data.measurements
-    ]
-
-
-def _attacks(data: ReportData) -> list[dict[str, str]]:
-    """Return two lines for each attack that ran: before the deletion and on the final model."""
-    stages = (("before", data.first("before")), ("after", words.final(data)))
-    lines = []
-    for name, label in words.FIGURE_NAMES.items():
-        for stage, item in stages:
-            figure = item.figures.get(name) if item is not None else None
-            if figure is None:
-                continue
-            rate = words.interval(figure.tpr, as_share=True) if figure.tpr else figure.tpr_reason
-            lines.append(
-                {
-                    "label": label,
-                    "stage": stage,
-                    "called": words.interval(figure.called, as_share=True),
-                    "power": words.NO_FIGURE
-                    if figure.balanced_accuracy is None
-                    else words.share(figure.balanced_accuracy),
-                    "auc": words.interval(figure.auc, as_share=False),
-                    "tpr": rate or words.NO_FIGURE,
-                }
-            )
-    return lines
 
 
 def _facts(data: ReportData) -> list[tuple[str, str]]:
@@ -230,15 +149,3 @@ def _listing(clients: tuple[str, ...], limit: int = 30) -> str:
     shown = ", ".join(clients[:limit])
     more = f" and {len(clients) - limit:,} more" if len(clients) > limit else ""
     return f"{len(clients):,}: {shown}{more}"
-
-
-def _score(measure: SetMeasure | None) -> float | None:
-    return None if measure is None else measure.score
-
-
-def _loss(measure: SetMeasure | None) -> float | None:
-    return None if measure is None else measure.loss
-
-
-def _examples(measure: SetMeasure | None) -> str:
-    return words.MISSING if measure is None else f"{measure.num_examples:,}"

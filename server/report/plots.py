@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from server.report.data import MeasuringCost, RecoveryPhase, ReportData, UnlearningPhase
-from unlearning.verification.measurement import CONFIDENCE, YEOM, Measurement, SetMeasure
+from unlearning.verification.measurement import CONFIDENCE, YEOM, Measurement
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 PAGE_COLOURS = {
@@ -35,9 +35,9 @@ MAX_LABELS = 7  # more stage names than this would overlap
 def score_plot(data: ReportData) -> str:
     """Draw the score on test, retained and forgotten data over the stages; empty if nothing was scored."""
     series = [
-        ("test", [_score(item.test) for item in data.measurements], BLUE, "o", "-"),
-        ("retained", [_score(item.retained) for item in data.measurements], GREEN, "^", ":"),
-        ("forgotten", [_score(item.forgotten) for item in data.measurements], ORANGE, "s", "--"),
+        ("test", [item.score("test") for item in data.measurements], BLUE, "o", "-"),
+        ("retained", [item.score("retained") for item in data.measurements], GREEN, "^", ":"),
+        ("forgotten", [item.score("forgotten") for item in data.measurements], ORANGE, "s", "--"),
     ]
     return _line_plot(data.measurements, series, "scores", f"{data.federation.score_name} over the stages")
 
@@ -150,10 +150,6 @@ def _stage_names(measurements: Sequence[Measurement]) -> list[str]:
         else:
             names.append("")
     return names
-
-
-def _score(measure: SetMeasure | None) -> float | None:
-    return None if measure is None else measure.score
 
 
 def _decorate(axes: Axes, grid: str) -> None:

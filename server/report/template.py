@@ -75,25 +75,25 @@ TEMPLATE = (
     + STYLE
     + """</style>
 </head>
-{% macro cell(text) %}<td class="figure{{ ' none' if text == missing }}">{{ text }}</td>{% endmacro %}
+{% macro cell(text) %}<td class="figure{{ ' none' if text == words.MISSING }}">{{ text }}</td>{% endmacro %}
 <body><main>
 <header>
 <h1>Deletion report: {{ data.request.target }}</h1>
 <p class="soft">Federation {{ data.federation.name }} · request {{ data.request.id }}
-{%- if data.written_at %} · written {{ moment(data.written_at) }}{% endif %}</p>
+{%- if data.written_at %} · written {{ words.moment(data.written_at) }}{% endif %}</p>
 </header>
 
 <div class="summary">
-<section><h3>What was asked</h3><p>{{ asked }}</p></section>
-<section><h3>What was done</h3><ul>{% for line in done %}<li>{{ line }}</li>{% endfor %}</ul></section>
-<section><h3>What was measured</h3><ul>{% for line in measured %}<li>{{ line }}</li>{% endfor %}</ul></section>
+<section><h3>What was asked</h3><p>{{ words.describe_request(data) }}</p></section>
+<section><h3>What was done</h3><ul>{% for line in words.describe_unlearning(data) %}<li>{{ line }}</li>{% endfor %}</ul></section>
+<section><h3>What was measured</h3><ul>{% for line in words.describe_measurements(data) %}<li>{{ line }}</li>{% endfor %}</ul></section>
 </div>
 
 <ul class="tiles">
-{% for tile in tiles %}
-<li><span class="label">{{ tile.label[0] | upper }}{{ tile.label[1:] }}</span>
-<span><span class="now{{ ' none' if tile.after == missing }}">{{ tile.after }}</span><br>
-<span class="then">before: {{ tile.before }}</span></span></li>
+{% for label, then, now in tiles %}
+<li><span class="label">{{ label[0] | upper }}{{ label[1:] }}</span>
+<span><span class="now{{ ' none' if now == words.MISSING }}">{{ now }}</span><br>
+<span class="then">before: {{ then }}</span></span></li>
 {% endfor %}
 </ul>
 <p class="caveat">How to read this: these figures describe the model and the attacks used here, on this day. A low
@@ -106,9 +106,18 @@ the data, where there is one.</p>
 <thead><tr><th scope="col">Measure</th><th scope="col" class="figure">Before</th>
 <th scope="col" class="figure">After unlearning</th><th scope="col" class="figure">After recovery</th></tr></thead>
 <tbody>
-{% for row in rows %}
-<tr{% if row.starts_group %} class="group"{% endif %}><th scope="row">{{ row.label }}</th>
-{% for text in row.values %}{{ cell(text) }}{% endfor %}</tr>
+{% set columns = (data.first("before"), data.first("unlearned"), data.last("recovery")) %}
+{% for name in ("test", "retained", "forgotten") %}
+<tr class="group"><th scope="row">{{ data.federation.score_name | capitalize }}, {{ name }} data</th>
+{% for item in columns %}{{ cell(words.share(item and item.score(name))) }}{% endfor %}</tr>
+<tr><th scope="row">Loss, {{ name }} data</th>
+{% for item in columns %}{{ cell(words.number(item and item[name] and item[name].loss)) }}{% endfor %}</tr>
+<tr><th scope="row">Examples, {{ name }} data</th>
+{% for item in columns %}{{ cell("{:,}".format(item[name].num_examples) if item and item[name] else words.MISSING) }}{% endfor %}</tr>
+{% endfor %}
+{% for attack, label in words.SHARES.items() %}
+<tr{% if loop.first %} class="group"{% endif %}><th scope="row">{{ label }}</th>
+{% for item in columns %}{{ cell(words.share(item and item.attacks.get(attack))) }}{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
 
@@ -120,13 +129,13 @@ learnt from? In brackets: the 95 % interval.</caption>
 <thead><tr><th scope="col">Attack</th><th scope="col">Model</th><th scope="col" class="figure">Called members</th>
 <th scope="col" class="figure">Its power</th><th scope="col" class="figure">AUC</th>
 <th scope="col">True positives at 1 %</th></tr></thead><tbody>
-{% for line in attacks %}
-<tr{% if line.stage == "before" %} class="group"{% endif %}><th scope="row">{{ line.label }}</th>
-<td>{{ line.stage }}</td>
-<td class="figure">{{ line.called }}</td>
-<td class="figure">{{ line.power }}</td>
-<td class="figure">{{ line.auc }}</td>
-<td>{{ line.tpr }}</td></tr>
+{% for label, stage, figure in attacks %}
+<tr{% if stage == "before" %} class="group"{% endif %}><th scope="row">{{ label }}</th>
+<td>{{ stage }}</td>
+<td class="figure">{{ words.interval(figure.called, as_share=True) }}</td>
+<td class="figure">{{ words.NO_FIGURE if figure.balanced_accuracy is none else words.share(figure.balanced_accuracy) }}</td>
+<td class="figure">{{ words.interval(figure.auc, as_share=False) }}</td>
+<td>{{ words.interval(figure.tpr, as_share=True) if figure.tpr else figure.tpr_reason or words.NO_FIGURE }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% endif %}
@@ -151,10 +160,10 @@ number of recovery rounds (+1, +2, …).</p>{% endif %}
                                ("Recovery", data.recovery, data.recovery.rounds),
                                ("Measuring for this report", data.measuring, ""),
                                ("Training shadow models, before", data.shadows, "")] if phase %}
-<tr><th scope="row">{{ name }}</th><td class="figure">{{ rounds }}</td><td class="figure">{{ size(phase.bytes_sent) }}</td>
-<td class="figure">{{ size(phase.bytes_received) }}</td><td class="figure">{{ duration(phase.seconds) }}</td>
-<td class="figure">{{ memory(phase.peak_memory.client_bytes, phase.peak_memory.client_device_bytes) }}</td>
-<td class="figure">{{ memory(phase.peak_memory.server_bytes, phase.peak_memory.server_device_bytes) }}</td></tr>
+<tr><th scope="row">{{ name }}</th><td class="figure">{{ rounds }}</td><td class="figure">{{ words.size(phase.bytes_sent) }}</td>
+<td class="figure">{{ words.size(phase.bytes_received) }}</td><td class="figure">{{ words.duration(phase.seconds) }}</td>
+<td class="figure">{{ words.memory(phase.peak_memory.client_bytes, phase.peak_memory.client_device_bytes) }}</td>
+<td class="figure">{{ words.memory(phase.peak_memory.server_bytes, phase.peak_memory.server_device_bytes) }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 
@@ -165,19 +174,19 @@ number of recovery rounds (+1, +2, …).</p>{% endif %}
 <th scope="col" class="figure">FLOPs by formula</th><th scope="col">Why they differ</th></tr></thead><tbody>
 {% for line in data.formulas %}
 <tr><th scope="row">{{ line.phase | capitalize }}</th>
-<td class="figure">{{ size(line.formula_bytes) }}</td>
-<td class="figure">{{ size(line.measured_bytes) }}</td>
-<td class="figure">{{ number(line.ratio) if line.ratio is not none else "–" }}</td>
-<td class="figure">{{ flops(line.formula_flops) }}</td>
+<td class="figure">{{ words.size(line.formula_bytes) }}</td>
+<td class="figure">{{ words.size(line.measured_bytes) }}</td>
+<td class="figure">{{ words.number(line.ratio) if line.ratio is not none else "–" }}</td>
+<td class="figure">{{ words.flops(line.formula_flops) }}</td>
 <td>{{ line.explanation }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% endif %}
 
-{% if findings %}
+{% if data.unlearning.findings %}
 <h2>What the method reports of its own work</h2>
 <div class="scroll"><table><tbody>
-{% for name, value in findings %}<tr><th scope="row">{{ name }}</th><td>{{ value }}</td></tr>{% endfor %}
+{% for name, value in data.unlearning.findings.items() %}<tr><th scope="row">{{ name }}</th><td>{{ words.format_finding(value) }}</td></tr>{% endfor %}
 </tbody></table></div>
 {% endif %}
 
@@ -208,21 +217,22 @@ number of recovery rounds (+1, +2, …).</p>{% endif %}
 {% if data.events %}
 <table><thead><tr><th scope="col">Time</th><th scope="col">What</th><th scope="col">Why</th></tr></thead><tbody>
 {% for event in data.events %}
-<tr><td class="when">{{ moment(event.time) }}</td><td>{{ event.move }}</td><td>{{ event.reason }}</td></tr>
+<tr><td class="when">{{ words.moment(event.time) }}</td><td>{{ event.move }}</td><td>{{ event.reason }}</td></tr>
 {% endfor %}
 </tbody></table>
 {% else %}<p>No event was recorded.</p>{% endif %}
 
-{% if rounds | length > 3 %}
+{% if data.measurements | length > 3 %}
 <h2>Every measurement</h2>
 <div class="scroll"><table><caption>{{ data.federation.score_name | capitalize }} on three sets, and the share of forgotten
 examples that each attack calls members.</caption>
 <thead><tr><th scope="col">Stage</th><th scope="col" class="figure">Round</th><th scope="col" class="figure">Test</th>
 <th scope="col" class="figure">Retained</th><th scope="col" class="figure">Forgotten</th>
 <th scope="col" class="figure">Loss attack</th><th scope="col" class="figure">Confidence attack</th></tr></thead><tbody>
-{% for line in rounds %}
-<tr><th scope="row">{{ line.stage }}</th><td class="figure">{{ line.round }}</td>{{ cell(line.test) }}{{ cell(line.retained) }}
-{{ cell(line.forgotten) }}{{ cell(line.yeom) }}{{ cell(line.confidence) }}</tr>
+{% for item in data.measurements %}
+<tr><th scope="row">{{ words.STAGE_NAMES[item.stage] }}</th><td class="figure">{{ item.round }}</td>
+{% for name in ("test", "retained", "forgotten") %}{{ cell(words.share(item.score(name))) }}{% endfor %}
+{% for attack in words.ATTACK_NAMES %}{{ cell(words.share(item.attacks.get(attack))) }}{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
 {% endif %}

@@ -10,7 +10,7 @@ from typing import Any
 
 from server.report.data import ReportData
 from unlearning.verification.discrimination import Estimate
-from unlearning.verification.measurement import CONFIDENCE, CONFIDENCE_POWER, YEOM, Measurement
+from unlearning.verification.measurement import CONFIDENCE, CONFIDENCE_POWER, YEOM, Measurement, SetName
 from unlearning.verification.optional_attacks import LEARNT_MIA_U, LIRA_OFFLINE, LIRA_ONLINE
 from unlearning.verification.standard_attacks import MIA_U
 from unlearning.verification.thresholds import CONFIDENCE_THRESHOLD, CORRECTNESS, ENTROPY, MODIFIED_ENTROPY
@@ -20,6 +20,11 @@ NO_FIGURE = "–"
 WEAK_ATTACK = 0.55  # balanced accuracy below which an attack is hardly better than a coin (0.5)
 
 ATTACK_NAMES = {YEOM: "loss attack (Yeom)", CONFIDENCE: "confidence attack"}
+SHARES = {
+    YEOM: "Loss attack (Yeom): forgotten examples called members",
+    CONFIDENCE: "Confidence attack: forgotten examples called members",
+    CONFIDENCE_POWER: "Confidence attack: its own balanced accuracy",
+}
 FIGURE_NAMES = {
     YEOM: "Loss (Yeom)",
     CONFIDENCE: "Confidence, learnt (support vector machine)",
@@ -40,9 +45,9 @@ def share(value: float | None) -> str:
     return MISSING if value is None else f"{100 * value:.1f}\u202f%"
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """Return a number with a fixed number of digits, or that it was not measured."""
-    return MISSING if value is None else f"{value:.{digits}f}"
+def number(value: float | None) -> str:
+    """Return a number with three digits, or that it was not measured."""
+    return MISSING if value is None else f"{value:.3f}"
 
 
 def size(value: int | None) -> str:
@@ -127,18 +132,15 @@ def describe_unlearning(data: ReportData) -> Iterator[str]:
 
 def describe_measurements(data: ReportData) -> Iterator[str]:
     """Say what the measurements show, one sentence each; the attacks are named as the ones used here."""
-    before, after = data.first("before"), final(data)
+    before, after = data.first("before"), data.final()
     if after is None:
         yield "The model was not measured after unlearning, so nothing is known of the effect."
         return
     score = data.federation.score_name
-    for name, here, there in (
-        ("test data", after.test, before.test if before else None),
-        ("the forgotten data", after.forgotten, before.forgotten if before else None),
-    ):
-        if here is not None and here.score is not None:
-            earlier = there.score if there is not None else None
-            yield f"The {score} on {name} is {share(here.score)}{_earlier(earlier)}."
+    sets: dict[SetName, str] = {"test": "test data", "forgotten": "the forgotten data"}
+    for name, called in sets.items():
+        if (now := after.score(name)) is not None:
+            yield f"The {score} on {called} is {share(now)}{_earlier(before.score(name) if before else None)}."
     yield f"By the rule of this project the effect of the deletion is: {data.verdict().finding}."
     for attack in (YEOM, CONFIDENCE):
         yield from _share_sentences(attack, before, after)
@@ -162,11 +164,6 @@ def _share_sentences(attack: str, before: Measurement | None, after: Measurement
 
 def _earlier(value: float | None) -> str:
     return "" if value is None else f", {share(value)} before"
-
-
-def final(data: ReportData) -> Measurement | None:
-    """Return the measurement of the model that the deletion left behind."""
-    return data.final()
 
 
 def interval(estimate: Estimate | None, *, as_share: bool) -> str:

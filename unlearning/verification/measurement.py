@@ -52,6 +52,11 @@ class Measurement:
     figures: Mapping[str, AttackFigure] = field(default_factory=dict)
     not_measured: tuple[str, ...] = ()
 
+    def score(self, name: SetName) -> float | None:
+        """Return the score on a set; None where it was not measured."""
+        measure: SetMeasure | None = getattr(self, name)
+        return None if measure is None else measure.score
+
 
 def measure(
     *,

@@ -1,9 +1,6 @@
 """`federation.toml` is read by every command on the server host; what is wrong with it is said by the key."""
 
-import json
 import re
-import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,8 +11,11 @@ from server.cli import app
 from server.operations.federation_file import read_federation_file
 from server.operations.starting import Submission, app_directory
 from server.processes.flower_control import FlowerControl
+from tests.fake_flower import FakeFlower, row
 from tests.programs import run_program
 from unlearning.errors import ConfigurationError, DeploymentError
+
+APP = "flower-unlearning/flower-unlearning"
 
 
 def write(directory: Path, text: str) -> Path:
@@ -24,47 +24,35 @@ def write(directory: Path, text: str) -> Path:
     return path
 
 
-class Flower:
-    """The `flwr` command of a SuperLink with two registered clients."""
-
-    def __init__(self, status: str = "finished:stopped") -> None:
-        self.status, self.submitted = status, ""
-
-    def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        match command[1:3]:
-            case ["supernode", _]:
-                nodes = [{"status": status} for status in ("registered", "offline", "unregistered")]
-                answer = {"success": True, "nodes": nodes}
-            case ["list", _]:
-                row = {"run-id": "3", "fab-id": "flower-unlearning/flower-unlearning", "status": self.status}
-                row |= {"status-details": "", "elapsed": 1.0, "finished-at": "N/A"}
-                answer = {"success": True, "runs": [row]}
-            case _:
-                self.submitted = command[command.index("--run-config") + 1]
-                answer = {"success": True, "run-id": "4"}
-        return subprocess.CompletedProcess(list(command), 0, json.dumps(answer), "")
+@pytest.fixture
+def flower():
+    """A SuperLink with two registered clients, and a run that is over."""
+    return FakeFlower([row("finished:stopped", APP)], nodes=("registered", "offline", "unregistered"))
 
 
-def submission(path: Path, flower: Flower) -> Submission:
+def settings_sent(flower: FakeFlower) -> str:
+    [arguments] = flower.submitted
+    return arguments[arguments.index("--run-config") + 1]
+
+
+def submission(path: Path, flower: FakeFlower) -> Submission:
     file = read_federation_file(path)
     return Submission(file, FlowerControl(app_directory(file), "here", run_command=flower))
 
 
-def test_the_run_is_what_the_file_says(tmp_path):
+def test_the_run_is_what_the_file_says(tmp_path, flower):
     """The name, the state directory and the table `run`; all registered clients are waited for."""
-    flower = Flower()
     path = write(tmp_path, 'name = "hearts"\n[run]\nrounds = 0\nlearning-rate = 0.5\n')
-    assert submission(path, flower).start() == 4
+    assert submission(path, flower).start() == 77
     expected = ['federation="hearts"', f'state-dir="{tmp_path / "state"}"', "rounds=0", "learning-rate=0.5"]
-    assert flower.submitted == " ".join([*expected, "start-clients=2"])
+    assert settings_sent(flower) == " ".join([*expected, "start-clients=2"])
 
 
 @pytest.mark.parametrize("line", ["start-clients = 7", "num-clients = 7"])
-def test_who_says_how_many_clients_is_taken_at_their_word(tmp_path, line):
+def test_who_says_how_many_clients_is_taken_at_their_word(tmp_path, flower, line):
     """Then the registered ones are not counted in."""
-    flower = Flower()
     submission(write(tmp_path, f"[run]\n{line}\n"), flower).start()
-    assert flower.submitted.endswith(line.replace(" ", ""))
+    assert settings_sent(flower).endswith(line.replace(" ", ""))
 
 
 def test_settings_of_an_own_app_lie_in_a_table(tmp_path):
@@ -80,59 +68,61 @@ def test_settings_of_an_own_app_lie_in_a_table(tmp_path):
         ('certificate-key = "key.pem"\n', "certificate-key: give the whole path"),
         ('[run]\nstate-dir = "/elsewhere"\n', "run.state-dir belongs above the tables"),
         ("[run\n", "cannot be read"),
+        ("[run]\nrounds = [1]\n", r"run\.rounds: give true or false"),  # a list has no spelling for Flower
     ],
 )
 def test_what_is_wrong_is_said_by_its_key(tmp_path, text, sentence):
     """With the key that may be meant."""
     with pytest.raises(ConfigurationError, match=sentence):
-        read_federation_file(write(tmp_path, text))
+        read_federation_file(write(tmp_path, text)).run_settings()
 
 
-def test_a_value_that_no_run_can_have_is_refused(tmp_path):
-    """A list has no spelling on Flower's command line."""
-    with pytest.raises(ConfigurationError, match=r"run\.rounds: give true or false"):
-        read_federation_file(write(tmp_path, "[run]\nrounds = [1]\n")).run_settings()
-
-
-def test_a_run_is_not_started_twice(tmp_path):
+def test_a_run_is_not_started_twice(tmp_path, flower):
     """The one under way is named."""
-    with pytest.raises(DeploymentError, match="Run 3 is running"):
-        submission(write(tmp_path, ""), Flower("running")).start()
+    flower.runs = [row("running", APP)]
+    with pytest.raises(DeploymentError, match="Run 11 is running"):
+        submission(write(tmp_path, ""), flower).start()
 
 
-def test_wrong_settings_are_refused_before_anything_is_sent(tmp_path):
+def test_wrong_settings_are_refused_before_anything_is_sent(tmp_path, flower):
     """As the ServerApp would refuse them."""
-    flower = Flower()
     with pytest.raises(ConfigurationError, match="rounds"):
         submission(write(tmp_path, "[run]\nrounds = -1\n"), flower).start()
     assert not flower.submitted
 
 
-def test_a_secret_is_refused(tmp_path):
-    """It would be sent to every client."""
-    with pytest.raises(ConfigurationError, match="ledger: it holds a password"):
-        submission(write(tmp_path, '[run]\nledger = "postgresql://ada:pw@db/ledger"\n'), Flower())
-
-
-def test_what_is_missing_is_listed(tmp_path):
+def test_what_is_missing_is_listed(tmp_path, flower):
     """No key, no state directory, a run under way; and nothing once all is there."""
-    found = submission(write(tmp_path, ""), Flower("running")).missing()
+    over, flower.runs = flower.runs, [row("running", APP)]
+    found = submission(write(tmp_path, ""), flower).missing()
     assert [sentence.partition(":")[0] for sentence in found] == [
         "certificate-key",
         "state-dir",
-        "Run 3 is running; `flwr stop 3` ends it.",
+        "Run 11 is running; `flwr stop 11` ends it.",
     ]
+    flower.runs = over
     private, _, _ = make_key_pair(tmp_path / "key")
     (tmp_path / "state").mkdir()
-    assert submission(write(tmp_path, f'certificate-key = "{private}"\n'), Flower()).missing() == []
+    assert submission(write(tmp_path, f'certificate-key = "{private}"\n'), flower).missing() == []
 
 
-def test_the_service_takes_its_options_from_the_file(tmp_path):
-    """An option that does not exist is refused with the one that is near."""
-    path = write(tmp_path, '[service]\naddres = "127.0.0.1:0"\n')
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ('addres = "127.0.0.1:0"', "service.addres: there is no such key; address is one"),
+        (
+            'address = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\nhttp-tokens = "/none"\n'
+            'http-callback-url = ["https://tool.example.org/erasures/"]',  # as docs/integrations.md has it
+            "http-tokens: /none cannot be read",
+        ),
+    ],
+)
+def test_the_service_takes_its_options_from_the_file(tmp_path, table, sentence):
+    """One that does not exist is refused with the one that is near; the HTTP API is switched on there, too."""
+    path = write(tmp_path, f"[service]\n{table}\n")
     status, said = run_program("flower-unlearn", "--federation-file", str(path), "serve")
     assert status == 2
-    assert "service.addres: there is no such key; address is one" in " ".join(said.split())
+    assert sentence in " ".join(said.split())
 
 
 def test_check_looks_where_the_file_says(tmp_path, monkeypatch):
@@ -166,12 +156,3 @@ def test_what_deploy_offers_to_switch_on_is_known(tmp_path):
     ].keys()
     answer = CliRunner().invoke(app, ["--federation-file", str(path), "serve", "--help"])
     assert answer.exit_code == 0, answer.output
-
-
-def test_the_http_api_is_switched_on_in_the_file(tmp_path):
-    """As docs/integrations.md has it, a list of addresses included; a file of tokens that is not there is named."""
-    table = f'[service]\naddress = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\nhttp-tokens = "{tmp_path / "none"}"\n'
-    path = write(tmp_path, f'{table}http-callback-url = ["https://tool.example.org/erasures/"]\n')
-    status, said = run_program("flower-unlearn", "--federation-file", str(path), "serve")
-    assert status == 2
-    assert f"http-tokens: {tmp_path / 'none'} cannot be read" in " ".join(said.split())

@@ -6,19 +6,13 @@ from pathlib import Path
 import pytest
 from flwr.common.config import parse_config_args
 
-from server.processes.flower_control import (
-    DeploymentError,
-    FlowerControl,
-    config_argument,
-)
+from server.processes.flower_control import DeploymentError, FlowerControl, config_argument
+from tests.fake_flower import control_of_app
 
 
 def a_control(directory: Path, output: str) -> FlowerControl:
-    (directory / "pyproject.toml").write_text(
-        '[project]\nname = "app"\n[tool.flwr.app]\npublisher = "tests"\n'
-    )
     answer = subprocess.CompletedProcess(["flwr"], 0, output, "")
-    return FlowerControl(directory, "here", run_command=lambda _: answer)
+    return control_of_app(directory, lambda _: answer)
 
 
 def test_flower_reads_what_is_written():

@@ -7,7 +7,8 @@ import socket
 import sqlite3
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -69,6 +70,14 @@ def good(made_once, tmp_path) -> Installation:
     state.mkdir(mode=0o700)
     Ledger.open(f"sqlite:///{state / 'ledger.db'}").close()
     return Installation(config_dir=config, state_dir=state)
+
+
+@pytest.fixture
+def ledger(good) -> Iterator[Ledger]:
+    """Its ledger."""
+    opened = Ledger.open(ledger_url(good.state_dir))
+    yield opened
+    opened.close()
 
 
 def faults(findings: Iterable[Finding]) -> list[str]:
@@ -172,24 +181,19 @@ def test_a_state_directory_is_private_local_and_has_room(good):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "words"),
+    ("commands", "words"),
     [
-        ("--isolation process", "", "inside of its own process"),
-        ("--enable-supernode-auth", "", "admits every node"),
-        ("--ssl-keyfile server.key", "--insecure", "--insecure"),
-        ("flower-superlink", "flower-superlink-x", "No flower-superlink is running"),
+        ([SUPERLINK.replace("--isolation process", ""), *HELPERS], "inside of its own process"),
+        ([SUPERLINK.replace("--enable-supernode-auth", ""), *HELPERS], "admits every node"),
+        ([SUPERLINK.replace("--ssl-keyfile server.key", "--insecure"), *HELPERS], "--insecure"),
+        ([SUPERLINK.replace("-superlink", "-superlink-x"), *HELPERS], "No flower-superlink is running"),
+        ([SUPERLINK, HELPERS[0]], "supervise` is running"),  # nobody starts a ServerApp again
+        ([SUPERLINK, HELPERS[1]], "No flower-superexec"),
     ],
 )
-def test_a_superlink_that_is_started_wrongly_is_a_problem(good, old, new, words):
-    """Each option that protects it."""
-    [fault] = faults(check_processes([SUPERLINK.replace(old, new), *HELPERS], good))
-    assert words in fault
-
-
-@pytest.mark.parametrize(("dead", "words"), [(0, "No flower-superexec"), (1, "supervise` is running")])
-def test_a_helper_that_is_dead_is_a_problem(good, dead, words):
-    """Without the one no ServerApp starts, without the other none starts again."""
-    [fault] = faults(check_processes([SUPERLINK, HELPERS[1 - dead]], good))
+def test_a_program_that_is_dead_or_started_wrongly_is_a_problem(good, commands, words):
+    """Each option that protects the SuperLink, and each program beside it."""
+    [fault] = faults(check_processes(commands, good))
     assert words in fault
 
 
@@ -202,15 +206,13 @@ def test_a_server_that_has_no_address_or_does_not_answer_is_a_problem():
     assert faults(check_server_address("localhost", can_connect=lambda *_: True)) == []
 
 
-def test_a_run_that_waits_or_does_not_sign_is_a_warning(good):
+def test_a_run_that_waits_or_does_not_sign_is_a_warning(good, ledger):
     """With whom it waits for, and what to do."""
     write_atomically(good.state_dir / "settings.json", b'{"certificate-key": ""}')
     [fault] = faults(check_state(good, mounts=MOUNTS, free_bytes=10**12))
     assert "does not sign" in fault
-    ledger = Ledger.open(ledger_url(good.state_dir))
     token = ledger.acquire_fence("test", now=NOW)
     ledger.set_facts({WAITING: "Waiting for 3 client(s)."}, token=token, now=NOW)
-    ledger.close()
     [fault] = faults(check_ledger(good, now=NOW))
     assert "Waiting for 3 client(s)." in fault
 
@@ -221,6 +223,10 @@ def test_a_client_host_needs_a_supernode_and_no_superlink():
     assert faults(check_processes(["python /x/flower-supernode --superlink fed:9092"], client)) == []
     assert faults(check_ports([("127.0.0.1", 9094)], client)) == []
     assert "--insecure" in faults(check_processes(["flower-supernode --insecure"], client))[0]
+    # A SuperNode that was killed waits for its lease: it is started again until the server takes it.
+    node = "python /x/flower-unlearn-site node --worker-dir /w -- --superlink s"
+    [fault] = faults(check_processes([node], client))
+    assert fault.startswith("warning: No flower-supernode is running")
 
 
 def test_another_federation_of_this_machine_is_not_looked_at(good):
@@ -237,15 +243,6 @@ def test_another_federation_of_this_machine_is_not_looked_at(good):
     assert inspection.belongs(["/opt/f/bin/flower-superlink", "--insecure"], good)
     assert inspection.belongs(["supervise", f"{good.config_dir}/federation.toml"], good)
     assert not inspection.belongs(["supervise", "/srv/other/federation.toml"], good)
-
-
-def test_a_supernode_that_waits_for_its_lease_is_a_warning():
-    """It was killed, and is started again until the server takes it."""
-    client = Installation(is_server=False)
-    [fault] = faults(
-        check_processes(["python /x/flower-unlearn-site node --worker-dir /w -- --superlink s"], client)
-    )
-    assert fault.startswith("warning: No flower-supernode is running")
 
 
 CONNECTED, RECEIVED, SENT = (
@@ -310,15 +307,19 @@ def test_a_supernode_is_found_with_its_log_and_what_works_for_it(tmp_path):
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "10.0.0.10", "::"])
 def test_a_control_port_that_is_open_to_others_is_a_problem(good, address):
-    """Port 8000, whose callers nobody checks."""
-    [fault] = faults(check_ports([(address, 8000), *FLEET_AND_SERVICE], good))
-    assert "Port 8000" in fault
+    """Port 8000, whose callers nobody checks; as IPv6 writes loopback, it is not."""
+    loopback = [("::1", 8000), ("::ffff:127.0.0.1", 8000), *FLEET_AND_SERVICE]
+    assert faults(check_ports(loopback, good)) == []
+    [fault] = faults(check_ports([(address, 8000), *loopback], good))
+    assert f"Port 8000 (control and runtime of the SuperLink) listens at {address};" in fault
 
 
-def test_loopback_of_ipv6_is_loopback(good):
-    """::1 and 127.0.0.1 as IPv6 writes it."""
-    listening = [("::1", 8000), ("::ffff:127.0.0.1", 8000), *FLEET_AND_SERVICE]
-    assert faults(check_ports(listening, good)) == []
+def test_a_service_that_nobody_can_reach_is_named(good):
+    """Fleet on loopback, no deletion service."""
+    assert faults(check_ports([("127.0.0.1", 9092)], good)) == [
+        "warning: Port 9092 (fleet) listens on this host only.",
+        "problem: Nothing listens at port 9100 (deletion service).",
+    ]
 
 
 def test_what_listens_and_what_is_mounted_is_seen():
@@ -331,13 +332,6 @@ def test_what_listens_and_what_is_mounted_is_seen():
         assert ("127.0.0.1", one.getsockname()[1]) in listening
         assert ("::", both.getsockname()[1]) in listening
     assert "/" in dict(inspection.mounted_file_systems())
-
-
-def test_a_service_that_nobody_can_reach_is_named(good):
-    """Fleet on loopback, no deletion service."""
-    found = faults(check_ports([("127.0.0.1", 9092)], good))
-    assert found[0] == "warning: Port 9092 (fleet) listens on this host only."
-    assert found[1] == "problem: Nothing listens at port 9100 (deletion service)."
 
 
 def test_from_outside_public_ports_answer_and_private_ones_do_not():
@@ -353,21 +347,18 @@ def test_a_connection_is_really_tried():
     assert not can_connect("127.0.0.1", free_port(), 1.0)
 
 
-def filed(good: Installation, now: datetime) -> None:
-    ledger = Ledger.open(f"sqlite:///{good.state_dir / 'ledger.db'}")
+def filed(ledger: Ledger) -> None:
     for label in (1, 2):
-        submit(ledger, Target(Granularity.CLASS, class_label=label), key=str(label), now=now)
-    ledger.close()
+        submit(ledger, Target(Granularity.CLASS, class_label=label), key=str(label), now=NOW)
 
 
-def test_a_ledger_that_was_changed_past_the_program_is_a_problem(good):
+def test_a_ledger_that_was_changed_past_the_program_is_a_problem(good, ledger):
     """The first event that does not fit is named."""
-    filed(good, NOW)
-    with sqlite3.connect(good.state_dir / "ledger.db") as connection:
+    filed(ledger)
+    with closing(sqlite3.connect(good.state_dir / "ledger.db")) as connection, connection:
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
             connection.execute(f"DROP TRIGGER {name}")
         connection.execute("UPDATE events SET actor = 'eve' WHERE sequence = 2")
-    connection.close()
     [fault] = faults(check_ledger(good, now=NOW))
     assert "Event 2 does not follow from those before it" in fault
 
@@ -382,24 +373,22 @@ def test_a_ledger_that_was_changed_past_the_program_is_a_problem(good):
         ([("1", "2"), ("1", "2")], False, ""),
     ],
 )
-def test_a_client_that_is_online_and_answers_no_more_is_named(good, rounds, is_online, expected):
+def test_a_client_that_is_online_and_answers_no_more_is_named(good, ledger, rounds, is_online, expected):
     """Two messages in a row; each round here says who answered and who was silent."""
-    ledger = Ledger.open(f"sqlite:///{good.state_dir / 'ledger.db'}")
     token = ledger.acquire_fence("test", now=NOW)
     ledger.register_clients([ClientRecord("1"), ClientRecord("2", online=is_online)], token=token, now=NOW)
     for number, (answered, silent) in enumerate(rounds, start=1):
         failed = dict.fromkeys(silent, "no answer within 1 s")
         metrics = {"participants": list(answered), "failed": failed, "silent": list(silent)}
         ledger.record_round(RoundRecord(round=number, kind="training", metrics=metrics, at=NOW), token=token)
-    ledger.close()
     found = faults(check_ledger(good, now=NOW))
     assert len(found) == bool(expected)
     assert all(f"Client 2 is online and gave no answer in {expected}." in fault for fault in found)
 
 
-def test_an_event_of_the_future_says_that_the_clock_was_put_back(good):
+def test_an_event_of_the_future_says_that_the_clock_was_put_back(good, ledger):
     """By an hour; five minutes are nothing."""
-    filed(good, NOW)
+    filed(ledger)
     assert faults(check_ledger(good, now=NOW - timedelta(minutes=4))) == []
     [fault] = faults(check_ledger(good, now=NOW - timedelta(hours=1)))
     assert "the clock was put back" in fault

@@ -25,7 +25,7 @@ from server.certificate.document import (
 from server.certificate.keys import key_id, signer
 from server.deletion.privacy_account import FINDING
 from server.ledger import Event, Ledger
-from server.report import ReportData, ReportedRequest
+from server.report.data import ReportData, ReportedRequest
 from unlearning.durable_files import write_atomically
 from unlearning.plain import to_plain
 from unlearning.pseudonyms import commitment

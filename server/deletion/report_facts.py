@@ -14,9 +14,9 @@ from server.federation.state import ActiveDeletion, FederationState, PhaseCost
 from server.ledger import Event, Ledger
 from server.ledger.records import EXTENDED
 from server.ledger.texts import Kind
-from server.report import (
+from server.report.data import (
+    ExchangeCost,
     FederationSummary,
-    MeasuringCost,
     RecoveryPhase,
     ReportData,
     ReportedRequest,
@@ -72,8 +72,8 @@ def report_of(context: FederationContext, state: FederationState, request_id: st
             target_score=deletion.target_score,
             **_spent(deletion.recovery_cost),
         ),
-        measuring=MeasuringCost(**_spent(deletion.measuring_cost)),
-        shadows=MeasuringCost(**_spent(shadows)) if shadows.exchanges else None,
+        measuring=ExchangeCost(**_spent(deletion.measuring_cost)),
+        shadows=ExchangeCost(**_spent(shadows)) if shadows.exchanges else None,
         formulas=formula_costs(
             state,
             context.federation,

@@ -36,7 +36,8 @@ from server.deletion.report_facts import report_of
 from server.federation.context import FederationContext
 from server.federation.gate import judge, name_of_test_score, refusal
 from server.federation.state import ActiveDeletion, FederationState, Phase
-from server.report import ReportData, write_report
+from server.report import write_report
+from server.report.data import ReportData
 from server.requests.admission import SITE
 from server.state_directory.files import REPORTS
 from strategies.sessions.session_grid import SessionGrid

@@ -1,37 +1,13 @@
 """The report of one deletion: `report.json` for machines and `report.html` for people.
 
-Import `write_report` and the dataclasses of `server.report.data` from here.
+Import `write_report` and `canonical_json` from here, the dataclasses from `server.report.data`.
 """
 
 import json
 from pathlib import Path
 
-from server.report.data import (
-    SCHEMA_VERSION,
-    FederationSummary,
-    FormulaCost,
-    MeasuringCost,
-    RecoveryPhase,
-    ReportData,
-    ReportedRequest,
-    ReportEvent,
-    UnlearningPhase,
-)
+from server.report.data import ReportData
 from unlearning.durable_files import write_atomically
-
-__all__ = [
-    "SCHEMA_VERSION",
-    "FederationSummary",
-    "FormulaCost",
-    "MeasuringCost",
-    "RecoveryPhase",
-    "ReportData",
-    "ReportEvent",
-    "ReportedRequest",
-    "UnlearningPhase",
-    "canonical_json",
-    "write_report",
-]
 
 
 def canonical_json(data: ReportData) -> str:

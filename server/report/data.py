@@ -68,7 +68,17 @@ class FederationSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnlearningPhase:
+class ExchangeCost:
+    """What exchanges with clients cost."""
+
+    seconds: float | None = None
+    bytes_sent: int | None = None
+    bytes_received: int | None = None
+    peak_memory: PeakMemory = field(default_factory=PeakMemory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnlearningPhase(ExchangeCost):
     """What the unlearning method did and cost. `attempts` counts this one.
 
     findings: what the method itself reports, by name: figures and plain sentences.
@@ -77,34 +87,16 @@ class UnlearningPhase:
     rounds: int
     participants: tuple[str, ...] = ()
     attempts: int = 1
-    seconds: float | None = None
-    bytes_sent: int | None = None
-    bytes_received: int | None = None
-    peak_memory: PeakMemory = field(default_factory=PeakMemory)
     findings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryPhase:
+class RecoveryPhase(ExchangeCost):
     """The ordinary rounds without the forgotten data, and why they ended."""
 
     rounds: int
     stop_reason: str = ""
     target_score: float | None = None
-    seconds: float | None = None
-    bytes_sent: int | None = None
-    bytes_received: int | None = None
-    peak_memory: PeakMemory = field(default_factory=PeakMemory)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuringCost:
-    """What the measurements of this report cost."""
-
-    seconds: float | None = None
-    bytes_sent: int | None = None
-    bytes_received: int | None = None
-    peak_memory: PeakMemory = field(default_factory=PeakMemory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +123,7 @@ class ReportData:
 
     model_hash_*: SHA-256 of the model before, after the unlearning rounds, and after recovery; of its frozen part,
         which does not travel and is in none of the others, empty where nothing is frozen.
+    measuring: what the measurements of this report cost.
     shadows: what training the shadow models cost before the request; None where there are none.
     not_measured: what this report cannot say and why, beside what each measurement names itself.
     """
@@ -143,8 +136,8 @@ class ReportData:
     model_hash_frozen: str = ""
     unlearning: UnlearningPhase
     recovery: RecoveryPhase
-    measuring: MeasuringCost | None = None
-    shadows: MeasuringCost | None = None
+    measuring: ExchangeCost | None = None
+    shadows: ExchangeCost | None = None
     formulas: tuple[FormulaCost, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     events: tuple[ReportEvent, ...] = ()

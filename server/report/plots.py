@@ -17,7 +17,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from server.report.data import MeasuringCost, RecoveryPhase, ReportData, UnlearningPhase
+from server.report.data import ExchangeCost, ReportData
 from unlearning.verification.measurement import CONFIDENCE, YEOM, Measurement
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -61,7 +61,7 @@ def attack_plot(data: ReportData) -> str:
 
 def cost_plot(data: ReportData) -> str:
     """Draw bytes (both directions) and seconds of unlearning, recovery and measuring, as far as all are known."""
-    phases: list[tuple[str, UnlearningPhase | RecoveryPhase | MeasuringCost | None]] = [
+    phases: list[tuple[str, ExchangeCost | None]] = [
         ("unlearning", data.unlearning),
         ("recovery", data.recovery),
         ("measuring", data.measuring),

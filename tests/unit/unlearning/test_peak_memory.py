@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from flwr.app import Message
 
-from server.report import ReportData, canonical_json
+from server.report import canonical_json
+from server.report.data import ReportData
 from server.report.page import render_page
 from strategies.exchange import Exchange
 from strategies.messages import PEAK_MEMORY, TRAIN, arrays_content, compose, model_record, values_of

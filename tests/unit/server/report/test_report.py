@@ -8,17 +8,16 @@ from html.parser import HTMLParser
 
 import pytest
 
-from server.report import (
+from server.report import canonical_json, write_report
+from server.report.data import (
+    ExchangeCost,
     FederationSummary,
     FormulaCost,
-    MeasuringCost,
     RecoveryPhase,
     ReportData,
     ReportedRequest,
     ReportEvent,
     UnlearningPhase,
-    canonical_json,
-    write_report,
 )
 from server.report.page import render_page
 from server.report.plots import BLUE, GREEN, ORANGE, PURPLE
@@ -100,7 +99,7 @@ FULL = ReportData(
             storage_bytes=1_300_000,
         ),
     ),
-    measuring=MeasuringCost(seconds=22.0, bytes_sent=13_000_000, bytes_received=130_000),
+    measuring=ExchangeCost(seconds=22.0, bytes_sent=13_000_000, bytes_received=130_000),
     measurements=(
         measurement("before", 12, 0.912, 0.971, 0.613, 0.654),
         measurement("unlearned", 13, 0.621, 0.182, 0.031, 0.121),

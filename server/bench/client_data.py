@@ -7,7 +7,6 @@ training differs; with shadow federations each seed has one half of what the cas
 
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from server.bench import measures
 from server.bench.cases import Case, GaussianNoise, Setting
 from server.bench.first_pass import FirstPass
+from unlearning.archive import pack_arrays
 from unlearning.durable_files import write_atomically
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.tasks import load_server_test, load_site
@@ -207,6 +207,5 @@ def _with_noise(noise: GaussianNoise, clean: Examples, seed: int) -> tuple[Examp
 
 
 def _write(examples: Examples, path: Path) -> None:
-    content = BytesIO()
-    np.savez(content, inputs=examples.inputs.numpy(), targets=examples.targets.numpy(), ids=examples.ids)
-    write_atomically(path, content.getvalue())
+    arrays = {"inputs": examples.inputs.numpy(), "targets": examples.targets.numpy(), "ids": examples.ids}
+    write_atomically(path, pack_arrays(arrays))

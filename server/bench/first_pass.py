@@ -10,7 +10,6 @@ here the client is in or out as a whole, so that all models of a side train on t
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from server.bench.alone import alone
 from strategies import built_in
 from strategies.run_config import RunSettings
+from unlearning.archive import pack_arrays
 from unlearning.batched_training import train_federations
 from unlearning.durable_files import write_atomically
 from unlearning.evaluation import predict
@@ -51,9 +51,7 @@ class FirstPass:
         path = self.directory / f"first-pass-{client}.npz"
         with alone(self.directory / "locks" / path.stem):
             if not path.exists():
-                content = BytesIO()
-                np.savez(content, vulnerability=self._computed(clients, client))
-                write_atomically(path, content.getvalue())
+                write_atomically(path, pack_arrays({"vulnerability": self._computed(clients, client)}))
         with np.load(path) as archive:
             found: Values = archive["vulnerability"]
         return found

@@ -9,7 +9,6 @@ Oracles of a linear head or an MLP are trained several at once (`unlearning.batc
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from server.bench.cases import Case
 from server.bench.client_data import DEALING_SEED, ClientData
 from server.bench.columns import ORIGINAL, Row
+from unlearning.archive import pack_arrays
 from unlearning.durable_files import write_atomically
 from unlearning.evaluation import predict
 from unlearning.parameters import Vector
@@ -92,10 +92,7 @@ def stacked(parts: Sequence[Margins]) -> Margins:
 
 def save(path: Path, found: Margins) -> None:
     """Write margins durably."""
-    content = BytesIO()
-    arrays: dict[str, Any] = {name: values.astype(np.float32) for name, values in found.items()}
-    np.savez(content, **arrays)
-    write_atomically(path, content.getvalue())
+    write_atomically(path, pack_arrays({name: values.astype(np.float32) for name, values in found.items()}))
 
 
 def read(path: Path) -> Margins:

@@ -88,13 +88,7 @@ def finished(experiment: Experiment, work: Path) -> list[Row]:
 
 def circumstances(experiment: Experiment, rows: Sequence[Row]) -> dict[str, Any]:
     """Return what the results depend on beside the experiment: machines, versions, commits, dates."""
-    parts = [
-        part
-        for setting in experiment.settings
-        for seed in experiment.seeds
-        for part in parts_of(experiment, setting, seed)
-        if part.name != ORACLES
-    ]
+    parts = [part for part in _all_parts(experiment) if part.name != ORACLES]
     missing = len(parts) - sum(row["method"] != ORACLES for row in rows)
     return {
         "experiment": experiment.name,
@@ -113,12 +107,7 @@ def circumstances(experiment: Experiment, rows: Sequence[Row]) -> dict[str, Any]
 
 def cost(experiment: Experiment) -> str:
     """Return what a run computes, in words; federations that were trained before are counted too."""
-    parts = [
-        part
-        for setting in experiment.settings
-        for seed in experiment.seeds
-        for part in parts_of(experiment, setting, seed)
-    ]
+    parts = _all_parts(experiment)
     alone = 1 + sum(contender.trains_alone for contender in experiment.methods)
     trained = len(experiment.settings) * len(experiment.seeds) * alone
     numbers = {
@@ -137,6 +126,15 @@ def estimate(started: float, done_before: int, done: int, total: int) -> str:
         return ""
     left = (time.monotonic() - started) / fresh * (total - done)
     return f"about {left / 60:.0f} min left" if left >= 60 else f"about {left:.0f} s left"
+
+
+def _all_parts(experiment: Experiment) -> list[Part]:
+    return [
+        part
+        for setting in experiment.settings
+        for seed in experiment.seeds
+        for part in parts_of(experiment, setting, seed)
+    ]
 
 
 def _seed_runs(work: Path, experiment: Experiment) -> list[SeedRun]:

@@ -81,7 +81,7 @@ def check_report(certificate: Certificate, path: Path | None) -> Check:
     """
     if path is None:
         return Check.skip("report", "Give --report report.json.")
-    return check_report_content(certificate, _read(path), str(path))
+    return check_report_content(certificate, read_file(path), str(path))
 
 
 def check_report_content(certificate: Certificate, content: bytes, name: str) -> Check:
@@ -143,7 +143,7 @@ def check_samples(certificate: Certificate, samples: Path | None, keys: Path | N
     if samples is None:
         return Check.skip(of, "Give --samples FILE, and --subject-key FILE.")
     try:
-        ids = parse_sample_ids(_read(samples).decode())
+        ids = parse_sample_ids(read_file(samples).decode())
     except (InvalidRequest, UnicodeError) as exc:
         raise CertificateError(f"{samples} cannot be read as a list of sample ids: {exc}") from exc
     if asked.sample_ids_commitment is None:  # an earlier certificate: anybody can test a guess
@@ -205,7 +205,12 @@ def _model_hashes(path: Path) -> tuple[str, str]:
         ) from exc
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
+    """Return what a file holds.
+
+    Raises:
+        CertificateError: it cannot be read.
+    """
     try:
         return path.read_bytes()
     except OSError as exc:

@@ -17,7 +17,7 @@ from rfc3161_client import (
     decode_timestamp_response,
 )
 
-from server.certificate.checks import Check, Outcome
+from server.certificate.checks import Check, Outcome, read_file
 from unlearning.durable_files import write_atomically
 from unlearning.errors import CertificateError, ConfigurationError
 
@@ -142,15 +142,3 @@ def read_authority(path: Path) -> list[x509.Certificate]:
         return x509.load_pem_x509_certificates(read_file(path))
     except ValueError as exc:
         raise CertificateError(f"{path} holds no certificates of an authority (PEM): {exc}") from exc
-
-
-def read_file(path: Path) -> bytes:
-    """Return what a file holds.
-
-    Raises:
-        CertificateError: it cannot be read.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as exc:
-        raise CertificateError(f"{path} cannot be read: {exc}") from exc

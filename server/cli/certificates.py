@@ -15,12 +15,13 @@ from server.certificate.checks import (
     check_report,
     check_samples,
     check_signature,
+    read_file,
 )
 from server.certificate.document import Certificate, decode
 from server.certificate.json_ld import as_json_ld
 from server.certificate.keys import load_public_key, make_key_pair
 from server.certificate.ledger_check import LedgerView, check_ledger, open_ledger
-from server.certificate.timestamp import SUFFIX, TimestampAuthority, check_timestamp, read_file, stamp
+from server.certificate.timestamp import SUFFIX, TimestampAuthority, check_timestamp, stamp
 from server.cli.connection import connection_of
 from unlearning.errors import ConfigurationError
 

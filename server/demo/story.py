@@ -92,15 +92,12 @@ def _check_certificate(directory: Path) -> list[str]:
     """Return what `flower-unlearn verify` says of the certificate, and how to ask it again."""
     content = (directory / CERTIFICATE).read_bytes()
     file = decode(content)
-    ledger = open_ledger(ledger_url(directory / "server" / "state"))
-    try:
+    with closing(open_ledger(ledger_url(directory / "server" / "state"))) as ledger:
         checks = [
             check_signature(file, load_public_key(directory / PUBLIC_KEY)),
             check_report(file.certificate, directory / REPORT_JSON),
             check_ledger(file.certificate, content, LedgerView.of_ledger(ledger)),
         ]
-    finally:
-        ledger.close()
     command = f"flower-unlearn verify {CERTIFICATE} --public-key {PUBLIC_KEY} --report {REPORT_JSON}"
     return [
         f"Its certificate: {directory / CERTIFICATE}, signed.",

@@ -10,6 +10,7 @@ hold what it has forgotten. So it is refused where the present ledger has gone o
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from logging import getLogger
@@ -64,11 +65,8 @@ def back_up(directory: Path, *, state_dir: Path, ledger_url: str, now: datetime)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
         raise BackupError(f"There is no ledger {url.database}; check --state-dir and --ledger.")
     make_private(directory)
-    ledger = _open_ledger(url)
-    try:
+    with closing(_open_ledger(url)) as ledger:
         sequence, last_event = _copy(directory, state_dir, url, ledger)
-    finally:
-        ledger.close()
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     manifest = Manifest(
         made_at=now.isoformat(timespec="seconds"),
@@ -148,13 +146,10 @@ def _finish(state_dir: Path, url: sa.URL, swap: Swap, *, now: datetime, was_brok
     _refuse_other_kind(url, swap.ledger)
     try:
         replaced = finish(state_dir, url, swap)
-        ledger = _open_ledger(url)
-        try:
+        with closing(_open_ledger(url)) as ledger:
             # Tokens that were handed out after the backup must stay worthless.
             while ledger.acquire_fence("restore", now=now) <= swap.token:
                 pass
-        finally:
-            ledger.close()
         if swap.undone:
             text = json.dumps({"restored_at": now.isoformat(), "undone": swap.undone}, indent=1)
             write_atomically(state_dir / UNDONE_FILE, text.encode())
@@ -244,13 +239,11 @@ def _compare(
         if force:
             return ("everything since then: the present ledger cannot be read",), 0, False
         raise
-    try:
+    with closing(ledger):
         lost = tuple(_events_to_undo(ledger, manifest))
         # Before anything is moved: a ServerApp that still runs writes nothing from here on.
         token = ledger.acquire_fence("restore", now=now) if force or not lost else 0
         return lost, token, True
-    finally:
-        ledger.close()
 
 
 def _events_to_undo(ledger: Ledger, manifest: Manifest) -> Iterator[str]:

@@ -11,6 +11,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -171,9 +172,6 @@ def supervise(file: FederationFile, *, pause: GrowingPause, poll_s: float) -> No
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     submission = Submission(file, FlowerControl(app_directory(file), file.superlink))
-    ledger = Ledger.open(asked_ledger(str(file.run.get("ledger", "")), file.state_dir))
-    residue = ResidueEraser(database=file.superlink_database, state_dir=file.state_dir, ledger=ledger)
-    try:
+    with closing(Ledger.open(asked_ledger(str(file.run.get("ledger", "")), file.state_dir))) as ledger:
+        residue = ResidueEraser(database=file.superlink_database, state_dir=file.state_dir, ledger=ledger)
         Supervisor(submission, pause=pause, poll_s=poll_s, residue=residue).run(stop)
-    finally:
-        ledger.close()

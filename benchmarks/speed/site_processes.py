@@ -25,7 +25,7 @@ def census(federation: LocalDeployment) -> Census:
         if name != WORKER and not name.startswith(SUPERNODE):
             continue
         with suppress(psutil.Error, DeploymentError):  # it has ended, or was not started
-            leader = psutil.Process(federation.pid(name))
+            leader = psutil.Process(federation.group(name).pid)
             found["worker" if name == WORKER else "SuperNode"].append(leader)
             for process in leader.children(recursive=True):
                 with suppress(psutil.Error):

@@ -65,7 +65,7 @@ class Host:
         """Wait until all SuperNodes are known to the SuperLink, and then, a minute at most, until they are at rest."""
         logs = [supernode(client) for client in range(self.num_clients)]
         self.federation.wait_until(
-            lambda: all("SuperNode ID:" in self.federation.log_text(name) for name in logs),
+            lambda: all("SuperNode ID:" in self.federation.group(name).log_text() for name in logs),
             LIMIT_S,
             "the SuperNodes have connected",
         )

@@ -162,7 +162,7 @@ class LocalDeployment:
         Raises:
             DeploymentError: there is none of this name, or it runs already.
         """
-        self._group(name).start()
+        self.group(name).start()
         self._expected.add(name)
 
     def kill(self, name: str) -> None:
@@ -172,27 +172,21 @@ class LocalDeployment:
             DeploymentError: there is none of this name.
         """
         self._expected.discard(name)
-        self._group(name).kill()
+        self.group(name).kill()
 
-    def pid(self, name: str) -> int:
-        """Return the process id of one program, which is also its process group's.
-
-        Raises:
-            DeploymentError: there is none of this name, or it was not started.
-        """
-        return self._group(name).pid
-
-    def log_text(self, name: str) -> str:
-        """Return all that one program has written, over all its starts.
+    def group(self, name: str) -> ProcessGroup:
+        """Return the processes of one program.
 
         Raises:
             DeploymentError: there is none of this name.
         """
-        return self._group(name).log_text()
+        if name not in self._groups:
+            raise DeploymentError(f"There is no program {name!r} here; there are {self.names}.")
+        return self._groups[name]
 
     def server_app_pid(self) -> int | None:
         """Return the process id of the ServerApp that runs now, if one does."""
-        for process in self._group(SUPEREXEC).members():
+        for process in self.group(SUPEREXEC).members():
             if self._SERVER_APP in process.command:
                 return process.pid
         return None
@@ -207,14 +201,6 @@ class LocalDeployment:
         """
         return self.control.submit_run({**self.run_config, **(overrides or {})})
 
-    def run_status(self, run_id: int) -> str:
-        """Return the run's status, such as `running` or `finished:completed`.
-
-        Raises:
-            DeploymentError: the SuperLink cannot be reached or has no such run.
-        """
-        return self.control.run(run_id).status
-
     def wait_until_finished(self, run_id: int, timeout_s: float) -> str:
         """Wait until the run has ended, in whatever way; return its status.
 
@@ -227,7 +213,7 @@ class LocalDeployment:
             nonlocal status
             if self.server_app_pid() is not None:
                 return False  # asking the SuperLink costs seconds of processor time
-            status = self.run_status(run_id)
+            status = self.control.run(run_id).status
             return status.startswith("finished")
 
         self.wait_until(is_finished, timeout_s, f"run {run_id} ends", poll_s=1.0)
@@ -270,20 +256,15 @@ class LocalDeployment:
                 raise DeploymentError(f"Waited {timeout_s:g} s in vain until {what}.\n{self.log_tails()}")
             time.sleep(poll_s)
 
-    def log_tails(self, names: Sequence[str] | None = None, *, num_lines: int = 15) -> str:
-        """Return the last lines of the programs' logs, each under its path."""
+    def log_tails(self, names: Sequence[str] | None = None) -> str:
+        """Return the last fifteen lines of the programs' logs, each under its path."""
         parts = []
         for name in names if names is not None else self.names:
-            lines = self._group(name).log_text().splitlines()[-num_lines:]
-            parts.append(f"--- {self._group(name).log_path}\n" + "\n".join(lines))
+            lines = self.group(name).log_text().splitlines()[-15:]
+            parts.append(f"--- {self.group(name).log_path}\n" + "\n".join(lines))
         return "\n".join(parts)
 
     # --- inside
-
-    def _group(self, name: str) -> ProcessGroup:
-        if name not in self._groups:
-            raise DeploymentError(f"There is no program {name!r} here; there are {self.names}.")
-        return self._groups[name]
 
     def _add(self, name: str, command: Sequence[str], directory: Path) -> None:
         environment = self._environment_of(directory)

@@ -27,7 +27,7 @@ class FrugalDeployment(LocalDeployment):
     def stop(self) -> None:
         """End every process at once."""
         for name in self.names:
-            self._group(name)._signal(signal.SIGKILL)
+            self.group(name)._signal(signal.SIGKILL)
         super().stop()
 
 
@@ -47,7 +47,7 @@ def kill_server_app(deployment: LocalDeployment) -> None:
 
 def living_pids(deployment: LocalDeployment) -> list[int]:
     """List every living process that the deployment started or that those started."""
-    return [process.pid for name in deployment.names for process in deployment._group(name).members()]
+    return [process.pid for name in deployment.names for process in deployment.group(name).members()]
 
 
 def connected_clients(deployment: LocalDeployment) -> list[int]:
@@ -56,5 +56,5 @@ def connected_clients(deployment: LocalDeployment) -> list[int]:
         client
         for client in range(deployment.layout.num_clients)
         if "SuperNode ID:"
-        in deployment.log_text(supernode(client)).rpartition("Starting Flower SuperNode")[2]
+        in deployment.group(supernode(client)).log_text().rpartition("Starting Flower SuperNode")[2]
     ]

@@ -157,7 +157,7 @@ class LiveFederation:
 
     def num_messages(self, client: int, kind: str) -> int:
         """How many messages of type `kind` this client's SuperNode has taken in, over all its starts."""
-        log = self.deployment.log_text(supernode(client))
+        log = self.deployment.group(supernode(client)).log_text()
         return len(
             # the message's own process may say that it starts before the SuperNode says that all has come
             re.findall(
@@ -187,10 +187,10 @@ class LiveFederation:
 
     def session_process(self, client: int) -> int:
         """The process that a client's session lives in: forked by the worker, with the SuperNode's streams."""
-        log = self.deployment._group(supernode(client)).log_path
+        log = self.deployment.group(supernode(client)).log_path
         (found,) = (
             member.pid
-            for member in self.deployment._group(WORKER).members()
+            for member in self.deployment.group(WORKER).members()
             if Path(f"/proc/{member.pid}/fd/1").resolve() == log.resolve()
         )
         return found

@@ -224,7 +224,7 @@ class FederationOfHosts(LiveFederation):
         return True
 
     def _num_replies_begun(self, client: int, kind: str) -> int:
-        log = self.deployment.log_text(supernode(client))
+        log = self.deployment.group(supernode(client)).log_text()
         return len(re.findall(rf"Sending: {re.escape(kind)} message", log))
 
 

@@ -42,7 +42,7 @@ def test_the_rounds_of_the_others_go_on_whatever_one_client_answers(tmp_path):
         assert deployment.wait_until_finished(run_id, 600) == "finished:completed", deployment.control.log(
             run_id
         )
-        log = deployment.control.log(run_id) + deployment.log_text(SUPEREXEC)
+        log = deployment.control.log(run_id) + deployment.group(SUPEREXEC).log_text()
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'state' / 'ledger.db'}")
     records = dict(zip(FORGED, [record.metrics for record in ledger.rounds()], strict=True))
     assert ledger.list_requests() == []

@@ -60,7 +60,7 @@ def test_a_stopped_run_says_so(trivial: Trivial) -> None:
     deployment.wait_until(lambda: len(trivial.answers()) >= 1, WAIT_S, "the first round is answered")
     deployment.control.stop_run(run_id)
     deployment.wait_until(lambda: deployment.server_app_pid() is None, WAIT_S, "the ServerApp has ended")
-    assert deployment.run_status(run_id) == "finished:stopped"
+    assert deployment.control.run(run_id).status == "finished:stopped"
 
 
 def test_a_wait_in_vain_shows_the_logs(trivial: Trivial) -> None:
@@ -72,7 +72,7 @@ def test_a_wait_in_vain_shows_the_logs(trivial: Trivial) -> None:
 def test_a_wait_ends_when_a_program_has_died(trivial: Trivial) -> None:
     """Nobody waits a timeout out for a program that is dead."""
     deployment = trivial.deployment
-    os.kill(deployment.pid(SUPEREXEC), 9)
+    os.kill(deployment.group(SUPEREXEC).pid, 9)
     with pytest.raises(DeploymentError, match=rf"Ended unasked.*{SUPEREXEC}"):
         deployment.wait_until(lambda: False, WAIT_S, "the end of the world")
     restart(deployment, SUPEREXEC)
@@ -144,12 +144,12 @@ def test_killing_a_supernode_ends_its_superexec(trivial: Trivial) -> None:
     of_the_killed = members(deployment, 0)
     deployment.kill(supernode(0))
     assert not of_the_killed & {*living_pids(deployment)}
-    assert deployment.pid(supernode(1)) in members(deployment, 1)
+    assert deployment.group(supernode(1)).pid in members(deployment, 1)
 
 
 def members(deployment: LocalDeployment, client: int) -> set[int]:
     """A client's SuperNode, its SuperExec, and its processes of messages."""
-    return {process.pid for process in deployment._group(supernode(client)).members()}
+    return {process.pid for process in deployment.group(supernode(client)).members()}
 
 
 def test_a_supernode_without_a_registered_key_is_refused(trivial: Trivial) -> None:

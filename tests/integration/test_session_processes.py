@@ -64,8 +64,8 @@ def test_a_session_begins_cuda_once_for_all_its_rounds(live: LiveFederation) -> 
     began = (live.deployment.layout.directory.parent / "began").read_text().split()
     attending = [str(live.session_process(client)) for client in range(4)]
     assert [began.count(pid) for pid in attending] == [1] * 4
-    assert str(live.deployment.pid(WORKER)) not in began
-    sites = {str(member.pid) for member in live.deployment._group(WORKER).members()}
+    assert str(live.deployment.group(WORKER).pid) not in began
+    sites = {str(member.pid) for member in live.deployment.group(WORKER).members()}
     assert {*began} & sites == {*attending}  # beside them the server's process has asked, for its test set
 
 

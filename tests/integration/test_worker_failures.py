@@ -139,7 +139,7 @@ class Site:
 
     def replace_worker(self, kind: str = "") -> None:
         """Kill the worker and start another one: of a kind of `OTHER_WORKER`, or a good one."""
-        group = self.deployment._group(WORKER)
+        group = self.deployment.group(WORKER)
         self.deployment.kill(WORKER)
         before = group.command
         if kind:
@@ -185,7 +185,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         environment={"PYTHONPATH": os.pathsep.join(installed)},
     )
     for client in STOCK:
-        deployment._group(supernode(client))._environment["PATH"] = flower_environment()["PATH"]
+        deployment.group(supernode(client))._environment["PATH"] = flower_environment()["PATH"]
     with deployment:
         made = Site(deployment, directory)
         wait_until(made.is_served, START_S, "the worker answers")
@@ -219,7 +219,7 @@ def killed(site: Site, run: Path) -> dict[str, Asked]:
     # One that is stopped by name: `pkill flwr-clientapp` finds the launcher.
     (launcher,) = (
         member.pid
-        for member in site.deployment._group(supernode(1)).members()
+        for member in site.deployment.group(supernode(1)).members()
         if str(site.places.launchers) in member.command
     )
     os.kill(launcher, signal.SIGTERM)
@@ -270,12 +270,12 @@ def test_a_killed_supernode_takes_its_message_along(site: Site, run: Path) -> No
     """The SuperNode's process alone is killed: launcher, SuperExec and the forked process end by themselves."""
     held = site.ask(run, 3, "hold", timeout_s=5.0)
     pid = held.pid()
-    os.kill(site.deployment.pid(supernode(3)), signal.SIGKILL)
+    os.kill(site.deployment.group(supernode(3)).pid, signal.SIGKILL)
     wait_until(
-        lambda: not site.deployment._group(supernode(3)).is_running, ANSWER_S, "the SuperNode is collected"
+        lambda: not site.deployment.group(supernode(3)).is_running, ANSWER_S, "the SuperNode is collected"
     )
     wait_until(lambda: not lives(pid), ANSWER_S, "the message's process has ended")
-    wait_until(lambda: site.deployment._group(supernode(3)).is_gone, ANSWER_S, "its helpers have ended")
+    wait_until(lambda: site.deployment.group(supernode(3)).is_gone, ANSWER_S, "its helpers have ended")
     assert held.result()["failure"]
     site.restart(run, 3)
     site.answers(run, 3)
@@ -286,7 +286,7 @@ def test_a_killed_worker_costs_no_message(site: Site, run: Path) -> None:
     held = site.ask(run, 3, "hold")
     pid = held.pid()
     os.kill(
-        site.deployment.pid(WORKER), signal.SIGKILL
+        site.deployment.group(WORKER).pid, signal.SIGKILL
     )  # not its process group, where the message's process is
     wait_until(lambda: not site.is_served(), ANSWER_S, "the worker is gone")
     assert lives(pid)
@@ -349,7 +349,7 @@ def test_a_terminated_process_leaves_its_supernode_waiting_until_that_is_restart
     """
     assert not killed["child terminated"].is_over
     assert not killed["stock terminated"].is_over
-    wedged = {site.deployment.pid(supernode(client)) for client in TERMINATED}
+    wedged = {site.deployment.group(supernode(client)).pid for client in TERMINATED}
     assert waiting_for_good(site) == wedged
     for asked in [site.ask(run, client, timeout_s=UNANSWERED_S) for client in TERMINATED]:
         assert asked.result()["failure"] == f"no answer within {UNANSWERED_S:g} s"
@@ -361,7 +361,7 @@ def test_a_terminated_process_leaves_its_supernode_waiting_until_that_is_restart
 
 def waiting_for_good(site: Site) -> set[int]:
     """The SuperNodes of this federation that `flower-unlearn check --client` tells to restart."""
-    own = {site.deployment.pid(supernode(client)) for client in range(NUM_CLIENTS)}
+    own = {site.deployment.group(supernode(client)).pid for client in range(NUM_CLIENTS)}
     later = datetime.now(UTC) + GIVEN_UP  # as if they had been silent for long
     return {
         one.pid

@@ -108,13 +108,11 @@ def _auc(attack: str, key: str = "figures") -> Callable[[Row], float | None]:
     return value
 
 
-def _together(key: str) -> Callable[[Row], float | None]:
-    return lambda row: (row.get("oracles") or row.get("shadows") or {}).get(key)
-
-
 def _of_many(title: str, key: str, unit: Unit = Unit.SIGNIFICANT) -> Column:
     """Return a column of a figure that all seeds have in common, for it is of their models together."""
-    return Column(title, _together(key), unit, has_spread=False)
+    return Column(
+        title, lambda row: (row.get("oracles") or row.get("shadows") or {}).get(key), unit, has_spread=False
+    )
 
 
 def _percent(title: str, value: Callable[[Row], float | None]) -> Column:

@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,9 +53,9 @@ def draw(experiment: Experiment, rows: Sequence[Row], output: Path) -> list[Path
         }
         panels: list[Panel] = [_forgetting, _speed]
         if _recovers(groups, methods):
-            panels.append(_test_curves)
+            panels.append(partial(_curves, curve="curve", level="test"))
             if any(row.get("forget_curve") for name in methods for row in groups[name]):
-                panels.append(_forget_curves)
+                panels.append(partial(_curves, curve="forget_curve", level="forget"))
         panels.append(_radar)
         figure = plt.figure(figsize=(13 + 6.5 * (len(panels) > 4), 10), layout="constrained")
         for index, panel in enumerate(panels, start=1):
@@ -122,14 +123,6 @@ def _speed(axes: "Axes", groups: Groups, styles: Styles) -> None:
     axes.set_ylabel("test accuracy, %")
     axes.set_title("Speed-up against accuracy (up and right is better)")
     axes.legend(fontsize=8)
-
-
-def _test_curves(axes: "Axes", groups: Groups, styles: Styles) -> None:
-    _curves(axes, groups, styles, curve="curve", level="test")
-
-
-def _forget_curves(axes: "Axes", groups: Groups, styles: Styles) -> None:
-    _curves(axes, groups, styles, curve="forget_curve", level="forget")
 
 
 def _curves(axes: "Axes", groups: Groups, styles: Styles, *, curve: str, level: str) -> None:

@@ -124,8 +124,7 @@ def describe_unlearning(data: ReportData) -> Iterator[str]:
         reason = f" Reason: {recovery.stop_reason}." if recovery.stop_reason else ""
         yield f"No recovery round followed.{reason}"
     else:
-        noun = "recovery round" if recovery.rounds == 1 else "recovery rounds"
-        yield f"{recovery.rounds:,} {noun} on the retained data alone followed.{reason}"
+        yield f"{count(recovery.rounds, 'recovery round')} on the retained data alone followed.{reason}"
     if data.exclusions_note:
         yield data.exclusions_note
 

@@ -30,8 +30,8 @@ from server.operations.checklist.running import (
 )
 from server.operations.checklist.supernodes import GIVEN_UP, SuperNode, check_supernodes, supernodes_here
 from server.state_directory.ledger_address import ledger_url
+from strategies.installation import run_script
 from tests.deletion_service import free_port
-from tests.integration.conftest import REPOSITORY
 from tests.ledgers import submit
 from unlearning.durable_files import write_atomically
 from unlearning.requests import Granularity, Target
@@ -50,11 +50,8 @@ MOUNTS = [("/", "ext4")]
 def made_once(tmp_path_factory) -> Path:
     """Certificates and keys by the scripts that an administrator uses."""
     directory = tmp_path_factory.mktemp("made")
-    script = str(REPOSITORY / "deploy" / "make_certificates.sh")
     for arguments in (("server", "federation.example.org"), ("operator", "ada")):
-        subprocess.run(
-            ["sh", script, str(directory / "certificates"), *arguments], check=True, capture_output=True
-        )
+        run_script("make_certificates.sh", str(directory / "certificates"), *arguments)
     secret = directory / "superexec.secret"
     secret.write_text("secret")
     secret.chmod(0o600)
@@ -141,10 +138,7 @@ def test_a_certificate_that_ends_soon_is_a_warning(good):
 
 def test_a_certificate_of_another_authority_is_a_problem(good, made_once, tmp_path):
     """As after a new authority was made on one host only."""
-    script = str(REPOSITORY / "deploy" / "make_certificates.sh")
-    subprocess.run(
-        ["sh", script, str(tmp_path / "other"), "operator", "eve"], check=True, capture_output=True
-    )
+    run_script("make_certificates.sh", str(tmp_path / "other"), "operator", "eve")
     shutil.copy(tmp_path / "other" / "eve.pem", good.config_dir / "certificates")
     [fault] = faults(check_certificates(good, now=NOW))
     assert "eve.pem is not signed by the authority" in fault

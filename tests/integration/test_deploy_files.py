@@ -14,10 +14,12 @@ import pytest
 from flwr.common.config import parse_config_args
 
 from server.api.access import Caller, Role, caller_of_certificate
+from server.operations.checklist.running import can_connect
 from server.operations.federation_file import read_federation_file
 from server.processes.flower_control import FLOWER_ENVIRONMENT, flower_environment, program
 from server.processes.layout import free_ports
 from server.processes.process_group import ProcessGroup
+from strategies.installation import run_script
 from strategies.run_config import RunSettings
 from tests.integration.conftest import REPOSITORY
 from tests.programs import run_program
@@ -40,10 +42,8 @@ def unit_command(unit: Path) -> list[str]:
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
     directory = tmp_path / "certificates"
-    done = script("make_certificates.sh", str(directory), "server", "fed.example.org", "192.0.2.7")
-    assert done.returncode == 0, done.stderr
-    done = script("make_certificates.sh", str(directory), "operator", "operator")
-    assert done.returncode == 0, done.stderr
+    run_script("make_certificates.sh", str(directory), "server", "fed.example.org", "192.0.2.7")
+    run_script("make_certificates.sh", str(directory), "operator", "operator")
     return directory
 
 
@@ -101,7 +101,7 @@ def test_the_server_is_not_believed_under_another_name(certificates):
 
 def test_a_caller_of_another_authority_is_refused(certificates, tmp_path):
     """A certificate that somebody else's authority made opens nothing."""
-    script("make_certificates.sh", str(tmp_path / "other"), "client", "operator")
+    run_script("make_certificates.sh", str(tmp_path / "other"), "client", "operator")
     server, client = contexts(certificates)
     client.load_cert_chain(tmp_path / "other" / "operator.pem", tmp_path / "other" / "operator.key")
     with pytest.raises(ssl.SSLError, match=r"unknown ca|alert"):
@@ -142,8 +142,7 @@ def test_a_name_that_could_pass_for_another_is_refused(certificates, name):
 @pytest.mark.parametrize("role", list(Role))
 def test_a_certificate_carries_name_and_role(certificates, role):
     """The deletion service knows who calls and what the caller may do."""
-    done = script("make_certificates.sh", str(certificates), role, "hospital-0")
-    assert done.returncode == 0, done.stderr
+    run_script("make_certificates.sh", str(certificates), role, "hospital-0")
     pem = (certificates / "hospital-0.pem").read_bytes()
     assert caller_of_certificate(pem) == Caller("hospital-0", role)
 
@@ -158,7 +157,7 @@ def test_a_role_that_does_not_exist_is_refused(certificates):
 
 def test_a_client_key_is_not_overwritten(tmp_path):
     """A client that loses its key is a new client."""
-    assert script("make_supernode_key.sh", str(tmp_path / "key")).returncode == 0
+    run_script("make_supernode_key.sh", str(tmp_path / "key"))
     before = (tmp_path / "key").read_bytes()
     assert script("make_supernode_key.sh", str(tmp_path / "key")).returncode == 1
     assert (tmp_path / "key").read_bytes() == before
@@ -325,19 +324,11 @@ def test_the_superlinks_unit_opens_the_fleet_port_alone(certificates, tmp_path):
     )
     superlink.start()
     try:
-        while not (answers("127.0.0.1", control) and answers("127.0.0.1", fleet)):
+        while not (can_connect("127.0.0.1", control) and can_connect("127.0.0.1", fleet)):
             assert superlink.is_running, superlink.log_text()
             time.sleep(0.1)
         # 127.0.0.2 stands for the machine's other addresses: bound to 127.0.0.1 is closed there.
-        assert answers("127.0.0.2", fleet)
-        assert not answers("127.0.0.2", control)
+        assert can_connect("127.0.0.2", fleet)
+        assert not can_connect("127.0.0.2", control)
     finally:
         superlink.kill()
-
-
-def answers(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=5):
-            return True
-    except ConnectionRefusedError:
-        return False

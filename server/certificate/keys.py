@@ -5,7 +5,6 @@ one over a channel that is not the server's own.
 """
 
 import hashlib
-import os
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -19,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from unlearning.durable_files import make_private, sync_directory
+from unlearning.durable_files import write_anew
 from unlearning.errors import CertificateError, ConfigurationError
 
 SIGNING_KEY, PUBLIC_KEY = "certificate-signing.key", "certificate-signing.pub"
@@ -33,7 +32,6 @@ def make_key_pair(directory: Path) -> tuple[Path, Path, str]:
         ConfigurationError: there is a key already; it is never overwritten.
         OSError: the directory cannot be written to.
     """
-    make_private(directory)
     private, public = directory / SIGNING_KEY, directory / PUBLIC_KEY
     for path in (private, public):
         if path.exists():
@@ -41,10 +39,10 @@ def make_key_pair(directory: Path) -> tuple[Path, Path, str]:
                 [f"{path} exists already; what it signed is checked with it. Name another directory."]
             )
     key = Ed25519PrivateKey.generate()
-    _write_new(private, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
+    write_anew(private, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    _write_new(public, pem, 0o644)
-    sync_directory(directory)
+    write_anew(public, pem)
+    public.chmod(0o644)
     return private, public, key_id(key.public_key())
 
 
@@ -116,12 +114,3 @@ def check_certificate_key(setting: str) -> None:
     """
     if setting:
         load_signing_key(Path(setting).expanduser())
-
-
-def _write_new(path: Path, content: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    path.chmod(mode)  # whatever the umask says

@@ -20,15 +20,10 @@ _log = getLogger(__name__)
 PREFIX = "flower_unlearning"
 
 
-def utc_now() -> datetime:
-    """Return the current time."""
-    return datetime.now(UTC)
-
-
 class LedgerCollector(Collector):
     """A reader of the ledger at each scrape; `now` gives the time in UTC. Safe for several scrapes at once."""
 
-    def __init__(self, ledger: Ledger, *, now: Callable[[], datetime] = utc_now) -> None:
+    def __init__(self, ledger: Ledger, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._ledger = ledger
         self._now = now
         self._turn = threading.Lock()

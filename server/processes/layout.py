@@ -21,7 +21,7 @@ from packaging.version import Version
 from server.processes.flower_control import ConfigValue, config_argument, program
 from server.state_directory.ledger_address import ledger_url
 from strategies.installation import run_script
-from unlearning.durable_files import make_private
+from unlearning.durable_files import make_private, write_anew
 from unlearning.errors import DeploymentError
 
 FEDERATION = "federation"
@@ -106,8 +106,7 @@ class Layout:
             make_private(site / "flower")
             make_private(site / "state")
         if not self._secret.exists():
-            self._secret.touch(mode=0o600)
-            self._secret.write_bytes(secrets.token_bytes(32))
+            write_anew(self._secret, secrets.token_bytes(32))
         trust = f'root-certificates = "{self.authority}"' if self.secure else "insecure = true"
         (self.server_dir / "flower" / "config.toml").write_text(
             f'[superlink]\ndefault = "{FEDERATION}"\n\n'

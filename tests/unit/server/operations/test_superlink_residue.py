@@ -69,13 +69,6 @@ def superlink(tmp_path: Path) -> Iterator[SuperLink]:
     running.connection.close()
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    opened = Ledger.open(f"sqlite:///{tmp_path / 'state' / 'ledger.db'}")
-    yield opened
-    opened.close()
-
-
 def complete(ledger: Ledger, label: int, *, now: datetime = NOW) -> None:
     """Carry a deletion out, as far as the ledger goes."""
     request = submit(ledger, Target(Granularity.CLASS, class_label=label), key=f"key {label}", now=now)
@@ -85,8 +78,13 @@ def complete(ledger: Ledger, label: int, *, now: datetime = NOW) -> None:
 
 
 @pytest.fixture
+def ledger(sqlite_ledger: Ledger) -> Ledger:
+    return sqlite_ledger
+
+
+@pytest.fixture
 def eraser(superlink: SuperLink, ledger: Ledger, tmp_path: Path) -> ResidueEraser:
-    return ResidueEraser(database=superlink.path, state_dir=tmp_path / "state", ledger=ledger)
+    return ResidueEraser(database=superlink.path, state_dir=tmp_path, ledger=ledger)
 
 
 def test_what_was_deleted_is_gone_from_database_and_log_while_they_are_open(superlink):
@@ -154,7 +152,7 @@ def test_it_is_erased_once_for_each_completed_deletion(eraser, ledger):
 
 def test_the_command_erases_in_any_case(superlink, ledger, tmp_path):
     """A late answer of a run that was stopped is residue without a further deletion."""
-    options = ["--superlink-database", str(superlink.path), "--state-dir", str(tmp_path / "state")]
+    options = ["--superlink-database", str(superlink.path), "--state-dir", str(tmp_path)]
     done = CliRunner().invoke(app, ["erase-residue", *options])
     assert done.exit_code == 0, done.output
     assert files_with(superlink.path.parent, CANARY[:60]) == []

@@ -26,6 +26,7 @@ from server.cli import app
 from server.cli.bench import packed_rows
 from strategies import built_in
 from strategies.messages import arrays_content, failure_values
+from tests.experiments import read, rows_of, written
 from unlearning.errors import ConfigurationError, DataError, TrainingFailed
 from unlearning.evaluation import evaluate
 from unlearning.requests import Granularity
@@ -42,10 +43,20 @@ methods: [natural, puf-special, {method: federaser, prepare: federaser}]
 """
 
 
-def written(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "experiment.yaml"
-    path.write_text(text)
-    return path
+SEVERAL = """
+name: several
+title: Two federations, one of them poisoned
+run: {dataset: digits, model: mlp, num-clients: 3, rounds: 6, max-examples: 150, recovery-max-rounds: 0}
+settings:
+  - {name: clean}
+  - {name: poisoned, backdoor: {client: "0", label: 7, share: 1.0, side: 3}}
+seeds: [0]
+cases: [{name: one client, clients: ["0"]}]
+methods: [puf-special]
+columns: [test, backdoor]
+published:
+  - {source: "A paper, Table 1", columns: [test], rows: {puf-special: ["99.9"]}, settings: [clean]}
+"""
 
 
 @pytest.mark.parametrize("name", sorted(shipped_experiments()))
@@ -55,29 +66,37 @@ def test_every_shipped_experiment_is_in_order(name):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("text", "old", "new", "message"),
     [
-        (("seeds: [0]", "seeds: []"), "seeds"),
-        (("natural", "amnesia"), "Unknown method 'amnesia'"),
-        (("prepare: federaser", "prepare: ''"), "it needs prepare"),
-        (('clients: ["0"]', 'clients: ["7"]'), "there is no client 7"),
-        (('clients: ["0"]', "share: 0.5"), "either clients or a class"),
-        (("rounds: 2", "rounds: -2"), "run: rounds"),
-        (("natural, ", "natural, natural, "), "natural is there twice"),
-        (("natural, ", "retrain, "), "have a row of that name"),
-        (("title: A tiny experiment", "title: [a, b"), "is no YAML"),
-        (("seeds: [0]", "seeds: [0]\noracles: 4"), "leave them out"),
-        (("seeds: [0]", "oracles: 8\nshadows: 8"), "give one of the two"),
-        (("seeds: [0]", "shadows: 6"), "even number from 8, not 6"),
-        (("seeds: [0]\ncases:", "shadows: 8\ncases:\n  - {name: a class, class: 3}"), "one case only"),
-        (('clients: ["0"]', 'clients: ["0"], mixed: 0.2'), "whose seeds share their clients"),
-        (('clients: ["0"]', 'clients: ["0"], mixed: 0.2, share: 0.5'), "without share or class"),
+        (TINY, "seeds: [0]", "seeds: []", "seeds"),
+        (TINY, "natural", "amnesia", "Unknown method 'amnesia'"),
+        (TINY, "prepare: federaser", "prepare: ''", "it needs prepare"),
+        (TINY, 'clients: ["0"]', 'clients: ["7"]', "there is no client 7"),
+        (TINY, 'clients: ["0"]', "share: 0.5", "either clients or a class"),
+        (TINY, "rounds: 2", "rounds: -2", "run: rounds"),
+        (TINY, "natural, ", "natural, natural, ", "natural is there twice"),
+        (TINY, "natural, ", "retrain, ", "have a row of that name"),
+        (TINY, "title: A tiny experiment", "title: [a, b", "is no YAML"),
+        (TINY, "seeds: [0]", "seeds: [0]\noracles: 4", "leave them out"),
+        (TINY, "seeds: [0]", "oracles: 8\nshadows: 8", "give one of the two"),
+        (TINY, "seeds: [0]", "shadows: 6", "even number from 8, not 6"),
+        (TINY, "seeds: [0]\ncases:", "shadows: 8\ncases:\n  - {name: a class, class: 3}", "one case only"),
+        (TINY, 'clients: ["0"]', 'clients: ["0"], mixed: 0.2', "whose seeds share their clients"),
+        (TINY, 'clients: ["0"]', 'clients: ["0"], mixed: 0.2, share: 0.5', "without share or class"),
+        (SEVERAL, "columns: [test, backdoor]", "columns: [taste]", "there is no 'taste'"),
+        (SEVERAL, "rows: {puf-special", "rows: {natural", "no row 'natural' of ours"),
+        (SEVERAL, '["99.9"]', "[1, 2]", "2 values for 1 columns"),
+        (SEVERAL, "settings: [clean]", "settings: [green]", "no setting 'green'"),
+        (SEVERAL, "name: poisoned", "name: clean", "clean is there twice"),
+        (SEVERAL, 'client: "0"', 'client: "9"', "there is no client 9"),
+        (TINY, "prepare: federaser", "prepare: 'federaser; pga every=2'", "Options of pga: none"),
+        (TINY, "natural", "{method: pga, prepare: 'pga; federaser every=3'}", "cannot share one training"),
     ],
 )
-def test_a_wrong_file_is_refused_with_the_reason(tmp_path, change, message):
-    """What is wrong is named, so that the file can be mended without reading our code."""
+def test_a_wrong_file_is_refused_with_the_reason(tmp_path, text, old, new, message):
+    """What is wrong is named before anything is trained, so that the file can be mended without reading our code."""
     with pytest.raises(ConfigurationError, match=message):
-        Experiment.read(written(tmp_path, TINY.replace(*change)))
+        read(tmp_path, text.replace(old, new))
 
 
 def test_an_unknown_experiment_is_refused_with_the_list():
@@ -115,9 +134,9 @@ def test_a_case_says_at_which_level_it_forgets():
 def test_a_mixed_case_needs_models_that_can_be_trained_at_once(tmp_path):
     """A first pass trains twenty; Adam has no batched form."""
     text = TINY.replace("seeds: [0]", "oracles: 4").replace('clients: ["0"]', 'clients: ["0"], mixed: 0.2')
-    assert Experiment.read(written(tmp_path, text)).cases[0].granularity is Granularity.SAMPLE
+    assert read(tmp_path, text).cases[0].granularity is Granularity.SAMPLE
     with pytest.raises(ConfigurationError, match="first pass of many models"):
-        Experiment.read(written(tmp_path, text.replace("rounds: 2", "rounds: 2, optimizer: adamw")))
+        read(tmp_path, text.replace("rounds: 2", "rounds: 2, optimizer: adamw"))
 
 
 def test_what_a_run_computes_is_said(tmp_path):
@@ -125,16 +144,16 @@ def test_what_a_run_computes_is_said(tmp_path):
     text = TINY.replace("seeds: [0]", "oracles: 8")
     text = text.replace("[natural, puf-special, {method: federaser, prepare: federaser}]",
                         "[natural, {method: sisa, prepare: sisa}]")  # fmt: skip
-    experiment = Experiment.read(written(tmp_path, text))
+    experiment = read(tmp_path, text)
     assert runner.cost(experiment) == "16 trainings, 8 retrainings, 10 oracles, 16 deletions"
     with pytest.raises(ConfigurationError, match="even number"):
-        Experiment.read(written(tmp_path, TINY.replace("seeds: [0]", "shadows: 8"))).of_number(9)
+        read(tmp_path, TINY.replace("seeds: [0]", "shadows: 8")).of_number(9)
 
 
 def test_a_method_runs_only_where_it_serves(tmp_path):
     """FedEraser forgets clients; it has no part in a case of samples."""
     text = TINY.replace('clients: ["0"]}', 'clients: ["0"], share: 0.5}')
-    experiment = Experiment.read(written(tmp_path, text))
+    experiment = read(tmp_path, text)
     names = [part.name for part in parts_of(experiment, experiment.settings[0], 0)]
     assert names == ["original", "retrain", "natural", "puf-special"]
 
@@ -164,9 +183,7 @@ def test_a_table_shows_mean_spread_distance_and_gain(tmp_path):
         row(0, "retrain", 0.5, 400),
         row(1, "retrain", 0.9, 400),
     ]
-    text = tables.markdown(
-        Experiment.read(written(tmp_path, TINY)), rows, "flower-unlearn bench tiny", {"experiment": "tiny"}
-    )
+    text = tables.markdown(read(tmp_path, TINY), rows, "flower-unlearn bench tiny", {"experiment": "tiny"})
     assert "72.5 (7.5 ± 3.5)" in text
     assert "70.0 ± 28.3" in text  # Retrain's own spread
     assert "100 (4×)" in text
@@ -186,7 +203,7 @@ def test_a_method_that_failed_is_said_to_have_failed(tmp_path):
         row(0, "original", 0.6, 100),
         row(0, "retrain", 0.5, 400),
     ]
-    experiment = Experiment.read(written(tmp_path, TINY))
+    experiment = read(tmp_path, TINY)
     text = tables.markdown(experiment, rows, "flower-unlearn bench tiny", {"experiment": "tiny"})
     assert "- puf-special, seed 0: failed: it blew up" in text
     assert "| puf-special | – | – |" in text
@@ -211,7 +228,7 @@ class Ran:
 def ran(tmp_path_factory) -> Ran:
     """Run it."""
     directory = tmp_path_factory.mktemp("tiny")
-    experiment, seen = Experiment.read(written(directory, TINY)), []
+    experiment, seen = read(directory, TINY), []
     rows = runner.run(
         experiment, directory / "work", jobs=1, progress=lambda done, total, _: seen.append((done, total))
     )
@@ -230,7 +247,7 @@ def test_a_whole_experiment_runs_and_goes_on_where_it_stopped(tmp_path, ran):
     assert by_name["retrain"]["bytes"] < by_name["original"]["bytes"]
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*--*.json")}
     assert len(files) == 5
-    assert rows == runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
+    assert rows == rows_of(experiment, tmp_path / "work")
     assert files == {path: path.stat().st_mtime_ns for path in files}
     assert json.dumps(rows)
     (original,) = (tmp_path / "work").glob("*/seed-0/original-*")
@@ -248,9 +265,9 @@ def test_a_whole_experiment_runs_and_goes_on_where_it_stopped(tmp_path, ran):
 def test_parts_side_by_side_give_the_rows_of_one_after_the_other(tmp_path):
     """Three at a time in one seed wait for each other's federations and train none of them twice."""
     text = TINY.replace("methods: [", "methods: [{method: sisa, prepare: sisa}, ")
-    experiment = Experiment.read(written(tmp_path, text))
-    alone = runner.run(experiment, tmp_path / "alone", jobs=1, progress=lambda *_: None)
-    together = runner.run(experiment, tmp_path / "together", jobs=3, progress=lambda *_: None)
+    experiment = read(tmp_path, text)
+    alone = rows_of(experiment, tmp_path / "alone")
+    together = rows_of(experiment, tmp_path / "together", jobs=3)
     # An answer says how much memory its process took: a figure with a digit more is a byte more.
     assert [row["bytes"] for row in together] == pytest.approx([row["bytes"] for row in alone], rel=1e-3)
     for rows in (alone, together):
@@ -268,7 +285,7 @@ def test_parts_side_by_side_give_the_rows_of_one_after_the_other(tmp_path):
 
 def test_the_federations_come_before_the_methods_and_seeds_take_turns(tmp_path):
     """Nobody waits for what could have been done first."""
-    experiment = Experiment.read(written(tmp_path, TINY.replace("seeds: [0]", "seeds: [0, 1]")))
+    experiment = read(tmp_path, TINY.replace("seeds: [0]", "seeds: [0, 1]"))
     turns = runner._turns(experiment, runner._seed_runs(tmp_path, experiment))
     assert [(number, part.name) for number, part in turns[:5]] == [
         (0, "original"),
@@ -282,11 +299,9 @@ def test_the_federations_come_before_the_methods_and_seeds_take_turns(tmp_path):
 
 def test_other_settings_have_parts_of_their_own(tmp_path):
     """Finished parts of another configuration are never mixed in; how recovery goes decides rows, not the training."""
-    one = Experiment.read(written(tmp_path, TINY))
-    longer = Experiment.read(written(tmp_path, TINY.replace("rounds: 2", "rounds: 3")))
-    recovered = Experiment.read(
-        written(tmp_path, TINY.replace("recovery-max-rounds: 1", "recovery-max-rounds: 2"))
-    )
+    one = read(tmp_path, TINY)
+    longer = read(tmp_path, TINY.replace("rounds: 2", "rounds: 3"))
+    recovered = read(tmp_path, TINY.replace("recovery-max-rounds: 1", "recovery-max-rounds: 2"))
     places = [seed_directory(tmp_path, item, item.settings[0], 0) for item in (one, longer, recovered)]
     assert places[0] != places[1]
     assert places[0] == places[2]
@@ -316,7 +331,7 @@ def test_clients_of_one_process_load_their_data_once(tmp_path, monkeypatch):
     loads = []
     load_site = built_in.load_site
     monkeypatch.setattr(built_in, "load_site", lambda *given: loads.append(given) or load_site(*given))
-    experiment = Experiment.read(written(tmp_path, TINY.replace("rounds: 2", "rounds: 12")))
+    experiment = read(tmp_path, TINY.replace("rounds: 2", "rounds: 12"))
     run = runner._seed_runs(tmp_path, experiment)[0]
     run.row(parts_of(experiment, experiment.settings[0], 0)[1])
     assert len(loads) <= 3 * 4
@@ -325,7 +340,7 @@ def test_clients_of_one_process_load_their_data_once(tmp_path, monkeypatch):
 def test_recovery_from_a_class_aims_at_what_retrain_scores_without_it(tmp_path):
     """Counted by hand from the retrained model's answers; over all classes it is lower by the class's share."""
     a_class = TINY.replace('{name: one client, clients: ["0"]}', "{name: a class, class: 3}")
-    experiment = Experiment.read(written(tmp_path, a_class))
+    experiment = read(tmp_path, a_class)
     run = runner._seed_runs(tmp_path, experiment)[0]
     retrain = parts_of(experiment, experiment.settings[0], 0)[1]
     row = run.row(retrain)
@@ -372,27 +387,11 @@ def test_the_medium_experiments_run_in_their_smallest_form(tmp_path):
     assert (tmp_path / "fashion-mnist-medium.md").read_text(encoding="utf-8") == page
 
 
-SEVERAL = """
-name: several
-title: Two federations, one of them poisoned
-run: {dataset: digits, model: mlp, num-clients: 3, rounds: 6, max-examples: 150, recovery-max-rounds: 0}
-settings:
-  - {name: clean}
-  - {name: poisoned, backdoor: {client: "0", label: 7, share: 1.0, side: 3}}
-seeds: [0]
-cases: [{name: one client, clients: ["0"]}]
-methods: [puf-special]
-columns: [test, backdoor]
-published:
-  - {source: "A paper, Table 1", columns: [test], rows: {puf-special: ["99.9"]}, settings: [clean]}
-"""
-
-
 @pytest.mark.slow
 def test_settings_are_federations_of_their_own_and_a_paper_stands_below_ours(tmp_path):
     """The backdoor succeeds where it was planted and not after Retrain; the paper's row is where it was asked for."""
-    experiment = Experiment.read(written(tmp_path, SEVERAL))
-    rows = runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
+    experiment = read(tmp_path, SEVERAL)
+    rows = rows_of(experiment, tmp_path / "work")
     found = {(row["setting"], row["method"]): row.get("backdoor") for row in rows}
     assert found["clean", "original"] is None
     assert found["poisoned", "original"] > found["poisoned", "retrain"] + 0.2
@@ -402,30 +401,6 @@ def test_settings_are_federations_of_their_own_and_a_paper_stands_below_ours(tmp
     assert "backdoor succeeds % (Δ)" not in clean
     assert "*A paper*" not in poisoned
     assert "backdoor succeeds % (Δ)" in poisoned
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("columns: [test, backdoor]", "columns: [taste]"), "there is no 'taste'"),
-        (("rows: {puf-special", "rows: {natural"), "no row 'natural' of ours"),
-        (('["99.9"]', "[1, 2]"), "2 values for 1 columns"),
-        (("settings: [clean]", "settings: [green]"), "no setting 'green'"),
-        (("name: poisoned", "name: clean"), "clean is there twice"),
-        (('client: "0"', 'client: "9"'), "there is no client 9"),
-        (
-            (
-                "[puf-special]",
-                "[{method: pga, prepare: pga}, {method: federaser, prepare: 'federaser; pga every=2'}]",
-            ),
-            "pga",
-        ),
-    ],
-)
-def test_wrong_settings_columns_and_published_rows_are_refused(tmp_path, change, message):
-    """The file is judged before anything is trained."""
-    with pytest.raises(ConfigurationError, match=message):
-        Experiment.read(written(tmp_path, SEVERAL.replace(*change)))
 
 
 def test_a_method_that_trains_alone_shares_no_original():
@@ -471,26 +446,24 @@ def broken_once(kind: str):
 @pytest.mark.slow
 def test_a_round_in_which_every_client_fails_ends_the_bench(tmp_path, monkeypatch):
     """The sentence names seed, part, round and reason; no row is written; when the cause is gone the bench goes on."""
-    experiment = Experiment.read(written(tmp_path, TINY))
+    experiment = read(tmp_path, TINY)
     monkeypatch.setattr("client.in_process.clients_in_process", lambda: failing_from(2))
     with pytest.raises(
         TrainingFailed, match=r"Seed 0, original: .* round 2; of client 0: .*the disk is full.* \(2 more"
     ):
-        runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
+        rows_of(experiment, tmp_path / "work")
     assert list((tmp_path / "work").rglob("*--*.json")) == []
     monkeypatch.undo()
-    assert len(runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)) == 5
+    assert len(rows_of(experiment, tmp_path / "work")) == 5
 
 
 @pytest.mark.slow
 def test_a_client_whose_code_raises_ends_the_bench(tmp_path, monkeypatch):
     """There is no row without it; and with it they are those of a bench in which nothing happened."""
-    experiment = Experiment.read(
-        written(tmp_path, TINY.replace("natural, puf-special,", "{method: puf-special}, newton-cg,"))
-    )
+    experiment = read(tmp_path, TINY.replace("natural, puf-special,", "{method: puf-special}, newton-cg,"))
 
     def rows(work: str) -> list[Row]:
-        found = runner.run(experiment, tmp_path / work, jobs=1, progress=lambda *_: None)
+        found = rows_of(experiment, tmp_path / work)
         return [{name: row[name] for name in ("method", "test", "forget", "bytes")} for row in found]
 
     undisturbed = rows("undisturbed")

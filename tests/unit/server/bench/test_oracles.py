@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from server.bench import oracles, runner, tables
+from server.bench import oracles, tables
 from server.bench.client_data import ClientData
 from server.bench.columns import RETRAIN
-from server.bench.experiment import Experiment
 from server.bench.parts import FIRST_ORACLE, ORACLES, Part, parts_of
 from server.bench.seed_run import SeedRun
+from tests.experiments import read, rows_of
 from unlearning.batched_training import train_federations
 from unlearning.tasks import make_task
 from unlearning.training import TrainingSettings
@@ -30,15 +30,9 @@ columns: [test, klom-forget, klom-test-mean, u-lira, shift, num-oracles]
 """
 
 
-def read(tmp_path, text=KNOWING):
-    path = tmp_path / "experiment.yaml"
-    path.write_text(text)
-    return Experiment.read(path)
-
-
 def test_oracles_say_the_seeds(tmp_path):
     """Four of both kinds; the oracles' seeds are nobody else's, and one part trains five."""
-    experiment = read(tmp_path)
+    experiment = read(tmp_path, KNOWING)
     assert experiment.seeds == (0, 1, 2, 3)
     parts = {seed: parts_of(experiment, experiment.settings[0], seed) for seed in experiment.seeds}
     (of_oracles,) = [part for mine in parts.values() for part in mine if part.name == ORACLES]
@@ -48,7 +42,7 @@ def test_oracles_say_the_seeds(tmp_path):
 
 def test_all_seeds_have_the_same_clients(tmp_path):
     """Else nothing could be said of one example; without oracles each seed deals anew."""
-    experiment = read(tmp_path)
+    experiment = read(tmp_path, KNOWING)
     runs = [SeedRun(tmp_path, experiment, experiment.settings[0], seed) for seed in (0, 3)]
     assert runs[0].data.site("1").ids.tolist() == runs[1].data.site("1").ids.tolist()
     plain = experiment.model_copy(update={"oracles": 0})
@@ -77,8 +71,8 @@ def test_an_oracle_is_what_retrain_is_with_that_seed(tmp_path):
 @pytest.mark.slow
 def test_a_whole_run_sets_each_method_beside_the_oracles_and_goes_on(tmp_path):
     """Four seeds and five oracles: every row has its method's figures, the page has columns; nothing is done twice."""
-    experiment = read(tmp_path)
-    rows = runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
+    experiment = read(tmp_path, KNOWING)
+    rows = rows_of(experiment, tmp_path / "work")
     found = {row["method"]: row["oracles"] for row in rows}
     assert {*found} == {"original", "retrain", "puf-special"}
     assert {(one["unlearned"], one["oracles"]) for one in found.values()} == {(4, 5)}
@@ -87,14 +81,14 @@ def test_a_whole_run_sets_each_method_beside_the_oracles_and_goes_on(tmp_path):
     )
     assert json.dumps(rows)
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*--*.*")}
-    assert rows == runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
+    assert rows == rows_of(experiment, tmp_path / "work")
     assert files == {path: path.stat().st_mtime_ns for path in files}
 
 
 @pytest.mark.slow
 def test_oracles_against_oracles_are_at_the_floor_and_the_original_is_far_from_it(tmp_path):
     """Fifteen of each: the floor is that of any two sets of one distribution; the Original knows what was forgotten."""
-    experiment = read(tmp_path)
+    experiment = read(tmp_path, KNOWING)
     data = SeedRun(tmp_path, experiment, experiment.settings[0], 0).data
     task, (case,) = make_task(data.task), experiment.cases
     training = TrainingSettings(epochs=6, batch_size=8, learning_rate=0.1)

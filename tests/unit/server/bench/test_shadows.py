@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from server.bench import oracles, runner, shadows, tables
-from server.bench.experiment import Experiment
 from server.bench.parts import row_path, shared_directory
 from server.bench.seed_run import SeedRun
+from tests.experiments import read, rows_of
 from unlearning.batched_training import train_federations
 from unlearning.requests import Granularity
 from unlearning.tasks import make_task
@@ -26,12 +26,6 @@ columns: [test, forget, u-lira, u-lira-tpr, num-shadows]
 SAMPLES = HALVES.replace('clients: ["0"]', 'clients: ["0"], share: 0.4')
 CLASS = HALVES.replace('clients: ["0"]', "class: 3")
 MIXED = HALVES.replace('clients: ["0"]', 'clients: ["0"], mixed: 0.4')
-
-
-def read(tmp_path, text=HALVES):
-    path = tmp_path / "experiment.yaml"
-    path.write_text(text)
-    return Experiment.read(path)
 
 
 def run_of(tmp_path, experiment, seed):
@@ -168,8 +162,8 @@ def test_a_federation_that_failed_takes_its_pair_with_it(tmp_path):
 @pytest.mark.slow
 def test_one_pair_is_trained_unlearned_and_kept(tmp_path):
     """Two seeds of eight: every row has margins and what its federation had; one pair alone is not judged."""
-    experiment = read(tmp_path).model_copy(update={"seeds": (0, 1)})
-    rows = runner.run(experiment, tmp_path / "work", jobs=1, progress=lambda *_: None)
+    experiment = read(tmp_path, HALVES).model_copy(update={"seeds": (0, 1)})
+    rows = rows_of(experiment, tmp_path / "work")
     assert [row["method"] for row in rows] == ["original", "retrain", "puf-special"] * 2
     assert [row["shadows"] for row in rows] == [{}] * 6
     kept = [oracles.read(path)["had"] for path in sorted((tmp_path / "work").rglob("*--puf-special*.npz"))]
@@ -181,7 +175,7 @@ def test_one_pair_is_trained_unlearned_and_kept(tmp_path):
 @pytest.mark.slow
 def test_retrained_shadows_are_at_chance_and_those_before_the_deletion_are_far_from_it(tmp_path):
     """Negative: federations without either half. Positive: those that know the half by heart which each of them had."""
-    experiment = read(tmp_path)
+    experiment = read(tmp_path, HALVES)
     (case,) = experiment.cases
     training = TrainingSettings(epochs=6, batch_size=8, learning_rate=0.1)
     sides = {"before": [], "retrained": []}

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import ssl
 import tempfile
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from server.processes.flower_control import ConfigValue, FlowerControl, flower_environment, program
-from server.processes.layout import FEDERATION, new_layout
+from server.processes.layout import FEDERATION, can_connect, new_layout
 from server.processes.process_group import ProcessGroup
 from server.state_directory.ledger_address import VARIABLE
 from unlearning.errors import DeploymentError
@@ -285,8 +284,4 @@ def supernode(client: int) -> str:
 
 def _is_listening(address: str) -> bool:
     host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), timeout=2):
-            return True
-    except OSError:
-        return False
+    return can_connect(host, int(port))

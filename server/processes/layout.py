@@ -212,6 +212,15 @@ def new_layout(
     )
 
 
+def can_connect(host: str, port: int) -> bool:
+    """Return whether a TCP connection can be opened."""
+    try:
+        with socket.create_connection((host, port), timeout=3.0):
+            return True
+    except OSError:
+        return False
+
+
 def free_ports(count: int) -> list[int]:
     """Find `count` loopback ports that nobody listens on, each given once by this process.
 

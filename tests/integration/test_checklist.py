@@ -20,7 +20,6 @@ from server.ledger import WAITING, ClientRecord, Ledger, RoundRecord
 from server.operations.checklist import Finding, Installation, Level, inspection
 from server.operations.checklist.files import check_certificates, check_secrets, check_state
 from server.operations.checklist.running import (
-    can_connect,
     check_from_outside,
     check_ledger,
     check_ports,
@@ -29,6 +28,7 @@ from server.operations.checklist.running import (
     check_versions,
 )
 from server.operations.checklist.supernodes import GIVEN_UP, SuperNode, check_supernodes, supernodes_here
+from server.processes.layout import can_connect
 from server.state_directory.ledger_address import ledger_url
 from strategies.installation import run_script
 from tests.deletion_service import free_port
@@ -338,7 +338,7 @@ def test_from_outside_public_ports_answer_and_private_ones_do_not():
 
 def test_a_connection_is_really_tried():
     """To a port where nobody listens."""
-    assert not can_connect("127.0.0.1", free_port(), 1.0)
+    assert not can_connect("127.0.0.1", free_port())
 
 
 def filed(ledger: Ledger) -> None:

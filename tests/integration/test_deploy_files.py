@@ -5,19 +5,18 @@ import shutil
 import socket
 import ssl
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from flwr.common.config import parse_config_args
 
 from server.api.access import Caller, Role, caller_of_certificate
-from server.operations.checklist.running import can_connect
 from server.operations.federation_file import read_federation_file
 from server.processes.flower_control import FLOWER_ENVIRONMENT, flower_environment, program
-from server.processes.layout import free_ports
+from server.processes.layout import can_connect, free_ports
 from server.processes.process_group import ProcessGroup
 from strategies.installation import run_script
 from strategies.run_config import RunSettings
@@ -52,29 +51,20 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext, server_name: str) 
     left, right = socket.socketpair()
     left.settimeout(10)
     right.settimeout(10)
-    errors: list[ssl.SSLError] = []
 
     def connect() -> None:
-        try:
-            with client.wrap_socket(right, server_hostname=server_name) as secure:
-                secure.recv(1)
-        except ssl.SSLError as exc:
-            errors.append(exc)
+        with client.wrap_socket(right, server_hostname=server_name) as secure:
+            secure.recv(1)
 
-    thread = threading.Thread(target=connect)
-    thread.start()
-    try:
-        with server.wrap_socket(left, server_side=True) as secure:
-            secure.sendall(b"!")
-            shown = secure.getpeercert() or {}
-    except (ssl.SSLError, ConnectionError):
-        shown = {}
-    finally:
-        thread.join()
-        left.close()
-        right.close()
-    if errors:
-        raise errors[0]
+    with left, right, ThreadPoolExecutor(1) as threads:
+        connected = threads.submit(connect)
+        try:
+            with server.wrap_socket(left, server_side=True) as secure:
+                secure.sendall(b"!")
+                shown = secure.getpeercert() or {}
+        except (ssl.SSLError, ConnectionError):
+            shown = {}
+        connected.result()
     return dict(pair for part in shown.get("subject", ()) for pair in part).get("commonName", "")
 
 

@@ -184,15 +184,6 @@ def check_ledger(installation: Installation, *, now: datetime) -> Iterator[Findi
         ledger.close()
 
 
-def can_connect(host: str, port: int, timeout_s: float = 3.0) -> bool:
-    """Return whether a TCP connection can be opened."""
-    try:
-        with socket.create_connection((host, port), timeout_s):
-            return True
-    except OSError:
-        return False
-
-
 def _check_open_ledger(ledger: Ledger, kind: str, now: datetime) -> Iterator[Finding]:
     broken = ledger.verify()
     if broken:

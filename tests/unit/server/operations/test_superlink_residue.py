@@ -1,11 +1,13 @@
 """What the SuperLink deleted is gone from its files once it is erased, and that happens once a completed deletion."""
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -21,8 +23,10 @@ from server.operations.superlink_residue import (
     last_erased_event,
 )
 from server.operations.supervisor import Supervisor
+from tests.fake_flower import FakeFlower, control_of_app
 from tests.ledgers import WAY, submit
 from tests.residue import files_with
+from tests.supervised import OneRun
 from unlearning.errors import DeploymentError
 from unlearning.requests import Granularity, Status, Target
 
@@ -194,32 +198,16 @@ def test_check_names_what_a_restore_moved_aside(eraser, ledger):
     assert "replaced-20260301" in warned
 
 
-class Control:
-    """A SuperLink without runs."""
-
-    def runs(self):
-        return []
-
-    def submit(self):
-        return 1
-
-
 @pytest.mark.parametrize("error", [DeploymentError("busy"), LedgerUnavailable("away")])
-def test_a_supervisor_goes_on_when_it_cannot_erase_now(error, caplog):
+def test_a_supervisor_goes_on_when_it_cannot_erase_now(tmp_path, error, caplog):
     """It says so, looks after the run all the same, and tries again."""
-    tried = []
+    flower, stop = FakeFlower(), threading.Event()
 
-    class Stop:
-        def is_set(self):
-            return len(tried) == 2
+    def step():
+        if flower.submitted:
+            stop.set()
+        raise error
 
-        def wait(self, _):
-            pass
-
-    class Failing:
-        def step(self):
-            tried.append(1)
-            raise error
-
-    Supervisor(Control(), residue=Failing()).run(Stop())  # type: ignore[arg-type]
+    run = OneRun(control_of_app(tmp_path, flower))
+    Supervisor(run, poll_s=0, residue=SimpleNamespace(step=step)).run(stop)
     assert caplog.text.count("is not erased yet") == 2

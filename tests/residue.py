@@ -1,14 +1,14 @@
 """Looks for bytes in files and in memory, as somebody would who took the disk or the whole machine."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 
 def files_with(directory: Path, text: str | bytes) -> list[Path]:
     """The files at and below `directory` that hold `text` as it is."""
     wanted = text.encode() if isinstance(text, str) else text
-    return [path for path in _files(directory) if wanted in path.read_bytes()]
+    files = (path for path in sorted(directory.rglob("*")) if path.is_file() and not path.is_symlink())
+    return [path for path in files if wanted in path.read_bytes()]
 
 
 def rows_in_memory(pid: int, rows: list[bytes]) -> int:
@@ -26,7 +26,3 @@ def rows_in_memory(pid: int, rows: list[bytes]) -> int:
                 continue
             there |= {row for row in rows if row in content}
     return len(there)
-
-
-def _files(directory: Path) -> Iterator[Path]:
-    yield from (path for path in sorted(directory.rglob("*")) if path.is_file() and not path.is_symlink())

@@ -57,19 +57,8 @@ class Authority:
         (self.directory / "tsa.cnf").write_text(_CONFIG.format(self.directory))
         (self.directory / "serial").write_text("01\n")
         key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-config", "tsa.cnf"]
-        self.openssl(
-            "req",
-            "-x509",
-            *key,
-            "-subj",
-            "/CN=Own root",
-            "-extensions",
-            "ca",
-            "-keyout",
-            "ca.key",
-            "-out",
-            "ca.pem",
-        )
+        root = ["-subj", "/CN=Own root", "-extensions", "ca", "-keyout", "ca.key", "-out", "ca.pem"]
+        self.openssl("req", "-x509", *key, *root)
         self.openssl("req", *key, "-subj", "/CN=Own clock", "-keyout", "tsa.key", "-out", "tsa.csr")
         self.openssl(
             "x509", "-req", "-in", "tsa.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",

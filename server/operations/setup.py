@@ -11,6 +11,7 @@ from server.operations.checklist.files import check_certificates, check_secrets,
 from server.operations.checklist.finding import Installation, Level
 from server.operations.starting import APP
 from server.processes.flower_control import FlowerControl
+from server.processes.layout import flower_config
 from strategies.installation import CONFIG_DIR, DEPLOY, Host, run_script
 from unlearning.errors import ConfigurationError
 
@@ -39,7 +40,7 @@ def setup_server(host: Host, name: str, addresses: Sequence[str]) -> None:
     operator = certificates / "operator.pem"
     host.script("make_certificates.sh", str(certificates), "operator", "operator", makes=operator)
     host.file(config / "superexec.secret", secrets.token_bytes(32))
-    host.file(flower / "config.toml", _flower_config(certificates / "ca.crt"))
+    host.file(flower / "config.toml", flower_config("127.0.0.1:8000", certificates / "ca.crt"))
     _make_signing_key(host, config / "certificate-key")
     above = f'"{name}"' + ("" if config == CONFIG_DIR else f'\nconfig-dir = "{config}"')
     settings = host.localised((DEPLOY / FEDERATION_FILE).read_text()).replace('"main"', above)
@@ -104,13 +105,6 @@ def _make_signing_key(host: Host, directory: Path) -> None:
     for path in (directory, private, public):
         host.give(path)
     host.say(f"made   {private}; hand {public} to whoever checks certificates (key id {identity})")
-
-
-def _flower_config(authority: Path) -> str:
-    return (
-        '[superlink]\ndefault = "federation"\n\n[superlink.federation]\naddress = "127.0.0.1:8000"\n'
-        f'root-certificates = "{authority}"\n'
-    )
 
 
 def _session_settings(address: str, certificates: Path) -> str:

@@ -107,11 +107,8 @@ class Layout:
             make_private(site / "state")
         if not self._secret.exists():
             write_anew(self._secret, secrets.token_bytes(32))
-        trust = f'root-certificates = "{self.authority}"' if self.secure else "insecure = true"
-        (self.server_dir / "flower" / "config.toml").write_text(
-            f'[superlink]\ndefault = "{FEDERATION}"\n\n'
-            f'[superlink.{FEDERATION}]\naddress = "{self.control_address}"\n{trust}\n'
-        )
+        config = flower_config(self.control_address, self.authority if self.secure else None)
+        (self.server_dir / "flower" / "config.toml").write_text(config)
         if self.secure and not self.authority.exists():
             run_script("make_certificates.sh", str(self.certificates_dir), "server", "localhost")
             run_script("make_certificates.sh", str(self.certificates_dir), "operator", "operator")
@@ -209,6 +206,14 @@ def new_layout(
         session_address=f"127.0.0.1:{session}",
         runtime_ports=tuple(runtimes),
         node_config=dict(node_config),
+    )
+
+
+def flower_config(address: str, authority: Path | None) -> str:
+    """Return Flower's config.toml, by which commands find the SuperLink; without an authority it has no TLS."""
+    trust = "insecure = true" if authority is None else f'root-certificates = "{authority}"'
+    return (
+        f'[superlink]\ndefault = "{FEDERATION}"\n\n[superlink.{FEDERATION}]\naddress = "{address}"\n{trust}\n'
     )
 
 

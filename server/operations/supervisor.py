@@ -39,21 +39,14 @@ DEFAULT_POLL_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
-    """The decision that nothing is to be done, and why."""
+class Decision:
+    """What is to be done, and why: the run is submitted in `after_s` seconds, 0 is now; None: nothing."""
 
+    after_s: float | None
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Resubmit:
-    """The decision to submit the run in `after_s` seconds; 0 is now."""
-
-    after_s: float
-    reason: str
-
-
-def decide(runs: Sequence[Run], *, now: datetime, pause: GrowingPause) -> Leave | Resubmit:
+def decide(runs: Sequence[Run], *, now: datetime, pause: GrowingPause) -> Decision:
     """Say what `runs`, newest first, ask for.
 
     Never two at once: while any run is pending, starting or running, it is left alone. A run that
@@ -61,18 +54,18 @@ def decide(runs: Sequence[Run], *, now: datetime, pause: GrowingPause) -> Leave 
     """
     for run in runs:
         if not run.is_finished:
-            return Leave(f"run {run.run_id} is {run.status}")
+            return Decision(None, f"run {run.run_id} is {run.status}")
     if not runs:
-        return Resubmit(0.0, "no run was submitted yet")
+        return Decision(0.0, "no run was submitted yet")
     newest = runs[0]
     if not newest.has_failed:
-        return Leave(f"run {newest.run_id} is {newest.status}")
+        return Decision(None, f"run {newest.run_id} is {newest.status}")
     num_failures = _failures_in_a_row(runs)
     age_s = (now - newest.finished_at).total_seconds() if newest.finished_at else 0.0
     reason = f"run {newest.run_id} is {newest.status} ({newest.details}); failure {num_failures} in a row"
     if age_s < -_CLOCK_JUMP_S:  # the clock was put back: waiting until it is there again could take years
-        return Resubmit(0.0, f"{reason}; it ended in the future, so the clock was put back")
-    return Resubmit(max(0.0, pause.after(num_failures) - max(0.0, age_s)), reason)
+        return Decision(0.0, f"{reason}; it ended in the future, so the clock was put back")
+    return Decision(max(0.0, pause.after(num_failures) - max(0.0, age_s)), reason)
 
 
 def _failures_in_a_row(runs: Iterable[Run]) -> int:
@@ -123,7 +116,7 @@ class Supervisor:
         except DeploymentError as exc:
             self._say(logging.WARNING, f"The SuperLink cannot be asked; waiting for it: {exc}")
             return self._poll_s
-        if isinstance(decision, Leave):
+        if decision.after_s is None:
             self._say(logging.INFO, f"Nothing to do: {decision.reason}.")
             return self._poll_s
         if decision.after_s > 0:

@@ -81,20 +81,15 @@ def _template() -> Template:
     return environment.from_string(TEMPLATE)
 
 
-def _tiles(data: ReportData) -> list[tuple[str, str, str]]:
-    """Return the numbers that readers look for: what it is, before, and after."""
+def _tiles(data: ReportData) -> dict[str, Reading]:
+    """Return the numbers that readers look for, by what they are."""
     score = data.federation.score_name
-    readings: dict[str, Reading] = {
+    return {
         f"{score} on test data": lambda item: item.score("test"),
         f"{score} on the forgotten data": lambda item: item.score("forgotten"),
         "forgotten examples the loss attack calls members": lambda item: item.attacks.get(YEOM),
         "forgotten examples the confidence attack calls members": lambda item: item.attacks.get(CONFIDENCE),
     }
-    before, after = (
-        [None if item is None else read(item) for read in readings.values()]
-        for item in (data.first("before"), data.final())
-    )
-    return [*zip(readings, map(words.share, before), map(words.share, after), strict=True)]
 
 
 def _attacks(data: ReportData) -> list[tuple[str, str, AttackFigure]]:

@@ -90,10 +90,12 @@ TEMPLATE = (
 </div>
 
 <ul class="tiles">
-{% for label, then, now in tiles %}
+{% set before, after = data.first("before"), data.final() %}
+{% for label, read in tiles.items() %}
+{% set now = words.share(after and read(after)) %}
 <li><span class="label">{{ label[0] | upper }}{{ label[1:] }}</span>
 <span><span class="now{{ ' none' if now == words.MISSING }}">{{ now }}</span><br>
-<span class="then">before: {{ then }}</span></span></li>
+<span class="then">before: {{ words.share(before and read(before)) }}</span></span></li>
 {% endfor %}
 </ul>
 <p class="caveat">How to read this: these figures describe the model and the attacks used here, on this day. A low

@@ -111,25 +111,21 @@ def test_an_answer_that_nobody_has_fetched_is_not_lost(superlink):
     assert count_waiting_answers(superlink.path) == 1
 
 
-def test_a_database_in_use_is_left_for_later(superlink, monkeypatch):
-    """Nothing waits for ever, and nothing is broken."""
+@pytest.mark.parametrize(
+    ("statements", "message"),
+    [
+        (["BEGIN IMMEDIATE"], "cannot be rewritten now"),
+        (["BEGIN", "SELECT * FROM node"], "could not be emptied"),  # a reader of the log
+    ],
+)
+def test_a_database_in_use_is_left_for_later(superlink, monkeypatch, statements, message):
+    """Nothing waits for ever, and nothing is broken; the next look erases."""
     monkeypatch.setattr("server.operations.superlink_residue._WAIT_S", 0.01)
-    superlink.connection.execute("BEGIN IMMEDIATE")
-    with pytest.raises(DeploymentError, match="cannot be rewritten now"):
-        erase_residue(superlink.path)
-    superlink.connection.execute("ROLLBACK")
-    erase_residue(superlink.path)
-
-
-def test_a_reader_of_the_log_is_waited_for_at_a_later_look(superlink, monkeypatch):
-    """The log cannot be emptied under it; the next look does."""
-    monkeypatch.setattr("server.operations.superlink_residue._WAIT_S", 0.01)
-    with closing(sqlite3.connect(superlink.path, isolation_level=None)) as reader:
-        reader.execute("BEGIN")
-        reader.execute("SELECT * FROM node").fetchall()
-        with pytest.raises(DeploymentError, match="could not be emptied"):
+    with closing(sqlite3.connect(superlink.path, isolation_level=None)) as user:
+        for statement in statements:
+            user.execute(statement).fetchall()
+        with pytest.raises(DeploymentError, match=message):
             erase_residue(superlink.path)
-        reader.execute("COMMIT")
     erase_residue(superlink.path)
     assert files_with(superlink.path.parent, CANARY[:60]) == []
 

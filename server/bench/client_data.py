@@ -91,7 +91,9 @@ class ClientData:
         if not (directory / f"{TRAIN}.npz").exists():
             whole = self._changed(client)
             halved = self.shared.halved if self.shared else None
-            _write(whole.select(self._had(halved, client)) if halved else whole, directory / f"{TRAIN}.npz")
+            own = whole.select(self._had(halved, client)) if halved else whole
+            arrays = {"inputs": own.inputs.numpy(), "targets": own.targets.numpy(), "ids": own.ids}
+            write_atomically(directory / f"{TRAIN}.npz", pack_arrays(arrays))
         return directory
 
     def planted(self) -> Planted | None:
@@ -204,8 +206,3 @@ class ClientData:
 def _with_noise(noise: GaussianNoise, clean: Examples, seed: int) -> tuple[Examples, Planted]:
     generator = np.random.default_rng([seed, _NOISE_STREAM])
     return plant(clean, noise.share, noise.deviation, generator)
-
-
-def _write(examples: Examples, path: Path) -> None:
-    arrays = {"inputs": examples.inputs.numpy(), "targets": examples.targets.numpy(), "ids": examples.ids}
-    write_atomically(path, pack_arrays(arrays))

@@ -239,7 +239,8 @@ class RunFollower:
             ended = self._how_the_run_ended()
             self._tell_news()
             if not predicate() and ended and not self._has_begun_again():
-                raise DeploymentError(f"The run ended before {what}: {ended}.\n{self._run_log()}")
+                log = "\n".join(self._federation.control.log(self._run_id).splitlines()[-15:])
+                raise DeploymentError(f"The run ended before {what}: {ended}.\n{log}")
             return predicate()
 
         self._federation.wait_until(is_so, _LIMIT_S, what, poll_s=_POLL_S)
@@ -298,6 +299,3 @@ class RunFollower:
         self._narrator.say("Ray did not start within its 30 seconds on this busy machine; trying again")
         self.begin()
         return True
-
-    def _run_log(self) -> str:
-        return "\n".join(self._federation.control.log(self._run_id).splitlines()[-15:])

@@ -128,15 +128,11 @@ def _move_aside(state_dir: Path, url: sa.URL, aside: Path) -> None:
         make_private(aside)
         dump_postgresql(url, aside / DUMPS["postgresql"])
     else:
-        found += _ledger_elsewhere(state_dir, Path(url.database or ""))
+        database = Path(url.database or "")  # it may lie outside of the state directory
+        found += [path for path in database.parent.glob(f"{database.name}*") if path.parent != state_dir]
     if found:
         make_private(aside)
     _move_all(found, aside)
-
-
-def _ledger_elsewhere(state_dir: Path, database: Path) -> list[Path]:
-    """Return the files of a SQLite ledger that lies outside of the state directory."""
-    return [path for path in database.parent.glob(f"{database.name}*") if path.parent != state_dir]
 
 
 def _move_all(paths: Iterable[Path], directory: Path) -> None:

@@ -13,6 +13,7 @@ from server.ledger.database import Database
 from server.ledger.silence import REMEDY, sentence, silent_clients
 from server.operations.checklist.finding import Finding, Installation, ok, problem, warning
 from server.operations.checklist.residue import check_residue
+from server.operations.checklist.supernodes import runs
 from server.state_directory.ledger_address import ledger_url
 
 PRIVATE_PORTS = {8000: "control and runtime of the SuperLink", 9094: "runtime of a SuperNode"}
@@ -24,10 +25,10 @@ def check_processes(commands: Iterable[str], installation: Installation) -> Iter
     """Check that SuperLink and SuperNode run with TLS, registered keys and in isolation. commands: command lines."""
     found = list(commands)
     wanted = "flower-superlink" if installation.is_server else "flower-supernode"
-    running = [command for command in found if _runs(command, wanted)]
+    running = [command for command in found if runs(command.split(), wanted)]
     if installation.is_server:
         yield from _check_helpers(found)
-    if not running and any(_runs(one, "flower-unlearn-site") and " node " in one for one in found):
+    if not running and any(runs(one.split(), "flower-unlearn-site") and " node " in one for one in found):
         yield warning(
             "No flower-supernode is running; `flower-unlearn-site node` starts it again every few seconds.",
             "Check again in a minute: so long the server counts a SuperNode that was killed as online, and refuses it "
@@ -58,11 +59,11 @@ def check_processes(commands: Iterable[str], installation: Installation) -> Iter
 
 def _check_helpers(commands: Sequence[str]) -> Iterator[Finding]:
     """Check that what starts the ServerApp, and what submits its run, is alive."""
-    if not any(_runs(command, "flower-superexec") for command in commands):
+    if not any(runs(command.split(), "flower-superexec") for command in commands):
         yield problem(
             "No flower-superexec is running: no ServerApp can start.", "systemctl restart flower-superexec"
         )
-    if not any(_runs(command, "flower-unlearn") and " supervise" in command for command in commands):
+    if not any(runs(command.split(), "flower-unlearn") and " supervise" in command for command in commands):
         yield problem(
             "No `flower-unlearn supervise` is running: nobody submits the run, nor again when it has failed.",
             "systemctl restart flower-unlearning-supervisor",
@@ -199,10 +200,6 @@ def _check_open_ledger(ledger: Ledger, kind: str, now: datetime) -> Iterator[Fin
             f"The ledger's newest event is of {newest[0].at:%Y-%m-%d %H:%M} UTC: the clock was put back.",
             "Set the clock by NTP. SuperNodes are refused when clocks differ by more than five minutes.",
         )
-
-
-def _runs(command: str, program: str) -> bool:
-    return any(word.rpartition("/")[2] == program for word in command.split()[:3])
 
 
 def _is_loopback(address: str) -> bool:

@@ -66,7 +66,7 @@ def check_supernodes(supernodes: Iterable[SuperNode], *, now: datetime) -> Itera
 def supernodes_here(processes: Iterable[psutil.Process] | None = None) -> Iterator[SuperNode]:
     """Yield the SuperNodes among `processes` (this machine's), as far as they can be seen."""
     for process in psutil.process_iter(["cmdline"]) if processes is None else processes:
-        if not _is(process.info["cmdline"] or (), "flower-supernode"):
+        if not runs(process.info["cmdline"] or (), "flower-supernode"):
             continue
         with suppress(psutil.Error, OSError):  # it ended while we looked, or is another user's
             yield _look_at(process)
@@ -76,7 +76,7 @@ def _look_at(process: psutil.Process) -> SuperNode:
     works = False
     for child in process.children(recursive=True):
         with suppress(psutil.Error):
-            works = works or _is(child.cmdline(), "flwr-clientapp")  # by the worker: its launcher
+            works = works or runs(child.cmdline(), "flwr-clientapp")  # by the worker: its launcher
     target = Path(f"/proc/{process.pid}/fd/1").readlink()
     if target.is_file():
         with target.open("rb") as file:
@@ -101,5 +101,6 @@ def _journal(pid: int) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
 
 
-def _is(command: Sequence[str], program: str) -> bool:
+def runs(command: Sequence[str], program: str) -> bool:
+    """Return whether a command line runs a program: by itself, or by an interpreter."""
     return any(word.rpartition("/")[2] == program for word in command[:3])

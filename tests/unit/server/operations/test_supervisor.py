@@ -88,10 +88,8 @@ def test_the_run_is_submitted_with_its_configuration(flower, supervisor, tmp_pat
     """The new run gets the settings that the supervisor was given."""
     flower.runs = [row("finished:failed")]
     supervisor.step()
-    [arguments] = flower.submitted
-    assert arguments == [
-        *(str(tmp_path), "here", "--run-config", 'rounds=0 model="cnn"', "--format", "json"),
-    ]
+    settings = ["--run-config", 'rounds=0 model="cnn"']
+    assert flower.submitted == [[str(tmp_path), "here", *settings, "--format", "json"]]
 
 
 @pytest.mark.parametrize("lacking", ["is_reachable", "takes_runs"])

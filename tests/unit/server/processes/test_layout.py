@@ -6,15 +6,10 @@ from server.processes import layout
 from server.processes.layout import new_layout
 
 
-@pytest.fixture
-def speaks_http(request, monkeypatch) -> bool:
-    monkeypatch.setattr(layout, "FLEET_SPEAKS_HTTP", request.param)
-    return request.param
-
-
-@pytest.mark.parametrize("speaks_http", [False, True], ids=["gRPC", "HTTP"], indirect=True)
-def test_supernodes_are_sent_where_the_fleet_is(speaks_http, tmp_path):
+@pytest.mark.parametrize("speaks_http", [False, True], ids=["gRPC", "HTTP"])
+def test_supernodes_are_sent_where_the_fleet_is(speaks_http, tmp_path, monkeypatch):
     """To a port of the fleet's own by gRPC, to the SuperLink's one address over HTTP; the option goes with the port."""
+    monkeypatch.setattr(layout, "FLEET_SPEAKS_HTTP", speaks_http)
     found = new_layout(tmp_path, num_clients=2, secure=False, node_config={})
     superlink, supernode = found.superlink_command(), found.supernode_command(1)
     host, _, port = found.control_address.partition(":")

@@ -52,9 +52,7 @@ class Column:
         return f"{self.title}{' %' if self.unit is Unit.PERCENT else ''}{sign}"
 
     def cell(self, method: str, rows: Sequence[Row], retrained: Sequence[Row]) -> str:
-        """Return mean ± standard deviation over seeds; with (Δ ± its deviation) or (gain×) where that has a
-        meaning.
-        """
+        """Return mean ± standard deviation over seeds, and (Δ ± its deviation) or (gain×) where it means something."""
         known = self._known(rows)
         if not known:
             return "–"

@@ -238,8 +238,7 @@ class Experiment(Strict):
 
 
 def found(name_or_path: str) -> Experiment:
-    """Return an experiment: by the name of one that comes with the project, or a file, perhaps with `:SIZE`
-    behind it.
+    """Return an experiment: by the name of one that comes with the project, or a file, perhaps with `:SIZE`.
 
     Raises:
         ConfigurationError: there is none, with a list of those there are; or see `Experiment.read`.

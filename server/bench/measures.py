@@ -62,7 +62,7 @@ def costs_of_rounds(ledger: Ledger, federation: FederationProfile, *, after: int
 
 
 def costs_of_reports(reports: Sequence[Mapping[str, Any]]) -> Row:
-    """Compute Of unlearning and recovery; requests that were served together share their costs.
+    """Return the costs of unlearning and recovery; requests that were served together share their costs.
 
     Bytes and seconds were measured; floating-point operations are those of the closed formulas.
     """
@@ -84,8 +84,7 @@ def costs_of_reports(reports: Sequence[Mapping[str, Any]]) -> Row:
 
 
 def peak_memory(peaks: Iterable[Mapping[str, int | None] | None]) -> int | None:
-    """Return the most memory of a client, in bytes: of the accelerator where there is one, else of its
-    process.
+    """Return the most memory of a client, in bytes: of the accelerator where there is one, else of its process.
 
     peaks: as rounds and reports have them (`unlearning.peak_memory`); None where none of them says.
     """
@@ -112,9 +111,7 @@ def beside_retrain(
     test: Examples | None,
     forgotten: Examples,
 ) -> Row:
-    """Return how far the unlearned model is from the retrained one; nothing for models of different
-    length.
-    """
+    """Return how far the unlearned model is from the retrained one; nothing for models of different length."""
     if retrained.size != unlearned.size:
         return {}  # an ensemble has another length
     row: Row = {

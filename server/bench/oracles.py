@@ -44,8 +44,9 @@ MIXED_SHARE = 0.1
 
 
 def audited_examples(data: ClientData, case: Case) -> dict[str, Examples]:
-    """Return the examples whose margins are compared, by set; `test` is missing where the server has none, and has
-    no example of a class that is forgotten.
+    """Return the examples whose margins are compared, by set.
+
+    `test` is missing where the server has none, and has no example of a class that is forgotten.
     """
     generator = np.random.default_rng(DEALING_SEED)
     sets = {"forget": data.forget_set(case).examples, "retained": reduce(join, data.retained(case).values())}

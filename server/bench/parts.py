@@ -71,9 +71,7 @@ class Part:
 
 
 def parts_of(experiment: Experiment, setting: Setting, seed: int) -> list[Part]:
-    """Return all parts of one seed and setting in their order: what is compared with comes before what is
-    compared.
-    """
+    """Return all parts of one seed and setting in their order: what is compared with comes before what is compared."""
     parts = [Part(setting, case, name) for case in experiment.cases for name in (ORIGINAL, RETRAIN)]
     if seeds := _oracle_seeds(experiment, seed):
         parts += [Part(setting, case, ORACLES, seeds=seeds) for case in experiment.cases]

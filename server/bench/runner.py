@@ -29,8 +29,9 @@ Progress = Callable[[int, int, str], None]
 
 
 def run(experiment: Experiment, work: Path, *, jobs: int, progress: Progress) -> list[Row]:
-    """Return all rows, in the order of settings, seeds and parts. A part that fails ends the run; finished
-    parts stay.
+    """Return all rows, in the order of settings, seeds and parts.
+
+    A part that fails ends the run; finished parts stay.
 
     jobs: how many parts run at once, each in a process of its own.
     """
@@ -173,9 +174,7 @@ def _work_at(run: int, part: Part) -> None:
 
 @contextmanager
 def _pool(jobs: int, work: Path, experiment: Experiment) -> Iterator[ProcessPoolExecutor]:
-    """Yield worker processes that end with this one, also when it is asked to stop in the middle of a
-    part.
-    """
+    """Yield worker processes that end with this one, also when it is asked to stop in the middle of a part."""
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with ProcessPoolExecutor(

@@ -57,8 +57,7 @@ class SeedRun:
         return self._row_path(part).with_suffix(".npz")
 
     def row(self, part: Part) -> Row:
-        """Return the row of a part; it is computed unless it was finished before. Others may compute other
-        parts meanwhile.
+        """Return the row of a part, computed unless it was finished before; others may compute other parts meanwhile.
 
         Raises:
             TrainingFailed: a client's code raised, or no client's answer entered a training round.
@@ -211,9 +210,7 @@ class SeedRun:
         reports: Sequence[Mapping[str, Any]],
         case: Case,
     ) -> Row:
-        """Return the final model's figures: the report's, unless it tells of one of several requests or an
-        earlier model.
-        """
+        """Return the final model's figures: the report's, unless that tells of one of several requests or of before."""
         told = from_plain(Measurement, reports[-1]["measurements"][-1])
         if len(reports) > 1 or told.round != state.round:
             return self._measure(context, state, case)

@@ -81,7 +81,7 @@ def _not_run(experiment: Experiment, case: Case, rows: Sequence[Row]) -> Iterabl
 def _table(
     groups: Mapping[str, Sequence[Row]], columns: Sequence[str], published: Sequence[Published]
 ) -> Iterable[str]:
-    """Yield a column in which nobody has a figure is left out; so is a table without columns."""
+    """Yield a table; a column in which nobody has a figure is left out, and so is a table without columns."""
     retrained = groups.get(RETRAIN, ())
     cells = {
         column: [COLUMNS[column].cell(name, group, retrained) for name, group in groups.items()]

@@ -8,6 +8,7 @@ deletion neither waits for the authority nor fails with it.
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from logging import getLogger
 from pathlib import Path
@@ -29,15 +30,16 @@ _STOP_WITHIN_S = 5.0
 
 @dataclass(slots=True)
 class Stamping:
-    """The timestamps of one service, fetched one after the other by a thread of its own. `pause` is one for tests."""
+    """The timestamps of one service, fetched one after the other by a thread of its own. `pause` is one for tests.
+
+    _waiting: ids of requests, in the order of their completion.
+    """
 
     ledger: Ledger
     reports_dir: Path
     authority: TimestampAuthority
     pause: GrowingPause = PAUSE
-    _waiting: dict[str, None] = field(
-        default_factory=dict, init=False
-    )  # ids, in the order of their completion
+    _waiting: dict[str, None] = field(default_factory=dict, init=False)
     _after_event: int | None = field(default=None, init=False)
     _num_failures: int = field(default=0, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
@@ -88,13 +90,10 @@ class Stamping:
         for path in sorted(self.reports_dir.glob(f"*/{NAME}")):
             if path.with_suffix(SUFFIX).exists():
                 continue
-            try:
-                if (
-                    self.ledger.get(path.parent.name).status is Status.COMPLETED
-                ):  # else it may be written once more
+            with suppress(RequestNotFound):
+                # A certificate of a request that is not completed may be written once more.
+                if self.ledger.get(path.parent.name).status is Status.COMPLETED:
                     yield path.parent.name
-            except RequestNotFound:
-                continue
 
     def _stamp_next(self) -> float:
         """Have the oldest certificate that waits stamped; return the seconds until the next thing is to be done."""

@@ -22,7 +22,6 @@ from server.certificate.keys import key_id
 from unlearning.errors import CertificateError
 
 NAME = "certificate.json"
-FORMAT: Literal["flower-unlearning deletion certificate"] = "flower-unlearning deletion certificate"
 VERSION: Literal[2] = 2
 # RFC 8785 knows the whole numbers that a float64 holds exactly, one by one.
 _LARGEST_INTEGER = 2**53 - 1
@@ -146,7 +145,7 @@ class Certificate(_Part):
     not_measured: texts. key_id: of the signing key, None where unsigned (and then why).
     """
 
-    format: Literal["flower-unlearning deletion certificate"] = FORMAT
+    format: Literal["flower-unlearning deletion certificate"] = "flower-unlearning deletion certificate"
     version: Literal[1, 2] = VERSION
     issued_at: str
     federation: str

@@ -129,9 +129,10 @@ def _facts(certificate: Certificate, request: DeletionRequest) -> Iterator[tuple
     if asked.received_on is not None:  # a certificate of before goes without
         yield "day of receipt", asked.received_on, request.received_on.isoformat()
     yield "method", certificate.method.name, request.method
-    parameters = certificate.method.parameters
-    for name, value in sorted(request.parameters.items()):
-        yield f"parameter {name}", parameters.get(name), _as_written(certificate, value)
+    asked_with = dict(request.parameters)
+    written = asked_with if certificate.version == 1 else exact_numbers(asked_with)
+    for name, value in sorted(written.items()):
+        yield f"parameter {name}", certificate.method.parameters.get(name), value
     yield "model before", certificate.model.before, result.get("model_hash_before")
     yield "unlearned model", certificate.model.unlearned, result.get("model_hash_unlearned")
     yield "model after", certificate.model.after, result.get("model_hash_after")
@@ -154,10 +155,6 @@ def _amendable(
             reference = event.detail.get(TEXTS, {}).get(Kind.REFERENCE, {}).get("sha256", reference)
     yield "ground", asked.ground, ground
     yield "reference", asked.reference_sha256, reference
-
-
-def _as_written(certificate: Certificate, value: object) -> object:
-    return value if certificate.version == 1 else exact_numbers(value)
 
 
 def _other_event(what: str, position: Position, found: str) -> str:

@@ -175,38 +175,23 @@ def row(seed: int, method: str, forget: float, size: int) -> dict:
     }
 
 
-def test_a_table_shows_mean_spread_distance_and_gain(tmp_path):
+def test_a_table_shows_mean_spread_distance_and_gain_and_who_failed(tmp_path):
     """By hand: 60 and 85 % against 50 and 90 %: mean 72.5, distances 10 and 5; 100 bytes to 400: 4 times."""
+    failed = {"seed": 0, "setting": "", "case": "one client", "method": "natural", "attacks": {}}
     rows = [
         row(0, "puf-special", 0.6, 100),
         row(1, "puf-special", 0.85, 100),
         row(0, "retrain", 0.5, 400),
         row(1, "retrain", 0.9, 400),
-    ]
-    text = tables.markdown(read(tmp_path, TINY), rows, "flower-unlearn bench tiny", {"experiment": "tiny"})
-    assert "72.5 (7.5 ± 3.5)" in text
-    assert "70.0 ± 28.3" in text  # Retrain's own spread
-    assert "100 (4×)" in text
-
-
-def test_a_method_that_failed_is_said_to_have_failed(tmp_path):
-    """Its cells are empty, and the reason stands below the table."""
-    rows = [
-        {
-            "seed": 0,
-            "setting": "",
-            "case": "one client",
-            "method": "puf-special",
-            "attacks": {},
-            "failed": "failed: it blew up",
-        },
-        row(0, "original", 0.6, 100),
-        row(0, "retrain", 0.5, 400),
+        failed | {"failed": "failed: it blew up"},
     ]
     experiment = read(tmp_path, TINY)
     text = tables.markdown(experiment, rows, "flower-unlearn bench tiny", {"experiment": "tiny"})
-    assert "- puf-special, seed 0: failed: it blew up" in text
-    assert "| puf-special | – | – |" in text
+    assert "72.5 (7.5 ± 3.5)" in text
+    assert "70.0 ± 28.3" in text  # Retrain's own spread
+    assert "100 (4×)" in text
+    assert "- natural, seed 0: failed: it blew up" in text
+    assert "| natural | – | – |" in text
     assert figures.draw(experiment, rows, tmp_path / "tiny") == []
 
 

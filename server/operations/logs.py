@@ -50,7 +50,7 @@ def is_json_wanted() -> bool:
     return wanted == "json"
 
 
-def log_to_stderr(level: int = logging.INFO) -> None:
+def log_to_stderr() -> None:
     """Send all log lines of this process to stderr, in the format that is wanted.
 
     Raises:
@@ -58,10 +58,10 @@ def log_to_stderr(level: int = logging.INFO) -> None:
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if is_json_wanted() else logging.Formatter(_TEXT))
-    logging.basicConfig(level=level, handlers=[handler])
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
-def log_to_flower(level: int = logging.INFO) -> None:
+def log_to_flower() -> None:
     """Send this project's log lines where Flower's go, as JSON if wanted; calling it twice changes nothing.
 
     Raises:
@@ -75,6 +75,6 @@ def log_to_flower(level: int = logging.INFO) -> None:
         flower.handlers[:] = [handler]
     for name in PACKAGES:
         logger = logging.getLogger(name)
-        logger.setLevel(level)
+        logger.setLevel(logging.INFO)
         logger.handlers = flower.handlers
         logger.propagate = not flower.handlers

@@ -166,13 +166,13 @@ class FlowerControl:
         if wrong:
             raise ConfigurationError(wrong)
 
-    def runs(self, *, limit: int = 50) -> list[Run]:
-        """List this app's runs among the SuperLink's newest `limit`, newest first.
+    def runs(self) -> list[Run]:
+        """List this app's runs among the SuperLink's newest 50, newest first.
 
         Raises:
             DeploymentError: the SuperLink cannot be reached.
         """
-        answer = self._ask(["list", self.federation, "--limit", str(limit)])
+        answer = self._ask(["list", self.federation, "--limit", "50"])
         return [run for run in map(_run_from_json, answer["runs"]) if run.app == self.app]
 
     def run(self, run_id: int) -> Run:

@@ -1,9 +1,8 @@
-"""What methods that are prepared for change about a training round: the part that both drivers share.
+"""What methods that are prepared for keep of training rounds: in memory, under Flower's stock `start()`.
 
-The live loop keeps what they need in files (`server.federation.preparations`), Flower's stock `start()` in memory.
+The live loop keeps what they need in files (`server.federation.preparations`).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,47 +11,9 @@ from numpy.typing import NDArray
 from strategies.messages import by_preparation, name_for_preparations
 from strategies.round_plan import RoundRules
 from unlearning.methods.method import PreparedStore
-from unlearning.methods.preparation import FederatedRound, Prepared
-from unlearning.parameters import Vector, weighted_mean
+from unlearning.methods.preparation import FederatedRound
 from unlearning.requests import Exclusions
-from unlearning.stores import Arrays, MemoryStore, Store
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedRounds(RoundRules):
-    """Rules of the methods in `prepared`, by name."""
-
-    prepared: Mapping[str, Prepared]
-
-    @property
-    def keeps_models(self) -> bool:
-        """Whether a method may want every client's model of a round."""
-        return bool(self.prepared)
-
-    def combine(self, before: Vector, models: Mapping[str, tuple[int, Vector]]) -> Vector:
-        """Make one model of a round's local ones: FedAvg's mean, unless a method trains in a way of its own."""
-        for prepared in self.prepared.values():
-            if prepared.preparation.replaces_training:
-                return prepared.preparation.combine(prepared.options, before, models)
-        return weighted_mean(models)
-
-    def takes_part(self, client_id: str, number: int) -> bool:
-        """Tell whether a client is asked in the training round `number`."""
-        return all(
-            prepared.preparation.takes_part(prepared.options, client_id, number)
-            for prepared in self.prepared.values()
-        )
-
-    def check(self, sent: Arrays, returned: Arrays) -> None:
-        """Refuse a client's answer that lacks what methods need for what they sent, or has it wrong.
-
-        Raises:
-            UpdateRefused: what is wrong.
-        """
-        answers = by_preparation(returned)
-        for name, own in by_preparation(sent).items():
-            prepared = self.prepared[name]
-            prepared.preparation.check(prepared.options, own, answers.get(name, {}))
+from unlearning.stores import MemoryStore, Store
 
 
 def own_arrays(name: str, done: FederatedRound) -> FederatedRound:
@@ -63,7 +24,7 @@ def own_arrays(name: str, done: FederatedRound) -> FederatedRound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptInMemory(PreparedRounds):
+class KeptInMemory(RoundRules):
     """Rules that keep in memory what the methods need, as long as this object lives."""
 
     stores: dict[str, Store] = field(default_factory=dict)

@@ -3,35 +3,52 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from strategies.messages import PROBLEM, SUBJECT_KEY, Json, exclusion_values
+from strategies.messages import PROBLEM, SUBJECT_KEY, Json, by_preparation, exclusion_values
+from unlearning.methods.preparation import Prepared
 from unlearning.parameters import Vector, weighted_mean
 from unlearning.pseudonyms import SubjectKeys
 from unlearning.requests import Exclusions, Forget, Target
 from unlearning.stores import Arrays
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRules:
-    """What methods that are prepared for may change about a training round; these change nothing."""
+    """What the methods in `prepared`, by name, change about a training round; without any, nothing."""
+
+    prepared: Mapping[str, Prepared] = field(default_factory=dict)
 
     @property
     def keeps_models(self) -> bool:
         """Whether the outcome holds every client's model and arrays: as much memory as all models of a round."""
-        return False
+        return bool(self.prepared)
 
     def combine(self, before: Vector, models: Mapping[str, tuple[int, Vector]]) -> Vector:
-        """Make one model of the one before and the local ones, each with its number of examples."""
+        """Make one model of the one before and the local ones, each with its number of examples.
+
+        FedAvg's mean, unless a method trains in a way of its own.
+        """
+        for prepared in self.prepared.values():
+            if prepared.preparation.replaces_training:
+                return prepared.preparation.combine(prepared.options, before, models)
         return weighted_mean(models)
 
     def takes_part(self, client_id: str, number: int) -> bool:
         """Tell whether a client is asked in the training round `number`."""
-        return True
+        return all(
+            prepared.preparation.takes_part(prepared.options, client_id, number)
+            for prepared in self.prepared.values()
+        )
 
     def check(self, sent: Arrays, returned: Arrays) -> None:
-        """Refuse what a client returned beside its model, given what was sent beside the global one.
+        """Refuse a client's answer that lacks what methods need for what they sent, or has it wrong.
 
         Raises:
             UpdateRefused: what is wrong.
         """
+        answers = by_preparation(returned)
+        for name, own in by_preparation(sent).items():
+            prepared = self.prepared[name]
+            prepared.preparation.check(prepared.options, own, answers.get(name, {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

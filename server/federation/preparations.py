@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from server.federation.state import FIRST, ActiveDeletion, FederationState
 from strategies.messages import name_for_preparations
-from strategies.prepared_rounds import PreparedRounds, own_arrays
+from strategies.prepared_rounds import own_arrays
+from strategies.round_plan import RoundRules
 from unlearning.errors import CheckpointError, ConfigurationError, StoreFull
 from unlearning.methods.method import PreparedStore
 from unlearning.methods.preparation import FederatedRound
@@ -32,7 +33,7 @@ _log = getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preparations(PreparedRounds):
+class Preparations(RoundRules):
     """The server's half of what the setting `prepare` switches on; `directory` is that of all stores."""
 
     directory: Path

@@ -12,7 +12,7 @@ from client.peer.journal import Journal, MemoryJournal
 from client.peer.learner import CorrectionAnswer, CorrectionOrder, SiteLearner
 from client.peer.node import Peer
 from client.peer.refusals import Refusals
-from client.peer.rules import PeerRules, Place
+from client.peer.rules import PeerRules, Place, Round
 from client.peer.seals import NoSeals, Seals
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
 from unlearning.decentralised import CorrectionSettings, Graph
@@ -40,8 +40,8 @@ class CountingLearner:
     def check(self, forget: Forget) -> None:
         pass
 
-    def move(self, parameters: Vector, *, round_number: int, without: Forget, scale: float) -> Vector:
-        return np.full_like(parameters, self.step)
+    def move(self, step: Round) -> Vector:
+        return np.full_like(step.parameters, self.step)
 
     def curvature(self, parameters: Vector, *, without: Forget) -> Vector:
         return np.full(parameters.size, 1.0 + int(self.peer))

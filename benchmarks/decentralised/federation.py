@@ -11,7 +11,7 @@ from client.peer.in_process import InProcessNetwork
 from client.peer.journal import MemoryJournal, PeerModel
 from client.peer.learner import SiteLearner
 from client.peer.node import Peer
-from client.peer.rules import PeerRules
+from client.peer.rules import PeerRules, Round
 from unlearning.decentralised import CorrectionSettings, Graph, erdos_renyi, ring
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Granularity, Target
@@ -57,9 +57,9 @@ class Recording(SiteLearner):
 
     moves: list[Vector] = field(default_factory=list)
 
-    def move(self, parameters: Vector, *, round_number: int, without: Forget, scale: float) -> Vector:
+    def move(self, step: Round) -> Vector:
         """Return as the site's learner does, and remembered."""
-        self.moves[:] = [super().move(parameters, round_number=round_number, without=without, scale=scale)]
+        self.moves[:] = [super().move(step)]
         return self.moves[0]
 
 

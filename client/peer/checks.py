@@ -41,8 +41,8 @@ _WRONG = (
 """What looking at a value of another type or shape can raise."""
 
 
-def validate_item(item: Item, dimension: int, *, shares_matrices: bool = True) -> Item:
-    """Return the item, if it can be what it says; whatever the network brings goes through here.
+def validate_item(item: Item, dimension: int, *, shares_matrices: bool = True) -> None:
+    """Refuse an item that cannot be what it says; whatever the network brings goes through here.
 
     shares_matrices: whether statistics may have d² numbers.
 
@@ -67,11 +67,10 @@ def validate_item(item: Item, dimension: int, *, shares_matrices: bool = True) -
     if item.vector is not None:
         is_matrix = shares_matrices and item.kind is Kind.STATISTICS and item.vector.size == dimension**2
         _check_vector(item.vector, dimension**2 if is_matrix else dimension)
-    return item
 
 
-def validate_offer(offer: Offer, dimension: int) -> Offer:
-    """Return the offer, if its model can be mixed.
+def validate_offer(offer: Offer, dimension: int) -> None:
+    """Refuse an offer whose model cannot be mixed.
 
     Raises:
         SessionError: its round is negative.
@@ -80,7 +79,6 @@ def validate_offer(offer: Offer, dimension: int) -> Offer:
     if not 0 <= offer.round <= _MAX_COUNT:
         raise SessionError(f"A model of round {offer.round!r:.40} came from {offer.sender!r:.60}.")
     _check_vector(offer.vector, dimension)
-    return offer
 
 
 def _has_fields(item: Item) -> bool:

@@ -34,6 +34,14 @@ def hand_over(peer: Peer, sender: str, payload: Payload) -> frozenset[str]:
     return frozenset()
 
 
+def train_round(peers: Iterable[Peer], *, patient: bool = True) -> bool:
+    """Do one round at every peer that can; return whether there was one. Impatient: without silent peers."""
+    begun = [(peer, step) for peer in peers if (step := peer.next_round(patient=patient)) is not None]
+    for peer, step in begun:
+        peer.finish_round(step, peer.learner.move(step))
+    return bool(begun)
+
+
 class InProcessNetwork:
     """Links between peers.
 
@@ -47,7 +55,7 @@ class InProcessNetwork:
         self.peers = {peer.name: peer for peer in peers}
         self.down: set[str] = set()
         self.refusals: list[tuple[str, str, str]] = []
-        self.num_payloads = self.num_items = 0
+        self.num_items = 0
         self._loss = loss
         self._generator = generator or np.random.default_rng(0)
 
@@ -59,8 +67,8 @@ class InProcessNetwork:
         """
         for _ in range(_MOST_TURNS):
             is_busy = False
-            for name in sorted(self.peers.keys() - self.down):
-                is_busy |= self._work(self.peers[name]) | self._deliver(self.peers[name])
+            for peer in self._peers_up():
+                is_busy |= self._work(peer) | self._deliver(peer)
             if not is_busy:
                 return
         raise SessionError(f"The peers do not come to rest after {_MOST_TURNS:,} turns.")
@@ -68,18 +76,12 @@ class InProcessNetwork:
     def train(self, *, patient: bool = True) -> bool:
         """Do one round at every peer that can; return whether there was one. Impatient: without silent peers."""
         self.settle()
-        begun = {
-            name: (peer, step)
-            for name, peer in sorted(self.peers.items())
-            if name not in self.down and (step := peer.next_round(patient=patient)) is not None
-        }
-        for peer, step in begun.values():
-            move = peer.learner.move(
-                step.parameters, round_number=step.number, without=step.without, scale=step.scale
-            )
-            peer.finish_round(step, move)
+        has_trained = train_round(self._peers_up(), patient=patient)
         self.settle()
-        return bool(begun)
+        return has_trained
+
+    def _peers_up(self) -> list[Peer]:
+        return [self.peers[name] for name in sorted(self.peers.keys() - self.down)]
 
     def _work(self, peer: Peer) -> bool:
         work = next_work(peer)
@@ -106,7 +108,6 @@ class InProcessNetwork:
             except FlowerUnlearningError as exc:
                 self.refusals.append((peer.name, to, str(exc)))
                 known = frozenset()  # as between machines: it is not sent again
-            self.num_payloads += 1
             self.num_items += isinstance(payload, Item)
             if self._is_lost():  # it came, and the confirmation did not
                 peer.lose_connection(to)

@@ -1,14 +1,15 @@
 """The items that a peer has: checked before they are kept, sealed, and durable."""
 
 from collections.abc import Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from logging import getLogger
 
-from client.peer.admission import Limits, check_fits
+from client.peer.admission import check_fits
 from client.peer.checks import validate_item
 from client.peer.items import Item, Kind
 from client.peer.journal import Journal
 from client.peer.record import Record, granularity_of
+from client.peer.rules import PeerRules
 from client.peer.seals import Seals, content_of
 from unlearning.decentralised import Graph
 from unlearning.errors import SessionError
@@ -17,28 +18,19 @@ from unlearning.requests import Granularity
 _log = getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checks:
-    """The facts that items are checked by; dimension: of the model."""
-
-    limits: Limits
-    seals: Seals
-    dimension: int
-
-
 class KnownItems:
     """The items of the peer `name`.
 
-    by_id: in the order of arrival. record: what they say. count_factor: see `Record`.
+    by_id: in the order of arrival. record: what they say. dimension: of the model.
     """
 
     def __init__(
-        self, name: str, graph: Graph, journal: Journal, count_factor: float, checks: Checks
+        self, name: str, graph: Graph, journal: Journal, rules: PeerRules, seals: Seals, dimension: int
     ) -> None:
         self.by_id: dict[str, Item] = {}
-        self.record = Record(graph, self.by_id, count_factor)
+        self.record = Record(graph, self.by_id, rules.count_factor)
         self._name, self._journal = name, journal
-        self._limits, self._seals, self._dimension = checks.limits, checks.seals, checks.dimension
+        self._limits, self._seals, self._dimension = rules.limits, seals, dimension
 
     def restore(self, applied: Set[str]) -> None:
         """Take what the journal has. What does not fit is moved aside: nothing that came may keep a peer down."""

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from client.peer.items import RELEASE
+from client.peer.rules import Round
 from unlearning.certified import (
     AccountedRelease,
     Constants,
@@ -71,7 +72,7 @@ class Learner(Protocol):
     def check(self, forget: Forget) -> None:
         """Refuse to forget what is not there."""
 
-    def move(self, parameters: Vector, *, round_number: int, without: Forget, scale: float) -> Vector:
+    def move(self, step: Round) -> Vector:
         """Train locally for one round, as a difference (d,)."""
 
     def curvature(self, parameters: Vector, *, without: Forget) -> Vector:
@@ -114,13 +115,15 @@ class SiteLearner:
                 f"{f' and {len(unknown) - 5:,} more of the list' if len(unknown) > 5 else ''}. Check the ids."
             )
 
-    def move(self, parameters: Vector, *, round_number: int, without: Forget, scale: float) -> Vector:
+    def move(self, step: Round) -> Vector:
         """Train locally for one round, as a difference (d,); zero where no example is left."""
-        examples = self._without(without)
+        examples = self._without(step.without)
         if len(examples) == 0:
-            return np.zeros_like(parameters)
-        training = replace(self.training, seed=local_seed(self.training.seed, self.peer, round_number))
-        return local_move(self.task, parameters, examples, training, num_steps=self.num_steps, scale=scale)
+            return np.zeros_like(step.parameters)
+        training = replace(self.training, seed=local_seed(self.training.seed, self.peer, step.number))
+        return local_move(
+            self.task, step.parameters, examples, training, num_steps=self.num_steps, scale=step.scale
+        )
 
     def curvature(self, parameters: Vector, *, without: Forget) -> Vector:
         """Return the curvature as other peers can use it: see `local_curvature`.

@@ -17,7 +17,7 @@ from client.peer.admission import may_speak
 from client.peer.checks import validate_offer
 from client.peer.items import Greeting, Item, Kind, Offer, Payload
 from client.peer.journal import Journal, PeerModel
-from client.peer.known_items import Checks, KnownItems
+from client.peer.known_items import KnownItems
 from client.peer.learner import Learner
 from client.peer.links import Link, Links
 from client.peer.models import Models
@@ -53,13 +53,7 @@ class Peer:
     ) -> None:
         self.name, self.rules, self.learner = name, rules, learner
         self._journal, self._place = journal, place or Place()
-        self._items = KnownItems(
-            name,
-            graph,
-            journal,
-            rules.count_factor,
-            Checks(limits=rules.limits, seals=self._place.seals, dimension=start.size),
-        )
+        self._items = KnownItems(name, graph, journal, rules, self._place.seals, start.size)
         self.record = self._items.record
         self._targets = journal.targets()
         self._models = Models(name, journal, self._items, start)

@@ -7,7 +7,6 @@ peer something, never while they compute or send.
 
 import threading
 import time
-from dataclasses import dataclass, replace
 from logging import getLogger
 
 from client.memory import DirectoryMemory
@@ -35,14 +34,6 @@ _log = getLogger(__name__)
 
 _IDLE_S = 0.25
 _RETRY_PAUSE = GrowingPause(first_s=0.2, longest_s=5.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """Counts of what a peer has delivered so far."""
-
-    payloads: int = 0
-    failures: int = 0
 
 
 def make_peer(config: PeerConfig) -> Peer:
@@ -93,7 +84,6 @@ class PeerProcess:
         self._links: dict[str, threading.Thread] = {}
         self._memory = DirectoryMemory(config.state_dir)
         self._waits_since: dict[str, float] = {}
-        self.sent = Sent()
 
     def stop(self) -> None:
         """Let `run` return; may be called from any thread, or from a signal handler."""
@@ -202,9 +192,7 @@ class PeerProcess:
         if begun is None:
             return False
         self._waits_since.pop("", None)
-        move = self._peer.learner.move(
-            begun.parameters, round_number=begun.number, without=begun.without, scale=begun.scale
-        )
+        move = self._peer.learner.move(begun)
         with self._changed:
             self._peer.finish_round(begun, move)
             self._changed.notify_all()
@@ -242,7 +230,6 @@ class PeerProcess:
                     _log.warning("No connection to peer %s: %s; trying again.", to, said)
                 with self._changed:
                     self._peer.lose_connection(to)
-                    self.sent = replace(self.sent, failures=self.sent.failures + 1)
                 failures += 1
                 self._stopping.wait(_RETRY_PAUSE.after(failures))
 
@@ -272,7 +259,6 @@ class PeerProcess:
             _log.error("Peer %s refuses what it is sent: %s", to, exc)
         with self._changed:
             self._peer.confirm_delivery(to, payload, known)
-            self.sent = replace(self.sent, payloads=self.sent.payloads + 1)
             self._changed.notify_all()
         return True
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import ray
 
-from client.peer.in_process import hand_over
+from client.peer.in_process import hand_over, train_round
 from client.peer.items import Payload
 from client.peer.journal import PeerModel
 from client.peer.node import Peer
@@ -56,15 +56,9 @@ class Shard:
         for sender, to, known in answered:
             self._peers[sender].confirm_delivery(to, self._posted.pop((sender, to)), known)
 
-    def train(self) -> int:
-        """Do one round at every peer here that can; return how many did."""
-        begun = [(peer, step) for peer in self._peers.values() if (step := peer.next_round()) is not None]
-        for peer, step in begun:
-            move = peer.learner.move(
-                step.parameters, round_number=step.number, without=step.without, scale=step.scale
-            )
-            peer.finish_round(step, move)
-        return len(begun)
+    def train(self) -> bool:
+        """Do one round at every peer here that can; return whether there was one."""
+        return train_round(self._peers.values())
 
     def file(self, name: str, target: Target, key: str) -> str:
         """Issue a request at a peer here; return its id."""

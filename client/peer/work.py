@@ -22,6 +22,7 @@ from client.peer.record import (
 )
 from unlearning.decentralised import FederationCounts
 from unlearning.errors import FlowerUnlearningError
+from unlearning.parameters import Vector
 from unlearning.requests import Granularity
 
 _MAX_REASON = 500
@@ -32,8 +33,8 @@ _MAX_REASON = 500
 class Work:
     """One item to make for a request.
 
-    deleted: how many of the peer's examples go, `learnt` of them trained on. largest_norm: that the others take of a
-    correction.
+    deleted: how many of the peer's `num_examples` go, `learnt` of them trained on. largest_norm: that the others take
+    of a correction.
     """
 
     kind: Kind
@@ -43,9 +44,12 @@ class Work:
     num_examples: int
     deleted: int
     learnt: int
-    shares_curvature: bool
-    leaves: bool
     largest_norm: float
+
+    @property
+    def shares_curvature(self) -> bool:
+        """Whether the request needs curvatures."""
+        return bool(self.request.values["curvature"])
 
 
 def next_work(peer: Peer, *, overdue: frozenset[str] = frozenset()) -> Work | None:
@@ -78,7 +82,8 @@ def missing_statistics(peer: Peer, request: Item) -> list[str]:
 
 def carry_out(work: Work, learner: Learner) -> Item:
     """Return the item that was owed."""
-    return _statistics(work, learner) if work.kind is Kind.STATISTICS else _correction(work, learner)
+    values, vector = (_statistics if work.kind is Kind.STATISTICS else _correction)(work, learner)
+    return Item(kind=work.kind, origin=work.peer, subject=work.request.subject, values=values, vector=vector)
 
 
 def _work(peer: Peer, request: Item, kind: Kind) -> Work:
@@ -114,13 +119,11 @@ def _work(peer: Peer, request: Item, kind: Kind) -> Work:
         num_examples=held.get(peer.name, 0),
         deleted=deleted,
         learnt=learnt,
-        shares_curvature=bool(request.values["curvature"]),
-        leaves=granularity_of(request) is Granularity.CLIENT,
         largest_norm=largest_norm(peer.name, deleted, peer.record, peer.rules.limits),
     )
 
 
-def _statistics(work: Work, learner: Learner) -> Item:
+def _statistics(work: Work, learner: Learner) -> tuple[dict[str, object], Vector | None]:
     values: dict[str, object] = {
         "num_examples": work.num_examples - work.deleted,
         "deleted": work.learnt,
@@ -131,17 +134,12 @@ def _statistics(work: Work, learner: Learner) -> Item:
             vector = learner.curvature(work.order.parameters, without=work.order.before | work.order.forget)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the others learn of it
             values["reason"] = _reason(exc)
-    return Item(
-        kind=Kind.STATISTICS,
-        origin=work.peer,
-        subject=work.request.subject,
-        values=values,
-        vector=vector,
-    )
+    return values, vector
 
 
-def _correction(work: Work, learner: Learner) -> Item:
-    values: dict[str, object] = {"weight": 0.0, "deleted": work.deleted, "leaves": work.leaves}
+def _correction(work: Work, learner: Learner) -> tuple[dict[str, object], Vector | None]:
+    leaves = granularity_of(work.request) is Granularity.CLIENT
+    values: dict[str, object] = {"weight": 0.0, "deleted": work.deleted, "leaves": leaves}
     vector = None
     if not work.learnt:
         values["reason"] = (
@@ -166,13 +164,7 @@ def _correction(work: Work, learner: Learner) -> Item:
                 values |= {"weight": answer.weight, "account": dict(answer.account)}
         except Exception as exc:  # noqa: BLE001 - others' numbers go into it, and this peer goes on
             values["reason"] = _reason(exc)
-    return Item(
-        kind=Kind.CORRECTION,
-        origin=work.peer,
-        subject=work.request.subject,
-        values=values,
-        vector=vector,
-    )
+    return values, vector
 
 
 def _reason(error: Exception) -> str:

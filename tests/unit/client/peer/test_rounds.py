@@ -9,11 +9,11 @@ from client.peer.config import validate_config
 from client.peer.in_process import InProcessNetwork
 from client.peer.journal import MemoryJournal
 from client.peer.node import Peer
-from client.peer.rules import PeerRules
+from client.peer.rules import PeerRules, Round
 from tests.peers import CountingLearner
 from unlearning.decentralised import ring
 from unlearning.parameters import Vector
-from unlearning.requests import Forget, Granularity, Target
+from unlearning.requests import Granularity, Target
 from unlearning.tasks import make_task
 
 GRAPH = ring("0123")
@@ -23,9 +23,9 @@ GRAPH = ring("0123")
 class DownhillLearner(CountingLearner):
     """Local training that always ends at the peer's own minimum: +1 at even peers, -1 at odd ones."""
 
-    def move(self, parameters: Vector, *, round_number: int, without: Forget, scale: float) -> Vector:
+    def move(self, step: Round) -> Vector:
         minimum = 1.0 - 2.0 * (int(self.peer) % 2)
-        return np.full_like(parameters, minimum) - parameters
+        return np.full_like(step.parameters, minimum) - step.parameters
 
 
 def downhill_peers(*, mixes_first: bool, rounds: int) -> InProcessNetwork:
@@ -69,8 +69,7 @@ def test_a_correction_during_training_from_the_mixture_moves_every_model_once() 
         for name, peer in network.peers.items():
             step = begun[name]
             assert step is not None
-            move = peer.learner.move(step.parameters, round_number=2, without=step.without, scale=1.0)
-            peer.finish_round(step, move)
+            peer.finish_round(step, peer.learner.move(step))
         network.settle()
     calm, asked = ({name: p.model.vector for name, p in network.peers.items()} for network in networks)
     for name, vector in calm.items():

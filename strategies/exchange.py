@@ -15,7 +15,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from strategies.fetching import LOST_S, SLOWEST_LINK, Fetched, Fetches, Lost
-from strategies.messages import PEAK_MEMORY, Json, count_bytes, values_of
+from strategies.messages import PEAK_MEMORY, Json, count_bytes, values_of, with_content
 from unlearning.errors import UpdateRefused
 from unlearning.peak_memory import Memory
 from unlearning.untrusted import as_line, reason_of
@@ -189,7 +189,7 @@ class _Collected:
             times, message = self.asked_again.get(client, 0), self.messages[client]
             if times < MAX_REPEATS and message.metadata.dst_node_id in online:
                 self.asked_again[client] = times + 1
-                again[client] = _copy(message)
+                again[client] = with_content(message, message.content)
                 _log.warning(
                     "Client %s is asked again (%d of %d): %s", client, times + 1, MAX_REPEATS, reason
                 )
@@ -275,14 +275,6 @@ def _looks(grid: Grid, lost_s: float) -> Iterator[Callable[[Sequence[str]], Iter
         yield fetches.pull
     finally:
         fetches.close()
-
-
-def _copy(message: Message) -> Message:
-    """Return the same message as a new one: Flower carries none twice."""
-    meta = message.metadata
-    return Message(
-        message.content, dst_node_id=meta.dst_node_id, message_type=meta.message_type, group_id=meta.group_id
-    )
 
 
 def reported_failure(values: Mapping[str, Any]) -> Failure | None:

@@ -17,7 +17,17 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from strategies.exchange import Exchange, Failure, read_each, reported_failure
-from strategies.messages import ARRAYS, CONFIG, MEASURING, VECTOR, Json, count_bytes, told_values, values_of
+from strategies.messages import (
+    ARRAYS,
+    CONFIG,
+    MEASURING,
+    VECTOR,
+    Json,
+    count_bytes,
+    told_values,
+    values_of,
+    with_content,
+)
 
 _log = getLogger(__name__)
 
@@ -145,11 +155,7 @@ def _join(work: Message, measurement: Message) -> Message:
     wanted = told_values(measurement.content)
     own = {key: wanted[key] for key in MEASURING}
     config = {**work.content.config_records[CONFIG], "json": json.dumps({**told, MEASURE_TOO: own})}
-    meta = work.metadata
-    content = RecordDict({**work.content, CONFIG: ConfigRecord(config)})
-    return Message(
-        content, dst_node_id=meta.dst_node_id, message_type=meta.message_type, group_id=meta.group_id
-    )
+    return with_content(work, RecordDict({**work.content, CONFIG: ConfigRecord(config)}))
 
 
 def _take_apart(content: RecordDict, values: Json) -> tuple[RecordDict, RecordDict]:

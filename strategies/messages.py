@@ -66,7 +66,7 @@ def model_record(vector: Vector, beside: Mapping[str, NDArray[Any]] | None = Non
 
     Share the record between messages: it is hashed once.
     """
-    others = {name: Array(array) for name, array in (beside or {}).items()}
+    others = {name: Array(np.asarray(array)) for name, array in (beside or {}).items()}
     return ArrayRecord({VECTOR: Array(vector), **others})
 
 
@@ -128,6 +128,14 @@ def compose(
     return Message(content, dst_node_id=node_id, message_type=kind, group_id=str(server_round))
 
 
+def with_content(message: Message, content: RecordDict) -> Message:
+    """Return a new message of the same type, to the same node and of the same round: Flower carries none twice."""
+    meta = message.metadata
+    return Message(
+        content, dst_node_id=meta.dst_node_id, message_type=meta.message_type, group_id=meta.group_id
+    )
+
+
 def exclusion_values(excluded: Forget, withheld: Forget = NOTHING) -> Json:
     """Return what a client must leave out: `excluded` for good, `withheld` in this round only."""
     values: Json = {}
@@ -154,12 +162,6 @@ def instruction_values(method: str, instruction: Instruction) -> Json:
     }
 
 
-def instruction_record(instruction: Instruction) -> ArrayRecord:
-    """Return the model and the method's own arrays in one record."""
-    own = {name: Array(np.asarray(value)) for name, value in instruction.arrays.items()}
-    return ArrayRecord({VECTOR: Array(instruction.model), **own})
-
-
 def instruction_of(message: Message) -> tuple[str, Instruction]:
     """Return the method's name and the instruction in a message of type `train.unlearn`."""
     values = told_values(message.content)
@@ -176,10 +178,9 @@ def instruction_of(message: Message) -> tuple[str, Instruction]:
 
 def reply_content(reply: Reply, values: Mapping[str, Any]) -> RecordDict:
     """Return a client's answer as records."""
-    own = {name: Array(np.asarray(value)) for name, value in reply.arrays.items()}
     return RecordDict(
         {
-            ARRAYS: ArrayRecord({VECTOR: Array(reply.vector), **own}),
+            ARRAYS: model_record(reply.vector, reply.arrays),
             METRICS: MetricRecord({NUM_EXAMPLES: reply.num_examples, **reply.metrics}),
             CONFIG: ConfigRecord({"json": json.dumps({**values, "values": dict(reply.values)})}),
         }
@@ -192,30 +193,16 @@ def reply_of(content: RecordDict, *, max_size: int | None = None) -> Reply:
     max_size: how many numbers its vector may hold, where that is known.
 
     Raises:
-        UpdateRefused: a record or a value is missing or of the wrong type.
+        UpdateRefused: a record or a value is missing or of the wrong type, or the number of examples makes no sense.
     """
-    vector, own = _arrays_of(content, max_size)
-    return make_reply(vector, _metrics_of(content), own, values_of(content).get("values", {}))
-
-
-def make_reply(
-    vector: Vector,
-    metrics: Mapping[str, float],
-    arrays: Mapping[str, NDArray[Any]],
-    values: Mapping[str, Any],
-) -> Reply:
-    """Make a method's reply of its parts; the number of examples comes as one of the `metrics`.
-
-    Raises:
-        UpdateRefused: the number of examples makes no sense, or the values are not by name.
-    """
-    count = metrics.get(NUM_EXAMPLES, 0.0)
+    vector, arrays = _arrays_of(content, max_size)
+    metrics, values = _metrics_of(content), values_of(content).get("values", {})
+    count = metrics.pop(NUM_EXAMPLES, 0.0)
     if not 0 <= count <= MAX_EXAMPLES or count != int(count):  # NaN is in no interval
         raise UpdateRefused(f"The reply counts {count:g} examples.")
     if not isinstance(values, Mapping):
         raise UpdateRefused("The reply's values are not by name.")
-    measures = {name: value for name, value in metrics.items() if name != NUM_EXAMPLES}
-    return Reply(vector=vector, num_examples=int(count), metrics=measures, arrays=arrays, values=values)
+    return Reply(vector=vector, num_examples=int(count), metrics=metrics, arrays=arrays, values=values)
 
 
 def failure_values(error: FlowerUnlearningError) -> Json:
@@ -256,18 +243,19 @@ def values_of(content: RecordDict) -> Json:
     Raises:
         UpdateRefused: it is not what `unlearning.untrusted.json_object` reads.
     """
-    text = _text_of(content)
+    text = text_of(content)
     return json_object(text) if text else {}
 
 
 def told_values(content: RecordDict) -> Json:
     """Return the JSON that the server tells, of any length; empty where there is none (a stock strategy sends none)."""
-    text = _text_of(content)
+    text = text_of(content)
     values: Json = json.loads(text) if text else {}
     return values
 
 
-def _text_of(content: RecordDict) -> str:
+def text_of(content: RecordDict) -> str:
+    """Return the text of a message's JSON; empty where there is none."""
     record = content.config_records.get(CONFIG)
     text = record.get("json", "") if record is not None else ""
     return text if isinstance(text, str) else ""

@@ -20,7 +20,6 @@ from strategies.fedavg import FedAvg
 from strategies.messages import (
     UNLEARN,
     compose,
-    instruction_record,
     instruction_values,
     model_record,
     reply_of,
@@ -151,12 +150,13 @@ class UnlearningStrategy(Strategy):
         records: dict[int, ArrayRecord] = {}
         messages: dict[str, Message] = {}
         for client, instruction in sorted(self.instructions(server_round, arrays, grid).items()):
-            if instruction.arrays:
-                record = instruction_record(instruction)
-            else:  # the same model for many clients is one object on the wire
-                record = records.setdefault(id(instruction.model), model_record(instruction.model))
-            values = instruction_values(self.method.info.name, instruction)
-            messages[client] = self._message(client, UNLEARN, server_round, values, record)
+            record = model_record(instruction.model, instruction.arrays)
+            if not instruction.arrays:  # the same model for many clients is one object on the wire
+                record = records.setdefault(id(instruction.model), record)
+            assert self._asked is not None, "instructions are asked for"
+            told = self.fedavg.plan.site_values(client)
+            values = {**instruction_values(self.method.info.name, instruction), **told}
+            messages[client] = compose(self._asked.nodes[client], UNLEARN, server_round, values, record)
         return messages
 
     def instructions(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> Mapping[str, Instruction]:
@@ -313,19 +313,6 @@ class UnlearningStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Do as FedAvg does."""
         return self.fedavg.aggregate_evaluate(server_round, replies)
-
-    def _message(
-        self,
-        client: str,
-        kind: str,
-        server_round: int,
-        values: Mapping[str, Any],
-        arrays: ArrayRecord | None = None,
-    ) -> Message:
-        """Return a message to a client that was just found online, with what every message tells it."""
-        assert self._asked is not None, "instructions come first"
-        content = {**values, **self.fedavg.plan.site_values(client)}
-        return compose(self._asked.nodes[client], kind, server_round, content, arrays)
 
     def _commit(self, state: UnlearningState, counts: Mapping[str, int]) -> UnlearningState:
         self.fedavg.follow(self.fedavg.plan.including(self.targets, counts))

@@ -10,7 +10,7 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from strategies.messages import ARRAYS, CONFIG, METRICS, ROUND, VECTOR, Json, round_of
+from strategies.messages import ARRAYS, CONFIG, METRICS, ROUND, VECTOR, Json, round_of, text_of
 from strategies.sessions.framing import Payload
 from unlearning.errors import SessionError, UpdateRefused
 from unlearning.parameters import content_hash
@@ -96,7 +96,7 @@ def message_payload(message: Message, shared: SharedArrays) -> Payload:
         values={
             _KIND: message.metadata.message_type,
             ROUND: round_of(message),
-            _TEXT: _text(message.content),
+            _TEXT: text_of(message.content),
         },
         arrays=shared.arrays,
         hashes=shared.hashes,
@@ -121,7 +121,7 @@ def told_message(payload: Payload, node_id: int) -> Message:
 
 def answer_payload(exchange: int, content: RecordDict) -> Payload:
     """Return a client's answer to the message of this exchange."""
-    values: Json = {_TEXT: _text(content)}
+    values: Json = {_TEXT: text_of(content)}
     if METRICS in content.metric_records:
         values[METRICS] = dict(content.metric_records[METRICS])
     return Payload(exchange=exchange, values=values, arrays=_arrays(content))
@@ -145,11 +145,6 @@ def answer_content(payload: Payload) -> RecordDict:
     except (TypeError, ValueError) as exc:
         raise UpdateRefused(f"The answer makes no records: {exc}") from exc
     return content
-
-
-def _text(content: RecordDict) -> str:
-    record = content.config_records.get(CONFIG)
-    return "" if record is None else str(record.get("json", ""))
 
 
 def _arrays(content: RecordDict) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def message_handler(handler: Callable[[Message, ClientWork], RecordDict]) -> Han
     """
 
     def handle(message: Message, context: Context, sites: Sites) -> RecordDict:
-        memory, last, key = memory_of(context), LastAnswer.of(context), key_of(message, context)
+        memory, last, key = memory_of(context), LastAnswer(context), key_of(message, context)
         local: ClientWork | None = None
         with MemoryWatch() as watch:
             try:

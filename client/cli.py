@@ -10,6 +10,7 @@ import typer
 
 from client.commands import run_command
 from client.memory import DirectoryMemory
+from client.noise_commands import StateDir
 from client.noise_commands import app as noise_app
 from client.worker.places import WorkerPlaces, default_directory
 from strategies.installation import CONFIG_DIR, STATE_ROOT, UNITS_DIR, Host
@@ -22,10 +23,6 @@ from unlearning.requests import Granularity, Target, parse_sample_ids
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="File a deletion request at the client's own site."
 )
-
-StateDir = Annotated[
-    Path, typer.Option(help="The client's state directory, as in the SuperNode's --node-config.")
-]
 
 
 @app.command()

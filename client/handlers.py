@@ -123,7 +123,7 @@ def handle_notice(message: Message, context: Context, sites: Sites) -> RecordDic
     """Take in what every message says; neither data nor model is needed for that."""
     memory = memory_of(context)
     record_past(message, memory)
-    LastAnswer.of(context).erase()
+    LastAnswer(context).erase()
     return add_site_requests(arrays_content({}, {}), memory)
 
 

@@ -13,13 +13,12 @@ something more is forgotten. It is not flushed to the disk: after a power cut th
 
 import hashlib
 from logging import getLogger
-from pathlib import Path
 
 from flwr.app import Context, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
-from client.memory import LAST_ANSWER, PARTIAL_ANSWER, erase_last_answer
+from client.memory import LAST_ANSWER, PARTIAL_ANSWER, erase_last_answer, state_dir_of
 from strategies.messages import TRAIN, UNLEARN, count_bytes, round_of
 from strategies.shadows import TRAIN_SHADOWS
 from unlearning.durable_files import make_private, open_private
@@ -48,14 +47,8 @@ def key_of(message: Message, context: Context) -> str:
 class LastAnswer:
     """The last answer of a site; without a state directory (simulation) there is none, and work is done again."""
 
-    def __init__(self, directory: Path | None) -> None:
-        self._directory = directory
-
-    @classmethod
-    def of(cls, context: Context) -> "LastAnswer":
-        """Return that of the site whose node this is."""
-        directory = str(context.node_config.get("state-dir", ""))
-        return cls(Path(directory) if directory else None)
+    def __init__(self, context: Context) -> None:
+        self._directory = state_dir_of(context.node_config)
 
     def find(self, key: str) -> RecordDict | None:
         """Return the answer to what has this key, if it is the last one; otherwise erase the last one."""

@@ -22,25 +22,31 @@ def measure(message: Message, local: ClientWork) -> RecordDict:
     Raises:
         DataError: this client was forgotten, and the measurement does not belong to its deletion.
     """
-    forget = local.forget_named("forget")
-    if local.memory.tombstones().everything and not forget:
-        raise DataError("This client was forgotten; it answers no more.")
-    mask = forgotten_mask(local.examples, forget)
-    retained = ~(mask | forgotten_mask(local.examples, local.tombstones))
+    sets = measured_sets(local)
     model = vector_of(message.content.array_records["arrays"])
     note_score(local.node_config, local.task, model, local.server_round)
     arrays: dict[str, NDArray[Any]] = {}
-    for name, examples in (
-        ("retained", local.examples.select(retained)),
-        ("forgotten", local.examples.select(mask)),
-        ("test", local.held_out),
-    ):
-        if name == "test" and (forget | local.memory.tombstones()).everything:
-            continue  # a client that leaves takes its held-out data with it
-        if len(examples):
-            # the attack on the change compares posteriors of forgotten with those of test examples
-            arrays |= _observe(local, model, name, examples, with_outputs=name != "retained")
+    for name, examples in sets.items():
+        # the attack on the change compares posteriors of forgotten with those of test examples
+        arrays |= _observe(local, model, name, examples, with_outputs=name != "retained")
     return arrays_content(arrays, {})
+
+
+def measured_sets(local: ClientWork) -> dict[str, Examples]:
+    """Return the examples of the sets "retained", "forgotten" and "test", those that have any.
+
+    Raises:
+        DataError: this client was forgotten, and the measurement does not belong to its deletion.
+    """
+    forget, tombstones = local.forget_named("forget"), local.memory.tombstones()
+    if tombstones.everything and not forget:
+        raise DataError("This client was forgotten; it answers no more.")
+    mask = forgotten_mask(local.examples, forget)
+    retained = ~(mask | forgotten_mask(local.examples, local.tombstones))
+    sets = {"retained": local.examples.select(retained), "forgotten": local.examples.select(mask)}
+    if not (forget | tombstones).everything:  # a client that leaves takes its held-out data with it
+        sets["test"] = local.held_out
+    return {name: examples for name, examples in sets.items() if len(examples)}
 
 
 def _observe(

@@ -240,11 +240,17 @@ def erase_last_answer(directory: Path) -> None:
         (directory / name).unlink(missing_ok=True)
 
 
+def state_dir_of(node_config: Mapping[str, Any]) -> Path | None:
+    """Return the state directory that the node's configuration names, if it does."""
+    directory = str(node_config.get("state-dir", ""))
+    return Path(directory) if directory else None
+
+
 def memory_of(context: "Context") -> ClientMemory:
     """Return the state directory where the node names one, else the run's context."""
-    directory = str(context.node_config.get("state-dir", ""))
-    if directory:
-        return DirectoryMemory(Path(directory))
+    directory = state_dir_of(context.node_config)
+    if directory is not None:
+        return DirectoryMemory(directory)
     from client.context_memory import ContextMemory  # imports Flower, which the command line does without
 
     return ContextMemory(context)

@@ -10,15 +10,16 @@ owner has the scores of the federation's own models without asking anybody, and 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from logging import getLogger
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from client.memory import PLANTED, SCORES
+from client.memory import PLANTED, SCORES, state_dir_of
+from unlearning.archive import pack_arrays
 from unlearning.durable_files import write_anew, write_atomically
 from unlearning.errors import DataError
 from unlearning.parameters import Vector, content_hash
@@ -69,16 +70,15 @@ def plant_in_file(
     # The noise first: noisy data without it would be good for nothing.
     write_anew(
         state_dir / PLANTED,
-        _archive(
-            inputs=planted.clean.inputs.numpy(),
-            targets=planted.clean.targets.numpy(),
-            ids=planted.clean.ids,
-            noise=planted.noise.numpy(),
-            deviation=np.float64(deviation),
+        pack_arrays(
+            {
+                **_arrays_of(planted.clean),
+                "noise": planted.noise.numpy(),
+                "deviation": np.array(deviation, dtype=np.float64),
+            }
         ),
     )
-    arrays = _archive(inputs=noisy.inputs.numpy(), targets=noisy.targets.numpy(), ids=noisy.ids)
-    write_atomically(output / f"{TRAIN}.npz", arrays)
+    write_atomically(output / f"{TRAIN}.npz", pack_arrays(_arrays_of(noisy)))
     return len(planted.clean)
 
 
@@ -87,16 +87,16 @@ def note_score(node_config: Mapping[str, Any], task: Task, model: Vector, number
 
     Whatever goes wrong here is logged only: the server's measurement does not depend on it.
     """
-    directory = str(node_config.get("state-dir", ""))
-    if not directory or not (Path(directory) / PLANTED).exists():
+    directory = state_dir_of(node_config)
+    if directory is None or not (directory / PLANTED).exists():
         return
     try:
-        known, digest = read_scores(Path(directory)), content_hash(model)
+        known, digest = read_scores(directory), content_hash(model)
         if any(one.model == digest for one in known):
             return
-        found = judge(scores(task, model, _read(Path(directory) / PLANTED)))
+        found = judge(scores(task, model, _read(directory / PLANTED)))
         score = NoiseScore(round=number, model=digest, mean=found.mean, z=found.z, p_value=found.p_value)
-        write_atomically(Path(directory) / SCORES, json.dumps(to_plain([*known, score]), indent=1).encode())
+        write_atomically(directory / SCORES, json.dumps(to_plain([*known, score]), indent=1).encode())
     except Exception:  # noqa: BLE001 - whatever it is, the server gets its measurement
         _log.exception("The noise planted at this site says nothing of the model of round %d.", number)
 
@@ -116,15 +116,13 @@ def read_scores(state_dir: Path) -> list[NoiseScore]:
         raise DataError(f"{path} is damaged ({exc}). Move it away; models to come are scored anew.") from exc
 
 
+def _arrays_of(examples: Examples) -> dict[str, NDArray[Any]]:
+    return {"inputs": examples.inputs.numpy(), "targets": examples.targets.numpy(), "ids": examples.ids}
+
+
 def _read(path: Path) -> Planted:
     found = read_archive(
         path, ("inputs", "targets", "ids", "noise", "deviation"), "It is this program's own."
     )
     clean = Examples(torch.from_numpy(found["inputs"]), torch.from_numpy(found["targets"]), found["ids"])
     return Planted(clean, torch.from_numpy(found["noise"]), float(found["deviation"]))
-
-
-def _archive(**arrays: Any) -> bytes:
-    content = BytesIO()
-    np.savez(content, **arrays)
-    return content.getvalue()

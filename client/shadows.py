@@ -9,7 +9,7 @@ from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
 from client.answering import message_handler
-from client.measuring import sampling_generator
+from client.measuring import measured_sets, sampling_generator
 from client.work import ClientWork
 from strategies.messages import CLIENT_ID, arrays_content
 from strategies.shadows import HELD_OUT, shadow_arrays, shadow_models
@@ -57,19 +57,11 @@ def handle_fit_shadows(message: Message, local: ClientWork) -> RecordDict:
     Raises:
         DataError: this client was forgotten, and this does not belong to its deletion.
     """
-    forget = local.forget_named("forget")
-    tombstones = local.memory.tombstones()
-    if tombstones.everything and not forget:
-        raise DataError("This client was forgotten; it answers no more.")
-    models = shadow_models(message.content)
-    mask = forgotten_mask(local.examples, forget)
-    sets = {"forgotten": local.examples.select(mask)}
-    if local.values.get(HELD_OUT) and not (forget | tombstones).everything:
-        sets["test"] = local.held_out
+    sets, models = measured_sets(local), shadow_models(message.content)
     arrays: dict[str, NDArray[Any]] = {}
-    for name, examples in sets.items():
-        if len(examples):
-            arrays |= _fit(local, models, name, examples)
+    for name in ("forgotten", "test") if local.values.get(HELD_OUT) else ("forgotten",):
+        if name in sets:
+            arrays |= _fit(local, models, name, sets[name])
     return arrays_content(arrays, {})
 
 

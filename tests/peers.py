@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from client.peer.grpc_transport import Handling, Reception
+from client.peer.in_process import InProcessNetwork
 from client.peer.items import Item, Kind
 from client.peer.journal import Journal, MemoryJournal
 from client.peer.learner import CorrectionAnswer, CorrectionOrder, SiteLearner
@@ -15,10 +16,12 @@ from client.peer.refusals import Refusals
 from client.peer.rules import PeerRules, Place, Round
 from client.peer.seals import NoSeals, Seals
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
-from unlearning.decentralised import CorrectionSettings, Graph
+from unlearning.decentralised import CorrectionSettings, Graph, ring
 from unlearning.parameters import Vector
-from unlearning.requests import Forget
+from unlearning.requests import Forget, Granularity, Target
 from unlearning.training import TrainingSettings, initial_parameters
+
+FOUR = ring("0123")
 
 
 @dataclass
@@ -73,6 +76,42 @@ def request_item(origin: str, key: str = "key", **values: object) -> Item:
     """A request for some of the origin's samples, or with other `values`."""
     wanted = {"granularity": "sample", "class_label": None, "curvature": False, **values}
     return Item(kind=Kind.REQUEST, origin=origin, subject=f"{origin}-{key}", values=wanted)
+
+
+def correction_item(origin: str, norm: float = 1.0, *, key: str = "key", **values: object) -> Item:
+    """A correction to `request_item`, which moves a model's first number by `norm`: half of a vector of twice that."""
+    return Item(
+        kind=Kind.CORRECTION,
+        origin=origin,
+        subject=f"{origin}-{key}",
+        values={"weight": 0.5, "deleted": 1, **values},
+        vector=np.array([2.0 * norm, 0.0, 0.0]),
+    )
+
+
+def samples(peer: str, *ids: str) -> Target:
+    """The target "these samples of a peer"."""
+    return Target(Granularity.SAMPLE, peer, frozenset(ids))
+
+
+def trained_network(graph: Graph, rules: PeerRules | None = None) -> InProcessNetwork:
+    """Counting peers that have trained for one round, so that there is something to take out."""
+    network = InProcessNetwork(counting_peers(graph, rules))
+    network.train()
+    return network
+
+
+def forget(network: InProcessNetwork, at: str, target: Target, key: str = "key") -> None:
+    """File a request at a peer, and do what it needs."""
+    network.peers[at].file(target, key)
+    network.settle()
+
+
+def do_round(peer: Peer, move: float = 0.0, *, patient: bool = True) -> None:
+    """Do a round of one peer, whose training moves each of the three numbers by `move`."""
+    begun = peer.next_round(patient=patient)
+    assert begun is not None
+    peer.finish_round(begun, np.full(3, move))
 
 
 def reception(

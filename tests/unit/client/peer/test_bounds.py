@@ -11,25 +11,25 @@ from client.peer.items import Greeting, Item, Kind, Offer
 from client.peer.journal import MemoryJournal
 from client.peer.node import Peer
 from client.peer.rules import PeerRules
-from tests.peers import CountingLearner, counting_peer, counting_peers, member_item, request_item
+from tests.peers import (
+    FOUR,
+    CountingLearner,
+    correction_item,
+    counting_peer,
+    counting_peers,
+    do_round,
+    forget,
+    member_item,
+    request_item,
+    samples,
+    trained_network,
+)
 from unlearning.certified import logistic_constants
-from unlearning.decentralised import correction_bound, from_edges, ring
+from unlearning.decentralised import correction_bound, from_edges
 from unlearning.errors import FlowerUnlearningError, NumericalError
-from unlearning.requests import Granularity, Target
 
-FOUR = ring("0123")
 SMALL = Limits(correction_norm=2.0, requests=12)
 CONSTANTS = logistic_constants(feature_norm=1.0, weight_norm=1.0, l2=0.5, features_from="a test")
-
-
-def correction(origin: str, norm: float, *, key: str = "key", deleted: int = 1, **values: object) -> Item:
-    return Item(
-        kind=Kind.CORRECTION,
-        origin=origin,
-        subject=f"{origin}-{key}",
-        values={"weight": 0.5, "deleted": deleted, **values},
-        vector=np.array([2.0 * norm, 0.0, 0.0]),
-    )
 
 
 def statistics(origin: str, subject: str, **values: object) -> Item:
@@ -46,8 +46,11 @@ def listening_peer(limits: Limits, rounds: int = 0) -> Peer:
     return peer
 
 
-def offer(sender: str, round_number: int, value: float = 1.0) -> Offer:
-    return Offer(sender=sender, round=round_number, vector=np.full(3, value), applied=frozenset())
+def hear(peer: Peer, senders: str, round_number: int, value: float = 1.0) -> None:
+    """Let models of a round come from each of the `senders`."""
+    for sender in senders:
+        vector = np.full(3, value)
+        peer.accept(Offer(sender=sender, round=round_number, vector=vector, applied=frozenset()))
 
 
 def refused(peer: Peer, item: Item, match: str) -> None:
@@ -62,8 +65,8 @@ def test_a_correction_longer_than_the_limit_is_refused() -> None:
     """25,000 where 2 are allowed."""
     peer = listening_peer(SMALL)
     peer.receive(request_item("1"), "1")
-    refused(peer, correction("1", 25_000.0), "would move every model by 2.5e")
-    assert peer.receive(correction("1", 2.0), "1")
+    refused(peer, correction_item("1", 25_000.0), "would move every model by 2.5e")
+    assert peer.receive(correction_item("1", 2.0), "1")
 
 
 def test_many_corrections_of_one_peer_move_a_model_by_ten_limits_at_most() -> None:
@@ -73,7 +76,7 @@ def test_many_corrections_of_one_peer_move_a_model_by_ten_limits_at_most() -> No
     for number in range(12):
         peer.receive(request_item("1", f"{number}"), "1")
         try:
-            taken += peer.receive(correction("1", 2.0, key=f"{number}", deleted=number < 9), "1")
+            taken += peer.receive(correction_item("1", 2.0, key=f"{number}", deleted=number < 9), "1")
         except FlowerUnlearningError:
             continue
     assert taken <= 10
@@ -86,8 +89,8 @@ def test_a_correction_is_bounded_by_what_it_takes_out() -> None:
     peer.receive(request_item("1"), "1")
     bound = correction_bound(CONSTANTS, num_examples=40, num_deleted=1)
     assert bound == pytest.approx(10 * CONSTANTS.gradient_bound / (0.5 * 40))
-    refused(peer, correction("1", 1.01 * bound), "more than")
-    assert peer.receive(correction("1", 0.99 * bound), "1")
+    refused(peer, correction_item("1", 1.01 * bound), "more than")
+    assert peer.receive(correction_item("1", 0.99 * bound), "1")
 
 
 def test_there_is_no_bound_without_examples() -> None:
@@ -99,22 +102,26 @@ def test_there_is_no_bound_without_examples() -> None:
 @pytest.mark.parametrize(
     ("item", "match"),
     [
-        (correction("2", 1.0), "not known"),
-        (replace(correction("2", 1.0), subject="1-key"), "not its origin's to make"),
-        (correction("1", 1.0, deleted=0), "takes nothing out"),
-        (correction("1", 1.0, deleted=11), "more examples than its origin has"),
-        (correction("1", 1.0, leaves=True), "not its origin's to make"),
-        (correction("1", 1.0, account={"release": {"sigma": 1}}), "do not fit"),
-        (correction("1", 1.0, account=[[]]), "do not fit"),
-        (correction("1", 1.0, unheard="of"), "do not fit"),
-        (correction("1", 1.0, reason="x" * 100_000), "do not fit"),
-        (replace(correction("1", 1.0), vector=np.ones(3, dtype=np.int64)), "real numbers"),
-        (replace(correction("1", 1.0), vector=np.full(3, 1e300)), "more than"),
+        (correction_item("2"), "not known"),
+        (replace(correction_item("2"), subject="1-key"), "not its origin's to make"),
+        (correction_item("1", deleted=0), "takes nothing out"),
+        (correction_item("1", deleted=11), "more examples than its origin has"),
+        (correction_item("1", leaves=True), "not its origin's to make"),
+        (correction_item("1", account={"release": {"sigma": 1}}), "do not fit"),
+        (correction_item("1", account=[[]]), "do not fit"),
+        (correction_item("1", unheard="of"), "do not fit"),
+        (correction_item("1", reason="x" * 100_000), "do not fit"),
+        (replace(correction_item("1"), vector=np.ones(3, dtype=np.int64)), "real numbers"),
+        (correction_item("1", 1e300), "more than"),
         (statistics("2", "1-key"), "Nobody asked"),
         (statistics("2", "1-class", num_examples=10**6), "more examples than its origin has"),
         (request_item("2", curvature="yes"), "do not fit"),
         (replace(request_item("2"), subject="1-mine"), "not named after"),
         (member_item("3", num_examples=10**30), "do not fit"),
+        (Item(kind=Kind.MEMBER, origin="3", values={"num_examples": 4}), "do not fit"),
+        (correction_item("1", weight=7.0), "do not fit"),
+        (replace(correction_item("1"), vector=np.ones(2)), "has 3 parameters"),
+        (replace(correction_item("1"), vector=np.array([1.0, np.nan, 0.0])), "not finite"),
     ],
 )
 def test_what_does_not_fit_a_request_is_refused(item: Item, match: str) -> None:
@@ -155,10 +162,8 @@ def test_a_declared_number_counts_up_to_ten_times_the_median() -> None:
 
 def test_a_correction_that_others_would_refuse_is_not_sent() -> None:
     """Its origin says why instead, and does not train on the examples any more."""
-    network = InProcessNetwork(counting_peers(FOUR, PeerRules(limits=SMALL)))
-    network.train()
-    network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"5"})), "key")
-    network.settle()
+    network = trained_network(FOUR, PeerRules(limits=SMALL))
+    forget(network, "1", samples("1", "5"))
     (item,) = network.peers["3"].record.of(Kind.CORRECTION)
     assert item.vector is None
     assert "limits.correction-norm" in item.values["reason"]
@@ -172,12 +177,9 @@ def test_whatever_goes_wrong_with_a_correction_is_said() -> None:
         def correction(self, order: object) -> object:  # type: ignore[override]
             raise ZeroDivisionError("by others' numbers")
 
-    peers = counting_peers(FOUR)
-    peers[1].learner = Breaking("1")
-    network = InProcessNetwork(peers)
-    network.train()
-    network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"5"})), "key")
-    network.settle()
+    network = trained_network(FOUR)
+    network.peers["1"].learner = Breaking("1")
+    forget(network, "1", samples("1", "5"))
     (item,) = network.peers["3"].record.of(Kind.CORRECTION)
     assert item.values["reason"] == "ZeroDivisionError: by others' numbers"
 
@@ -185,37 +187,31 @@ def test_whatever_goes_wrong_with_a_correction_is_said() -> None:
 def test_one_neighbour_that_claims_a_late_round_moves_nobody() -> None:
     """Round 10^9 of one neighbour; the other is at round 1."""
     peer = listening_peer(Limits())
-    peer.accept(offer("1", 10**9))
+    hear(peer, "1", 10**9)
     assert peer.model.round == 0
-    peer.accept(offer("3", 0))
-    begun = peer.next_round()
-    assert begun is not None
-    peer.finish_round(begun, np.ones(3))
+    hear(peer, "3", 0)
+    do_round(peer, 1.0)
     assert peer.model.round == 1
 
 
 def test_a_peer_catches_up_with_two_neighbours() -> None:
     """To the round that both have reached, not to that of the one ahead."""
     peer = listening_peer(Limits())
-    for sender, number in (("1", 0), ("3", 0), ("1", 10**9), ("3", 7)):
-        if (begun := peer.next_round()) is not None:
-            peer.finish_round(begun, np.zeros(3))
-        peer.accept(offer(sender, number))
-    begun = peer.next_round()
-    assert begun is not None
-    peer.finish_round(begun, np.zeros(3))
+    hear(peer, "13", 0)
+    do_round(peer)
+    hear(peer, "1", 10**9)
+    hear(peer, "3", 7)
+    do_round(peer)
     assert peer.model.round == 8
 
 
 def test_a_jump_ends_with_training() -> None:
     """Two neighbours that lie together do not lead past the last round."""
     peer = listening_peer(Limits(), rounds=5)
-    for sender in "13":
-        peer.accept(offer(sender, 0))
+    hear(peer, "13", 0)
     begun = peer.next_round()
     assert begun is not None
-    for sender in "13":
-        peer.accept(offer(sender, 10**9))
+    hear(peer, "13", 10**9)
     peer.finish_round(begun, np.zeros(3))
     assert peer.model.round <= 5
 
@@ -224,13 +220,10 @@ def test_a_model_for_a_round_that_is_over_is_not_mixed_in() -> None:
     """It came too late, or was replayed."""
     peer = listening_peer(Limits())
     for number in (0, 1):
-        for sender in "13":
-            peer.accept(offer(sender, number, value=0.0))
-        begun = peer.next_round()
-        assert begun is not None
-        peer.finish_round(begun, np.ones(3))
-    peer.accept(offer("1", 0, value=9.0))
-    peer.accept(offer("3", 2, value=0.0))
+        hear(peer, "13", number, value=0.0)
+        do_round(peer, 1.0)
+    hear(peer, "1", 0, value=9.0)
+    hear(peer, "3", 2, value=0.0)
     assert peer.missing() == ["1"]
 
 
@@ -238,67 +231,57 @@ def test_a_model_far_longer_than_the_own_one_is_refused() -> None:
     """One such model would be all of the mixture."""
     peer = listening_peer(Limits())
     with pytest.raises(FlowerUnlearningError, match="times the own model's"):
-        peer.accept(offer("1", 0, value=1e30))
+        hear(peer, "1", 0, value=1e30)
 
 
 def test_who_is_no_neighbour_offers_nothing() -> None:
     """Peer 2 is a member on the other side of the ring."""
     peer = listening_peer(Limits())
-    peer.accept(offer("1", 0))
-    peer.accept(offer("2", 0))
+    hear(peer, "12", 0)
     assert peer.missing() == ["3"]
 
 
 def test_a_silent_neighbour_is_waited_for_once_and_counts_again_when_it_speaks() -> None:
     """Later rounds go on without it at once, until its model of the round at hand comes."""
     peer = listening_peer(Limits())
-    peer.accept(offer("1", 0))
+    hear(peer, "1", 0)
     assert peer.missing() == ["3"]
     peer.leave_out(["3"])
     for number in range(3):
-        peer.accept(offer("1", number))
-        begun = peer.next_round()
-        assert begun is not None
-        peer.finish_round(begun, np.zeros(3))
-    peer.accept(offer("3", 3))
-    peer.accept(offer("1", 4))
-    begun = peer.next_round()
-    assert begun is not None
-    peer.finish_round(begun, np.zeros(3))
+        hear(peer, "1", number)
+        do_round(peer)
+    hear(peer, "3", 3)
+    hear(peer, "1", 4)
+    do_round(peer)
     assert peer.missing() == ["3"]
 
 
 def test_a_neighbour_that_was_left_out_and_is_behind_is_waited_for_again_when_it_moves_on() -> None:
     """Otherwise this peer would run ahead of it for ever; a repeated old model moves nothing."""
     peer = listening_peer(Limits())
-    peer.accept(offer("3", 0))
+    hear(peer, "3", 0)
     for number in range(3):
-        peer.accept(offer("1", number))
-        begun = peer.next_round(patient=False)
-        assert begun is not None
-        peer.finish_round(begun, np.zeros(3))
-    peer.accept(offer("1", 3))
-    peer.accept(offer("3", 0))
+        hear(peer, "1", number)
+        do_round(peer, patient=False)
+    hear(peer, "1", 3)
+    hear(peer, "3", 0)
     assert peer.missing() == []
-    peer.accept(offer("3", 1))
+    hear(peer, "3", 1)
     assert peer.missing() == ["3"]
 
 
 def test_a_neighbour_that_starts_again_gets_the_earlier_model_first() -> None:
     """With the later one alone it would begin its round, and mix another one than those that never stopped."""
     peer = listening_peer(Limits())
-    for sender in "13":
-        peer.accept(offer(sender, 0))
-    begun = peer.next_round()
-    assert begun is not None
-    peer.finish_round(begun, np.zeros(3))
+    hear(peer, "13", 0)
+    do_round(peer)
     peer.confirm_delivery("1", Greeting("0"), frozenset(peer.record.items))
-    first = peer.next_payload("1")
-    assert isinstance(first, Offer)
-    peer.confirm_delivery("1", first)
-    second = peer.next_payload("1")
-    assert isinstance(second, Offer)
-    assert (first.round, second.round) == (0, 1)
+    rounds = []
+    while (payload := peer.next_payload("1")) is not None:
+        assert isinstance(payload, Offer)
+        rounds.append(payload.round)
+        peer.confirm_delivery("1", payload)
+    assert rounds == [0, 1]
 
 
 def test_the_wait_halves_each_time_a_neighbour_falls_silent_again() -> None:
@@ -308,7 +291,7 @@ def test_the_wait_halves_each_time_a_neighbour_falls_silent_again() -> None:
     for number in range(8):
         shares.append(peer.patience(["3"]))
         peer.leave_out(["3"])
-        peer.accept(offer("3", number))
+        hear(peer, "3", number)
     assert shares == [0.5**number for number in (0, 1, 2, 3, 4, 5, 6, 6)]
 
 

@@ -16,12 +16,9 @@ from client.peer.rules import PeerRules
 from client.peer.seals import CertificateSeals
 from strategies.sessions.endpoint import Tls
 from tests.certificates import Authority
-from tests.peers import counting_peer, member_item, request_item
-from unlearning.decentralised import Graph, ring
+from tests.peers import FOUR, correction_item, counting_peer, forget, member_item, request_item, samples
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, SessionError
-from unlearning.requests import Granularity, Target
 
-GRAPH = ring("0123")
 MakeSeals = Callable[[str], CertificateSeals]
 
 
@@ -44,24 +41,13 @@ def seals(authority: Authority) -> MakeSeals:
     return lambda name: made.setdefault(name, seals_of(authority, name))
 
 
-def sealed_network(seals: MakeSeals, graph: Graph = GRAPH) -> InProcessNetwork:
+def sealed_network(seals: MakeSeals) -> InProcessNetwork:
     """Four peers that sign what they say, and have trained for a round."""
     network = InProcessNetwork(
-        counting_peer(name, graph, MemoryJournal(), seals=seals(name)) for name in graph.nodes
+        counting_peer(name, FOUR, MemoryJournal(), seals=seals(name)) for name in FOUR.nodes
     )
     network.train()
     return network
-
-
-def correction_item(origin: str, norm: float = 1.0) -> Item:
-    """By a vector of this length."""
-    return Item(
-        kind=Kind.CORRECTION,
-        origin=origin,
-        subject=f"{origin}-key",
-        values={"weight": 1.0, "deleted": 1},
-        vector=np.array([norm, 0.0, 0.0]),
-    )
 
 
 def refused(peer: Peer, item: Item, sender: str, match: str) -> None:
@@ -77,8 +63,7 @@ def refused(peer: Peer, item: Item, sender: str, match: str) -> None:
 def test_signed_items_reach_everybody_through_intermediaries(seals: MakeSeals) -> None:
     """A deletion at peer 0 is in the model of peer 2, which never talks to it, and carries its signature there."""
     network = sealed_network(seals)
-    network.peers["0"].file(Target(Granularity.SAMPLE, "0", frozenset({"3"})), "key")
-    network.settle()
+    forget(network, "0", samples("0", "3"))
     (item,) = network.peers["2"].record.of(Kind.CORRECTION)
     assert item.id in network.peers["2"].model.applied
     seals("2").check(item)
@@ -111,7 +96,7 @@ def test_who_may_join_must_name_members_as_its_neighbours(
 ) -> None:
     """Otherwise the graph would fall apart, or have edges to nobody."""
     rules = PeerRules(limits=Limits(members=frozenset("4")))
-    peer = counting_peer("0", GRAPH, MemoryJournal(), rules, seals("0"))
+    peer = counting_peer("0", FOUR, MemoryJournal(), rules, seals("0"))
     refused(peer, seals("4").seal(member_item("4", *neighbours)), "4", "do not fit")
     assert peer.receive(seals("4").seal(member_item("4", "0", "2")), "4")
 
@@ -119,22 +104,21 @@ def test_who_may_join_must_name_members_as_its_neighbours(
 def test_who_joins_names_no_more_neighbours_than_are_allowed(seals: MakeSeals) -> None:
     """Beside everybody it would weigh in every model."""
     rules = PeerRules(limits=Limits(members=frozenset("4"), neighbours=2))
-    peer = counting_peer("0", GRAPH, MemoryJournal(), rules, seals("0"))
+    peer = counting_peer("0", FOUR, MemoryJournal(), rules, seals("0"))
     refused(peer, seals("4").seal(member_item("4", "0", "1", "2")), "4", "do not fit")
 
 
 def test_a_configured_peer_does_not_change_the_graph(seals: MakeSeals) -> None:
     """Its neighbours are those of the configuration."""
-    peer = counting_peer("0", GRAPH, MemoryJournal(), seals=seals("0"))
+    peer = counting_peer("0", FOUR, MemoryJournal(), seals=seals("0"))
     refused(peer, seals("1").seal(member_item("1", "0", "2", "3")), "1", "do not fit")
 
 
 def test_a_member_does_not_speak_in_anothers_name(seals: MakeSeals) -> None:
     """Peer 1 passes on a correction that it says is peer 3's, signed by itself, by nobody, or by a copied seal."""
     network = sealed_network(seals)
-    network.peers["3"].file(Target(Granularity.SAMPLE, "3", frozenset({"3"})), "other")
+    forget(network, "3", samples("3", "3"), "other")
     peer = network.peers["0"]
-    network.settle()
     request = seals("3").seal(request_item("3"))
     peer.receive(request, "3")
     forged = correction_item("3", 25_000.0)
@@ -148,8 +132,8 @@ def test_a_signed_item_cannot_be_changed_on_its_way(seals: MakeSeals, part: str)
     """Whoever passes it on can drop it, and nothing else."""
     signed = seals("3").seal(correction_item("3"))
     changes: dict[str, object] = {
-        "values": {**signed.values, "weight": 0.5},
-        "vector": np.array([2.0, 0.0, 0.0]),
+        "values": {**signed.values, "weight": 1.0},
+        "vector": np.array([1.0, 0.0, 0.0]),
         "subject": "3-other",
         "kind": Kind.STATISTICS,
     }
@@ -184,8 +168,7 @@ def test_keys_that_are_not_the_certificates_are_refused(authority: Authority) ->
 def test_a_replayed_item_changes_nothing(seals: MakeSeals) -> None:
     """Sent again a hundred times, a correction is in the model once."""
     network = sealed_network(seals)
-    network.peers["3"].file(Target(Granularity.SAMPLE, "3", frozenset({"3"})), "key")
-    network.settle()
+    forget(network, "3", samples("3", "3"))
     peer = network.peers["0"]
     (item,), before = peer.record.of(Kind.CORRECTION), peer.model
     assert not any(peer.receive(item, "1") for _ in range(100))
@@ -208,15 +191,13 @@ def test_unsigned_items_of_an_earlier_version_are_signed_by_their_origins(
 ) -> None:
     """Journals without signatures open; each peer signs its own, and gets the others' from them."""
     network = InProcessNetwork(
-        counting_peer(name, GRAPH, DirectoryJournal(tmp_path / name)) for name in GRAPH.nodes
+        counting_peer(name, FOUR, DirectoryJournal(tmp_path / name)) for name in FOUR.nodes
     )
     network.train()
-    network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"3"})), "key")
-    network.settle()
+    forget(network, "1", samples("1", "3"))
     models = {name: peer.model.vector for name, peer in network.peers.items()}
     again = InProcessNetwork(
-        counting_peer(name, GRAPH, DirectoryJournal(tmp_path / name), seals=seals(name))
-        for name in GRAPH.nodes
+        counting_peer(name, FOUR, DirectoryJournal(tmp_path / name), seals=seals(name)) for name in FOUR.nodes
     )
     again.settle()
     for name, peer in again.peers.items():

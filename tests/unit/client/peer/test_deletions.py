@@ -2,22 +2,32 @@
 
 import math
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pytest
 
 from client.peer.admission import Limits
 from client.peer.in_process import InProcessNetwork
-from client.peer.items import Item, Kind
+from client.peer.items import Kind
 from client.peer.journal import MemoryJournal
 from client.peer.learner import SiteLearner
-from client.peer.node import Peer
 from client.peer.privacy import spent_budget
 from client.peer.rules import PeerRules
-from tests.peers import L2, counting_peer, counting_peers, logistic_peers
+from tests.federation import client
+from tests.peers import (
+    FOUR,
+    L2,
+    counting_peer,
+    counting_peers,
+    forget,
+    logistic_peers,
+    samples,
+    trained_network,
+)
 from unlearning.certified import gaussian_epsilon
 from unlearning.curvature import gradient
-from unlearning.decentralised import CorrectionSettings, NoiseSettings, PeerCurvature, complete, ring
+from unlearning.decentralised import CorrectionSettings, NoiseSettings, PeerCurvature, complete
 from unlearning.errors import AlreadyForgotten
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
@@ -26,6 +36,7 @@ from unlearning.testing.convex import minimiser
 
 GRAPH = complete("0123")
 EXACT = CorrectionSettings(l2=L2)
+DIAGONAL = CorrectionSettings(curvature=PeerCurvature.FISHER_DIAGONAL, l2=L2, damping=0.1)
 WITH_4 = PeerRules(limits=Limits(members=frozenset("4")))
 """Peer 4 may join."""
 
@@ -50,10 +61,7 @@ def optimum(network: InProcessNetwork, *, without: str = "") -> Vector:
         assert isinstance(peer.learner, SiteLearner)
         if peer.name != without:
             parts.append(peer.learner._without(peer.forget_set()))
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = join(whole, part)
-    return minimiser(peer.learner.task, whole, L2, peer.model.vector)
+    return minimiser(peer.learner.task, reduce(join, parts), L2, peer.model.vector)
 
 
 @pytest.fixture(scope="module")
@@ -73,49 +81,37 @@ def test_deleted_samples_are_taken_out_of_every_peers_model(start: Vector) -> No
     network = settled(start=start)
     learner = network.peers["1"].learner
     assert isinstance(learner, SiteLearner)
-    ids = frozenset(learner.examples.ids[:5].tolist())
-    network.peers["1"].file(Target(Granularity.SAMPLE, "1", ids), "key")
-    network.settle()
+    ids = learner.examples.ids[:5].tolist()
+    forget(network, "1", samples("1", *ids))
     assert gap(network, start, at="3") < 0.1
 
 
 def test_a_class_is_taken_out_at_every_peer(start: Vector) -> None:
     """Each peer corrects its part with the number of deleted examples of all; together it is a Newton step."""
     network = settled(start=start)
-    network.peers["2"].file(Target(Granularity.CLASS, class_label=2), "key")
-    network.settle()
+    forget(network, "2", Target(Granularity.CLASS, class_label=2))
     assert gap(network, start, at="0") < 0.5  # a third of all examples: what a Newton step leaves
     assert len(list(network.peers["0"].record.of(Kind.CORRECTION))) == 4
 
 
 def test_a_client_is_taken_out_and_leaves_the_graph(start: Vector) -> None:
-    """The rest gets near retraining without it, and mixes without it."""
+    """The rest gets near retraining without it, mixes without it, and keeps no peer's curvature for it."""
     network = settled(start=start)
-    network.peers["3"].file(Target(Granularity.CLIENT, "3"), "key")
-    network.settle()
+    forget(network, "3", client("3"))
     assert gap(network, start, at="0", without="3") < 0.4
     assert all(peer.graph.nodes == ("0", "1", "2") for peer in network.peers.values())
     assert network.peers["3"].has_left
+    kept = [item.vector for item in network.peers["0"].record.of(Kind.STATISTICS)]
+    assert kept == [None] * 3, "curvatures are dropped once the correction is there: each is a matrix"
 
 
 def test_the_fisher_diagonal_takes_a_client_out_in_the_right_direction(start: Vector) -> None:
     """Vectors of d numbers instead of matrices; the damped step still goes towards retraining."""
-    settings = CorrectionSettings(curvature=PeerCurvature.FISHER_DIAGONAL, l2=L2, damping=0.1)
-    network = settled(settings, shared=False, start=start)
-    network.peers["3"].file(Target(Granularity.CLIENT, "3"), "key")
-    network.settle()
+    network = settled(DIAGONAL, shared=False, start=start)
+    forget(network, "3", client("3"))
     moved = network.peers["0"].model.vector - start
     wanted = optimum(network, without="3") - start
     assert moved @ wanted > 0.3 * np.linalg.norm(moved) * np.linalg.norm(wanted)
-
-
-def test_curvatures_are_dropped_once_the_correction_is_there(start: Vector) -> None:
-    """A matrix from every peer is not kept for ever."""
-    network = settled(start=start)
-    network.peers["3"].file(Target(Granularity.CLIENT, "3"), "key")
-    network.settle()
-    kept = [item.vector for item in network.peers["0"].record.of(Kind.STATISTICS)]
-    assert kept == [None] * 3
 
 
 def test_a_round_moves_the_mean_along_the_gradient_over_all_examples() -> None:
@@ -123,9 +119,7 @@ def test_a_round_moves_the_mean_along_the_gradient_over_all_examples() -> None:
     network = InProcessNetwork(logistic_peers(GRAPH, PeerRules(), EXACT, learning_rate=0.3))
     before = network.peers["0"].model.vector
     learners = [peer.learner for peer in network.peers.values()]
-    everything = learners[0].examples  # type: ignore[attr-defined]
-    for learner in learners[1:]:
-        everything = join(everything, learner.examples)  # type: ignore[attr-defined]
+    everything = reduce(join, (learner.examples for learner in learners))  # type: ignore[attr-defined]
     network.train()
     mean = np.mean([peer.model.vector for peer in network.peers.values()], axis=0)
     slope = gradient(learners[0].task, before, everything, l2=0.0)  # type: ignore[attr-defined]
@@ -134,11 +128,11 @@ def test_a_round_moves_the_mean_along_the_gradient_over_all_examples() -> None:
 
 def test_one_round_of_fine_tuning_follows_a_deletion() -> None:
     """When training has ended, a deletion opens one more round, and no second one."""
-    network = InProcessNetwork(counting_peers(ring("0123"), PeerRules(rounds=2, fine_tuning_rounds=1)))
+    network = InProcessNetwork(counting_peers(FOUR, PeerRules(rounds=2, fine_tuning_rounds=1)))
     while network.train():
         pass
     assert {peer.model.round for peer in network.peers.values()} == {2}
-    network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"5"})), "key")
+    network.peers["1"].file(samples("1", "5"), "key")
     while network.train():
         pass
     assert {peer.model.round for peer in network.peers.values()} == {3}
@@ -146,9 +140,8 @@ def test_one_round_of_fine_tuning_follows_a_deletion() -> None:
 
 def test_a_deletion_before_training_needs_no_correction() -> None:
     """What no model has seen is left out of training, and nothing is added to the models."""
-    network = InProcessNetwork(counting_peers(ring("0123")))
-    network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"5"})), "key")
-    network.settle()
+    network = InProcessNetwork(counting_peers(FOUR))
+    forget(network, "1", samples("1", "5"))
     (correction,) = network.peers["2"].record.of(Kind.CORRECTION)
     assert correction.vector is None
     assert network.peers["2"].record.counts()["1"] == 9
@@ -156,10 +149,8 @@ def test_a_deletion_before_training_needs_no_correction() -> None:
 
 def test_a_class_deletion_counts_the_examples_of_all_peers() -> None:
     """Each peer's correction is weighted with what the class has at everybody, not with its own part."""
-    network = InProcessNetwork(counting_peers(ring("0123")))
-    network.train()
-    network.peers["0"].file(Target(Granularity.CLASS, class_label=4), "key")
-    network.settle()
+    network = trained_network(FOUR)
+    forget(network, "0", Target(Granularity.CLASS, class_label=4))
     for peer in network.peers.values():
         (order,) = peer.learner.orders  # type: ignore[attr-defined]
         assert (order.counts.num_examples, order.counts.num_deleted) == (40, 4)
@@ -167,11 +158,9 @@ def test_a_class_deletion_counts_the_examples_of_all_peers() -> None:
 
 def test_samples_deleted_twice_are_taken_out_once() -> None:
     """A second request about the same samples counts only what is new in it."""
-    network = InProcessNetwork(counting_peers(ring("0123")))
-    network.train()
-    for key, ids in (("first", {"1", "2"}), ("second", {"2", "3"})):
-        network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset(ids)), key)
-        network.settle()
+    network = trained_network(FOUR)
+    forget(network, "1", samples("1", "1", "2"), "first")
+    forget(network, "1", samples("1", "2", "3"), "second")
     _, second = network.peers["1"].learner.orders  # type: ignore[attr-defined]
     assert second.before.sample_ids == {"1", "2"}
     assert network.peers["0"].record.counts()["1"] == 7
@@ -179,21 +168,17 @@ def test_samples_deleted_twice_are_taken_out_once() -> None:
 
 def test_a_peer_that_has_left_takes_no_further_request() -> None:
     """Everything is forgotten already."""
-    network = InProcessNetwork(counting_peers(ring("0123")))
-    network.train()
-    network.peers["1"].file(Target(Granularity.CLIENT, "1"), "first")
-    network.settle()
+    network = trained_network(FOUR)
+    forget(network, "1", client("1"), "first")
     with pytest.raises(AlreadyForgotten):
-        network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"5"})), "second")
+        network.peers["1"].file(samples("1", "5"), "second")
 
 
 def test_a_client_deletion_waits_for_a_peer_that_is_down() -> None:
     """Its curvature is needed; when it is back the deletion goes on."""
-    network = InProcessNetwork(counting_peers(ring("0123")))
-    network.train()
+    network = trained_network(FOUR)
     network.down.add("2")
-    network.peers["0"].file(Target(Granularity.CLIENT, "0"), "key")
-    network.settle()
+    forget(network, "0", client("0"))
     assert not network.peers["0"].has_left
     network.down.clear()
     network.settle()
@@ -203,13 +188,12 @@ def test_a_client_deletion_waits_for_a_peer_that_is_down() -> None:
 
 def test_a_peer_that_joins_takes_over_the_model_and_is_trained_with() -> None:
     """It names its neighbours; everybody learns of it, and it begins where the others are."""
-    network = InProcessNetwork(counting_peers(ring("0123"), WITH_4))
+    network = InProcessNetwork(counting_peers(FOUR, WITH_4))
     for _ in range(3):
         network.train()
-    network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"5"})), "key")
-    network.settle()
+    forget(network, "1", samples("1", "5"))
     model = network.peers["0"].model
-    grown = ring("0123").join("4", ("0", "2"))
+    grown = FOUR.join("4", ("0", "2"))
     network.peers["4"] = counting_peer("4", grown, MemoryJournal(), WITH_4)
     network.settle()
     np.testing.assert_allclose(network.peers["4"].model.vector, model.vector)
@@ -220,19 +204,17 @@ def test_a_peer_that_joins_takes_over_the_model_and_is_trained_with() -> None:
 
 def test_a_peer_that_is_not_listed_does_not_join() -> None:
     """It has a place in the network and no leave to join: nobody takes its items or models, and rounds go on."""
-    network = InProcessNetwork(counting_peers(ring("0123")))
-    network.train()
-    network.peers["4"] = counting_peer("4", ring("0123").join("4", ("0", "2")), MemoryJournal())
+    network = trained_network(FOUR)
+    network.peers["4"] = counting_peer("4", FOUR.join("4", ("0", "2")), MemoryJournal())
     network.settle()
     assert network.train()
-    assert network.peers["1"].graph == ring("0123")
+    assert network.peers["1"].graph == FOUR
     assert {(sender, to) for sender, to, _ in network.refusals} == {("4", "0"), ("4", "2")}
 
 
 def test_rounds_go_on_without_a_silent_neighbour_when_patience_ends() -> None:
     """Its weight goes to the peer's own model; when it is back it takes part again."""
-    network = InProcessNetwork(counting_peers(ring("0123")))
-    network.train()
+    network = trained_network(FOUR)
     network.down.add("2")
     while network.train():  # until the neighbours have used up its last model
         pass
@@ -246,30 +228,31 @@ def test_rounds_go_on_without_a_silent_neighbour_when_patience_ends() -> None:
 
 def test_a_correction_that_cannot_be_computed_says_why() -> None:
     """Forgetting every sample leaves nothing to retain: no vector, a reason, and no training on them."""
-    rules = PeerRules(rounds=1)
-    network = InProcessNetwork(logistic_peers(GRAPH, rules, EXACT))
+    network = InProcessNetwork(logistic_peers(GRAPH, PeerRules(rounds=1), EXACT))
     network.train()
     learner = network.peers["1"].learner
     assert isinstance(learner, SiteLearner)
-    ids = frozenset(learner.examples.ids.tolist())
-    network.peers["1"].file(Target(Granularity.SAMPLE, "1", ids), "key")
-    network.settle()
-    item: Item = next(iter(network.peers["0"].record.of(Kind.CORRECTION)))
+    ids = learner.examples.ids.tolist()
+    forget(network, "1", samples("1", *ids))
+    (item,) = network.peers["0"].record.of(Kind.CORRECTION)
     assert item.vector is None
     assert "example" in item.values["reason"]
-    assert isinstance(network.peers["1"], Peer)
+
+
+def trained_with_noise(epsilon: float) -> InProcessNetwork:
+    """Four peers after a round; peer 1 adds noise to its corrections by the Fisher diagonal."""
+    network = InProcessNetwork(logistic_peers(GRAPH, PeerRules(rounds=1), DIAGONAL))
+    learner = network.peers["1"].learner
+    assert isinstance(learner, SiteLearner)
+    network.peers["1"].learner = replace(learner, noise=NoiseSettings(epsilon=epsilon, delta=1e-5))
+    network.train()
+    return network
 
 
 def test_noise_with_a_fisher_matrix_is_not_called_certified() -> None:
     """The bound is for the Hessian, and the sentence that travels with the correction says so."""
-    corrections = CorrectionSettings(curvature=PeerCurvature.FISHER_DIAGONAL, l2=L2, damping=0.1)
-    network = InProcessNetwork(logistic_peers(GRAPH, PeerRules(rounds=1), corrections))
-    peer = network.peers["1"]
-    assert isinstance(peer.learner, SiteLearner)
-    peer.learner = replace(peer.learner, noise=NoiseSettings(epsilon=1.0, delta=1e-5))
-    network.train()
-    peer.file(Target(Granularity.SAMPLE, "1", frozenset({"0", "1"})), "key")
-    network.settle()
+    network = trained_with_noise(epsilon=1.0)
+    forget(network, "1", samples("1", "0", "1"))
     (item,) = network.peers["2"].record.of(Kind.CORRECTION)
     statement = item.values["account"]["certificate"]
     assert statement.startswith("Calibrated noise, not certified")
@@ -278,16 +261,11 @@ def test_noise_with_a_fisher_matrix_is_not_called_certified() -> None:
 
 def test_every_peer_adds_up_what_all_deletions_with_noise_have_used() -> None:
     """Two corrections of Δ/σ each use the ε of one with √2·Δ/σ; without any there is no account."""
-    corrections = CorrectionSettings(curvature=PeerCurvature.FISHER_DIAGONAL, l2=L2, damping=0.1)
-    network = InProcessNetwork(logistic_peers(GRAPH, PeerRules(rounds=1), corrections))
-    peer, other = network.peers["1"], network.peers["2"]
-    assert isinstance(peer.learner, SiteLearner)
-    peer.learner = replace(peer.learner, noise=NoiseSettings(epsilon=0.5, delta=1e-5))
-    network.train()
+    network = trained_with_noise(epsilon=0.5)
+    other = network.peers["2"]
     assert spent_budget(other.record, delta=1e-5, epsilon=0.5) is None
-    for key, sample in (("first", "0"), ("second", "1")):
-        peer.file(Target(Granularity.SAMPLE, "1", frozenset({sample})), key)
-        network.settle()
+    forget(network, "1", samples("1", "0"), "first")
+    forget(network, "1", samples("1", "1"), "second")
     account = spent_budget(other.record, delta=1e-5, epsilon=0.5)
     assert account is not None
     releases = [item.values["account"]["release"] for item in other.record.of(Kind.CORRECTION)]

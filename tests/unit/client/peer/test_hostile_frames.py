@@ -22,10 +22,7 @@ from client.peer.journal import MemoryJournal
 from client.peer.node import Peer
 from client.peer.refusals import read_refusals
 from strategies.sessions import session_pb2 as pb
-from tests.peers import counting_peer, member_item, reception
-from unlearning.decentralised import ring
-
-GRAPH = ring("0123")
+from tests.peers import FOUR, counting_peer, member_item, reception
 
 
 class Aborted(Exception):
@@ -69,7 +66,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    peer, state_dir = counting_peer("0", GRAPH, MemoryJournal()), tmp_path_factory.mktemp("state")
+    peer, state_dir = counting_peer("0", FOUR, MemoryJournal()), tmp_path_factory.mktemp("state")
     service = PeerServer.__new__(PeerServer)
     service._reception = reception(
         state_dir, lambda sender, payload: hand_over(peer, sender, payload), max_numbers=9

@@ -10,13 +10,9 @@ from client.peer.in_process import InProcessNetwork
 from client.peer.journal import MemoryJournal
 from client.peer.node import Peer
 from client.peer.rules import PeerRules, Round
-from tests.peers import CountingLearner
-from unlearning.decentralised import ring
+from tests.peers import FOUR, CountingLearner, forget, samples
 from unlearning.parameters import Vector
-from unlearning.requests import Granularity, Target
 from unlearning.tasks import make_task
-
-GRAPH = ring("0123")
 
 
 @dataclass
@@ -32,7 +28,7 @@ def downhill_peers(*, mixes_first: bool, rounds: int) -> InProcessNetwork:
     """Four peers in a ring that have trained for so many rounds."""
     rules = PeerRules(rounds=rounds, mixes_first=mixes_first)
     network = InProcessNetwork(
-        Peer(name, GRAPH, DownhillLearner(name), MemoryJournal(), rules, np.zeros(2)) for name in GRAPH.nodes
+        Peer(name, FOUR, DownhillLearner(name), MemoryJournal(), rules, np.zeros(2)) for name in FOUR.nodes
     )
     while network.train():
         pass
@@ -64,8 +60,7 @@ def test_a_correction_during_training_from_the_mixture_moves_every_model_once() 
         network.settle()
         begun = {name: peer.next_round() for name, peer in network.peers.items()}
         if is_asked:
-            network.peers["1"].file(Target(Granularity.SAMPLE, "1", frozenset({"3"})), "a")
-            network.settle()
+            forget(network, "1", samples("1", "3"))
         for name, peer in network.peers.items():
             step = begun[name]
             assert step is not None

@@ -15,6 +15,8 @@ from client.peer.node import Peer
 from client.peer.refusals import Refusals
 from client.peer.rules import PeerRules, Place, Round
 from client.peer.seals import NoSeals, Seals
+from strategies.sessions.endpoint import Tls
+from tests.certificates import Authority
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
 from unlearning.decentralised import CorrectionSettings, Graph, ring
 from unlearning.parameters import Vector
@@ -112,6 +114,14 @@ def do_round(peer: Peer, move: float = 0.0, *, patient: bool = True) -> None:
     begun = peer.next_round(patient=patient)
     assert begun is not None
     peer.finish_round(begun, np.full(3, move))
+
+
+def tls_of(authority: Authority, name: str) -> Tls:
+    """A certificate of this name, and the authority that issued it."""
+    files = authority.certify(name)
+    assert files.certificate is not None
+    assert files.key is not None
+    return Tls(authority.file, files.certificate, files.key)
 
 
 def reception(

@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -29,6 +30,7 @@ from client.peer.in_process import InProcessNetwork
 from client.peer.journal import DirectoryJournal
 from client.peer.process import PeerProcess, make_peer
 from server.processes.flower_control import program
+from strategies.sessions.endpoint import Tls
 from tests.integration.conftest import REPOSITORY
 from tests.integration.namespaces import Network
 from unlearning.requests import Granularity, Target
@@ -69,16 +71,11 @@ class PeerProcesses:
 
     def values(self, name: str) -> dict[str, Any]:
         """What stands in the peer's file."""
-        certificates = self.directory / "certificates"
         return {
             "peer": name,
             "state-dir": str(self.directory / f"state-{name}"),
             "partition-id": int(name),
-            "tls": {
-                "ca": str(certificates / "ca.crt"),
-                "certificate": str(certificates / f"{name}.pem"),
-                "key": str(certificates / f"{name}.key"),
-            },
+            "tls": {kind: str(path) for kind, path in asdict(self.tls(name)).items()},
             "peers": self._addresses,
             "graph": self._graph,
             "task": {"dataset": "digits", "dtype": "float64", "partition": "dirichlet", "max-examples": 300},
@@ -90,6 +87,10 @@ class PeerProcesses:
             },
             **self._settings,
         }
+
+    def tls(self, name: str) -> Tls:
+        """The peer's certificate, or that of anybody else who was given one."""
+        return peer_tls(self.directory / "certificates", name)
 
     def config(self, name: str, **changes: Any) -> PeerConfig:
         """The peer's configuration."""
@@ -217,6 +218,11 @@ def is_done(status: dict[str, Any]) -> bool:
         entry["in_model"] for request in status["requests"] for entry in request["corrections"].values()
     )
     return corrected and status["round"] == ROUNDS + 1
+
+
+def peer_tls(directory: Path, name: str) -> Tls:
+    """What that script made of a peer in `directory`."""
+    return Tls(directory / "ca.crt", directory / f"{name}.pem", directory / f"{name}.key")
 
 
 def make_peer_certificate(directory: Path, name: str, host: str) -> None:

@@ -18,7 +18,7 @@ from client.peer.journal import DirectoryJournal
 from client.peer.peer_pb2_grpc import PeerServiceStub
 from client.peer.seals import CertificateSeals
 from strategies.sessions import session_pb2 as pb
-from strategies.sessions.endpoint import Tls, open_channel
+from strategies.sessions.endpoint import open_channel
 from tests.integration.peer_processes import (
     NAMES,
     ROUNDS,
@@ -38,17 +38,12 @@ pytestmark = pytest.mark.slow  # starts ten processes
 LIAR, ATTACKED = "5", "4"
 
 
-def tls_of(peers: PeerProcesses, name: str) -> Tls:
-    directory = peers.directory / "certificates"
-    return Tls(directory / "ca.crt", directory / f"{name}.pem", directory / f"{name}.key")
-
-
 def refusal(peers: PeerProcesses, sender: str, payload: Payload) -> str:
     """Why the attacked peer does not take a payload; empty if it takes it."""
     address = peers.config(ATTACKED).bind
-    with open_channel(address, tls_of(peers, sender)) as channel:
+    with open_channel(address, peers.tls(sender)) as channel:
         grpc.channel_ready_future(channel).result(60)  # it may just have been started
-    with PeerConnection(sender, address, tls_of(peers, sender), 20.0) as connection:
+    with PeerConnection(sender, address, peers.tls(sender), 20.0) as connection:
         try:
             connection.send(payload)
         except SessionError as exc:
@@ -66,7 +61,7 @@ def calls(peers: PeerProcesses, sender: str, frame: pb.Frame | None, count: int)
             yield frame
         done.wait()
 
-    with open_channel(peers.config(ATTACKED).bind, tls_of(peers, sender)) as channel:
+    with open_channel(peers.config(ATTACKED).bind, peers.tls(sender)) as channel:
         stub: Any = PeerServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
         yield [stub.Deliver.future(silence()) for _ in range(count)]
         done.set()
@@ -86,19 +81,19 @@ def long_correction(peers: PeerProcesses) -> tuple[Item, Item]:
     vector[0] = 25_000.0
     values = {"weight": 1.0, "deleted": 1}
     made = Item(kind=Kind.CORRECTION, origin=LIAR, subject=f"{LIAR}-key", values=values, vector=vector)
-    seals = CertificateSeals(tls_of(peers, LIAR))
+    seals = CertificateSeals(peers.tls(LIAR))
     return seals.seal(request_item(LIAR)), seals.seal(made)
 
 
 def lies(peers: PeerProcesses) -> dict[str, tuple[Payload, str]]:
     """What the liar sends with its own certificate and key, by what it is, and what is said to that."""
-    seals = CertificateSeals(tls_of(peers, LIAR))
+    seals = CertificateSeals(peers.tls(LIAR))
     model = DirectoryJournal(peers.directory / f"state-{LIAR}").model()
     assert model is not None
     offer = Offer(sender=LIAR, round=ROUNDS, vector=model.vector, applied=model.applied)
     return {
         "a stranger's item": (
-            CertificateSeals(tls_of(peers, "x")).seal(member_item("x")),
+            CertificateSeals(peers.tls("x")).seal(member_item("x")),
             "no member",
         ),
         "a correction that nobody asked for": (long_correction(peers)[1], "not known"),
@@ -118,7 +113,7 @@ def test_ten_processes_forget_as_one_though_a_stranger_and_a_member_attack(tmp_p
         calm = peers.in_one_process()
         target = some_samples(calm)
         peers.kill(LIAR)
-        stranger = CertificateSeals(tls_of(peers, "x"))
+        stranger = CertificateSeals(peers.tls("x"))
         for payload in (Greeting("x"), stranger.seal(member_item("x")), Greeting("3")):
             assert "no member" in refusal(peers, "x", payload)
         with calls(peers, "x", None, 510) as silent, calls(peers, LIAR, announced(2**33), 4) as large:

@@ -9,15 +9,10 @@ from client.peer.grpc_transport import PeerConnection, PeerServer
 from client.peer.items import Greeting, Payload
 from server.api.access import caller_of_certificate
 from server.processes.layout import free_ports
-from strategies.sessions.endpoint import Tls
 from tests.integration.conftest import REPOSITORY
-from tests.integration.peer_processes import make_peer_certificate
+from tests.integration.peer_processes import make_peer_certificate, peer_tls
 from tests.peers import reception
 from unlearning.errors import SessionError
-
-
-def tls(directory: Path, name: str) -> Tls:
-    return Tls(directory / "ca.crt", directory / f"{name}.pem", directory / f"{name}.key")
 
 
 def refused(*arguments: str) -> str:
@@ -47,9 +42,9 @@ def heard(directory: Path, server: str, client: str) -> list[str]:
 
     [port] = free_ports(1)
     address = f"127.0.0.1:{port}"
-    listening = PeerServer(address, tls(directory, server), reception(directory, handle))
+    listening = PeerServer(address, peer_tls(directory, server), reception(directory, handle))
     try:
-        with PeerConnection(client, address, tls(directory, client), 5.0) as connection:
+        with PeerConnection(client, address, peer_tls(directory, client), 5.0) as connection:
             connection.send(Greeting(client, is_new=True))
     finally:
         listening.stop()

@@ -13,11 +13,10 @@ from client.peer.call_admission import CALLS_PER_PEER
 from client.peer.grpc_transport import PeerConnection, PeerServer, frames_of
 from client.peer.items import Greeting, Payload
 from client.peer.peer_pb2_grpc import PeerServiceStub
-from server.processes.layout import free_ports
 from strategies.sessions.endpoint import Tls, open_channel
 from tests.certificates import Authority
-from tests.peers import reception
-from tests.unit.client.peer.test_grpc_transport import files
+from tests.deletion_service import free_port
+from tests.peers import reception, tls_of
 
 TIMEOUT_S = 2.0
 
@@ -45,11 +44,6 @@ class SilentCaller:
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
 def handled() -> list[str]:
     """Whose payloads were taken."""
     return []
@@ -64,9 +58,9 @@ def address(tmp_path: Path, authority: Authority, handled: list[str]) -> Iterato
         return frozenset()
 
     takes = reception(tmp_path, handle, admits="123".__contains__, timeout_s=TIMEOUT_S)
-    [port] = free_ports(1)
-    server = PeerServer(f"127.0.0.1:{port}", files(authority, "1"), takes)
-    yield f"127.0.0.1:{port}"
+    address = f"127.0.0.1:{free_port()}"
+    server = PeerServer(address, tls_of(authority, "1"), takes)
+    yield address
     server.stop()
 
 
@@ -83,7 +77,7 @@ def silent(callers: ExitStack, address: str, tls: Tls) -> SilentCaller:
 
 
 def greet(address: str, authority: Authority, name: str) -> frozenset[str]:
-    with PeerConnection(name, address, files(authority, name), 5.0) as connection:
+    with PeerConnection(name, address, tls_of(authority, name), 5.0) as connection:
         return connection.send(Greeting(name))
 
 
@@ -91,7 +85,7 @@ def test_a_stranger_is_sent_away_before_it_has_said_anything(
     address: str, authority: Authority, callers: ExitStack
 ) -> None:
     """Its certificate is the authority's, its name is on no list, and it sends nothing."""
-    stranger = silent(callers, address, files(authority, "x"))
+    stranger = silent(callers, address, tls_of(authority, "x"))
     call = stranger.call()
     assert call.code() is grpc.StatusCode.PERMISSION_DENIED
     assert "no member" in call.details()
@@ -101,7 +95,7 @@ def test_a_members_silent_calls_take_its_own_places_only(
     address: str, authority: Authority, callers: ExitStack, handled: list[str]
 ) -> None:
     """What is beyond them is refused, and another member is served meanwhile."""
-    caller = silent(callers, address, files(authority, "2"))
+    caller = silent(callers, address, tls_of(authority, "2"))
     calls = [caller.call(said=1) for _ in range(CALLS_PER_PEER + 2)]
     greet(address, authority, "3")
     assert handled == ["3"]
@@ -113,7 +107,7 @@ def test_a_call_on_which_nothing_comes_is_ended(
     address: str, authority: Authority, callers: ExitStack
 ) -> None:
     """Its place is free again, for the same member too."""
-    caller = silent(callers, address, files(authority, "2"))
+    caller = silent(callers, address, tls_of(authority, "2"))
     calls = [caller.call(said=1) for _ in range(CALLS_PER_PEER)]
     assert {call.code() for call in calls} == {grpc.StatusCode.CANCELLED}
     greet(address, authority, "2")
@@ -125,7 +119,7 @@ def test_hundreds_of_silent_calls_of_strangers_and_members_shut_nobody_out(
 ) -> None:
     """As many as the server has threads, and more."""
     for name in ("x", "2"):
-        caller = silent(callers, address, files(authority, name))
+        caller = silent(callers, address, tls_of(authority, name))
         calls = [caller.call() for _ in range(510)]
     greet(address, authority, "3")
     assert handled == ["3"]

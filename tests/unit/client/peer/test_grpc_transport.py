@@ -1,7 +1,7 @@
 """Payloads over real gRPC and TLS on loopback, and what is refused."""
 
-import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,8 @@ from client.peer.items import Greeting, Item, Kind, Offer, Payload
 from strategies.sessions.endpoint import Tls
 from strategies.tls_files import is_loopback
 from tests.certificates import Authority
-from tests.peers import reception
+from tests.deletion_service import free_port
+from tests.peers import reception, tls_of
 from unlearning.errors import DeploymentError, SessionError, UpdateRefused
 
 
@@ -27,18 +28,9 @@ class Receiver:
         return frozenset({"x", "y"})
 
 
-def files(authority: Authority, name: str) -> Tls:
-    made = authority.certify(name)
-    assert made.certificate is not None
-    assert made.key is not None
-    return Tls(authority.file, made.certificate, made.key)
-
-
 def listening(handle: Handling, tls: Tls | None, tmp_path: Path) -> tuple[PeerServer, str]:
     """A server at a port that the system chose, of a federation of the peers 1, 2 and 3."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     return PeerServer(address, tls, reception(tmp_path, handle, admits="123".__contains__)), address
 
 
@@ -48,14 +40,9 @@ def receiver() -> Receiver:
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
 def address(receiver: Receiver, authority: Authority, tmp_path: Path) -> Iterator[str]:
     """Where the peer "1" listens, with TLS."""
-    server, address = listening(receiver, files(authority, "1"), tmp_path)
+    server, address = listening(receiver, tls_of(authority, "1"), tmp_path)
     yield address
     server.stop()
 
@@ -68,7 +55,7 @@ def test_payloads_arrive_as_they_were_sent(address: str, authority: Authority, r
         Item(kind=Kind.CORRECTION, origin="7", subject="7-a", values={"weight": 0.5}, vector=vector),
         Offer(sender="2", round=4, vector=vector.astype(np.float32), applied=frozenset({"a", "b"})),
     ]
-    with PeerConnection("2", address, files(authority, "2"), 10.0) as connection:
+    with PeerConnection("2", address, tls_of(authority, "2"), 10.0) as connection:
         answers = [connection.send(payload) for payload in sent]
     assert answers[0] == {"x", "y"}
     (_, greeting), (_, item), (sender, offer) = receiver.got
@@ -84,7 +71,7 @@ def test_payloads_arrive_as_they_were_sent(address: str, authority: Authority, r
 def test_nobody_sends_in_another_peers_name(address: str, authority: Authority, receiver: Receiver) -> None:
     """The certificate says peer 3, the payload peer 2."""
     with (
-        PeerConnection("2", address, files(authority, "3"), 10.0) as connection,
+        PeerConnection("2", address, tls_of(authority, "3"), 10.0) as connection,
         pytest.raises(SessionError, match="not that of peer"),
     ):
         connection.send(Greeting("2"))
@@ -95,8 +82,7 @@ def test_a_certificate_of_another_authority_is_not_let_in(
     address: str, authority: Authority, receiver: Receiver, tmp_path: Path
 ) -> None:
     """It trusts the right authority, and is signed by its own."""
-    stranger = files(Authority(tmp_path, "other"), "2")
-    tls = Tls(authority.file, stranger.certificate, stranger.key)
+    tls = replace(tls_of(Authority(tmp_path, "other"), "2"), ca=authority.file)
     with PeerConnection("2", address, tls, 10.0) as connection, pytest.raises(SessionError):
         connection.send(Greeting("2"))
     assert receiver.got == []

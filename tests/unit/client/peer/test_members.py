@@ -14,31 +14,27 @@ from client.peer.journal import DirectoryJournal, MemoryJournal
 from client.peer.node import Peer
 from client.peer.rules import PeerRules
 from client.peer.seals import CertificateSeals
-from strategies.sessions.endpoint import Tls
 from tests.certificates import Authority
-from tests.peers import FOUR, correction_item, counting_peer, forget, member_item, request_item, samples
+from tests.peers import (
+    FOUR,
+    correction_item,
+    counting_peer,
+    forget,
+    member_item,
+    request_item,
+    samples,
+    tls_of,
+)
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, SessionError
 
 MakeSeals = Callable[[str], CertificateSeals]
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-def seals_of(authority: Authority, name: str, federation: str = "") -> CertificateSeals:
-    files = authority.certify(name)
-    assert files.certificate is not None
-    assert files.key is not None
-    return CertificateSeals(Tls(authority.file, files.certificate, files.key), federation)
-
-
-@pytest.fixture(scope="module")
 def seals(authority: Authority) -> MakeSeals:
     """The seals of a name, with a certificate of the right authority."""
     made: dict[str, CertificateSeals] = {}
-    return lambda name: made.setdefault(name, seals_of(authority, name))
+    return lambda name: made.setdefault(name, CertificateSeals(tls_of(authority, name)))
 
 
 def sealed_network(seals: MakeSeals) -> InProcessNetwork:
@@ -144,25 +140,24 @@ def test_a_signed_item_cannot_be_changed_on_its_way(seals: MakeSeals, part: str)
 
 def test_a_certificate_of_another_authority_proves_nothing(seals: MakeSeals, tmp_path: Path) -> None:
     """Though it carries the right name."""
-    foreign = seals_of(Authority(tmp_path, "other"), "3")
+    foreign = CertificateSeals(tls_of(Authority(tmp_path, "other"), "3"))
     with pytest.raises(SessionError, match="authority"):
         seals("0").check(foreign.seal(correction_item("3")))
 
 
 def test_an_item_of_another_federation_is_not_taken(authority: Authority) -> None:
     """The same certificates, another name: what was said then cannot be replayed."""
-    earlier, now = seals_of(authority, "1", "2025"), seals_of(authority, "1", "2026")
+    tls = tls_of(authority, "1")
+    earlier, now = CertificateSeals(tls, "2025"), CertificateSeals(tls, "2026")
     with pytest.raises(SessionError, match="does not hold"):
         now.check(earlier.seal(member_item("1", "0", "2")))
 
 
 def test_keys_that_are_not_the_certificates_are_refused(authority: Authority) -> None:
     """Before the peer starts, in a sentence."""
-    one, other = authority.certify("1"), authority.certify("2")
-    assert one.certificate is not None
-    assert other.key is not None
+    mixed = replace(tls_of(authority, "1"), key=tls_of(authority, "2").key)
     with pytest.raises(ConfigurationError, match="not the certificate's"):
-        CertificateSeals(Tls(authority.file, one.certificate, other.key))
+        CertificateSeals(mixed)
 
 
 def test_a_replayed_item_changes_nothing(seals: MakeSeals) -> None:

@@ -9,10 +9,9 @@ from flwr.app import ConfigRecord, Message
 from strategies.exchange import Exchange, Failure
 from strategies.fedavg import FedAvg
 from strategies.in_process_grid import InProcessGrid
-from strategies.messages import arrays_content, model_record, reply_content
-from strategies.roster import Roster
-from strategies.run_config import RunSettings
+from strategies.messages import model_record
 from strategies.unlearning_strategy import UnlearningStrategy
+from tests.rounds import app_answering
 from unlearning.errors import MethodFailed
 from unlearning.methods.method import Reply
 from unlearning.methods.registry import method_named
@@ -24,14 +23,6 @@ START = np.zeros(650, dtype=np.float32)
 
 def strategy(values: dict[str, Any]) -> tuple[UnlearningStrategy, list[Message]]:
     """An unlearning of client 0 by a method that reads `half` of every answer; and the answers, by client."""
-
-    def answer(message: Message, context: Any) -> Message:
-        name = str(context.node_config["client-id"])
-        if message.metadata.message_type == "query.whoami":
-            return Message(arrays_content({}, {"client-id": name}), reply_to=message)
-        reply = Reply(vector=START + 1, num_examples=10, values={"half": values[name]})
-        return Message(reply_content(reply, {}), reply_to=message)
-
     method = method_named("puf-regular")
 
     class Reading(type(method)):  # type: ignore[misc]
@@ -42,13 +33,10 @@ def strategy(values: dict[str, Any]) -> tuple[UnlearningStrategy, list[Message]]
                 reply.values["half"] / 2
             return super().aggregate(problem, state, replies)
 
-    settings = RunSettings.from_run_config(
-        {"dataset": "digits", "model": "logistic", "num-clients": len(values), "wait-timeout-s": 0.1}
-    )
-    grid = InProcessGrid(answer, [{"client-id": name} for name in values], {})
-    one = UnlearningStrategy(
-        Reading(), [Target(Granularity.CLIENT, "0")], FedAvg(make_task(TaskSettings()), settings, Roster())
-    )
+    app = app_answering(lambda name: Reply(vector=START + 1, num_examples=10, values={"half": values[name]}))
+    grid = InProcessGrid(app, [{"client-id": name} for name in values], {})
+    fedavg = FedAvg(make_task(TaskSettings()), num_clients=len(values), wait_timeout_s=0.1)
+    one = UnlearningStrategy(Reading(), [Target(Granularity.CLIENT, "0")], fedavg)
     asked = list(one.configure_train(1, model_record(START), ConfigRecord(), grid))
     return one, list(grid.send_and_receive(asked))
 

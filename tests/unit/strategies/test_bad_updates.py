@@ -3,66 +3,20 @@
 The round runs on the in-process grid; what a client answers is decided, and afterwards forged, by the test.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 
-from strategies.exchange import exchange
-from strategies.fedavg import FedAvg
-from strategies.in_process_grid import InProcessGrid
-from strategies.messages import VECTOR, arrays_content, model_record, reply_content, vector_of
-from strategies.roster import Roster
-from strategies.round_plan import RoundOutcome, RoundPlan
+from strategies.exchange import Exchange, exchange
+from strategies.messages import VECTOR, model_record, vector_of
+from strategies.round_plan import RoundPlan
 from strategies.run_config import RunSettings
 from strategies.unlearning_strategy import UnlearningStrategy
 from strategies.update_checks import over_the_median
+from tests.rounds import START, Answer, OneRound
 from unlearning.errors import ConfigurationError, MethodFailed, UpdateRefused
 from unlearning.methods.method import Reply
-from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
-from unlearning.tasks import TaskSettings, make_task
-
-START = np.array([1.0, 2.0, 3.0])
-Forge = Callable[[list[Message]], Sequence[Message]]
-
-
-def app_adding(steps: dict[str, float]) -> Callable[[Message, Any], Message]:
-    """A ClientApp whose clients add a number to every parameter of the model."""
-
-    def answer(message: Message, context: Any) -> Message:
-        client = str(context.node_config["client-id"])
-        if message.metadata.message_type == "query.whoami":
-            return Message(arrays_content({}, {"client-id": client}), reply_to=message)
-        reply = Reply(vector=START + steps[client], num_examples=1)
-        return Message(reply_content(reply, {}), reply_to=message)
-
-    return answer
-
-
-class OneRound:
-    """A federation whose clients add `steps` to the model; node ids count from 1001."""
-
-    def __init__(self, steps: dict[str, float], clients: Sequence[str] = (), **settings: Any) -> None:
-        names = list(clients) or list(steps)
-        self.grid = InProcessGrid(app_adding(steps), [{"client-id": name} for name in names], {})
-        given = {name.replace("_", "-"): value for name, value in settings.items()}
-        config = RunSettings.from_run_config({"num-clients": len(steps), "wait-timeout-s": 0.1, **given})
-        self.strategy = FedAvg(make_task(TaskSettings()), config, Roster())
-        self.outcome = RoundOutcome()
-
-    def run(self, forge: Forge = list, number: int = 1) -> Vector | None:
-        """The model after round `number`, in which the server gets what `forge` makes of the answers."""
-        asked = self.strategy.configure_train(number, model_record(START), ConfigRecord(), self.grid)
-        answers = forge(list(self.grid.send_and_receive(asked)))
-        self.outcome = self.strategy.aggregate(number, answers)
-        return self.outcome.model
-
-    @property
-    def refused(self) -> dict[str, str]:
-        return dict(self.outcome.refused)
 
 
 def test_an_update_far_over_the_median_norm_is_refused():
@@ -76,33 +30,22 @@ def test_an_update_far_over_the_median_norm_is_refused():
 @pytest.mark.parametrize(("bound", "expected"), [(0, 7.0), (3, 7.0), (2, 1.0)])
 def test_a_client_that_counts_too_many_examples_is_refused(bound, expected):
     """Its count is its weight: three examples that add 9 against one that adds 1 make 7."""
-    one = OneRound({"a": 1, "greedy": 9}, max_client_examples=bound)
-
-    def counting_three(answers):
-        answers[1].content = reply_content(Reply(vector=START + 9, num_examples=3), {})
-        return answers
-
-    np.testing.assert_allclose(one.run(counting_three), START + expected)
+    one = OneRound({"a": 1, "greedy": (3, START + 9)}, max_client_examples=bound)
+    np.testing.assert_allclose(one.run(), START + expected)
     reasons = {"greedy": "It counts 3 examples, max-client-examples allows 2."}
     assert one.refused == (reasons if bound == 2 else {})
 
 
-def counting(counts: dict[str, int]) -> Forge:
-    """Answers that count so many examples, each adding what it adds."""
-
-    def forge(answers: list[Message]) -> list[Message]:
-        for client, answer in zip(sorted(counts), answers, strict=True):
-            answer.content["metrics"]["num-examples"] = counts[client]
-        return answers
-
-    return forge
+def counting(steps: dict[str, float], counts: dict[str, int]) -> dict[str, Answer]:
+    """Answers that count so many examples, each adding a number."""
+    return {client: (counts[client], START + step) for client, step in steps.items()}
 
 
 def test_a_made_up_count_sets_no_model_by_default():
     """One of four that counts a billion examples would be the average."""
-    one = OneRound({"a": 1, "b": 1, "c": 1, "liar": 9})
     counts = {"a": 90, "b": 100, "c": 110, "liar": 10**9}
-    np.testing.assert_allclose(one.run(counting(counts)), START + 1)
+    one = OneRound(counting({"a": 1, "b": 1, "c": 1, "liar": 9}, counts))
+    np.testing.assert_allclose(one.run(), START + 1)
     assert one.refused["liar"] == (
         "It counts 1,000,000,000 examples, max-count-factor allows 10 times the median 105. If the site is so large, "
         'let it in by client-example-limits="liar=1000000000".'
@@ -111,19 +54,20 @@ def test_a_made_up_count_sets_no_model_by_default():
 
 def test_a_count_is_compared_with_those_known_from_other_rounds():
     """A round of two, one of whom lies, has a median of their own making."""
-    one = OneRound({"a": 1, "liar": 9}, fraction=1.0)
-    one.strategy.follow(RoundPlan(counts={"c": 100, "d": 100, "e": 100}))
-    np.testing.assert_allclose(one.run(counting({"a": 100, "liar": 1001})), START + 1)
-    np.testing.assert_allclose(one.run(counting({"a": 1000, "liar": 1000})), START + 5)
+    one = OneRound({"a": 1, "liar": 9}, plan=RoundPlan(counts={"c": 100, "d": 100, "e": 100}))
+    one.answers = counting({"a": 1, "liar": 9}, {"a": 100, "liar": 1001})
+    np.testing.assert_allclose(one.run(), START + 1)
+    one.answers = counting({"a": 1, "liar": 9}, {"a": 1000, "liar": 1000})
+    np.testing.assert_allclose(one.run(), START + 5)
 
 
 def test_an_operator_lets_one_large_site_in():
     """The limit is the client's own, in place of both bounds."""
-    steps, counts = {"a": 0, "b": 0, "c": 0, "large": 10}, {"a": 1, "b": 1, "c": 1, "large": 97}
-    one = OneRound(steps, max_client_examples=2, client_example_limits="large=97; other=5")
-    np.testing.assert_allclose(one.run(counting(counts)), START + 9.7)
-    over = OneRound(steps, client_example_limits="large=96")
-    np.testing.assert_allclose(over.run(counting(counts)), START)
+    answers = {"a": 0, "b": 0, "c": 0, "large": (97, START + 10)}
+    one = OneRound(answers, max_client_examples=2, client_example_limits="large=97; other=5")
+    np.testing.assert_allclose(one.run(), START + 9.7)
+    over = OneRound(answers, client_example_limits="large=96")
+    np.testing.assert_allclose(over.run(), START)
     assert over.refused["large"] == "It counts 97 examples, client-example-limits allows this client 96."
 
 
@@ -252,20 +196,17 @@ def test_bytes_that_are_no_numbers_are_refused(array):
         vector_of(ArrayRecord({VECTOR: array}))
 
 
-def exchanged(forge: Callable[[Message], None]):
-    """An exchange with clients a and b in round 1, in which `forge` changes b's answer."""
+def exchanged(**metadata: object) -> Exchange:
+    """An exchange with clients a and b in round 1, in which b's answer says this of itself."""
     one = OneRound({"a": 1, "b": 1})
-    messages = one.strategy.train_messages(1, model_record(START), one.grid)
-    original = one.grid.pull_messages
+    messages = one.messages()
 
-    def pull(ids):
-        answers = list(original(ids))
-        for answer in answers:
-            if answer.metadata.src_node_id == 1002:
-                forge(answer)
-        return answers
+    def forge(answer: Message) -> Message:
+        if answer.metadata.src_node_id == 1002:
+            answer.metadata.__dict__.update(metadata)
+        return answer
 
-    one.grid.pull_messages = pull  # type: ignore[method-assign]
+    one.forge_each(forge)
     return exchange(one.grid, messages, timeout_s=0.1)
 
 
@@ -278,7 +219,7 @@ def exchanged(forge: Callable[[Message], None]):
 )
 def test_an_answer_with_a_wrong_address_is_thrown_away(field, value, words):
     """Whatever it answers: training, unlearning or measuring."""
-    done = exchanged(lambda answer: answer.metadata.__dict__.update({field: value}))
+    done = exchanged(**{field: value})
     assert list(done.messages) == ["a"]
     assert words in done.refused["b"]
     assert words in str(done.failures["b"])
@@ -286,7 +227,7 @@ def test_an_answer_with_a_wrong_address_is_thrown_away(field, value, words):
 
 def test_an_answer_to_no_open_message_is_thrown_away_and_recorded():
     """As when an old answer is sent again; the client's own answer is then missing."""
-    done = exchanged(lambda answer: answer.metadata.__dict__.update({"_reply_to_message_id": "message-0"}))
+    done = exchanged(_reply_to_message_id="message-0")
     assert list(done.messages) == ["a"]
     assert done.refused == {"node 1002": "It answers no open message."}
     assert "no answer" in str(done.failures["b"])
@@ -316,26 +257,3 @@ def test_the_update_of_what_a_partial_target_keeps_passes_the_same_checks(beside
     with pytest.raises(MethodFailed):
         strategy.aggregate({"a": answer})
     assert words in strategy.outcome.refused["a"]
-
-
-def test_a_live_federation_records_whom_it_refused_and_goes_on(federation):
-    """What the ledger says of each round is what the operator sees."""
-    one = federation(rounds=3, num_clients=3, max_norm_factor=5.0)
-    original = one.grid.pull_messages
-
-    def pull(ids):
-        answers = list(original(ids))
-        for answer in answers:
-            is_training = answer.metadata.message_type == "train"
-            if is_training and answer.metadata.src_node_id == one.node("2"):
-                content = answer.content
-                content["arrays"] = model_record(vector_of(content.array_records["arrays"]) * 1e6)
-        return answers
-
-    one.grid.pull_messages = pull  # type: ignore[method-assign]
-    state = one.run()
-    assert state.training_rounds == 3
-    assert np.abs(state.parameters).max() < 1e3
-    for record in one.ledger.rounds():
-        assert record.metrics["participants"] == ["0", "1"]
-        assert "max-norm-factor" in record.metrics["refused"]["2"]

@@ -7,7 +7,6 @@ a process up that was killed, so those kills come first, all at once, and are lo
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from server.operations.checklist import Level
 from server.operations.checklist.supernodes import GIVEN_UP, check_supernodes, supernodes_here
 from server.processes.deployment import WORKER, supernode
 from server.processes.flower_control import flower_environment
-from tests.integration.deployments import FrugalDeployment
+from tests.integration.deployments import FrugalDeployment, restart
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -35,22 +34,6 @@ GIVEN_UP_S = 400.0
 """Flower gives a process up a minute after its last heartbeat; and a loaded machine takes minutes to start them all."""
 ANSWER_S = 200.0
 UNANSWERED_S, UNLIMITED_S = 10.0, 3600.0
-
-OTHER_WORKER = """
-import os, sys
-from pathlib import Path
-from client.worker import freshness, server
-from client.worker.places import WorkerPlaces
-
-if sys.argv[2] == "cannot fork":
-    def fork(): raise BlockingIOError(11, "Resource temporarily unavailable")
-    os.fork = fork
-if sys.argv[2] == "older code":
-    codes = [("older",)]
-    found = freshness.installed_code
-    freshness.installed_code = lambda: codes.pop() if codes else found()
-server.serve(WorkerPlaces(Path(sys.argv[1])))
-"""
 
 
 class Asked:
@@ -118,8 +101,7 @@ class Site:
         """Start clients' SuperNodes anew, after the end of what is left of them, and wait until the run knows them."""
         known = {client: len(list(run.glob(f"node-{client}-*"))) for client in clients}
         for client in clients:
-            self.deployment.kill(supernode(client))
-            self.deployment.start(supernode(client))
+            restart(self.deployment, supernode(client))
         for client, count in known.items():
             wait_until(
                 lambda path=f"node-{client}-*", count=count: len(list(run.glob(path))) > count,
@@ -137,15 +119,9 @@ class Site:
         """How many messages started cold so far."""
         return sum(self.places.cold_starts().values())
 
-    def replace_worker(self, kind: str = "") -> None:
-        """Kill the worker and start another one: of a kind of `OTHER_WORKER`, or a good one."""
-        group = self.deployment.group(WORKER)
-        self.deployment.kill(WORKER)
-        before = group.command
-        if kind:
-            group.command = (sys.executable, "-c", OTHER_WORKER, str(self.places.directory), kind)
-        self.deployment.start(WORKER)
-        group.command = before
+    def replace_worker(self) -> None:
+        """Kill the worker and start another one."""
+        restart(self.deployment, WORKER)
         wait_until(self.is_served, START_S, "a worker answers")
 
     def is_served(self) -> bool:
@@ -297,23 +273,6 @@ def test_a_killed_worker_costs_no_message(site: Site, run: Path) -> None:
     site.replace_worker()
     site.answers(run, 3)
     assert site.forked() == 1
-
-
-def test_a_machine_without_room_for_a_process_starts_cold(site: Site, run: Path) -> None:
-    """The launcher becomes the message's process: it needs no fork."""
-    site.replace_worker("cannot fork")
-    site.answers(run, 3)
-    assert any("no process could be forked" in reason for reason in site.places.cold_starts())
-    assert site.is_served()
-
-
-def test_a_worker_of_another_version_serves_nothing_and_ends(site: Site, run: Path) -> None:
-    """What is installed now is what runs."""
-    site.replace_worker("older code")
-    site.answers(run, 3)
-    assert any("code has changed" in reason for reason in site.places.cold_starts())
-    wait_until(lambda: not site.is_served(), ANSWER_S, "the worker ends")
-    site.replace_worker()
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from client.worker import freshness, server
 code = Path(sys.argv[2])
 freshness.installed_code = lambda: code.read_text()
 def entry():
-    return eval(compile(sys.argv[1], "message", "exec"), {}) or int(os.environ.get("STATUS", "0"))
+    return eval(compile(sys.argv[1], "message", "exec"), {})
 if "NO_FORK" in os.environ:
     def fork(): raise BlockingIOError(11, "Resource temporarily unavailable")
     os.fork = fork
@@ -51,10 +51,11 @@ server.become(launch, entry)
 
 
 class Site:
-    """A worker's directory with a launcher, and the worker while it lives."""
+    """A worker's directory with a launcher; entered, with a worker that serves until it is left."""
 
     def __init__(self, directory: Path, **environment: str) -> None:
         self.places = WorkerPlaces(directory)
+        self.launcher = self.places.launchers / "flwr-clientapp"
         self.cold = directory / "cold-program"
         self.places.directory.mkdir(mode=0o700, exist_ok=True)
         self.cold.write_text('#!/bin/sh\necho "cold: $1"\n', encoding="utf-8")
@@ -63,20 +64,30 @@ class Site:
         self.code = directory / "code"
         self.code.write_text("1", encoding="utf-8")
         self.environment = {**os.environ, **environment}
-        self.worker: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def __enter__(self) -> "Site":
         """Start a worker and wait until it listens."""
         self.worker = subprocess.Popen(
             [sys.executable, "-c", SERVE, str(self.places.directory), str(self.code)], env=self.environment
         )
-        wait_until(self.places.socket.exists, START_S)
+        try:
+            wait_until(self.places.socket.exists, START_S)
+        except AssertionError:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     @contextmanager
-    def launch(self, code: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
+    def launch(
+        self, code: str, cwd: Path | None = None, **environment: str
+    ) -> Iterator["subprocess.Popen[str]"]:
         """Start a message's process by the launcher; it is killed at the end, if it lives."""
         with subprocess.Popen(
-            [str(self.places.launchers / "flwr-clientapp"), code],
+            [str(self.launcher), code],
+            cwd=cwd,
             env={**self.environment, **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -88,17 +99,16 @@ class Site:
             finally:
                 process.kill()
 
-    def run(self, code: str, **environment: str) -> tuple[int, str, str]:
+    def run(self, code: str, cwd: Path | None = None, **environment: str) -> tuple[int, str, str]:
         """Run a message's process to its end: status, output, errors."""
-        with self.launch(code, **environment) as process:
+        with self.launch(code, cwd, **environment) as process:
             output, errors = process.communicate(timeout=WAIT_S)
             return process.returncode, output, errors
 
     def stop(self) -> None:
         """Kill the worker, if it lives."""
-        if self.worker is not None and self.worker.poll() is None:
-            self.worker.kill()
-            self.worker.wait()
+        self.worker.kill()
+        self.worker.wait()
 
 
 def wait_until(predicate, timeout_s: float = WAIT_S) -> None:
@@ -118,10 +128,8 @@ def directory() -> Iterator[Path]:
 @pytest.fixture
 def site(directory: Path) -> Iterator[Site]:
     """A worker of this test's own."""
-    made = Site(directory)
-    made.start()
-    yield made
-    made.stop()
+    with Site(directory) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -131,56 +139,37 @@ def shared() -> Iterator[Site]:
     On a machine with what passes for a GPU; `cuda` beside the worker's directory says which processes began it.
     """
     with tempfile.TemporaryDirectory(prefix="worker-") as name:
-        made = Site(
-            Path(name) / "w",
-            PRELOAD="1",
-            PYTHONPATH=os.pathsep.join([str(FAKE_GPU), *filter(None, [os.environ.get("PYTHONPATH")])]),
-            FAKE_GPU_LOG=str(Path(name) / "cuda"),
-        )
-        try:
-            made.start()
+        path = os.pathsep.join([str(FAKE_GPU), *filter(None, [os.environ.get("PYTHONPATH")])])
+        log = str(Path(name) / "cuda")
+        with Site(Path(name) / "w", PRELOAD="1", PYTHONPATH=path, FAKE_GPU_LOG=log) as made:
             yield made
-        finally:
-            made.stop()
 
 
 def test_a_message_has_its_launchers_arguments_environment_and_directory(shared, tmp_path):
     """Nothing of the worker's own."""
     code = "import os, sys, json; print(json.dumps([sys.argv[1][:6], os.environ['WHO'], os.getcwd(), os.getpid()]))"
-    process = subprocess.run(
-        [str(shared.places.launchers / "flwr-clientapp"), code],
-        env={**shared.environment, "WHO": "hospital"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=True,
-    )
-    found = json.loads(process.stdout)
-    assert found[:3] == ["import", "hospital", str(tmp_path)]
-    assert shared.worker is not None
+    status, output, _ = shared.run(code, tmp_path, WHO="hospital")
+    found = json.loads(output)
+    assert (status, found[:3]) == (0, ["import", "hospital", str(tmp_path)])
     assert found[3] != shared.worker.pid
     assert shared.places.cold_starts() == {}
 
 
 @pytest.mark.parametrize(
-    ("code", "status"),
+    ("code", "status", "said"),
     [
-        ("pass", 0),
-        ("import sys; sys.exit(7)", 7),
-        ("import sys; sys.exit('a sentence')", 1),
-        ("1/0", 1),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 128 + 9),
+        ("pass", 0, ""),
+        ("import sys; sys.exit(7)", 7, ""),
+        ("import sys; sys.exit('a sentence')", 1, "a sentence"),
+        ("1/0", 1, "ZeroDivisionError"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 128 + 9, ""),
     ],
 )
-def test_the_launcher_ends_as_the_message_did(shared, code, status):
-    """The status that a Python of its own would have ended with."""
-    assert shared.run(code)[0] == status
-
-
-def test_an_exception_is_told_on_the_launchers_stream(shared):
-    """With its trace, as by any Python."""
-    assert "ZeroDivisionError" in shared.run("1/0")[2]
+def test_the_launcher_ends_as_the_message_did(shared, code, status, said):
+    """With the status and the trace on its stream that a Python of its own would have ended with."""
+    ended, _, errors = shared.run(code)
+    assert ended == status
+    assert said in errors
 
 
 def test_random_numbers_begin_as_in_a_fresh_process(shared):
@@ -229,13 +218,17 @@ def test_a_worker_of_older_code_serves_no_more_and_ends(site):
     assert site.worker.wait(WAIT_S) == 0
 
 
+def waits_for(go: Path) -> str:
+    """A message that says that it is on, and goes on when the file is there."""
+    return (
+        f"import os, time\nprint('on', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+    )
+
+
 def test_a_message_that_runs_keeps_a_stale_worker_until_it_has_ended(site, tmp_path):
     """Its launcher still waits for the status."""
     go = tmp_path / "go"
-    code = (
-        f"import os, time\nprint('on', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)"
-    )
-    with site.launch(code) as process:
+    with site.launch(waits_for(go)) as process:
         assert process.stdout.readline() == "on\n"
         site.code.write_text("2", encoding="utf-8")
         assert site.run("x")[1] == "cold: x\n"
@@ -256,11 +249,7 @@ def test_a_killed_launcher_takes_its_message_along(shared):
 def test_a_killed_worker_lets_its_message_finish_and_the_next_starts_cold(site, tmp_path):
     """A message must not be lost with the worker."""
     go, done = tmp_path / "go", tmp_path / "done"
-    code = (
-        f"import os, time\nprint('on', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
-        f"open({str(done)!r}, 'w').close()"
-    )
-    with site.launch(code) as process:
+    with site.launch(waits_for(go) + f"open({str(done)!r}, 'w').close()") as process:
         assert process.stdout.readline() == "on\n"
         site.stop()
         assert process.wait(WAIT_S) == 1
@@ -271,12 +260,8 @@ def test_a_killed_worker_lets_its_message_finish_and_the_next_starts_cold(site, 
 
 def test_a_worker_that_dies_at_the_fork_starts_nothing_cold(directory):
     """There may be a process already, and a message must not have two."""
-    site = Site(directory, DIE_AT_FORK="1")
-    site.start()
-    try:
+    with Site(directory, DIE_AT_FORK="1") as site:
         status, output, errors = site.run("x")
-    finally:
-        site.stop()
     assert (status, output) == (1, "")
     assert "The warm worker ended" in errors
     assert site.places.cold_starts() == {}
@@ -284,21 +269,18 @@ def test_a_worker_that_dies_at_the_fork_starts_nothing_cold(directory):
 
 def test_a_machine_without_room_for_a_process_starts_cold(directory):
     """The worker lives on and says why."""
-    site = Site(directory, NO_FORK="1")
-    site.start()
-    try:
+    with Site(directory, NO_FORK="1") as site:
         _, output, errors = site.run("x")
         assert output == "cold: x\n"
+        assert "no process could be forked" in errors
         assert "Resource temporarily unavailable" in errors
         assert list(ask_status(site.places)["refused"].values()) == [1]
-    finally:
-        site.stop()
 
 
 def test_a_worker_that_hangs_before_it_accepts_starts_cold_and_never_twice(site):
     """A launcher that gave up never says go, so the message has one process."""
-    launcher = site.places.launchers / "flwr-clientapp"
-    launcher.write_text(launcher.read_text().replace("ANSWER_TIMEOUT_S = 10.0", "ANSWER_TIMEOUT_S = 0.3"))
+    text = site.launcher.read_text().replace("ANSWER_TIMEOUT_S = 10.0", "ANSWER_TIMEOUT_S = 0.3")
+    site.launcher.write_text(text)
     site.worker.send_signal(signal.SIGSTOP)
     with site.launch("x") as process:
         assert process.stdout.readline() == "cold: x\n"
@@ -309,11 +291,8 @@ def test_a_worker_that_hangs_before_it_accepts_starts_cold_and_never_twice(site)
 def test_messages_run_side_by_side(shared, tmp_path):
     """Several SuperNodes of a host share a worker."""
     go = tmp_path / "go"
-    code = (
-        f"import os, time\nprint('on', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)"
-    )
     with ExitStack() as stack:
-        processes = [stack.enter_context(shared.launch(code)) for _ in range(4)]
+        processes = [stack.enter_context(shared.launch(waits_for(go))) for _ in range(4)]
         assert [process.stdout.readline() for process in processes] == ["on\n"] * 4
         assert ask_status(shared.places)["running"] == 4
         go.touch()
@@ -368,7 +347,6 @@ def test_a_second_worker_is_refused(directory):
 
 def test_a_worker_has_one_thread_after_all_its_imports(shared):
     """A fork takes along one thread."""
-    assert shared.worker is not None
     assert len(list(Path(f"/proc/{shared.worker.pid}/task").iterdir())) == 1
 
 
@@ -393,7 +371,6 @@ def test_on_a_gpu_site_each_message_begins_cuda_and_the_worker_never(shared):
         "train(task, initial_parameters(task, 0), load_site(settings, 0).train, TrainingSettings())\n"
         "print(os.getpid())"
     )
-    assert shared.worker is not None
     ran = [shared.run(code) for _ in range(2)]
     assert [status for status, *_ in ran] == [0, 0], ran
     began = (shared.places.directory.parent / "cuda").read_text().split()

@@ -1,8 +1,11 @@
 """Peers for tests: with data of their own, or with a learner that only counts."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +15,11 @@ from client.peer.items import Item, Kind
 from client.peer.journal import Journal, MemoryJournal
 from client.peer.learner import CorrectionAnswer, CorrectionOrder, SiteLearner
 from client.peer.node import Peer
+from client.peer.peer_pb2_grpc import PeerServiceStub
 from client.peer.refusals import Refusals
 from client.peer.rules import PeerRules, Place, Round
 from client.peer.seals import NoSeals, Seals
-from strategies.sessions.endpoint import Tls
+from strategies.sessions.endpoint import Tls, open_channel
 from tests.certificates import Authority
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
 from unlearning.decentralised import CorrectionSettings, Graph, ring
@@ -122,6 +126,23 @@ def tls_of(authority: Authority, name: str) -> Tls:
     assert files.certificate is not None
     assert files.key is not None
     return Tls(authority.file, files.certificate, files.key)
+
+
+@contextmanager
+def silent_calls(address: str, tls: Tls, count: int, frames: Sequence[Any] = ()) -> Iterator[list[Any]]:
+    """So many calls of a peer's server that say these frames, and then nothing until the block ends."""
+    is_over = threading.Event()
+
+    def silence() -> Iterator[Any]:
+        yield from frames
+        is_over.wait()
+
+    with open_channel(address, tls) as channel:
+        stub: Any = PeerServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        try:
+            yield [stub.Deliver.future(silence()) for _ in range(count)]
+        finally:
+            is_over.set()
 
 
 def reception(

@@ -8,7 +8,6 @@ import ctypes
 import logging
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from client.peer.in_process import InProcessNetwork
 from client.peer.journal import DirectoryJournal
 from client.peer.process import PeerProcess, make_peer
 from server.processes.flower_control import program
+from server.processes.layout import free_ports
 from strategies.sessions.endpoint import Tls
 from tests.integration.conftest import REPOSITORY
 from tests.integration.namespaces import Network
@@ -63,7 +63,8 @@ class PeerProcesses:
         self._forked: dict[str, ForkServerProcess] = {}
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         if network is None:
-            self._addresses = _free_addresses(NAMES)
+            ports = free_ports(len(NAMES))
+            self._addresses = {name: f"127.0.0.1:{port}" for name, port in zip(NAMES, ports, strict=True)}
         else:
             self._addresses = {name: f"{network.address(name)}:{PEER_PORT}" for name in NAMES}
         for name, address in self._addresses.items():
@@ -229,16 +230,6 @@ def make_peer_certificate(directory: Path, name: str, host: str) -> None:
     """By the administrators' script."""
     script = REPOSITORY / "deploy" / "make_certificates.sh"
     subprocess.run(["sh", str(script), str(directory), "peer", name, host], check=True)
-
-
-def _free_addresses(names: Sequence[str]) -> dict[str, str]:
-    sockets = [socket.socket() for _ in names]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    addresses = {name: f"127.0.0.1:{one.getsockname()[1]}" for name, one in zip(names, sockets, strict=True)}
-    for one in sockets:
-        one.close()
-    return addresses
 
 
 def _run_peer(values: dict[str, Any], log: Path, namespace: str | None) -> None:

@@ -1,11 +1,7 @@
 """A ring of ten real processes with TLS, a stranger with a certificate, and a member that lies."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -15,7 +11,6 @@ from client.peer.cli import read_status
 from client.peer.grpc_transport import PeerConnection
 from client.peer.items import Greeting, Item, Kind, Offer, Payload
 from client.peer.journal import DirectoryJournal
-from client.peer.peer_pb2_grpc import PeerServiceStub
 from client.peer.seals import CertificateSeals
 from strategies.sessions import session_pb2 as pb
 from strategies.sessions.endpoint import open_channel
@@ -30,7 +25,7 @@ from tests.integration.peer_processes import (
     running_peers,
     some_samples,
 )
-from tests.peers import member_item, request_item
+from tests.peers import member_item, request_item, silent_calls
 from unlearning.errors import SessionError
 
 pytestmark = pytest.mark.slow  # starts ten processes
@@ -49,22 +44,6 @@ def refusal(peers: PeerProcesses, sender: str, payload: Payload) -> str:
         except SessionError as exc:
             return str(exc)
     return ""
-
-
-@contextmanager
-def calls(peers: PeerProcesses, sender: str, frame: pb.Frame | None, count: int) -> Iterator[list[Any]]:
-    """So many calls that begin with `frame`, if one is given, and then say nothing."""
-    done = threading.Event()
-
-    def silence() -> Iterator[pb.Frame]:
-        if frame is not None:
-            yield frame
-        done.wait()
-
-    with open_channel(peers.config(ATTACKED).bind, peers.tls(sender)) as channel:
-        stub: Any = PeerServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
-        yield [stub.Deliver.future(silence()) for _ in range(count)]
-        done.set()
 
 
 def announced(num_bytes: int) -> pb.Frame:
@@ -116,7 +95,11 @@ def test_ten_processes_forget_as_one_though_a_stranger_and_a_member_attack(tmp_p
         stranger = CertificateSeals(peers.tls("x"))
         for payload in (Greeting("x"), stranger.seal(member_item("x")), Greeting("3")):
             assert "no member" in refusal(peers, "x", payload)
-        with calls(peers, "x", None, 510) as silent, calls(peers, LIAR, announced(2**33), 4) as large:
+        attacked, liar = peers.config(ATTACKED).bind, peers.tls(LIAR)
+        with (
+            silent_calls(attacked, peers.tls("x"), 510) as silent,
+            silent_calls(attacked, liar, 4, [announced(2**33)]) as large,
+        ):
             assert {call.code() for call in silent} <= {
                 grpc.StatusCode.PERMISSION_DENIED,
                 grpc.StatusCode.RESOURCE_EXHAUSTED,

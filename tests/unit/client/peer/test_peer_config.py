@@ -77,6 +77,15 @@ def test_the_l2_term_of_training_is_that_of_corrections(tmp_path: Path) -> None:
     assert validate_config(values(tmp_path)).corrections().l2 == 0.01
 
 
+@pytest.mark.parametrize(("local_steps", "mixes_first"), [(0, True), (1, False), (5, True)])
+def test_one_step_is_as_written_and_more_begin_at_the_mixture(
+    tmp_path: Path, local_steps: int, mixes_first: bool
+) -> None:
+    """The configuration decides by the number of local steps."""
+    config = validate_config(values(tmp_path, training={"local-steps": local_steps}))
+    assert config.rules(make_task(config.task_settings()), np.zeros(2)).mixes_first is mixes_first
+
+
 def test_the_command_files_a_request_that_waits_for_the_peer(tmp_path: Path) -> None:
     """Durable in the state directory, and shown by status, while no peer runs."""
     path = tmp_path / "peer.yaml"

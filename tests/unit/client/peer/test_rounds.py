@@ -5,14 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from client.peer.config import validate_config
 from client.peer.in_process import InProcessNetwork
 from client.peer.journal import MemoryJournal
 from client.peer.node import Peer
 from client.peer.rules import PeerRules, Round
 from tests.peers import FOUR, CountingLearner, forget, samples
 from unlearning.parameters import Vector
-from unlearning.tasks import make_task
 
 
 @dataclass
@@ -69,16 +67,3 @@ def test_a_correction_during_training_from_the_mixture_moves_every_model_once() 
     calm, asked = ({name: p.model.vector for name, p in network.peers.items()} for network in networks)
     for name, vector in calm.items():
         np.testing.assert_allclose(asked[name] - vector, 0.25 * 8.0)
-
-
-@pytest.mark.parametrize(("local_steps", "mixes_first"), [(0, True), (1, False), (5, True)])
-def test_one_step_is_as_written_and_more_begin_at_the_mixture(local_steps: int, mixes_first: bool) -> None:
-    """The configuration decides by the number of local steps."""
-    values = {
-        "peer": "a",
-        "state-dir": "state",
-        "peers": {"a": "127.0.0.1:9300", "b": "127.0.0.1:9301"},
-        "training": {"local-steps": local_steps},
-    }
-    config = validate_config(values)
-    assert config.rules(make_task(config.task_settings()), np.zeros(2)).mixes_first is mixes_first

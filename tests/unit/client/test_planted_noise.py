@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from client.cli import app
 from client.planted_noise import PLANTED, SCORES, note_score, read_scores
-from tests.federation import InProcessFederation, client
+from tests.federation import client
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
 from unlearning.tasks import TaskSettings, load_site, make_task
@@ -100,31 +100,27 @@ def test_a_damaged_file_costs_the_score_and_not_the_measurement(tmp_path, caplog
     assert not (tmp_path / SCORES).exists()
 
 
-def test_an_owner_sees_the_federation_forget_its_noise(tmp_path):
+def test_an_owner_sees_the_federation_forget_its_noise(tmp_path, federation):
     """Learnt by heart z is far above chance (4.75: one of a million); after retraining not; hashes are the report's."""
-    settings = {
-        "model": "mlp", "num-clients": 3, "partition": "iid", "rounds": 4, "local-epochs": 25, "batch-size": 16,
-        "learning-rate": 0.1, "momentum": 0.9, "max-examples": 300, "recovery-max-rounds": 0,
-    }  # fmt: skip
-    federation = InProcessFederation(tmp_path / "federation", settings)
-    try:
-        clean = load_site(federation.settings.task(), 1).train
-        state_dir = tmp_path / "federation" / "clients" / "1"
-        plant(tmp_path, examples=clean, state=state_dir, share=0.5)
-        federation.grid.contexts[federation.node("1")].node_config["data-dir"] = str(tmp_path / "noisy")
-        federation.run()
-        assert "No model was measured here yet" in call("show", "--state-dir", state_dir).stdout
-        request = federation.file(client("1"), "retrain")
-        final = federation.run()
-        assert federation.ledger.get(request.id).status is Status.COMPLETED
-        before, *_, after = read_scores(state_dir)
-        assert before.z > 4.75
-        assert abs(after.z) < 3.5
-        assert after.model == content_hash(final.parameters)
-        report = json.dumps(federation.report(request.id))
-        assert before.model in report
-        assert after.model in report
-        said = call("show", "--state-dir", state_dir).stdout
-        assert f"z was {before.z:.2f} and is {after.z:.2f}" in said
-    finally:
-        federation.close()
+    one = federation(
+        model="mlp", num_clients=3, partition="iid", rounds=4, local_epochs=25, batch_size=16, learning_rate=0.1,
+        momentum=0.9, max_examples=300, recovery_max_rounds=0,
+    )  # fmt: skip
+    clean = load_site(one.settings.task(), 1).train
+    state_dir = one.directory / "clients" / "1"
+    plant(tmp_path, examples=clean, state=state_dir, share=0.5)
+    one.grid.contexts[one.node("1")].node_config["data-dir"] = str(tmp_path / "noisy")
+    one.run()
+    assert "No model was measured here yet" in call("show", "--state-dir", state_dir).stdout
+    request = one.file(client("1"), "retrain")
+    final = one.run()
+    assert one.ledger.get(request.id).status is Status.COMPLETED
+    before, *_, after = read_scores(state_dir)
+    assert before.z > 4.75
+    assert abs(after.z) < 3.5
+    assert after.model == content_hash(final.parameters)
+    report = json.dumps(one.report(request.id))
+    assert before.model in report
+    assert after.model in report
+    said = call("show", "--state-dir", state_dir).stdout
+    assert f"z was {before.z:.2f} and is {after.z:.2f}" in said

@@ -6,8 +6,6 @@ from flwr.serverapp.strategy import FedAvg as StockFedAvg
 
 from strategies.fedavg import FedAvg
 from strategies.messages import model_record, vector_of
-from strategies.unlearning_strategy import UnlearningStrategy
-from unlearning.requests import Granularity, Target
 from unlearning.tasks import make_task
 from unlearning.training import initial_parameters
 
@@ -36,20 +34,3 @@ def test_flowers_own_fedavg_drives_our_clients(ready):
     )
     live = one.run()
     np.testing.assert_allclose(vector_of(stock.arrays), live.parameters, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("method", ["puf-special", "puf-regular"])
-def test_an_unlearning_strategy_runs_under_stock_start(ready, method):
-    """Round 1 unlearns, rounds 2 and 3 recover without the target."""
-    one, strategy, start = ready
-    trained = strategy.start(one.grid, model_record(start), num_rounds=2).arrays
-    sent = len(one.grid.sent)
-    unlearning = UnlearningStrategy.by_name(method, [Target(Granularity.CLIENT, "1")], strategy)
-    unlearning.start(one.grid, trained, num_rounds=3)
-    assert unlearning.is_finished
-    later = [
-        message.metadata.dst_node_id
-        for message in one.grid.sent[sent:]
-        if message.metadata.message_type == "train"
-    ]
-    assert sorted(later) == [one.node("0"), one.node("0"), one.node("2"), one.node("2")]

@@ -99,11 +99,14 @@ class InProcessGrid(Grid):
             message_id = f"message-{next(self._ids)}"
             message.metadata.__dict__["_message_id"] = message_id
             self.sent.append(message)
-            reply = self._answer(message)
-            reply.metadata.__dict__["_message_id"] = f"reply-to-{message_id}"
-            self._replies[message_id] = reply
+            self._carry(message_id, message)
             ids.append(message_id)
         return ids
+
+    def _carry(self, message_id: str, message: Message) -> None:
+        reply = self._answer(message)
+        reply.metadata.__dict__["_message_id"] = f"reply-to-{message_id}"
+        self._replies[message_id] = reply
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the answers to these messages, each once."""

@@ -20,11 +20,9 @@ from numpy.typing import NDArray
 from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
 from strategies.messages import MAX_EXAMPLES, named_arrays
-from strategies.roster import Member
 from strategies.update_checks import check_norm, check_vector, over_the_median
 from unlearning.errors import UpdateRefused
 from unlearning.parameters import Vector, weighted_mean
-from unlearning.requests import Forget
 from unlearning.verification.shadow_models import ShadowFits, join_fits
 
 TRAIN_SHADOWS, FIT_SHADOWS = "train.shadows", "evaluate.shadows"
@@ -71,26 +69,6 @@ def train_messages(
     members = {client: eligible[client] for client in fedavg.round_sample(eligible, number)}
     return fedavg.round_messages(
         TRAIN_SHADOWS, number, shadow_record(models), members, {HELD_OUT: uses_held_out}
-    )
-
-
-def fit_messages(
-    fedavg: FedAvg,
-    server_round: int,
-    models: Sequence[Vector],
-    members: Mapping[str, Member],
-    forgets: Mapping[str, Forget],
-    *,
-    uses_held_out: bool,
-) -> dict[str, Message]:
-    """Ask `members` what the shadow models say of their forgotten examples, and of held-out ones."""
-    return fedavg.measure_messages(
-        server_round,
-        shadow_record(models),
-        members,
-        forgets,
-        message_type=FIT_SHADOWS,
-        also={HELD_OUT: uses_held_out},
     )
 
 

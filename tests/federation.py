@@ -41,6 +41,8 @@ DEFAULTS: Mapping[str, Any] = {
 class InProcessFederation:
     """A federation with a state directory; `run` goes on from where the last run ended."""
 
+    kind_of_grid: type[InProcessGrid] = InProcessGrid
+
     def __init__(self, directory: Path, settings: Mapping[str, Any]) -> None:
         self.directory = directory
         given = {name.replace("_", "-"): value for name, value in settings.items()}
@@ -78,7 +80,7 @@ class InProcessFederation:
             }
             for number in range(count)
         ]
-        self.grid = InProcessGrid(client_app, configs, self.run_config)
+        self.grid = self.kind_of_grid(client_app, configs, self.run_config)
         return self.grid
 
     @property

@@ -3,7 +3,6 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Iterable
 
 from flwr.app import Message
 
@@ -19,36 +18,21 @@ class Vanished(BaseException):
 class ThreadedGrid(InProcessGrid):
     """An in-process Grid that runs each session message in a thread of its own; others at once, as ever."""
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        ids: list[str] = []
-        for message in messages:
-            if message.metadata.message_type != SESSION:
-                ids += super().push_messages([message])
-                continue
-            message_id = f"session-{next(self._ids)}"
-            message.metadata.__dict__["_message_id"] = message_id
-            self.sent.append(message)
+    def _carry(self, message_id: str, message: Message) -> None:
+        if message.metadata.message_type == SESSION:
             threading.Thread(target=self._attend, args=(message_id, message), daemon=True).start()
-            ids.append(message_id)
-        return ids
+        else:
+            super()._carry(message_id, message)
 
     def _attend(self, message_id: str, message: Message) -> None:
-        try:
-            reply = self._answer(message)
-        except Vanished:
-            return
-        reply.metadata.__dict__["_message_id"] = f"reply-to-{message_id}"
-        self._replies[message_id] = reply
+        with contextlib.suppress(Vanished):
+            super()._carry(message_id, message)
 
 
 class SessionFederation(InProcessFederation):
     """A federation in this process whose grid can hold sessions."""
 
-    def new_grid(self) -> InProcessGrid:
-        grid = super().new_grid()
-        configs = [context.node_config for context in grid.contexts.values()]
-        self.grid = ThreadedGrid(grid._client_app, configs, self.run_config)
-        return self.grid
+    kind_of_grid = ThreadedGrid
 
 
 class CuttingProxy:

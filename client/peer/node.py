@@ -192,10 +192,6 @@ class Peer:
             item_id for item_id, item in self._items.by_id.items() if not self._items.lacks_seal(item)
         )
 
-    def offer(self) -> Offer:
-        """Return the model for neighbours."""
-        return self._models.offer()
-
     def next_payload(self, to: str) -> Payload | None:
         """Return what `to` is to be sent next; items come before models. None: it has everything."""
         link = self._links.to(to)
@@ -310,4 +306,4 @@ class Peer:
 
     def _publish(self) -> None:
         for to in self.contacts:
-            self._links.to(to).queue(self.offer())
+            self._links.to(to).queue(self._models.offer())

@@ -38,7 +38,7 @@ def run_node(arguments: Sequence[str], places: WorkerPlaces | None, *, short_wai
     ended = threading.Event()
     if places is not None:
         places.prepare()
-        environment["PATH"] = places.path_with_launcher(environment.get("PATH", os.defpath))
+        environment["PATH"] = os.pathsep.join([str(places.launchers), environment.get("PATH", os.defpath)])
         if short_waits:
             command[0] = places.short_waits_program()
         threading.Thread(target=_keep_worker, args=(places, ended), daemon=True).start()

@@ -46,10 +46,6 @@ class WorkerPlaces:
         """What became of messages that the worker did not serve."""
         return self.directory / "cold"
 
-    def path_with_launcher(self, path: str) -> str:
-        """Return `path` with the launcher before Flower's own program."""
-        return f"{self.launchers}{os.pathsep}{path}"
-
     def prepare(self, program: str | None = None) -> None:
         """Make the directory and write the launcher, which stands for Flower's program beside this Python.
 

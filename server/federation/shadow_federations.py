@@ -26,7 +26,14 @@ from server.federation.shadow_store import ShadowState, ShadowStore
 from server.federation.state import FederationState
 from strategies.exchange import Exchange
 from strategies.run_config import RunSettings
-from strategies.shadows import average_shadows, collect_fits, fit_messages, train_messages
+from strategies.shadows import (
+    FIT_SHADOWS,
+    HELD_OUT,
+    average_shadows,
+    collect_fits,
+    shadow_record,
+    train_messages,
+)
 from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Forget
 from unlearning.tasks.task import Task, forgotten_mask
@@ -163,13 +170,13 @@ class ShadowFederations:
         if uses_held_out:
             asked |= set(self.clients.sample(number, without=forgets)) & set(online)
         done = self.clients.exchange(
-            fit_messages(
-                self.clients.fedavg,
+            self.clients.fedavg.measure_messages(
                 number,
-                shadows.models,
+                shadow_record(shadows.models),
                 {client: online[client] for client in sorted(asked)},
                 forgets,
-                uses_held_out=uses_held_out,
+                message_type=FIT_SHADOWS,
+                also={HELD_OUT: uses_held_out},
             )
         )
         notes |= {client: str(failure) for client, failure in done.failures.items()}

@@ -36,8 +36,12 @@ class ClientObservations:
         return merge(self.by_client.values()) if self.by_client else None
 
 
+def _any_count(_client: str, _count: int) -> None:
+    pass
+
+
 def read_observations(
-    contents: Mapping[str, RecordDict], name: str, check_count: CheckCount
+    contents: Mapping[str, RecordDict], name: str, check_count: CheckCount = _any_count
 ) -> ClientObservations:
     """Read what every client observed on the set `name`, and refuse what makes no sense.
 

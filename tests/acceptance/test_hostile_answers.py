@@ -4,14 +4,11 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message
 
-from strategies.fedavg import FedAvg
 from strategies.messages import arrays_content
 from strategies.observations import read_observations
 from tests.federation import client
 from unlearning.requests import Status
-from unlearning.tasks import TaskSettings, make_task
 
-FEDAVG = FedAvg(make_task(TaskSettings()))
 GOOD = {
     "retained.sums": np.array([2.0, 1.0, 1.0]),
     "retained.losses": np.array([0.5, 0.5]),
@@ -31,7 +28,7 @@ GOOD = {
 def test_a_malformed_measurement_is_left_out_and_the_others_count(name, value):
     """One client's nonsense does not end the others' measurement."""
     contents = {"0": arrays_content(GOOD, {}), "1": arrays_content({**GOOD, name: value}, {})}
-    found = read_observations(contents, "retained", FEDAVG.check_count).merged
+    found = read_observations(contents, "retained").merged
     assert found is not None
     assert found.num_examples == 2
 
@@ -40,7 +37,7 @@ def test_an_array_of_garbage_bytes_is_left_out():
     """Bytes that are no array at all."""
     content = arrays_content(GOOD, {})
     content["arrays"] = ArrayRecord({"retained.sums": Array("float64", (3,), "numpy.ndarray", b"nonsense")})
-    assert read_observations({"0": content}, "retained", FEDAVG.check_count).merged is None
+    assert read_observations({"0": content}, "retained").merged is None
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,28 @@ def test_every_error_is_reported_at_once_with_what_is_allowed():
     assert "learning-rate" in text
 
 
-def test_a_wrong_data_set_names_the_allowed_ones():
-    """Task settings are checked in the same place."""
-    with pytest.raises(ConfigurationError, match="digits"):
-        RunSettings.from_run_config({"dataset": "no-such-data"})
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"dataset": "no-such-data"}, "digits"),
+        ({"max-norm-factor": 0.5}, r"max-norm-factor: 0\.5 would refuse half"),
+        *(
+            ({"client-example-limits": text}, "client-example-limits: write CLIENT=COUNT")
+            for text in ("large", "=3", "large=many", "large=0", "a=1; a=2")
+        ),
+        ({"shadow-federations": 5}, "even number"),
+        ({"shadow-federations": 2}, "4 or more"),
+        ({"shadow-federations": 8, "prepare": "sisa"}, "prepare=sisa"),
+        ({"session-address": "9101"}, "'9101' is not of the form HOST:PORT"),
+        ({"session-address": "localhost:0"}, "'localhost:0' is not of the form HOST:PORT"),
+        ({"session-bind": "127.0.0.1:9101"}, "of no use without session-address"),
+        ({"session-address": "localhost:9101", "session-tls-ca": "ca.crt"}, "give all three or none"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_what_is_allowed(settings, sentence):
+    """Before the first round: of the task, and of what stands beside it."""
+    with pytest.raises(ConfigurationError, match=sentence):
+        RunSettings.from_run_config(settings)
 
 
 def test_pyproject_lists_every_setting_with_its_default():

@@ -586,21 +586,6 @@ def test_a_taken_port_is_said_so(endpoint, federation):
         endpoint.listen()
 
 
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"session-address": "9101"}, "'9101' is not of the form HOST:PORT"),
-        ({"session-address": "localhost:0"}, "'localhost:0' is not of the form HOST:PORT"),
-        ({"session-bind": "127.0.0.1:9101"}, "of no use without session-address"),
-        ({"session-address": "localhost:9101", "session-tls-ca": "ca.crt"}, "give all three or none"),
-    ],
-)
-def test_session_settings_are_checked(settings, sentence):
-    """Each mistake has its sentence."""
-    with pytest.raises(ConfigurationError, match=sentence):
-        RunSettings.from_run_config(settings)
-
-
 def test_an_address_for_clients_may_differ_from_where_the_server_listens():
     """Behind a name or a forwarded port; a file that cannot be read is found when the server starts."""
     files = {f"session-tls-{what}": f"/no-such-{what}" for what in ("ca", "cert", "key")}

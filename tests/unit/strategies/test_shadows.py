@@ -8,7 +8,7 @@ from strategies.fedavg import FedAvg
 from strategies.messages import arrays_content
 from strategies.run_config import RunSettings
 from strategies.shadows import average_shadows, collect_fits, shadow_arrays, shadow_models, shadow_record
-from unlearning.errors import ConfigurationError, UpdateRefused
+from unlearning.errors import UpdateRefused
 from unlearning.tasks import TaskSettings, make_task
 
 BEFORE = [np.zeros(3), np.ones(3)]
@@ -95,20 +95,6 @@ def test_a_malformed_answer_about_examples_is_left_out():
     fits, refused = collect_fits(bad, "forgotten", {"a"})
     assert fits is None
     assert "lacks the array" in refused["a"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"shadow-federations": 5}, "even number"),
-        ({"shadow-federations": 2}, "4 or more"),
-        ({"shadow-federations": 8, "prepare": "sisa"}, "prepare=sisa"),
-    ],
-)
-def test_settings_that_allow_no_shadow_federations_are_refused(settings, words):
-    """Before the first round, with what to give instead."""
-    with pytest.raises(ConfigurationError, match=words):
-        RunSettings.from_run_config(settings)
 
 
 def test_a_preparation_that_leaves_the_model_as_it_is_goes_with_shadow_federations():

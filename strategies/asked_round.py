@@ -8,7 +8,7 @@ from flwr.app import Message
 from strategies.messages import reply_of
 from strategies.roster import Roster
 from strategies.round_plan import RoundRules
-from strategies.update_checks import check_norm, check_reply
+from strategies.update_checks import check_norm, check_vector
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector
@@ -68,7 +68,9 @@ class AskedRound:
             speaks = "nobody that is known" if known is None else f"client {known}"
             raise UpdateRefused(f"It was not asked in this round; it speaks for {speaks}.")
         reply = reply_of(message.content, max_size=self.model.size)
-        check_reply(reply, like=self.model)
+        if reply.num_examples < 1:
+            raise UpdateRefused("It was trained on no example.")
+        check_vector(reply.vector, like=self.model)
         check_norm(reply.vector - self.model, self.max_norm)
         self.rules.check(self.sent, reply.arrays)
         return reply

@@ -7,19 +7,7 @@ from statistics import median
 import numpy as np
 
 from unlearning.errors import UpdateRefused
-from unlearning.methods.method import Reply
 from unlearning.parameters import Vector, check_finite, check_length
-
-
-def check_reply(reply: Reply, *, like: Vector) -> None:
-    """Refuse a reply whose vector has another length or dtype than `like`, or values that are not finite.
-
-    Raises:
-        UpdateRefused: no examples, another length or dtype, or not finite.
-    """
-    if reply.num_examples < 1:
-        raise UpdateRefused("It was trained on no example.")
-    check_vector(reply.vector, like=like)
 
 
 def check_vector(vector: Vector, *, like: Vector) -> None:

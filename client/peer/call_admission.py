@@ -47,10 +47,6 @@ class Call:
         """Note that something has come."""
         self.heard_at = time.monotonic()
 
-    def is_overdue(self, now: float, *, idle_s: float, call_s: float) -> bool:
-        """Return whether the call was silent or lasted for too long."""
-        return now - self.heard_at > idle_s or now - self.begun_at > call_s
-
 
 class CallAdmission:
     """Admission of calls. admits: whether a peer of this name is, or may become, a member."""
@@ -96,7 +92,7 @@ class CallAdmission:
                 overdue = [
                     one
                     for one in self._calls
-                    if one.is_overdue(now, idle_s=self._idle_s, call_s=self._call_s)
+                    if now - one.heard_at > self._idle_s or now - one.begun_at > self._call_s
                 ]
             for one in overdue:
                 _log.warning("A call of peer %.60r is ended: nothing came, or it took too long.", one.name)

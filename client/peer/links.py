@@ -18,6 +18,16 @@ class Link:
     has_met: bool = False
     offers: list[Offer] = field(default_factory=list)
 
+    def add(self, item_id: str) -> None:
+        """Let an item be sent, if the neighbour has said what it has."""
+        if self.pending is not None:
+            self.pending[item_id] = None
+
+    def confirm(self, item_id: str) -> None:
+        """Note that the neighbour has this item."""
+        if self.pending is not None:
+            self.pending.pop(item_id, None)
+
     def queue(self, offer: Offer) -> None:
         """Let this model be sent, unless it waits already; the latest rounds only, the earlier one first.
 
@@ -29,26 +39,3 @@ class Link:
     def mark_sent(self, offer: Offer) -> None:
         """Note that the neighbour has this model."""
         self.offers = [one for one in self.offers if one is not offer]
-
-
-class Links:
-    """The items and models still to be sent to each neighbour."""
-
-    def __init__(self) -> None:
-        self.by_name: dict[str, Link] = {}
-
-    def to(self, name: str) -> Link:
-        """Return the link to a peer; a new one if there is none."""
-        return self.by_name.setdefault(name, Link())
-
-    def add(self, item_id: str) -> None:
-        """Let an item be sent to everybody who has said what it has."""
-        for link in self.by_name.values():
-            if link.pending is not None:
-                link.pending[item_id] = None
-
-    def confirm(self, name: str, item_id: str) -> None:
-        """Note that the peer has this item."""
-        link = self.by_name.get(name)
-        if link is not None and link.pending is not None:
-            link.pending.pop(item_id, None)

@@ -10,6 +10,7 @@ corrections that are not known here waits until they are. So the mean of all mod
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 from logging import getLogger
 
@@ -19,7 +20,7 @@ from client.peer.items import Greeting, Item, Kind, Offer, Payload
 from client.peer.journal import Journal, PeerModel
 from client.peer.known_items import KnownItems
 from client.peer.learner import Learner
-from client.peer.links import Link, Links
+from client.peer.links import Link
 from client.peer.models import Models
 from client.peer.record import forget_at
 from client.peer.rules import PeerRules, Place, Round
@@ -57,7 +58,7 @@ class Peer:
         self.record = self._items.record
         self._targets = journal.targets()
         self._models = Models(name, journal, self._items, start)
-        self._links = Links()
+        self._links: defaultdict[str, Link] = defaultdict(Link)
         self._graph = self._contacts = graph
         self._regraph()
         self._items.restore(self.model.applied)
@@ -145,8 +146,10 @@ class Peer:
         known = self._items.by_id.get(item.id)
         kept = self._items.take(item, is_own=not sender, applied=self.model.applied)
         if kept is not known and self._items.is_whole(kept):
-            self._links.add(kept.id)
-        self._links.confirm(sender, kept.id)  # who sent it has it
+            for link in self._links.values():
+                link.add(kept.id)
+        if sender in self._links:
+            self._links[sender].confirm(kept.id)  # who sent it has it
         if known is None:
             self._learn(kept)
         return known is None
@@ -186,15 +189,15 @@ class Peer:
 
     def greet(self, greeting: Greeting) -> frozenset[str]:
         """Answer a neighbour that connects with the ids of all items here; send a new process the newest models."""
-        if greeting.is_new and greeting.sender in self._links.by_name:
-            self._queue_recent(self._links.to(greeting.sender))
+        if greeting.is_new and greeting.sender in self._links:
+            self._queue_recent(self._links[greeting.sender])
         return frozenset(
             item_id for item_id, item in self._items.by_id.items() if not self._items.lacks_seal(item)
         )
 
     def next_payload(self, to: str) -> Payload | None:
         """Return what `to` is to be sent next; items come before models. None: it has everything."""
-        link = self._links.to(to)
+        link = self._links[to]
         if link.pending is None:
             return Greeting(self.name, is_new=not link.has_met)
         if link.pending:
@@ -207,7 +210,7 @@ class Peer:
 
     def confirm_delivery(self, to: str, payload: Payload, known: frozenset[str] = frozenset()) -> None:
         """Note that `to` has confirmed the payload; for a greeting, with the ids that it knows."""
-        link = self._links.to(to)
+        link = self._links[to]
         if isinstance(payload, Greeting):
             link.pending = dict.fromkeys(
                 item_id
@@ -218,13 +221,13 @@ class Peer:
                 self._queue_recent(link)
             link.has_met = True
         elif isinstance(payload, Item):
-            self._links.confirm(to, payload.id)
+            link.confirm(payload.id)
         else:
             link.mark_sent(payload)
 
     def lose_connection(self, to: str) -> None:
         """Begin with a greeting again: `to` could not be reached and may have restarted."""
-        self._links.to(to).pending = None
+        self._links[to].pending = None
 
     def waits_for(self) -> list[str]:
         """Return whose number of examples is not known yet; training begins when all are."""
@@ -306,4 +309,4 @@ class Peer:
 
     def _publish(self) -> None:
         for to in self.contacts:
-            self._links.to(to).queue(self._models.offer())
+            self._links[to].queue(self._models.offer())

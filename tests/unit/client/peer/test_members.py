@@ -53,7 +53,7 @@ def refused(peer: Peer, item: Item, sender: str, match: str) -> None:
         hand_over(peer, sender, item)
     assert item.id not in peer.record.items
     assert peer.model is before
-    assert all(item.id not in (link.pending or {}) for link in peer._links.by_name.values())
+    assert all(item.id not in (link.pending or {}) for link in peer._links.values())
 
 
 def test_signed_items_reach_everybody_through_intermediaries(seals: MakeSeals) -> None:

@@ -68,14 +68,19 @@ def test_a_peers_certificate_opens_no_deletion_service(certificates: Path) -> No
     assert caller_of_certificate((certificates / "a.pem").read_bytes()).role is None
 
 
-def test_a_peer_needs_a_host(certificates: Path) -> None:
-    """The usage is shown, and nothing is made."""
-    assert "DIR peer NAME HOST" in refused(str(certificates), "peer", "d")
-    assert not (certificates / "d.pem").exists()
-
-
-@pytest.mark.parametrize("host", ["", "10.0.0.1:9300", "a,DNS:elsewhere.example.org", "IP:10.0.0.1"])
-def test_a_host_that_is_no_name_and_no_address_is_refused(certificates: Path, host: str) -> None:
-    """It could bring in further names; nothing is made."""
-    assert "without a port" in refused(str(certificates), "peer", "d", "d.example.org", host)
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        ([], "DIR peer NAME HOST"),
+        *(
+            (["d.example.org", host], "without a port")
+            for host in ("", "10.0.0.1:9300", "a,DNS:elsewhere.example.org", "IP:10.0.0.1")
+        ),
+    ],
+)
+def test_a_peer_needs_hosts_each_a_name_or_an_address(
+    certificates: Path, hosts: list[str], said: str
+) -> None:
+    """Anything else could bring in further names; nothing is made, and the usage or what is wrong is shown."""
+    assert said in refused(str(certificates), "peer", "d", *hosts)
     assert not (certificates / "d.pem").exists()

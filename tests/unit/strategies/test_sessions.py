@@ -1,11 +1,9 @@
 """Both halves of a session over real gRPC streams on loopback: who may come, what is lost and what is not."""
 
-import subprocess
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -37,8 +35,10 @@ from strategies.sessions.framing import CHUNK_BYTES, Assembler, Payload
 from strategies.sessions.payloads import ACCOUNT, INVITATION, Invitation, SessionStatistics, answer_content
 from strategies.sessions.session_grid import SessionGrid
 from strategies.sessions.session_pb2_grpc import SessionServiceStub
+from tests.certificates import Authority
 from tests.deletion_service import free_port
 from tests.hostile import JSON
+from tests.peers import tls_of
 from tests.sessions import CuttingProxy, ThreadedGrid, Vanished
 from unlearning.errors import (
     ConfigurationError,
@@ -52,7 +52,6 @@ from unlearning.parameters import content_hash
 
 MODEL = np.arange(3 * CHUNK_BYTES // 4, dtype=np.float32)
 """Three chunks, so that a stream can break in the middle."""
-ROOT = Path(__file__).parents[3]
 
 
 def request(client: str, factor: float = 1.0, model: np.ndarray = MODEL, server_round: int = 1) -> Message:
@@ -276,7 +275,7 @@ def test_a_process_lives_for_a_while_only(federation, monkeypatch):
 def test_a_client_that_cannot_come_is_asked_by_flower_in_the_same_round(endpoint, certificates, caplog):
     """It has no certificate; the others go on over their streams, and it is not invited each time."""
     federation = Federation(
-        replace(endpoint, tls=certificates("server")), tls={"0": certificates("client")}, reconnect_s=0.3
+        replace(endpoint, tls=certificates["server"]), tls={"0": certificates["client"]}, reconnect_s=0.3
     )
     with federation.grid.session():
         for _ in range(2):
@@ -531,32 +530,20 @@ def test_a_client_gives_up_a_server_that_asks_nothing(federation, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tls]:
-    """Made by the script that operators use: a server's, a client's, and a stranger's of another authority."""
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tls]:
+    """A server's, a client's, and a stranger's of another authority."""
     directory = tmp_path_factory.mktemp("certificates")
-    for place, kind, name in (
-        ("ours", "server", "localhost"),
-        ("ours", "client", "site"),
-        ("theirs", "client", "site"),
-    ):
-        script = str(ROOT / "deploy" / "make_certificates.sh")
-        subprocess.run(["sh", script, str(directory / place), kind, name], check=True, capture_output=True)
-
-    def files(name: str) -> Tls:
-        ours = directory / "ours"
-        own = directory / ("theirs" if name == "stranger" else "ours")
-        stem = {"server": "server", "client": "site", "stranger": "site"}[name]
-        return Tls(ours / "ca.crt", own / f"{stem}.pem", own / f"{stem}.key")
-
-    return files
+    ours, theirs = Authority(directory), Authority(directory, "theirs")
+    stranger = replace(tls_of(theirs, "stranger"), ca=ours.file)
+    return {"server": tls_of(ours, "server"), "client": tls_of(ours, "client"), "stranger": stranger}
 
 
 def test_mutual_tls_carries_a_session(endpoint, certificates, caplog):
-    """With the operator's certificates; one without, or with a stranger's, is asked by Flower."""
+    """With certificates of one authority; a client without, or with a stranger's, is asked by Flower."""
     federation = Federation(
-        replace(endpoint, tls=certificates("server"), timeout_s=20.0),
+        replace(endpoint, tls=certificates["server"], timeout_s=20.0),
         3,
-        tls={"0": certificates("client"), "1": certificates("stranger")},
+        tls={"0": certificates["client"], "1": certificates["stranger"]},
         reconnect_s=0.5,
     )
     with federation.grid.session():

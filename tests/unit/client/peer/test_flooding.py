@@ -60,17 +60,6 @@ def test_without_losses_an_item_travels_each_edge_about_once() -> None:
     assert num_items * 4 <= network.num_items <= num_items * 2 * len(FIVE.edges)
 
 
-def test_a_repeated_item_is_discarded() -> None:
-    """The second time it changes nothing and says so."""
-    peer = counting_peers(FIVE)[0]
-    for before in asked("3", "2", "4"):
-        peer.receive(before, "1")
-    item = correction_item("3")
-    assert peer.receive(item)
-    assert not peer.receive(item)
-    np.testing.assert_allclose(peer.model.vector, [1.0, 0.0, 0.0])
-
-
 def test_a_peer_that_was_down_during_the_flooding_catches_up(tmp_path: Path) -> None:
     """It misses both paths of the ring, restarts from its state directory and gets the correction then."""
     network = trained_network(FIVE)

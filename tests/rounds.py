@@ -1,6 +1,6 @@
 """Rounds of FedAvg among clients whose answers a test decides, on the in-process Grid."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,7 @@ class OneRound:
         """Let `forge` make of each answer that comes another one, or none."""
         pull = self.grid.pull_messages
 
-        def pull_forged(ids: Any) -> list[Message]:
-            return [forged for answer in pull(ids) if (forged := forge(answer)) is not None]
+        def pull_forged(message_ids: Iterable[str]) -> list[Message]:
+            return [forged for answer in pull(message_ids) if (forged := forge(answer)) is not None]
 
         self.grid.pull_messages = pull_forged  # type: ignore[method-assign]

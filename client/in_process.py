@@ -12,13 +12,12 @@ from flwr.app import Context, Message
 from client.app import HANDLERS
 from client.sites import SiteCache, SiteLoader
 from strategies import built_in
-from strategies.task_source import TaskSource
 from unlearning.durable_files import keep_private
 
 
 def clients_in_process() -> Callable[[Message, Context], Message]:
     """Return what answers as `client.app` does, for the nodes of one federation; make one for each."""
-    loader = SiteLoader(TaskSource.of(built_in.make_task, built_in.NO_TABLE), built_in.load_site)
+    loader = SiteLoader(built_in.SOURCE, built_in.load_site)
     sites: defaultdict[int, SiteCache] = defaultdict(lambda: SiteCache(loader))
 
     def answer(message: Message, context: Context) -> Message:

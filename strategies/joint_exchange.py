@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from logging import getLogger
 from typing import Any
 
@@ -78,35 +78,33 @@ class JointMessages:
         Bytes are divided as the payloads are. Of the seconds the measurement has those that the slowest client says
         it took; all where there was no work.
         """
+        both = self._both
         halves, unreadable = read_each(
-            {client: done.messages[client] for client in self._both if client in done.messages},
+            {client: done.messages[client] for client in both if client in done.messages},
             lambda client, reply: _take_apart(reply.content, done.values[client]),
         )
         failures = {
             **done.failures,
             **{who: Failure(why, is_refusal=True) for who, why in unreadable.items()},
         }
-        work, measured = _Side(self.work, "work"), _Side(self.measurement, "measurement")
-        for side in (work, measured):
-            side.failures |= {client: why for client, why in failures.items() if client in side.asked}
-        for client, reply in done.messages.items():
-            if client in halves:
-                for side, content in zip((work, measured), halves[client], strict=True):
-                    side.take(client, reply, content)
-            elif client not in unreadable:
-                (work if client in self.work else measured).take(client, reply, reply.content)
+        alone = {who: reply.content for who, reply in done.messages.items() if who not in both}
+        works = {**alone, **{who: work for who, (work, _) in halves.items()}}
+        measurements = {**alone, **{who: measurement for who, (_, measurement) in halves.items()}}
+        work = _side("work", self.work, replace(done, failures=failures), works)
+        measured = _side("measurement", self.measurement, replace(done, failures=failures), measurements)
         seconds = max(map(_seconds, measured.values.values()), default=0.0) if self.work else done.seconds
         sent = _divide(done.bytes_sent, _payload(self.work), _payload(self.messages))
-        received = _divide(done.bytes_received, work.received, work.received + measured.received)
+        came = _payload(work.messages)
+        received = _divide(done.bytes_received, came, came + _payload(measured.messages))
         of_work = replace(
-            work.exchange(),
+            work,
             refused={**done.refused, **unreadable},
             bytes_sent=sent,
             bytes_received=received,
             seconds=done.seconds - min(seconds, done.seconds),
         )
         of_measurement = replace(
-            measured.exchange(),
+            measured,
             bytes_sent=done.bytes_sent - sent,
             bytes_received=done.bytes_received - received,
             seconds=min(seconds, done.seconds),
@@ -118,35 +116,25 @@ class JointMessages:
         return sorted(self.work.keys() & self.measurement.keys())
 
 
-@dataclass(slots=True)
-class _Side:
-    """One of the two exchanges: what was asked, what `what` is, and what has come of it; `received` counts bytes."""
-
-    asked: Mapping[str, Message]
-    what: str
-    messages: dict[str, Message] = field(default_factory=dict)
-    values: dict[str, Json] = field(default_factory=dict)
-    failures: dict[str, Failure] = field(default_factory=dict)
-    received: int = 0
-
-    def take(self, client: str, reply: Message, content: RecordDict) -> None:
-        """Take in this side's half of an answer, or why there is none."""
-        values = values_of(content)
-        failure = reported_failure(values)
+def _side(
+    what: str, asked: Mapping[str, Message], done: Exchange, contents: Mapping[str, RecordDict]
+) -> Exchange:
+    """Return what came of one of the two exchanges: of the clients `asked`, whose answers to it are `contents`."""
+    failures = {client: why for client, why in done.failures.items() if client in asked}
+    messages: dict[str, Message] = {}
+    values: dict[str, Json] = {}
+    for client, content in sorted(contents.items()):
+        if client not in asked:
+            continue
+        told = values_of(content)
+        failure = reported_failure(told)
         if failure is not None:
-            _log.warning("Client %s did not do its part of the %s: %s", client, self.what, failure)
-            self.failures[client] = failure
-            return
-        half = copy(reply)
-        half.content = content
-        self.messages[client], self.values[client] = half, values
-        self.received += count_bytes(content)
-
-    def exchange(self) -> Exchange:
-        """Return what has come, sorted by client."""
-        return Exchange(
-            messages=dict(sorted(self.messages.items())), values=self.values, failures=self.failures
-        )
+            _log.warning("Client %s did not do its part of the %s: %s", client, what, failure)
+            failures[client] = failure
+            continue
+        messages[client], values[client] = copy(done.messages[client]), told
+        messages[client].content = content
+    return Exchange(messages=messages, values=values, failures=failures)
 
 
 def _join(work: Message, measurement: Message) -> Message:

@@ -24,7 +24,6 @@ from strategies.messages import (
     values_of,
 )
 from strategies.run_config import RunSettings
-from strategies.task_source import TaskSource
 from tests.federation import DEFAULTS
 from unlearning.plain import to_plain
 from unlearning.requests import NOTHING, Forget
@@ -33,7 +32,7 @@ from unlearning.training import initial_parameters
 
 SETTINGS = RunSettings.from_run_config(DEFAULTS)
 MODEL = initial_parameters(make_task(SETTINGS.task()), 0)
-SITES = SiteLoader(TaskSource.of(built_in.make_task, built_in.NO_TABLE), built_in.load_site)
+SITES = SiteLoader(built_in.SOURCE, built_in.load_site)
 IDS = load_site(SETTINGS.task(), 1).train.ids[:3].tolist()
 
 

@@ -30,7 +30,7 @@ _STREAMS = 3
 _CLOSED = b""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Line:
     """One launcher's connection, and the process that it waits for."""
 
@@ -60,7 +60,7 @@ class Worker:
         self._environment = dict(os.environ)
         self._code = freshness.installed_code()
         self._selector = selectors.DefaultSelector()
-        self._lines: dict[int, _Line] = {}
+        self._lines: set[_Line] = set()
         self._killed: set[int] = set()
         self._forked = 0
         self._refused: Counter[str] = Counter()
@@ -90,7 +90,7 @@ class Worker:
                 elif key.fileobj == wake_read:
                     os.read(wake_read, 4096)
                 elif key.data in self._lines:
-                    self._serve(self._lines[key.data])
+                    self._serve(key.data)
             self._collect()
         self._places.socket.unlink(missing_ok=True)
         _log.info("The worker ends: %s", self._stale or "it was asked to")
@@ -111,7 +111,7 @@ class Worker:
         self._ends = self._ends or number != signal.SIGCHLD
 
     def _children(self) -> list[int]:
-        return [line.child for line in self._lines.values() if line.child is not None]
+        return [line.child for line in self._lines if line.child is not None]
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -119,8 +119,9 @@ class Worker:
         except OSError:
             return  # it has gone again, or there are too many open files: the launcher starts cold
         connection.setblocking(False)
-        self._lines[connection.fileno()] = _Line(connection)
-        self._selector.register(connection, selectors.EVENT_READ, connection.fileno())
+        line = _Line(connection)
+        self._lines.add(line)
+        self._selector.register(connection, selectors.EVENT_READ, line)
 
     def _serve(self, line: _Line) -> None:
         """Take what a launcher sends: its frame, then its word to go; or that it has gone."""
@@ -203,7 +204,7 @@ class Worker:
         for wanted, stream in enumerate(line.streams):
             os.dup2(stream, wanted)
         self._selector.close()
-        for other in self._lines.values():
+        for other in self._lines:
             other.close()
         listener, wake_read, wake_write = self._inherited
         listener.close()
@@ -227,20 +228,19 @@ class Worker:
 
         By SIGKILL: of a ClientApp that ends by SIGTERM, Flower's SuperNode waits for the answer for good.
         """
-        number = next((key for key, known in self._lines.items() if known is line), None)
-        if number is None:
+        if line not in self._lines:
             return
         if line.child is not None:
             os.kill(line.child, signal.SIGKILL)  # not collected yet, so the number is still its own
             self._killed.add(line.child)
         self._selector.unregister(line.socket)
         line.close()
-        del self._lines[number]
+        self._lines.remove(line)
 
     def _collect(self) -> None:
         """Tell launchers of processes that have ended."""
         self._killed -= {child for child in self._killed if os.waitpid(child, os.WNOHANG)[0]}
-        for line in list(self._lines.values()):
+        for line in list(self._lines):
             if line.child is None:
                 continue
             ended, status = os.waitpid(line.child, os.WNOHANG)

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from strategies.fedavg import FedAvg
 from strategies.in_process_grid import InProcessGrid
-from strategies.messages import WHOAMI, arrays_content, model_record, reply_content
+from strategies.messages import TRAIN, WHOAMI, arrays_content, model_record, reply_content
 from strategies.round_plan import RoundOutcome, RoundPlan
 from unlearning.methods.method import Reply
 from unlearning.parameters import Vector
@@ -74,6 +74,12 @@ class OneRound:
     def messages(self) -> dict[str, Message]:
         """What round 1 would ask of whom."""
         return self.strategy.train_messages(1, model_record(START), self.grid)
+
+    def unasked(self, node_id: int) -> Message:
+        """What a node answers in round 1 that the strategy has not asked."""
+        asked = Message(RecordDict(), dst_node_id=node_id, message_type=TRAIN, group_id="1")
+        [answer] = self.grid.send_and_receive([asked])
+        return answer
 
     def forge_each(self, forge: Callable[[Message], Message | None]) -> None:
         """Let `forge` make of each answer that comes another one, or none."""

@@ -120,8 +120,3 @@ def item_from(values: Mapping[str, Any], vector: Vector | None) -> Item:
         return replace(from_plain(Item, {**values, "vector": None}), vector=vector)
     except (TypeError, ValueError) as exc:
         raise SessionError(f"Malformed item: {exc!s:.200}.") from exc
-
-
-def same_dtype(vector: Vector, like: Vector) -> Vector:
-    """Return `vector` in the dtype of `like`."""
-    return np.asarray(vector, dtype=like.dtype)

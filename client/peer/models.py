@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from client.peer.items import Item, Kind, Offer, length, same_dtype
+from client.peer.items import Item, Kind, Offer, length
 from client.peer.journal import Journal, PeerModel
 from client.peer.known_items import KnownItems
 from client.peer.offers import Offers, believed_round
@@ -58,7 +58,7 @@ class Models:
 
     def take_over(self, offer: Offer, number: float) -> None:
         """Go on from a neighbour's model, as after the round `number`."""
-        vector = same_dtype(offer.vector, self.own.vector)
+        vector = offer.vector.astype(self.own.vector.dtype, copy=False)
         self.keep(PeerModel(round=int(number), vector=vector, applied=offer.applied))
         self.catch_up()
 
@@ -74,7 +74,11 @@ class Models:
         self._last_round, self.has_moved = self.offer(), True
         after = int(min(believed_round(usable.values(), own.round) + 1, max(last, own.round + 1)))
         has_trained = own.has_trained or bool(np.any(move))
-        self.keep(replace(own, round=after, vector=same_dtype(vector, own.vector), has_trained=has_trained))
+        self.keep(
+            replace(
+                own, round=after, vector=vector.astype(own.vector.dtype, copy=False), has_trained=has_trained
+            )
+        )
 
     def mixture(self, graph: Graph) -> Vector:
         """Return the own model and the neighbours', mixed, with every correction that the own one has."""
@@ -115,4 +119,4 @@ def _add_corrections(vector: Vector, corrections: list[Item]) -> Vector:
     for item in corrections:
         if item.vector is not None:
             total += float(item.values["weight"]) * item.vector.astype(np.float64)
-    return same_dtype(total, vector)
+    return total.astype(vector.dtype, copy=False)

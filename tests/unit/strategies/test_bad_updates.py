@@ -5,14 +5,14 @@ The round runs on the in-process grid; what a client answers is decided, and aft
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message
 
 from strategies.exchange import Exchange, exchange
 from strategies.messages import VECTOR, model_record, vector_of
 from strategies.round_plan import RoundPlan
 from strategies.unlearning_strategy import UnlearningStrategy
 from strategies.update_checks import over_the_median
-from tests.rounds import START, Answer, OneRound
+from tests.rounds import START, OneRound
 from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.methods.method import Reply
 from unlearning.requests import Granularity, Target
@@ -35,15 +35,10 @@ def test_a_client_that_counts_too_many_examples_is_refused(bound, expected):
     assert one.refused == (reasons if bound == 2 else {})
 
 
-def counting(steps: dict[str, float], counts: dict[str, int]) -> dict[str, Answer]:
-    """Answers that count so many examples, each adding a number."""
-    return {client: (counts[client], START + step) for client, step in steps.items()}
-
-
 def test_a_made_up_count_sets_no_model_by_default():
     """One of four that counts a billion examples would be the average."""
-    counts = {"a": 90, "b": 100, "c": 110, "liar": 10**9}
-    one = OneRound(counting({"a": 1, "b": 1, "c": 1, "liar": 9}, counts))
+    honest = {"a": (90, START + 1), "b": (100, START + 1), "c": (110, START + 1)}
+    one = OneRound({**honest, "liar": (10**9, START + 9)})
     np.testing.assert_allclose(one.run(), START + 1)
     assert one.refused["liar"] == (
         "It counts 1,000,000,000 examples, max-count-factor allows 10 times the median 105. If the site is so large, "
@@ -53,10 +48,10 @@ def test_a_made_up_count_sets_no_model_by_default():
 
 def test_a_count_is_compared_with_those_known_from_other_rounds():
     """A round of two, one of whom lies, has a median of their own making."""
-    one = OneRound({"a": 1, "liar": 9}, plan=RoundPlan(counts={"c": 100, "d": 100, "e": 100}))
-    one.answers = counting({"a": 1, "liar": 9}, {"a": 100, "liar": 1001})
+    plan = RoundPlan(counts={"c": 100, "d": 100, "e": 100})
+    one = OneRound({"a": (100, START + 1), "liar": (1001, START + 9)}, plan=plan)
     np.testing.assert_allclose(one.run(), START + 1)
-    one.answers = counting({"a": 1, "liar": 9}, {"a": 1000, "liar": 1000})
+    one.answers = {"a": (1000, START + 1), "liar": (1000, START + 9)}
     np.testing.assert_allclose(one.run(), START + 5)
 
 
@@ -129,28 +124,14 @@ def test_an_update_of_a_forgotten_client_is_refused():
     """It was not asked, and answers all the same: with another client's message."""
     one = OneRound({"a": 1, "gone": 9})
     one.strategy.follow(RoundPlan().including([Target(Granularity.CLIENT, "gone")]))
-
-    def from_the_forgotten(answers):
-        [forged] = one.grid.send_and_receive(
-            [Message(RecordDict(), dst_node_id=1002, message_type="train", group_id="1")]
-        )
-        return [*answers, forged]
-
-    np.testing.assert_allclose(one.run(from_the_forgotten), START + 1)
+    np.testing.assert_allclose(one.run(lambda answers: [*answers, one.unasked(1002)]), START + 1)
     assert "client gone" in one.refused["node 1002"]
 
 
 def test_of_two_nodes_with_one_id_only_one_is_heard():
     """The one that was not asked is named, and its update does not enter."""
     one = OneRound({"a": 1}, clients=["a", "a"])
-
-    def from_both(answers):
-        [forged] = one.grid.send_and_receive(
-            [Message(RecordDict(), dst_node_id=1001, message_type="train", group_id="1")]
-        )
-        return [forged, *answers]
-
-    np.testing.assert_allclose(one.run(from_both), START + 1)
+    np.testing.assert_allclose(one.run(lambda answers: [one.unasked(1001), *answers]), START + 1)
     assert one.outcome.participants == {"a": 1}
     assert "client a" in one.refused["node 1001"]
 

@@ -1,6 +1,7 @@
 """What tests of sessions share: a Grid whose session clients run beside the server, and a line that can be cut."""
 
 import contextlib
+import math
 import socket
 import threading
 
@@ -38,12 +39,10 @@ class SessionFederation(InProcessFederation):
 class CuttingProxy:
     """Forwards connections to `target`; the first is cut after `cut_after` bytes from the server or the client."""
 
-    def __init__(
-        self, target: str, *, from_server: int | None = None, from_client: int | None = None
-    ) -> None:
+    def __init__(self, target: str, *, from_server: float = math.inf, from_client: float = math.inf) -> None:
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
-        self._limits = {"server": from_server, "client": from_client}
+        self._limits = (from_server, from_client)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.num_connections = 0
@@ -65,26 +64,22 @@ class CuttingProxy:
                 near.close()
                 continue
             self.num_connections += 1
-            limits = dict(self._limits) if not self.was_cut.is_set() else {"server": None, "client": None}
-            for source, sink, limit in ((far, near, limits["server"]), (near, far, limits["client"])):
-                threading.Thread(
-                    target=self._forward, args=(source, sink, limit, (near, far)), daemon=True
-                ).start()
+            limits = (math.inf, math.inf) if self.was_cut.is_set() else self._limits
+            for source, sink, limit in zip((far, near), (near, far), limits, strict=True):
+                threading.Thread(target=self._forward, args=(source, sink, limit), daemon=True).start()
 
-    def _forward(
-        self, source: socket.socket, sink: socket.socket, limit: int | None, both: tuple[socket.socket, ...]
-    ) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket, limit: float) -> None:
         passed = 0
         try:
             while data := source.recv(65536):
                 passed += len(data)
-                if limit is not None and passed > limit:
+                if passed > limit:
                     self.was_cut.set()
                     break
                 sink.sendall(data)
         except OSError:
             pass
-        for end in both:
+        for end in (source, sink):
             _shut(end)
 
 

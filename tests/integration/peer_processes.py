@@ -131,12 +131,9 @@ class PeerProcesses:
 
     def close(self) -> None:
         """End all of them."""
-        for forked in self._forked.values():
-            forked.terminate()
         for process in self._started.values():
-            process.send_signal(signal.SIGTERM)
-        for forked in self._forked.values():
-            forked.join(60)
+            process.terminate()
+        self.stop_all()
         for process in self._started.values():
             process.wait(timeout=60)
 

@@ -84,14 +84,10 @@ def test_it_is_asked_so_often_and_no_more():
     """Then Flower's own word that it is lost makes a failure that says so."""
 
     class Never(LosingGrid):
-        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-            for reply in super().pull_messages(message_ids):
-                error = Error(ErrorCode.MESSAGE_UNAVAILABLE, "objects are unavailable")
-                is_lost = reply.metadata.src_node_id == 1002
-                asked = next(
-                    one for one in self.sent if one.metadata.message_id == reply.metadata.reply_to_message_id
-                )
-                yield Message(error, reply_to=asked) if is_lost else reply
+        def _app(self, message: Message, context: Context) -> Message:
+            answer = super()._app(message, context)
+            error = Error(ErrorCode.MESSAGE_UNAVAILABLE, "objects are unavailable")
+            return Message(error, reply_to=message) if context.node_id == 1002 else answer
 
     grid = Never([])
     done = ask(grid)

@@ -33,11 +33,9 @@ class InProcessGrid(Grid):
         client_app: CallableApp,
         node_configs: Iterable[Mapping[str, Any]],
         run_config: Mapping[str, Any],
-        *,
-        run_id: int = 1,
     ) -> None:
         self._client_app = client_app
-        self._run = Run.create_empty(run_id)
+        self._run = Run.create_empty(1)
         self._ids = count(1)
         self._replies: dict[str, Message] = {}
         self.offline: set[int] = set()
@@ -46,7 +44,7 @@ class InProcessGrid(Grid):
         self.sent: list[Message] = []
         self.contexts = {
             node_id: Context(
-                run_id=run_id,
+                run_id=1,
                 node_id=node_id,
                 node_config=dict(config),
                 state=RecordDict(),
@@ -55,7 +53,7 @@ class InProcessGrid(Grid):
             for node_id, config in enumerate(node_configs, start=1001)
         }
         # Flower refuses to make messages outside of its own processes unless these are set.
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, 1, 1
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
     def set_run(self, run: Run) -> None:
         """Set the run."""

@@ -1,7 +1,7 @@
 """Who may call, how many calls at once, and for how long: decided by the caller's certificate before anything is read.
 
 A caller that is no member is sent away at once. A member has a few places, so that nobody takes another's. A call on
-which nothing comes for `idle_s`, or that lasts longer than `call_s`, is ended.
+which nothing comes for `IDLE_S`, or that lasts longer than `call_s`, is ended.
 """
 
 import threading
@@ -51,8 +51,8 @@ class Call:
 class CallAdmission:
     """Admission of calls. admits: whether a peer of this name is, or may become, a member."""
 
-    def __init__(self, admits: Callable[[str], bool], *, call_s: float, idle_s: float = IDLE_S) -> None:
-        self._admits, self._call_s, self._idle_s = admits, call_s, min(idle_s, call_s)
+    def __init__(self, admits: Callable[[str], bool], *, call_s: float) -> None:
+        self._admits, self._call_s, self._idle_s = admits, call_s, min(IDLE_S, call_s)
         self._calls: set[Call] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()

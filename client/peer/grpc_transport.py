@@ -9,7 +9,6 @@ payload, recorded, and the process lives.
 import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -206,9 +205,7 @@ class PeerConnection:
     def __enter__(self) -> "PeerConnection":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._channel.close()
 
 

@@ -7,7 +7,6 @@ models are the same whatever the number of actors.
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import ray
@@ -91,9 +90,7 @@ class RaySimulation:
     def __enter__(self) -> "RaySimulation":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         for one in self._actors:
             ray.kill(one)
 

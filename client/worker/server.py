@@ -26,6 +26,8 @@ from unlearning.garbage import nothing_collected
 _log = getLogger(__name__)
 
 _MAX_FRAME_BYTES = 4 * 2**20  # arguments and environment of a process: Linux allows half of this
+_MAX_MEMORY_BYTES = 4 * 2**30
+"""A worker that has grown beyond it ends when it has no child; who started it starts it anew."""
 _STREAMS = 3
 _CLOSED = b""
 
@@ -49,14 +51,10 @@ class _Line:
 
 
 class Worker:
-    """The fork server at `places`.
+    """The fork server at `places`."""
 
-    max_memory_bytes: a worker that has grown beyond it ends when it has no child; who started it starts it anew.
-    """
-
-    def __init__(self, places: WorkerPlaces, *, max_memory_bytes: int = 4 * 2**30) -> None:
+    def __init__(self, places: WorkerPlaces) -> None:
         self._places = places
-        self._max_memory_bytes = max_memory_bytes
         self._environment = dict(os.environ)
         self._code = freshness.installed_code()
         self._selector = selectors.DefaultSelector()
@@ -167,8 +165,8 @@ class Worker:
             return "a launch without its three streams"
         if not self._stale and freshness.installed_code() != self._code:
             self._stale = "the installed code has changed"
-        if not self._stale and psutil.Process().memory_info().rss > self._max_memory_bytes:
-            self._stale = f"the worker has grown beyond {self._max_memory_bytes:,} bytes"
+        if not self._stale and psutil.Process().memory_info().rss > _MAX_MEMORY_BYTES:
+            self._stale = f"the worker has grown beyond {_MAX_MEMORY_BYTES:,} bytes"
         asked = {os.fsdecode(name): os.fsdecode(value) for name, value in line.launch.environment.items()}
         return self._stale or freshness.difference(self._environment, asked)
 
@@ -294,14 +292,14 @@ def serve(places: WorkerPlaces) -> None:
     become(launch, entry)
 
 
-def ask_status(places: WorkerPlaces, *, timeout_s: float = 5.0) -> dict[str, object]:
+def ask_status(places: WorkerPlaces) -> dict[str, object]:
     """Ask the worker at `places` for its figures.
 
     Raises:
         OSError: none answers.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-        line.settimeout(timeout_s)
+        line.settimeout(5.0)
         line.connect(str(places.socket))
         line.sendall(len(b"status").to_bytes(4, "big") + b"status")
         parts = []

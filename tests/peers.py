@@ -1,7 +1,7 @@
 """Peers for tests: with data of their own, or with a learner that only counts."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from client.peer.grpc_transport import Handling, Reception
+from client.peer.grpc_transport import Handling, PeerServer, Reception
 from client.peer.in_process import InProcessNetwork
-from client.peer.items import Item, Kind
+from client.peer.items import Item, Kind, Payload
 from client.peer.journal import Journal, MemoryJournal
 from client.peer.learner import CorrectionAnswer, CorrectionOrder, SiteLearner
 from client.peer.node import Peer
@@ -21,6 +21,7 @@ from client.peer.rules import PeerRules, Place, Round
 from client.peer.seals import NoSeals, Seals
 from strategies.sessions.endpoint import Tls, open_channel
 from tests.certificates import Authority
+from tests.deletion_service import free_port
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
 from unlearning.decentralised import CorrectionSettings, Graph, ring
 from unlearning.parameters import Vector
@@ -145,22 +146,44 @@ def silent_calls(address: str, tls: Tls, count: int, frames: Sequence[Any] = ())
             is_over.set()
 
 
+class Receiver:
+    """Keeps what it is handed, and knows two ids."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, Payload]] = []
+
+    def __call__(self, sender: str, payload: Payload) -> frozenset[str]:
+        self.got.append((sender, payload))
+        return frozenset({"x", "y"})
+
+    @property
+    def senders(self) -> list[str]:
+        """Whom it has heard from."""
+        return [sender for sender, _ in self.got]
+
+
 def reception(
-    state_dir: Path,
-    handle: Handling,
-    *,
-    admits: Callable[[str], bool] = bool,
-    max_numbers: int = 300_000,
-    timeout_s: float = 10.0,
+    state_dir: Path, handle: Handling, *, max_numbers: int = 300_000, timeout_s: float = 10.0
 ) -> Reception:
-    """What a server in a test does with calls."""
+    """What a server in a test does with calls: everybody's are taken but those of the stranger x."""
     return Reception(
         handle=handle,
-        admits=admits,
+        admits=lambda name: name != "x",
         refusals=Refusals(state_dir),
         max_numbers=max_numbers,
         timeout_s=timeout_s,
     )
+
+
+@contextmanager
+def listening(handle: Handling, tls: Tls | None, state_dir: Path, timeout_s: float = 10.0) -> Iterator[str]:
+    """The address of a peer's server that takes payloads until the block ends."""
+    address = f"127.0.0.1:{free_port()}"
+    server = PeerServer(address, tls, reception(state_dir, handle, timeout_s=timeout_s))
+    try:
+        yield address
+    finally:
+        server.stop()
 
 
 L2 = 0.05

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from client.peer.grpc_transport import PeerConnection, PeerServer
-from client.peer.items import Greeting, Payload
+from client.peer.grpc_transport import PeerConnection
+from client.peer.items import Greeting
 from server.api.access import caller_of_certificate
-from server.processes.layout import free_ports
 from tests.integration.conftest import REPOSITORY
 from tests.integration.peer_processes import make_peer_certificate, peer_tls
-from tests.peers import reception
+from tests.peers import Receiver, listening
 from unlearning.errors import SessionError
 
 
@@ -34,21 +33,13 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def heard(directory: Path, server: str, client: str) -> list[str]:
     """Send a greeting from one peer to another; who the other one has heard from."""
-    senders: list[str] = []
-
-    def handle(sender: str, payload: Payload) -> frozenset[str]:
-        senders.append(sender)
-        return frozenset()
-
-    [port] = free_ports(1)
-    address = f"127.0.0.1:{port}"
-    listening = PeerServer(address, peer_tls(directory, server), reception(directory, handle))
-    try:
-        with PeerConnection(client, address, peer_tls(directory, client), 5.0) as connection:
-            connection.send(Greeting(client, is_new=True))
-    finally:
-        listening.stop()
-    return senders
+    receiver = Receiver()
+    with (
+        listening(receiver, peer_tls(directory, server), directory) as address,
+        PeerConnection(client, address, peer_tls(directory, client), 5.0) as connection,
+    ):
+        connection.send(Greeting(client, is_new=True))
+    return receiver.senders
 
 
 def test_a_peer_serves_and_calls_with_one_certificate(certificates: Path) -> None:

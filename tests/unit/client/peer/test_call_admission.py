@@ -7,11 +7,10 @@ import grpc
 import pytest
 
 from client.peer.call_admission import CALLS_PER_PEER
-from client.peer.grpc_transport import PeerConnection, PeerServer, frames_of
-from client.peer.items import Greeting, Payload
+from client.peer.grpc_transport import PeerConnection, frames_of
+from client.peer.items import Greeting
 from tests.certificates import Authority
-from tests.deletion_service import free_port
-from tests.peers import reception, silent_calls, tls_of
+from tests.peers import Receiver, listening, silent_calls, tls_of
 
 TIMEOUT_S = 2.0
 HEADER = list(frames_of(Greeting("2"), "2"))[:1]
@@ -19,24 +18,10 @@ HEADER = list(frames_of(Greeting("2"), "2"))[:1]
 
 
 @pytest.fixture
-def handled() -> list[str]:
-    """Whose payloads were taken."""
-    return []
-
-
-@pytest.fixture
-def address(tmp_path: Path, authority: Authority, handled: list[str]) -> Iterator[str]:
-    """The peer 1, which has the members 2 and 3."""
-
-    def handle(sender: str, payload: Payload) -> frozenset[str]:
-        handled.append(sender)
-        return frozenset()
-
-    takes = reception(tmp_path, handle, admits="123".__contains__, timeout_s=TIMEOUT_S)
-    address = f"127.0.0.1:{free_port()}"
-    server = PeerServer(address, tls_of(authority, "1"), takes)
-    yield address
-    server.stop()
+def address(tmp_path: Path, authority: Authority, receiver: Receiver) -> Iterator[str]:
+    """Where the peer 1 listens."""
+    with listening(receiver, tls_of(authority, "1"), tmp_path, TIMEOUT_S) as address:
+        yield address
 
 
 def greet(address: str, authority: Authority, name: str) -> frozenset[str]:
@@ -52,12 +37,12 @@ def test_a_stranger_is_sent_away_before_it_has_said_anything(address: str, autho
 
 
 def test_a_members_silent_calls_take_its_own_places_only(
-    address: str, authority: Authority, handled: list[str]
+    address: str, authority: Authority, receiver: Receiver
 ) -> None:
     """What is beyond them is refused, and another member is served meanwhile."""
     with silent_calls(address, tls_of(authority, "2"), CALLS_PER_PEER + 2, HEADER) as calls:
         greet(address, authority, "3")
-        assert handled == ["3"]
+        assert receiver.senders == ["3"]
         codes = [call.code() for call in calls]
     assert codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED) == 2
 
@@ -71,12 +56,12 @@ def test_a_call_on_which_nothing_comes_is_ended(address: str, authority: Authori
 
 @pytest.mark.slow  # five hundred threads of the callers
 def test_hundreds_of_silent_calls_of_strangers_and_members_shut_nobody_out(
-    address: str, authority: Authority, handled: list[str]
+    address: str, authority: Authority, receiver: Receiver
 ) -> None:
     """As many as the server has threads, and more."""
     stranger, member = tls_of(authority, "x"), tls_of(authority, "2")
     with silent_calls(address, stranger, 510), silent_calls(address, member, 510) as calls:
         greet(address, authority, "3")
-        assert handled == ["3"]
+        assert receiver.senders == ["3"]
         refused = sum(call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED for call in calls)
     assert refused >= 510 - 2 * CALLS_PER_PEER

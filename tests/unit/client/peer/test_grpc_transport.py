@@ -7,44 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.peer.grpc_transport import Handling, PayloadRefused, PeerConnection, PeerServer
+from client.peer.grpc_transport import PayloadRefused, PeerConnection, PeerServer
 from client.peer.items import Greeting, Item, Kind, Offer, Payload
-from strategies.sessions.endpoint import Tls
 from strategies.tls_files import is_loopback
 from tests.certificates import Authority
-from tests.deletion_service import free_port
-from tests.peers import reception, tls_of
+from tests.peers import Receiver, listening, reception, tls_of
 from unlearning.errors import DeploymentError, SessionError, UpdateRefused
-
-
-class Receiver:
-    """Keeps what it is handed, and knows two ids."""
-
-    def __init__(self) -> None:
-        self.got: list[tuple[str, Payload]] = []
-
-    def __call__(self, sender: str, payload: Payload) -> frozenset[str]:
-        self.got.append((sender, payload))
-        return frozenset({"x", "y"})
-
-
-def listening(handle: Handling, tls: Tls | None, tmp_path: Path) -> tuple[PeerServer, str]:
-    """A server at a port that the system chose, of a federation of the peers 1, 2 and 3."""
-    address = f"127.0.0.1:{free_port()}"
-    return PeerServer(address, tls, reception(tmp_path, handle, admits="123".__contains__)), address
-
-
-@pytest.fixture
-def receiver() -> Receiver:
-    return Receiver()
 
 
 @pytest.fixture
 def address(receiver: Receiver, authority: Authority, tmp_path: Path) -> Iterator[str]:
     """Where the peer "1" listens, with TLS."""
-    server, address = listening(receiver, tls_of(authority, "1"), tmp_path)
-    yield address
-    server.stop()
+    with listening(receiver, tls_of(authority, "1"), tmp_path) as address:
+        yield address
 
 
 def test_payloads_arrive_as_they_were_sent(address: str, authority: Authority, receiver: Receiver) -> None:
@@ -94,15 +69,12 @@ def test_what_the_receiver_refuses_is_not_sent_again(tmp_path: Path) -> None:
     def refuse(sender: str, payload: Payload) -> frozenset[str]:
         raise UpdateRefused("The model has 3 parameters.")
 
-    server, address = listening(refuse, None, tmp_path)
-    try:
-        with (
-            PeerConnection("2", address, None, 10.0) as connection,
-            pytest.raises(PayloadRefused, match="3 parameters"),
-        ):
-            connection.send(Greeting("2"))
-    finally:
-        server.stop()
+    with (
+        listening(refuse, None, tmp_path) as address,
+        PeerConnection("2", address, None, 10.0) as connection,
+        pytest.raises(PayloadRefused, match="3 parameters"),
+    ):
+        connection.send(Greeting("2"))
 
 
 def test_a_peer_does_not_listen_to_other_machines_without_tls(tmp_path: Path) -> None:

@@ -35,17 +35,17 @@ from unlearning.verification.shadow_models import FEWEST
 _Part = TypeVar("_Part", TaskSettings, TrainingSettings)
 
 
-# The last base comes first in messages and tables.
-@dataclass(
-    frozen=True,
-    kw_only=True,
-    config=ConfigDict(
-        extra="forbid",
-        alias_generator=lambda name: name.replace("_", "-"),
-        populate_by_name=True,
-        allow_inf_nan=False,
-    ),
+TYPED = ConfigDict(
+    extra="forbid",
+    alias_generator=lambda name: name.replace("_", "-"),
+    populate_by_name=True,
+    allow_inf_nan=False,
 )
+"""Of settings that a person types, with hyphens in their names."""
+
+
+# The last base comes first in messages and tables.
+@dataclass(frozen=True, kw_only=True, config=TYPED)
 class RunSettings(
     DeletionSettings, SessionSettings, MemorySettings, TrainingSchedule, RoundSettings, TaskSettings
 ):

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from client.peer.admission import Limits
 from client.peer.items import length
 from client.peer.rules import PeerRules
+from strategies.run_config import TYPED
 from strategies.sessions.endpoint import Tls
 from strategies.tls_files import is_loopback, read_pem
 from unlearning.certified import logistic_constants, trajectory_norm, unmet_assumptions
@@ -39,13 +40,7 @@ _CORRECTION_FACTOR = 3.0
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        alias_generator=lambda name: name.replace("_", "-"),
-        populate_by_name=True,
-        allow_inf_nan=False,
-    )
+    model_config = ConfigDict(frozen=True, **TYPED)
 
 
 class GraphSection(_Section):

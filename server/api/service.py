@@ -3,6 +3,7 @@
 Errors are raised; the checks (call_checks.py), which every call has passed, turn them into statuses. Each call has one
 message and one answer and runs in a thread of its caller's; the two that stream are in watching.py and uploads.py.
 """
+# ruff: noqa: N802  the names of calls are the protocol's
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -47,9 +48,7 @@ class DeletionService:
         self._limits = limits
         self._clock = clock
 
-    def SubmitRequest(  # noqa: N802  the names of calls are the protocol's
-        self, request: pb.SubmitRequestRequest, caller: Caller
-    ) -> pb.DeletionRequest:
+    def SubmitRequest(self, request: pb.SubmitRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Admit a request and answer once it is durable."""
         return convert.request_message(self.submit(convert.target_of(request.target), request, caller))
 
@@ -77,15 +76,11 @@ class DeletionService:
             self._refuse_discreetly(caller, request.idempotency_key, exc)
             raise
 
-    def GetRequest(  # noqa: N802
-        self, request: pb.GetRequestRequest, caller: Caller
-    ) -> pb.DeletionRequest:
+    def GetRequest(self, request: pb.GetRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Return one request as it stands."""
         return convert.request_message(self.get_visible(caller, request.id))
 
-    def ListRequests(  # noqa: N802
-        self, request: pb.ListRequestsRequest, caller: Caller
-    ) -> pb.ListRequestsResponse:
+    def ListRequests(self, request: pb.ListRequestsRequest, caller: Caller) -> pb.ListRequestsResponse:
         """Return the requests of some statuses and of one client, or all; a client gets those about itself."""
         client_id = request.client_id or (caller.name if caller.is_client else "")
         if not client_id.isprintable():
@@ -105,18 +100,14 @@ class DeletionService:
         )
         return pb.ListRequestsResponse(requests=[convert.request_message(item) for item in found])
 
-    def CancelRequest(  # noqa: N802
-        self, request: pb.CancelRequestRequest, caller: Caller
-    ) -> pb.DeletionRequest:
+    def CancelRequest(self, request: pb.CancelRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Withdraw a request that has not begun."""
         known = self.get_visible(caller, request.id)
         access.check_may_cancel(caller, known)
         by = caller.submitter_name(request.by)
         return convert.request_message(self._ledger.cancel(request.id, by=by, now=self._clock()))
 
-    def RetryRequest(  # noqa: N802
-        self, request: pb.RetryRequestRequest, caller: Caller
-    ) -> pb.DeletionRequest:
+    def RetryRequest(self, request: pb.RetryRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Schedule a failed request again, if it could still be filed today."""
         known = self._ledger.get(request.id)
         if known.status is Status.FAILED:
@@ -129,9 +120,7 @@ class DeletionService:
         done = self._ledger.retry(known.id, by=by, now=self._clock(), accept_score_loss=points)
         return convert.request_message(done)
 
-    def ExtendRequest(  # noqa: N802
-        self, request: pb.ExtendRequestRequest, caller: Caller
-    ) -> pb.DeletionRequest:
+    def ExtendRequest(self, request: pb.ExtendRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Put a request's deadline off, once."""
         by = caller.submitter_name(request.by)
         done = self._ledger.extend(
@@ -139,47 +128,35 @@ class DeletionService:
         )
         return convert.request_message(done)
 
-    def HoldRequest(  # noqa: N802
-        self, request: pb.HoldRequestRequest, caller: Caller
-    ) -> pb.DeletionRequest:
+    def HoldRequest(self, request: pb.HoldRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Keep a request from beginning."""
         by = caller.submitter_name(request.by)
         done = self._ledger.hold(request.id, reason=request.reason, by=by, now=self._clock())
         return convert.request_message(done)
 
-    def ReleaseRequest(  # noqa: N802
-        self, request: pb.ReleaseRequestRequest, caller: Caller
-    ) -> pb.DeletionRequest:
+    def ReleaseRequest(self, request: pb.ReleaseRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Lift a request's hold."""
         by = caller.submitter_name(request.by)
         done = self._ledger.release(request.id, reason=request.reason, by=by, now=self._clock())
         return convert.request_message(done)
 
-    def RefuseRequest(  # noqa: N802
-        self, request: pb.RefuseRequestRequest, caller: Caller
-    ) -> pb.DeletionRequest:
+    def RefuseRequest(self, request: pb.RefuseRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Answer a request without deletion."""
         by = caller.submitter_name(request.by)
         done = self._ledger.refuse(request.id, reason=request.reason, by=by, now=self._clock())
         return convert.request_message(done)
 
-    def AmendRequest(  # noqa: N802
-        self, request: pb.AmendRequestRequest, caller: Caller
-    ) -> pb.DeletionRequest:
+    def AmendRequest(self, request: pb.AmendRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Change the ground, the reference or the note of a request."""
         by, what = caller.submitter_name(request.by), convert.amendment_of(request)
         return convert.request_message(self._ledger.amend(request.id, what=what, by=by, now=self._clock()))
 
-    def RedactRequest(  # noqa: N802
-        self, request: pb.RedactRequestRequest, caller: Caller
-    ) -> pb.DeletionRequest:
+    def RedactRequest(self, request: pb.RedactRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Erase what people wrote about a request."""
         by = caller.submitter_name(request.by)
         return convert.request_message(self._ledger.redact(request.id, by=by, now=self._clock()))
 
-    def GetReport(  # noqa: N802
-        self, request: pb.GetReportRequest, caller: Caller
-    ) -> pb.GetReportResponse:
+    def GetReport(self, request: pb.GetReportRequest, caller: Caller) -> pb.GetReportResponse:
         """Return the report of a request, as JSON and as a page, its certificate and that one's timestamp."""
         known = self.get_visible(caller, request.id)
         folder = self._reports_dir / known.id
@@ -193,9 +170,7 @@ class DeletionService:
         )
         return pb.GetReportResponse(json=report, html=page, certificate=certificate, timestamp=timestamp)
 
-    def ListClients(  # noqa: N802
-        self, request: pb.ListClientsRequest, caller: Caller
-    ) -> pb.ListClientsResponse:
+    def ListClients(self, request: pb.ListClientsRequest, caller: Caller) -> pb.ListClientsResponse:
         """Return every client that ever took part, and how much of it was forgotten."""
         forgotten, samples = self._ledger.forgotten_clients(), self._ledger.num_forgotten_samples()
         statuses = [
@@ -211,9 +186,7 @@ class DeletionService:
             waiting="\n".join(_what_to_know(self._ledger)),
         )
 
-    def ListMethods(  # noqa: N802
-        self, request: pb.ListMethodsRequest, caller: Caller
-    ) -> pb.ListMethodsResponse:
+    def ListMethods(self, request: pb.ListMethodsRequest, caller: Caller) -> pb.ListMethodsResponse:
         """Return every method and what it states about itself."""
         past = past_deletions(self._ledger)
         messages = [
@@ -221,17 +194,13 @@ class DeletionService:
         ]
         return pb.ListMethodsResponse(methods=messages)
 
-    def PlanDeletion(  # noqa: N802
-        self, request: pb.PlanDeletionRequest, caller: Caller
-    ) -> pb.PlanDeletionResponse:
+    def PlanDeletion(self, request: pb.PlanDeletionRequest, caller: Caller) -> pb.PlanDeletionResponse:
         """Return what serving a target would take, by every method."""
         target = convert.target_of(request.target)
         access.check_may_file(caller, target)
         return pb.PlanDeletionResponse(plan_json=json.dumps(to_plain(plan(self._ledger, target))))
 
-    def ListRefusals(  # noqa: N802
-        self, request: pb.ListRefusalsRequest, caller: Caller
-    ) -> pb.ListRefusalsResponse:
+    def ListRefusals(self, request: pb.ListRefusalsRequest, caller: Caller) -> pb.ListRefusalsResponse:
         """Return the newest refusals after a sequence number, in order."""
         if not request.caller.isprintable() or request.limit < 0:
             raise InvalidRequest("Malformed question: the caller is a name, the limit is 0 or more.")
@@ -239,9 +208,7 @@ class DeletionService:
         found = self._ledger.refusals(after=request.after, limit=limit, caller=request.caller or None)
         return pb.ListRefusalsResponse(refusals=[convert.refusal_message(item) for item in found])
 
-    def VerifyLedger(  # noqa: N802
-        self, request: pb.VerifyLedgerRequest, caller: Caller
-    ) -> pb.VerifyLedgerResponse:
+    def VerifyLedger(self, request: pb.VerifyLedgerRequest, caller: Caller) -> pb.VerifyLedgerResponse:
         """Check the events' chain and all rows that it commits to, and return the hash of one event."""
         sequence, digest = self._ledger.event_head()
         problem = self._ledger.verify()
@@ -254,9 +221,7 @@ class DeletionService:
             hash=self._ledger.event_hash(request.sequence),
         )
 
-    def ListEvents(  # noqa: N802
-        self, request: pb.ListEventsRequest, caller: Caller
-    ) -> pb.ListEventsResponse:
+    def ListEvents(self, request: pb.ListEventsRequest, caller: Caller) -> pb.ListEventsResponse:
         """Return events after a sequence number, in order: of one request, or of all."""
         if request.request_id:
             access.check_may_see(caller, self._ledger, request.request_id)
@@ -266,9 +231,7 @@ class DeletionService:
         found = self._ledger.events(request.request_id or None, after=request.after, limit=_PAGE)
         return pb.ListEventsResponse(events=[convert.event_message(item) for item in found], newest=newest)
 
-    def ListRounds(  # noqa: N802
-        self, request: pb.ListRoundsRequest, caller: Caller
-    ) -> pb.ListRoundsResponse:
+    def ListRounds(self, request: pb.ListRoundsRequest, caller: Caller) -> pb.ListRoundsResponse:
         """Return the newest rounds after a sequence number, in order; a client gets their figures, no names."""
         if request.limit < 0:
             raise InvalidRequest(f"The limit is 0 or more, got {request.limit}.")

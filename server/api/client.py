@@ -244,7 +244,7 @@ class DeletionClient:
     def methods(self) -> list[MethodDescription]:
         """Return every method of the service."""
         answer = self._call("ListMethods", pb.ListMethodsRequest())
-        return [convert.method_of(item) for item in answer.methods]
+        return [convert.from_message(MethodDescription, item) for item in answer.methods]
 
     def plan(self, target: Target) -> Plan:
         """Return what serving a target would take, by every method."""
@@ -254,7 +254,7 @@ class DeletionClient:
     def refusals(self, *, after: int = 0, limit: int = 0, caller: str = "") -> list[Refusal]:
         """Return the newest refusals, at most `limit` (0: 1,000) and in order, of this caller where given."""
         message = pb.ListRefusalsRequest(after=after, limit=limit, caller=caller)
-        return [convert.refusal_of(item) for item in self._call("ListRefusals", message).refusals]
+        return [convert.from_message(Refusal, item) for item in self._call("ListRefusals", message).refusals]
 
     def verify_ledger(self, sequence: int = 0) -> LedgerCheck:
         """Check the hash chain of the ledger's events, and ask for the hash of one."""
@@ -281,7 +281,7 @@ class DeletionClient:
     def rounds(self, *, after: int = 0, limit: int = 0) -> list[RoundRecord]:
         """Return the newest rounds, at most `limit` (0: 1,000) and in order, with a sequence number above `after`."""
         answer = self._call("ListRounds", pb.ListRoundsRequest(after=after, limit=limit))
-        return [convert.round_of(item) for item in answer.rounds]
+        return [convert.from_message(RoundRecord, item) for item in answer.rounds]
 
     def _call(self, name: str, message: Any, *, timeout_s: float = 0.0) -> Any:
         try:
@@ -295,6 +295,6 @@ def _watch_item(message: pb.WatchRequestResponse) -> DeletionRequest | Event | R
         case "event":
             return convert.event_of(message.event)
         case "round":
-            return convert.round_of(message.round)
+            return convert.from_message(RoundRecord, message.round)
         case _:
             return convert.request_of(message.request)

@@ -10,8 +10,8 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from server.api import deletion_pb2 as pb
-from server.ledger import ClientRecord, Event, Refusal, RoundRecord
-from unlearning.deadlines import Amendment, Particulars, one_month_after, parse_day, parse_ground
+from server.ledger import ClientRecord, Event
+from unlearning.deadlines import Particulars, one_month_after, parse_day, parse_ground
 from unlearning.errors import InvalidRequest
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
@@ -107,14 +107,16 @@ def parameters_of(text: str) -> Mapping[str, Any]:
 
 def request_message(request: DeletionRequest, *, without_ids: bool = False) -> pb.DeletionRequest:
     """Return the message. without_ids: for who has just sent a long list of samples and knows it."""
-    return _write(pb.DeletionRequest, request, target=target_message(request.target, without_ids=without_ids))
+    return to_message(
+        pb.DeletionRequest, request, target=target_message(request.target, without_ids=without_ids)
+    )
 
 
 def request_of(message: pb.DeletionRequest, target: Target | None = None) -> DeletionRequest:
     """Return the request of a message. target: what was asked for, where the message leaves it out."""
     filed_on = message.created_at.ToDatetime(tzinfo=UTC).date()
     received_on = parse_day("received_on", message.received_on) or filed_on  # an earlier service says none
-    return _read(
+    return from_message(
         DeletionRequest,
         message,
         target=target or target_of(message.target),
@@ -141,68 +143,29 @@ def particulars_fields(particulars: Particulars) -> dict[str, str]:
     return {item.name: str(getattr(particulars, item.name) or "") for item in fields(particulars)}
 
 
-def amendment_of(message: pb.AmendRequestRequest) -> Amendment:
-    """Return what is to be changed.
-
-    Raises:
-        InvalidRequest: nothing is, or the ground or a text is malformed.
-    """
-    return _read(Amendment, message)
-
-
-def event_message(event: Event) -> pb.Event:
-    """Return the message."""
-    return _write(pb.Event, event)
-
-
 def event_of(message: pb.Event) -> Event:
     """Return what the message says."""
     moved = {name: getattr(message, name) for name in ("from_status", "to_status")}
-    return _read(Event, message, **{name: Status(one) if one else None for name, one in moved.items()})
-
-
-def round_message(record: RoundRecord) -> pb.Round:
-    """Return the message."""
-    return _write(pb.Round, record)
-
-
-def round_of(message: pb.Round) -> RoundRecord:
-    """Return what the message says."""
-    return _read(RoundRecord, message)
-
-
-def refusal_message(refusal: Refusal) -> pb.Refusal:
-    """Return the message."""
-    return _write(pb.Refusal, refusal)
-
-
-def refusal_of(message: pb.Refusal) -> Refusal:
-    """Return what the message says."""
-    return _read(Refusal, message)
+    return from_message(Event, message, **{name: Status(one) if one else None for name, one in moved.items()})
 
 
 def client_message(status: ClientStatus) -> pb.Client:
     """Return the message."""
     forgotten = {"forgotten": status.forgotten, "num_forgotten_samples": status.num_forgotten_samples}
-    return _write(pb.Client, status.client, **forgotten)
+    return to_message(pb.Client, status.client, **forgotten)
 
 
 def client_of(message: pb.Client) -> ClientStatus:
     """Return what the message says."""
-    return ClientStatus(_read(ClientRecord, message), message.forgotten, message.num_forgotten_samples)
+    return ClientStatus(from_message(ClientRecord, message), message.forgotten, message.num_forgotten_samples)
 
 
 def method_message(method: MethodDescription) -> pb.Method:
     """Return the message."""
-    return _write(pb.Method, method, **({} if method.measured else {"measured_json": ""}))
+    return to_message(pb.Method, method, **({} if method.measured else {"measured_json": ""}))
 
 
-def method_of(message: pb.Method) -> MethodDescription:
-    """Return what the message says."""
-    return _read(MethodDescription, message)
-
-
-def _write(kind: type[_Sent], value: Any, **given: Any) -> _Sent:
+def to_message(kind: type[_Sent], value: Any, **given: Any) -> _Sent:
     """Return the message of a dataclass whose fields it has by the same names, mappings as NAME_json; None is left out.
 
     given: fields of the message in place of the dataclass's, or beside them.
@@ -212,17 +175,15 @@ def _write(kind: type[_Sent], value: Any, **given: Any) -> _Sent:
         found = getattr(value, item.name)
         if isinstance(found, Mapping):
             values.setdefault(f"{item.name}_json", json.dumps(dict(found)))
-        elif isinstance(found, datetime):
-            values[item.name] = _timestamp(found)
-        elif isinstance(found, date):
+        elif isinstance(found, date) and not isinstance(found, datetime):
             values.setdefault(item.name, found.isoformat())
         elif found is not None:
             values.setdefault(item.name, found)
     return kind(**values)
 
 
-def _read(kind: type[_Read], message: Message, **given: Any) -> _Read:
-    """Return the dataclass that `_write` has made a message of. given: fields that are not what the message has."""
+def from_message(kind: type[_Read], message: Message, **given: Any) -> _Read:
+    """Return the dataclass that `to_message` has made a message of. given: fields that are not what the message has."""
     values = dict(given)
     wanted = {item.name for item in fields(kind)} - set(given)
     for item in message.DESCRIPTOR.fields:
@@ -237,9 +198,3 @@ def _read(kind: type[_Read], message: Message, **given: Any) -> _Read:
         else:
             values[name] = found if isinstance(found, str | int) else tuple(found)  # what is repeated
     return kind(**values)
-
-
-def _timestamp(value: datetime) -> Timestamp:
-    message = Timestamp()
-    message.FromDatetime(value)
-    return message

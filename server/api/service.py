@@ -19,6 +19,7 @@ from server.api.method_descriptions import describe
 from server.ledger import SITE_PROBLEMS, WAITING, Ledger, NewRequest
 from server.requests.admission import admit, check_admissible
 from server.requests.planning import past_deletions, plan
+from unlearning.deadlines import Amendment
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, UnknownClient
 from unlearning.methods.registry import METHODS
 from unlearning.plain import to_plain
@@ -148,7 +149,7 @@ class DeletionService:
 
     def AmendRequest(self, request: pb.AmendRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Change the ground, the reference or the note of a request."""
-        by, what = caller.submitter_name(request.by), convert.amendment_of(request)
+        by, what = caller.submitter_name(request.by), convert.from_message(Amendment, request)
         return convert.request_message(self._ledger.amend(request.id, what=what, by=by, now=self._clock()))
 
     def RedactRequest(self, request: pb.RedactRequestRequest, caller: Caller) -> pb.DeletionRequest:
@@ -206,7 +207,7 @@ class DeletionService:
             raise InvalidRequest("Malformed question: the caller is a name, the limit is 0 or more.")
         limit = min(request.limit or _PAGE, _PAGE)
         found = self._ledger.refusals(after=request.after, limit=limit, caller=request.caller or None)
-        return pb.ListRefusalsResponse(refusals=[convert.refusal_message(item) for item in found])
+        return pb.ListRefusalsResponse(refusals=[convert.to_message(pb.Refusal, item) for item in found])
 
     def VerifyLedger(self, request: pb.VerifyLedgerRequest, caller: Caller) -> pb.VerifyLedgerResponse:
         """Check the events' chain and all rows that it commits to, and return the hash of one event."""
@@ -229,7 +230,9 @@ class DeletionService:
             raise InvalidRequest("Say of which request; a client sees the events of its own requests.")
         newest, _ = self._ledger.newest()
         found = self._ledger.events(request.request_id or None, after=request.after, limit=_PAGE)
-        return pb.ListEventsResponse(events=[convert.event_message(item) for item in found], newest=newest)
+        return pb.ListEventsResponse(
+            events=[convert.to_message(pb.Event, item) for item in found], newest=newest
+        )
 
     def ListRounds(self, request: pb.ListRoundsRequest, caller: Caller) -> pb.ListRoundsResponse:
         """Return the newest rounds after a sequence number, in order; a client gets their figures, no names."""
@@ -241,7 +244,7 @@ class DeletionService:
         if caller.is_client:
             own = frozenset(item.id for item in self._ledger.list_requests(client_id=caller.name))
             found = [access.figures_of(record, own) for record in found]
-        return pb.ListRoundsResponse(rounds=[convert.round_message(item) for item in found])
+        return pb.ListRoundsResponse(rounds=[convert.to_message(pb.Round, item) for item in found])
 
     def get_visible(self, caller: Caller, request_id: str) -> DeletionRequest:
         """Return the request with this id, where the caller may see it."""

@@ -118,5 +118,5 @@ def _message(item: DeletionRequest | Event | RoundRecord) -> pb.WatchRequestResp
     if isinstance(item, DeletionRequest):
         return pb.WatchRequestResponse(request=convert.request_message(item))
     if isinstance(item, Event):
-        return pb.WatchRequestResponse(event=convert.event_message(item))
-    return pb.WatchRequestResponse(round=convert.round_message(item))
+        return pb.WatchRequestResponse(event=convert.to_message(pb.Event, item))
+    return pb.WatchRequestResponse(round=convert.to_message(pb.Round, item))

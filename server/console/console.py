@@ -1,11 +1,10 @@
 """The console itself: whose it is, what it knows, and how a page is made of that."""
 
 import re
-import threading
-from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -34,6 +33,8 @@ class Console:
 
     service: reached with the caller's own certificate, which says what may be done. caller: what it says, to show no
     button that would be refused. public_key: of the server's certificates of deletion, where the officer has it.
+    report: of a completed request, which never changes; the last ones are kept, for a page that follows what happens
+    asks again and again.
     """
 
     service: DeletionClient
@@ -45,12 +46,12 @@ class Console:
     mirror: Mirror = field(init=False)
     federation: FederationMirror = field(init=False)
     drafts: Drafts = field(default_factory=Drafts)
-    reports: "KeptReports" = field(init=False)
+    report: Callable[[str], Report] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mirror", Mirror(self.service, self.caller))
         object.__setattr__(self, "federation", FederationMirror(self.service, self.caller))
-        object.__setattr__(self, "reports", KeptReports(self.service))
+        object.__setattr__(self, "report", lru_cache(maxsize=_KEPT_REPORTS)(self.service.report))
 
     def may(self, call: str) -> bool:
         """Return whether the caller's role may make a call; the service decides, this only hides buttons."""
@@ -86,28 +87,6 @@ class Console:
             )
         )
         return HTMLResponse(text, status_code=status)
-
-
-class KeptReports:
-    """The reports that were shown last: a page that follows what happens asks for them again and again."""
-
-    def __init__(self, service: DeletionClient) -> None:
-        self._service = service
-        self._lock = threading.Lock()
-        self._reports: OrderedDict[str, Report] = OrderedDict()
-
-    def get(self, request_id: str) -> Report:
-        """Return the report of a completed request; it never changes."""
-        with self._lock:
-            known = self._reports.get(request_id)
-        if known is not None:
-            return known
-        found = self._service.report(request_id)
-        with self._lock:
-            self._reports[request_id] = found
-            while len(self._reports) > _KEPT_REPORTS:
-                self._reports.popitem(last=False)
-        return found
 
 
 @cache

@@ -57,7 +57,7 @@ def request_page(
     tiles, verdict = [], ""
     if asked.status is Status.COMPLETED:
         try:
-            report_ = console.reports.get(asked.id)
+            report_ = console.report(asked.id)
             tiles, verdict = story.tiles(report_), story.verdict(report_)
         except IllegalMove as exc:
             verdict = str(exc)
@@ -88,7 +88,7 @@ def report(console: Console, request: Request) -> Response:
     """Hand out the report's own page."""
     asked = find(console, request.path_params["id"])
     return Response(
-        console.reports.get(asked.id).html,
+        console.report(asked.id).html,
         media_type="text/html; charset=utf-8",
         headers={"content-security-policy": REPORT_POLICY},
     )
@@ -97,13 +97,13 @@ def report(console: Console, request: Request) -> Response:
 def report_json(console: Console, request: Request) -> Response:
     """Hand out the report for machines."""
     asked = find(console, request.path_params["id"])
-    return download(console.reports.get(asked.id).json, f"report-{asked.id}.json", "application/json")
+    return download(console.report(asked.id).json, f"report-{asked.id}.json", "application/json")
 
 
 def certificate_json(console: Console, request: Request) -> Response:
     """Hand out the certificate, byte for byte."""
     asked = find(console, request.path_params["id"])
-    content = console.reports.get(asked.id).certificate
+    content = console.report(asked.id).certificate
     if not content:
         raise RequestNotFound(
             f"Request {asked.id} has no certificate: it was completed before there were any."
@@ -114,7 +114,7 @@ def certificate_json(console: Console, request: Request) -> Response:
 def certificate_page(console: Console, request: Request) -> Response:
     """Show a certificate and what checking it gives."""
     asked = find(console, request.path_params["id"])
-    kept = console.reports.get(asked.id)
+    kept = console.report(asked.id)
     certificate, checks = None, [Check("certificate", Outcome.SKIPPED, "There is none.")]
     if kept.certificate:
         try:

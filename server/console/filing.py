@@ -86,14 +86,13 @@ class Drafts:
         self._lock = threading.Lock()
         self._drafts: OrderedDict[str, Draft] = OrderedDict()
 
-    def put(self, draft: Draft) -> Draft:
+    def put(self, draft: Draft) -> None:
         """Keep a draft; the oldest one goes where there are too many."""
         with self._lock:
             self._drafts[draft.id] = draft
             self._drafts.move_to_end(draft.id)
             while len(self._drafts) > MAX_DRAFTS:
                 self._drafts.popitem(last=False)
-        return draft
 
     def get(self, draft_id: str) -> Draft:
         """Return a draft.
@@ -173,14 +172,13 @@ def read_particulars(typed: Mapping[str, str], now: datetime) -> Particulars:
     days: dict[str, date | None] = {"received_on": None, "due_on": None}
     for name in days:
         try:
-            days[name] = parse_day(name.replace("_", " "), typed[name].strip())
+            days[name] = parse_day(name.replace("_", " "), typed[name])
         except InvalidRequest as exc:
             errors[name] = str(exc)
     ground = typed["ground"]
     if ground and ground not in set(Ground):
         errors["ground"] = "Choose one of the grounds."
-    reference, note = _plain(typed["reference"]), _plain(typed["note"])
-    for name, alone in (("reference", (reference, "")), ("note", ("", note))):
+    for name, alone in (("reference", (typed["reference"], "")), ("note", ("", typed["note"]))):
         try:
             Particulars(reference=alone[0], note=alone[1])
         except InvalidRequest as exc:
@@ -190,19 +188,14 @@ def read_particulars(typed: Mapping[str, str], now: datetime) -> Particulars:
     found = Particulars(
         **days,
         ground=Ground(ground) if ground else None,
-        reference=reference,
-        note=note,
+        reference=typed["reference"],
+        note=typed["note"],
     )
     try:
         found.dates(now)
     except InvalidRequest as exc:
         raise FieldErrors({"due_on" if str(exc).startswith("due-on") else "received_on": str(exc)}) from exc
     return found
-
-
-def _plain(text: str) -> str:
-    """Return what was typed with a browser's line ends as line feeds."""
-    return text.strip().replace("\r\n", "\n")
 
 
 def error_fields(error: RequestError, otherwise: str) -> dict[str, str]:

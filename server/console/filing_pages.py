@@ -20,6 +20,7 @@ from server.console.filing import (
     read_particulars,
     read_target,
 )
+from server.console.forms import texts_of
 from unlearning.deadlines import NOTHING_GIVEN
 from unlearning.errors import RequestError
 from unlearning.methods import DEFAULT_METHOD
@@ -62,7 +63,7 @@ def target_page(
 
 async def take_target(console: Console, request: Request, form: FormData) -> Response:
     """Read what is to be forgotten; the service says whether it can be planned, before anything else is asked."""
-    typed = _typed(form, TARGET_FIELDS)
+    typed = texts_of(form)
     try:
         draft = Draft(target=await read_target(form, console.caller))
         await run_in_threadpool(console.service.plan, draft.target_to_plan)
@@ -106,7 +107,7 @@ def plan_page(
 async def take_details(console: Console, request: Request, form: FormData) -> Response:
     """Read method and details, and go on to the summary."""
     draft = console.drafts.get(request.path_params["draft"])
-    typed = _typed(form, DETAIL_FIELDS)
+    typed = {**dict.fromkeys(DETAIL_FIELDS, ""), **texts_of(form)}
     errors: dict[str, str] = {}
     parameters, particulars = {}, NOTHING_GIVEN
     if not typed["method"]:
@@ -157,10 +158,6 @@ async def file_it(console: Console, request: Request, _form: FormData) -> Respon
         return await run_in_threadpool(summary_page, console, request, errors, _status(exc))
     console.drafts.put(replace(draft, filed_as=filed.id))
     return RedirectResponse(f"/requests/{filed.id}", status_code=303)
-
-
-def _typed(form: FormData, names: tuple[str, ...]) -> dict[str, str]:
-    return {name: value if isinstance(value := form.get(name, ""), str) else "" for name in names}
 
 
 def _status(error: RequestError) -> int:

@@ -1,8 +1,8 @@
 """The list of requests as a page shows it: filtered, searched, sorted, and a page of it."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 from urllib.parse import urlencode
@@ -36,13 +36,13 @@ class Asked:
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "Asked":
         """Read an address's query."""
-        state, sort, page = query.get("state", ""), query.get("sort", "id"), query.get("page", "1")
+        state, sort = query.get("state", ""), query.get("sort", "id")
         return cls(
             search=query.get("q", "").strip()[:200],
             state=state if state in states() else "",
             sort=sort if sort in SORTS else "id",
             is_descending=query.get("dir", "down") != "up",
-            page=int(page) if page.isascii() and page.isdigit() and 0 < len(page) < 8 else 1,
+            page=page_number(query),
         )
 
     def link(self, **changes: Any) -> str:
@@ -66,7 +66,21 @@ class ListPage:
     num_found: int
     page: int
     num_pages: int
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int]
+
+    @classmethod
+    def of(cls, found: Sequence[DeletionRequest], page: int, counts: Mapping[str, int]) -> "ListPage":
+        """Cut a page out of what was found, the last one where it is beyond."""
+        num_pages = max(1, math.ceil(len(found) / PAGE))
+        page = min(page, num_pages)
+        rows = tuple(found[(page - 1) * PAGE : page * PAGE])
+        return cls(rows=rows, num_found=len(found), page=page, num_pages=num_pages, counts=counts)
+
+
+def page_number(query: Mapping[str, str]) -> int:
+    """Return which page an address's query asks for: the first where it says none."""
+    text = query.get("page", "")
+    return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 8 else 1
 
 
 def states(today: date = date.max) -> Mapping[str, Callable[[DeletionRequest], bool]]:
@@ -83,7 +97,7 @@ def states(today: date = date.max) -> Mapping[str, Callable[[DeletionRequest], b
 
 
 def page_of(requests: Iterable[DeletionRequest], asked: Asked, today: date) -> ListPage:
-    """Return the page that was asked for, the last one where it is beyond."""
+    """Return the page that was asked for."""
     everything = list(requests)
     known = states(today)
     counts = {word: sum(map(is_one, everything)) for word, is_one in known.items()}
@@ -92,10 +106,7 @@ def page_of(requests: Iterable[DeletionRequest], asked: Asked, today: date) -> L
         words = asked.search.casefold().split()
         found = [item for item in found if all(word in _text(item) for word in words)]
     found.sort(key=SORTS[asked.sort][1], reverse=asked.is_descending)
-    num_pages = max(1, math.ceil(len(found) / PAGE))
-    page = min(asked.page, num_pages)
-    rows = tuple(found[(page - 1) * PAGE : page * PAGE])
-    return ListPage(rows=rows, num_found=len(found), page=page, num_pages=num_pages, counts=counts)
+    return ListPage.of(found, asked.page, counts)
 
 
 def _text(request: DeletionRequest) -> str:

@@ -8,7 +8,6 @@ exports carry the ledger's newest event and its hash, so that the ledger can be 
 import csv
 import io
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -19,7 +18,7 @@ from starlette.responses import Response
 
 from server.api.client import LedgerCheck
 from server.console.console import Console
-from server.console.lists import PAGE
+from server.console.lists import ListPage, page_number
 from server.console.pages import download
 from unlearning.errors import InvalidRequest
 from unlearning.requests import DeletionRequest, Status
@@ -120,22 +119,14 @@ def register_page(console: Console, request: Request) -> Response:
     """Show the requests of a period, and where to export them."""
     period = Period.of(request.query_params)
     found = [] if period.problems else period.select(console.mirror.now().requests.values())
-    num_pages = max(1, math.ceil(len(found) / PAGE))
-    text = request.query_params.get("page", "1")
-    page = min(int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 8 else 1, num_pages)
-    page = max(page, 1)
-    counts = {status: sum(item.status is status for item in found) for status in Status}
+    counts = {str(status): sum(item.status is status for item in found) for status in Status}
     return console.render(
         request,
         "register.html",
         status=422 if period.problems else 200,
         period=period,
         typed={name: request.query_params.get(name, "") for name in ("first", "last")},
-        rows=found[(page - 1) * PAGE : page * PAGE],
-        num_found=len(found),
-        page_number=page,
-        num_pages=num_pages,
-        counts=counts,
+        listed=ListPage.of(found, page_number(request.query_params), counts),
     )
 
 

@@ -138,6 +138,11 @@ class Amendment:
         Particulars(reference=self.reference or "", note=self.note or "")
 
 
+def today() -> date:
+    """Return the day that it is in UTC, by which deadlines are counted."""
+    return datetime.now(UTC).date()
+
+
 def one_month_after(day: date) -> date:
     """Return the day of the same number in the next month, or that month's last day."""
     year, month = (day.year + 1, 1) if day.month == 12 else (day.year, day.month + 1)

@@ -1,13 +1,12 @@
 """The commands about a request's deadline, its hold and its texts; and what `status` and `list` say of them."""
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
 from typing import Annotated
 
 import typer
 
 from server.cli.connection import RequestId, connection_of, user_name
-from unlearning.deadlines import MAX_EXTENSION_DAYS, MAX_REASON_LENGTH, Amendment
+from unlearning.deadlines import MAX_EXTENSION_DAYS, MAX_REASON_LENGTH, Amendment, today
 from unlearning.requests import DeletionRequest
 
 Reason = Annotated[
@@ -79,11 +78,6 @@ def redact(
     with connection_of(ctx).client() as service:
         done = service.redact(request_id, by=user_name())
     typer.echo(f"{done.id}  {'redacted' if done.is_redacted else 'has no texts'}")
-
-
-def today() -> date:
-    """Return the day that it is in UTC, by which deadlines are counted."""
-    return datetime.now(UTC).date()
 
 
 def due_text(request: DeletionRequest) -> str:

@@ -10,10 +10,10 @@ import typer
 
 from server.api.errors import ServiceUnavailable
 from server.cli.connection import AsJson, RequestId, connection_of, user_name
-from server.cli.deadlines import deadline_lines, due_cell, today
+from server.cli.deadlines import deadline_lines, due_cell
 from server.cli.tables import show_table
 from server.cli.watch import follow
-from unlearning.deadlines import Particulars
+from unlearning.deadlines import Particulars, today
 from unlearning.errors import InvalidRequest, RequestError
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.plain import to_plain

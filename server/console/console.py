@@ -22,7 +22,7 @@ from server.console.filing import Drafts
 from server.console.mirror import Mirror
 from server.report import words
 from server.report.template import STYLE
-from unlearning.deadlines import Ground
+from unlearning.deadlines import Ground, today
 
 _KEPT_REPORTS = 16
 
@@ -82,7 +82,7 @@ class Console:
                 csrf=session.csrf,
                 path=request.url.path,
                 service=self.mirror.now(not_older_than_s=1.0),
-                today=datetime.now(UTC).date(),
+                today=today(),
                 **context,
             )
         )

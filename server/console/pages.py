@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from datetime import UTC, date, datetime
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +18,7 @@ from server.console.lists import SORTS, Asked, page_of
 from server.ledger import Event
 from server.ledger.records import no_such_request
 from server.report import words
+from unlearning.deadlines import today
 from unlearning.errors import CertificateError, FlowerUnlearningError, IllegalMove, RequestNotFound
 from unlearning.requests import LEGAL_MOVES, DeletionRequest, Status
 
@@ -177,11 +177,6 @@ def access_page(console: Console, request: Request) -> Response:
         roles=list(Role),
         people=[(who, filed[who], refused[who]) for who in sorted({*filed, *refused})],
     )
-
-
-def today() -> date:
-    """Return the day, in UTC, by which days are counted."""
-    return datetime.now(UTC).date()
 
 
 def find(console: Console, request_id: str) -> DeletionRequest:

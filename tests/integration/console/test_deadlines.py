@@ -3,18 +3,14 @@
 import csv
 import io
 import json
-from datetime import UTC, date, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from tests.deletion_service import submit
 from tests.integration.console.conftest import Desk, errors
-from unlearning.deadlines import Ground, Particulars
+from unlearning.deadlines import Ground, Particulars, today
 from unlearning.requests import Status
-
-
-def today() -> date:
-    return datetime.now(UTC).date()
 
 
 def test_the_list_says_how_many_days_are_left_and_what_is_overdue(desk: Desk) -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 
 import pytest
 from typer.testing import Result
@@ -11,12 +11,12 @@ from typer.testing import Result
 from server.api.client import DeletionClient
 from server.ledger import Ledger
 from tests.deletion_service import LiveLoop
-from unlearning.deadlines import Ground, Particulars, one_month_after
+from unlearning.deadlines import Ground, Particulars, one_month_after, today
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest
 from unlearning.requests import Granularity, Status, Target
 
 Command = Callable[..., Result]
-TODAY = datetime.now(UTC).date()
+TODAY = today()
 CLIENT_3 = Target(Granularity.CLIENT, "3")
 
 

@@ -18,7 +18,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from server.api.access import Caller, authorise, caller_of
-from server.api.errors import fail, refuse
+from server.api.errors import fail
 from server.api.limits import Limits, Places, Rates
 from server.api.refusal_log import RefusalLog
 from server.api.workers import Workers
@@ -126,8 +126,6 @@ class CallChecks:
             try:
                 async with self.passed(caller, call, places, for_all=for_all):
                     await serve(Exchange(call, caller, context, self._limits, self._workers))
-            except RequestError as exc:
-                await refuse(context, exc)
             except Exception as exc:  # noqa: BLE001  whatever it is, it is logged and the caller gets the reference
                 await fail(context, exc)
 

@@ -67,19 +67,15 @@ def status_of(error: FlowerUnlearningError) -> grpc.StatusCode:
     return next(STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF)
 
 
-async def refuse(context: "grpc.aio.ServicerContext[bytes, bytes]", error: FlowerUnlearningError) -> None:
-    """End a call with the status of one of our errors, its name and its message; does not return."""
-    context.set_trailing_metadata(((ERROR_NAME, name_on_the_wire(error)),))
-    await context.abort(status_of(error), shorten(str(error)))
-
-
 async def fail(context: "grpc.aio.ServicerContext[bytes, bytes]", error: Exception) -> None:
-    """End a call that has met anything but a refusal; does not return.
+    """End a call that has met an error; does not return.
 
-    Errors of the table go by it. Of others the caller sees no stack trace but a reference that the log has too.
+    Errors of the table go by their status, name and message. Of others the caller sees no stack trace but a reference
+    that the log has too.
     """
     if isinstance(error, FlowerUnlearningError) and isinstance(error, tuple(STATUS_OF)):
-        await refuse(context, error)
+        context.set_trailing_metadata(((ERROR_NAME, name_on_the_wire(error)),))
+        await context.abort(status_of(error), shorten(str(error)))
     await context.abort(grpc.StatusCode.INTERNAL, refer_to_log(error))
 
 

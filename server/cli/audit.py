@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from server.cli.connection import AsJson, connection_of
+from server.cli.tables import show_table
 from unlearning.errors import InvalidRequest
+from unlearning.plain import to_plain
 
 
 def refusals(
@@ -24,33 +23,21 @@ def refusals(
     with connection_of(ctx).client() as service:
         found = service.refusals(limit=last, caller=caller)
     if as_json:
-        typer.echo(
-            json.dumps(
-                [
-                    {
-                        "sequence": item.sequence,
-                        "at": item.at.isoformat(),
-                        "caller": item.caller,
-                        "role": item.role,
-                        "call": item.call,
-                        "reason": item.reason,
-                        "detail": dict(item.detail),
-                    }
-                    for item in found
-                ],
-                indent=2,
-            )
+        plain = [{**to_plain(item), "at": item.at.isoformat()} for item in found]
+        typer.echo(json.dumps(plain, indent=2))
+        return
+    rows = [
+        (
+            f"{item.at:%Y-%m-%d %H:%M:%S}",
+            item.caller or "–",
+            item.role or "–",
+            item.call,
+            str(item.detail.get("times", 1)),
+            item.reason,
         )
-        return
-    if not found:
-        typer.echo("No refusals.")
-        return
-    table = Table("at (UTC)", "caller", "role", "call", "times", "reason")
-    for item in found:
-        times = str(item.detail.get("times", 1))
-        cells = (f"{item.at:%Y-%m-%d %H:%M:%S}", item.caller or "–", item.role or "–", item.call, times)
-        table.add_row(*(escape(cell) for cell in (*cells, item.reason)))
-    Console().print(table)
+        for item in found
+    ]
+    show_table(("at (UTC)", "caller", "role", "call", "times", "reason"), rows, "No refusals.")
 
 
 def verify_ledger(

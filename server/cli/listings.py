@@ -5,9 +5,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from server.api.convert import ClientStatus
 from server.api.errors import ServiceUnavailable
@@ -46,8 +43,7 @@ def methods(ctx: typer.Context) -> None:
 
         found = installed()
         typer.echo(f"{exc} These are installed on this machine:", err=True)
-    table = Table("method", "what it is, needs and takes", show_lines=True)
-    table.columns[0].no_wrap = True
+    rows = []
     for item in found:
         levels = ", ".join(item.granularities) + ("" if item.several_at_once else " (one)")
         lines = [f"{item.title}: {item.source}"]
@@ -64,8 +60,8 @@ def methods(ctx: typer.Context) -> None:
         ]
         if item.measured:
             lines.append(f"here: {measured_text(item.measured)}")
-        table.add_row(escape(f"{item.name}\n{levels}"), escape("\n".join(lines)))
-    Console().print(table)
+        rows.append((f"{item.name}\n{levels}", "\n".join(lines)))
+    show_table(("method", "what it is, needs and takes"), rows, has_long_cells=True)
 
 
 def _client_json(status: ClientStatus) -> dict[str, Any]:

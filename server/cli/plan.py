@@ -12,7 +12,7 @@ from rich.table import Table
 
 from server.cli.connection import AsJson, connection_of
 from server.cli.requests import targets_of
-from server.cli.tables import measured_text, size_text
+from server.cli.tables import measured_text, show_table, size_text
 from server.requests.plan import Plan, PlannedMethod
 from unlearning.errors import InvalidRequest
 from unlearning.plain import to_plain
@@ -73,13 +73,9 @@ def _show(found: Plan) -> None:
         "Compared: how near the method came to retraining, in the published comparison that is nearest to this "
         "federation (docs/choosing.md, where a table says which method to take)."
     )
-    refused = [item for item in found.methods if item.refusal]
+    refused = [(item.method, item.refusal) for item in found.methods if item.refusal]
     if refused:
-        others = Table("method", "why not", show_lines=True)
-        others.columns[0].no_wrap = True
-        for item in refused:
-            others.add_row(escape(item.method), escape(item.refusal))
-        console.print(others)
+        show_table(("method", "why not"), refused, has_long_cells=True)
 
 
 def _traffic(item: PlannedMethod) -> str:

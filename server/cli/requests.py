@@ -216,33 +216,10 @@ def _parameter(text: str) -> tuple[str, Any]:
 
 
 def _request_json(request: DeletionRequest) -> dict[str, Any]:
-    return {
-        "id": request.id,
-        "status": str(request.status),
-        "target": to_plain(request.target),
-        "method": request.method,
-        "parameters": dict(request.parameters),
-        "submitted_by": request.submitted_by,
-        "idempotency_key": request.idempotency_key,
-        "reason": request.reason,
-        "retryable": request.retryable,
-        "attempts": request.attempts,
-        "created_at": request.created_at.isoformat(),
-        "updated_at": request.updated_at.isoformat(),
-        "received_on": request.received_on.isoformat(),
-        "due_on": request.due_on.isoformat(),
-        "days_left": request.days_left(today()),
-        "extended_days": request.extended_days,
-        "extension_reason": request.extension_reason,
-        "is_held": request.is_held,
-        "hold_reason": request.hold_reason,
-        "refusal_reason": request.refusal_reason,
-        "ground": request.ground,
-        "reference": request.reference,
-        "note": request.note,
-        "is_redacted": request.is_redacted,
-        "result": dict(request.result),
-    }
+    plain = {**to_plain(request), "days_left": request.days_left(today())}
+    plain |= {name: getattr(request, name).isoformat() for name in ("created_at", "updated_at")}
+    del plain["submitted_role"]  # which this form has never had
+    return plain
 
 
 def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:

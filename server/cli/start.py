@@ -3,10 +3,9 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from server.cli.federation_file import federation_file_of
+from server.cli.tables import show_table
 from server.operations.starting import Submission, app_directory
 from server.operations.supervisor import DEFAULT_PAUSE, DEFAULT_POLL_S
 from server.operations.supervisor import supervise as keep_alive
@@ -51,10 +50,8 @@ def _show(submission: Submission) -> None:
         registered = submission.control.count_registered()
     except DeploymentError:
         registered = 0
-    table = Table("setting", "value")
-    for name, value in submission.settings(registered).items():
-        table.add_row(name, str(value))
-    Console().print(table)
+    settings = submission.settings(registered)
+    show_table(("setting", "value"), [(name, str(value)) for name, value in settings.items()])
     missing = submission.missing()
     for sentence in missing:
         typer.echo(f"missing  {sentence}")

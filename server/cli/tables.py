@@ -28,12 +28,15 @@ def size_text(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
-    """Print a table; the sentence `empty` where it has no row."""
+def show_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str = "", *, has_long_cells: bool = False
+) -> None:
+    """Print a table; the sentence `empty` where it has no row. has_long_cells: beside short names."""
     if not rows:
         typer.echo(empty)
         return
-    table = Table(*columns)
+    table = Table(*columns, show_lines=has_long_cells)
+    table.columns[0].no_wrap = has_long_cells
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
     Console().print(table)

@@ -1,9 +1,14 @@
 """What tests of the deletion service share: a stand-in for the live loop, and a way to file requests."""
 
 import socket
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import grpc
+
+from server.api import deletion_pb2 as pb
 from server.api.client import DeletionClient
 from server.ledger import ClientRecord, Ledger, RoundRecord
 from server.requests.admission import FEDERATION
@@ -11,8 +16,11 @@ from unlearning.methods.eligibility import FederationProfile
 from unlearning.plain import to_plain
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
+SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 CLIENT_3 = Target(Granularity.CLIENT, "3")
+# A caller of this machine who is not answered by then is not answered.
+ANSWERED_S = 10.0
 FORGETTING = (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED)
 
 
@@ -41,6 +49,14 @@ class LiveLoop:
         for status in path:
             self._ledger.move(request_id, status, token=self._token, now=self._tick(), **changes)
 
+    def complete(self, request_id: str, reports: Path, files: Mapping[str, bytes]) -> None:
+        """Carry a request out, with a report of these files."""
+        self.move(request_id, *FORGETTING)
+        folder = reports / request_id
+        folder.mkdir(parents=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+
     def note(self, request_id: str, text: str) -> None:
         self._ledger.note(request_id, "waiting", token=self._token, now=self._tick(), detail={"text": text})
 
@@ -53,6 +69,37 @@ class LiveLoop:
 
 def submit(client: DeletionClient, target: Target = CLIENT_3, **changes: Any) -> DeletionRequest:
     return client.submit(target, **{"method": "puf-special", "submitted_by": "ada"} | changes)
+
+
+def answer(channel: grpc.Channel, name: str, raw: bytes) -> tuple[grpc.StatusCode, str]:
+    """Status and message of a call by its name; of a stream that began, OK."""
+    path = f"/{SERVICE.full_name}/{name}"
+    try:
+        if SERVICE.methods_by_name[name].server_streaming:
+            stream: Any = channel.unary_stream(path)(raw, timeout=20)
+            next(stream)
+            stream.cancel()
+        else:
+            multi: Any = channel.unary_unary(path)
+            multi(raw, timeout=20)
+    except grpc.RpcError as exc:
+        refusal: Any = exc
+        return refusal.code(), refusal.details()
+    return grpc.StatusCode.OK, ""
+
+
+def connect(address: str, source: str = "127.0.0.1") -> socket.socket:
+    """A connection to a server of this machine at host:port."""
+    host, port = address.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout=ANSWERED_S, source_address=(source, 0))
+
+
+def received(connection: socket.socket) -> bytes:
+    """All that comes until the other side hangs up."""
+    answer = b""
+    while part := connection.recv(65536):
+        answer += part
+    return answer
 
 
 def free_port() -> int:

@@ -21,10 +21,9 @@ from server.cli import app
 from server.federation.scripted_requests import parse_requests
 from server.ledger import Ledger
 from strategies.run_config import RunSettings
-from tests.deletion_service import LiveLoop
+from tests.deletion_service import SERVICE, LiveLoop, answer
 from unlearning.errors import ConfigurationError
 
-SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
 # The answers of a service that knows what it does: nothing unexpected (INTERNAL, UNKNOWN), nothing that hangs.
 ORDERLY = {
     grpc.StatusCode.OK,
@@ -122,12 +121,8 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     directory = tmp_path_factory.mktemp("service")
     ledger = Ledger.open(f"sqlite:///{directory / 'ledger.db'}")
     LiveLoop(ledger)
-    running = serve(
-        ledger,
-        directory / "reports",
-        "127.0.0.1:0",
-        limits=Limits(operator_calls_per_s=1e6, max_message_mib=1),
-    )
+    limits = Limits(operator_calls_per_s=1e6)
+    running = serve(ledger, directory / "reports", "127.0.0.1:0", limits=limits)
     yield running
     running.stop(0)
     ledger.close()
@@ -137,23 +132,6 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 def channel(fuzzed: RunningServer) -> Iterator[grpc.Channel]:
     with grpc.insecure_channel(fuzzed.address) as opened:
         yield opened
-
-
-def answer(channel: grpc.Channel, name: str, raw: bytes) -> tuple[grpc.StatusCode, str]:
-    """Status and message; of a stream that began, OK."""
-    path = f"/{SERVICE.full_name}/{name}"
-    try:
-        if SERVICE.methods_by_name[name].server_streaming:
-            stream: Any = channel.unary_stream(path)(raw, timeout=20)
-            next(stream)
-            stream.cancel()
-        else:
-            multi: Any = channel.unary_unary(path)
-            multi(raw, timeout=20)
-    except grpc.RpcError as exc:
-        refusal: Any = exc
-        return refusal.code(), refusal.details()
-    return grpc.StatusCode.OK, ""
 
 
 def test_every_call_is_fuzzed() -> None:
@@ -178,14 +156,6 @@ def test_arbitrary_messages_get_an_orderly_answer(channel: grpc.Channel, data: s
     status, message = answer(channel, name, data.draw(messages[name]).SerializeToString())
     assert status in ORDERLY, message
     assert "Traceback" not in message
-
-
-@pytest.mark.parametrize("mebibytes", [1.5, 3.0])
-def test_a_message_that_is_too_large_is_refused(channel: grpc.Channel, mebibytes: float) -> None:
-    """A little too large by us, with what to do; far too large by gRPC, unread."""
-    status, message = answer(channel, "GetRequest", b"x" * int(mebibytes * 1024 * 1024))
-    assert status is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert ("Split the list" in message) == (mebibytes < 2)
 
 
 def test_after_all_that_the_ledger_is_whole(channel: grpc.Channel, fuzzed: RunningServer) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import grpc
 import pytest
 
-from server.api import deletion_pb2 as pb
 from server.api.access import ALLOWED, Role
 from server.api.client import DeletionClient
 from server.api.errors import AccessDenied
@@ -18,12 +17,11 @@ from server.ledger import Ledger, Refusal
 from server.requests.admission import SITE
 from tests import ledgers
 from tests.certificates import Authority
-from tests.deletion_service import FORGETTING, LiveLoop, submit
+from tests.deletion_service import SERVICE, LiveLoop, answer, submit
+from tests.integration.deletion_service.conftest import As
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, RequestNotFound, UnknownClient
 from unlearning.requests import Granularity, Status, Target
 
-SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
-METHODS = {method.name: method for method in SERVICE.methods}
 CLIENT_4 = Target(Granularity.CLIENT, "4")
 FOURS_SAMPLE = Target(Granularity.SAMPLE, "4", frozenset({"a"}))
 
@@ -39,41 +37,11 @@ NO_ROLE: Mapping[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def identities(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TlsFiles]:
-    """One certificate for each role and each way of having none; `client` is client 3."""
-    authority = Authority(tmp_path_factory.mktemp("tls"))
-    roles = {"operator": "ada", "officer": "olga", "client": "3", "stranger client": "99"}
-    files = {
-        who: authority.certify(name, "client" if "client" in who else who) for who, name in roles.items()
-    }
+@pytest.fixture(scope="session")
+def identities(authority: Authority, identities: dict[str, TlsFiles]) -> dict[str, TlsFiles]:
+    """Also a client that is not of the federation, and one certificate for each way of having no role."""
     without = {name: authority.certify(name, *units, names=names) for name, (units, names) in NO_ROLE.items()}
-    return {**files, **without, "server": authority.certify("server")}
-
-
-@pytest.fixture
-def tls_service(
-    ledger: Ledger, loop: LiveLoop, tmp_path: Path, identities: dict[str, TlsFiles]
-) -> Iterator[RunningServer]:
-    running = serve(ledger, tmp_path / "reports", "127.0.0.1:0", identities["server"])
-    yield running
-    running.stop(0)
-
-
-@pytest.fixture
-def as_(
-    tls_service: RunningServer, identities: dict[str, TlsFiles]
-) -> Iterator[Callable[[str], DeletionClient]]:
-    """Calls the service as somebody."""
-    open_ones: list[DeletionClient] = []
-
-    def connect(who: str) -> DeletionClient:
-        open_ones.append(DeletionClient(tls_service.address, identities[who], timeout_s=20))
-        return open_ones[-1]
-
-    yield connect
-    for one in open_ones:
-        one.close()
+    return {**identities, **without, "stranger client": authority.certify("99", "client")}
 
 
 @pytest.fixture(scope="module")
@@ -90,29 +58,18 @@ def matrix(
     ledger.close()
 
 
-Outcome = tuple[grpc.StatusCode, str, list[Refusal]]
+Call = Callable[[str, str], tuple[grpc.StatusCode, str, list[Refusal]]]
 
 
 @pytest.fixture
-def call(
-    matrix: tuple[RunningServer, Ledger], identities: dict[str, TlsFiles]
-) -> Callable[[str, str], Outcome]:
+def call(matrix: tuple[RunningServer, Ledger], identities: dict[str, TlsFiles]) -> Call:
     """Sends an empty message to any call as somebody; gives status, message and what was recorded."""
     service, ledger = matrix
 
-    def send(who: str, name: str) -> Outcome:
+    def send(who: str, name: str) -> tuple[grpc.StatusCode, str, list[Refusal]]:
         before = max((item.sequence for item in ledger.refusals()), default=0)
-        path = f"/{SERVICE.full_name}/{name}"
-        status, message = grpc.StatusCode.OK, ""
         with grpc.secure_channel(service.address, identities[who].channel_credentials()) as channel:
-            multi: Any = channel.unary_stream if METHODS[name].server_streaming else channel.unary_unary
-            try:
-                answer = multi(path)(b"", timeout=20)
-                if METHODS[name].server_streaming:
-                    list(answer)
-            except grpc.RpcError as exc:
-                refusal: Any = exc
-                status, message = refusal.code(), refusal.details()
+            status, message = answer(channel, name, b"")
         return status, message, ledger.refusals(after=before)
 
     return send
@@ -123,7 +80,7 @@ def call(
 
 def test_every_call_of_the_protocol_has_a_rule() -> None:
     """A new call without a rule fails here, and is refused to everybody meanwhile."""
-    assert set(ALLOWED) == set(METHODS)
+    assert set(ALLOWED) == set(SERVICE.methods_by_name)
 
 
 # Who may call what, written down a second time and by role, as docs/access.md has it.
@@ -138,11 +95,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", sorted(SERVICE.methods_by_name))
 @pytest.mark.parametrize("role", list(Role))
-def test_a_role_is_refused_exactly_what_is_not_its_own(
-    call: Callable[[str, str], Outcome], role: Role, name: str
-) -> None:
+def test_a_role_is_refused_exactly_what_is_not_its_own(call: Call, role: Role, name: str) -> None:
     """PERMISSION_DENIED and a record where the role may not; anything else gets as far as the service."""
     status, message, recorded = call(role, name)
     if name in REFUSED[role]:
@@ -157,11 +112,9 @@ def test_a_role_is_refused_exactly_what_is_not_its_own(
         )
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", sorted(SERVICE.methods_by_name))
 @pytest.mark.parametrize("who", sorted(NO_ROLE))
-def test_a_certificate_without_a_role_opens_nothing(
-    call: Callable[[str, str], Outcome], who: str, name: str
-) -> None:
+def test_a_certificate_without_a_role_opens_nothing(call: Call, who: str, name: str) -> None:
     """UNAUTHENTICATED, what to do, and a record under the name that the certificate has."""
     status, message, [refusal] = call(who, name)
     assert status is grpc.StatusCode.UNAUTHENTICATED
@@ -173,7 +126,7 @@ def test_a_certificate_without_a_role_opens_nothing(
 # Operators and officers
 
 
-def test_an_operator_may_do_everything(as_: Callable[[str], DeletionClient], loop: LiveLoop) -> None:
+def test_an_operator_may_do_everything(as_: As, loop: LiveLoop) -> None:
     """Any client, a class, cancel and retry."""
     operator = as_("operator")
     submit(operator, CLIENT_4)
@@ -186,15 +139,10 @@ def test_an_operator_may_do_everything(as_: Callable[[str], DeletionClient], loo
     assert [item.submitted_by for item in operator.list_requests()] == ["ada"] * 3
 
 
-def test_an_officer_reads_everything(
-    as_: Callable[[str], DeletionClient], loop: LiveLoop, tmp_path: Path
-) -> None:
+def test_an_officer_reads_everything(as_: As, loop: LiveLoop, tmp_path: Path) -> None:
     """Requests of all, their story, reports, clients, refusals and the state of the ledger."""
     request = submit(as_("operator"))
-    loop.move(request.id, *FORGETTING)
-    folder = tmp_path / "reports" / request.id
-    folder.mkdir(parents=True)
-    (folder / "report.json").write_bytes(b"{}")
+    loop.complete(request.id, tmp_path / "reports", {"report.json": b"{}"})
     officer = as_("officer")
     assert [item.id for item in officer.list_requests()] == [officer.get(request.id).id]
     assert len(list(officer.watch(request.id))) == 8
@@ -208,9 +156,7 @@ def test_an_officer_reads_everything(
 # Clients
 
 
-def test_a_client_files_follows_and_cancels_its_own(
-    as_: Callable[[str], DeletionClient], loop: LiveLoop
-) -> None:
+def test_a_client_files_follows_and_cancels_its_own(as_: As, loop: LiveLoop) -> None:
     """The whole way of a request about itself."""
     client = as_("client")
     request = submit(client, submitted_by="somebody else")
@@ -225,9 +171,7 @@ def test_a_client_files_follows_and_cancels_its_own(
 @pytest.mark.parametrize(
     "target", [CLIENT_4, FOURS_SAMPLE, Target(Granularity.CLASS, class_label=1)], ids=str
 )
-def test_a_client_files_nothing_about_others(
-    as_: Callable[[str], DeletionClient], ledger: Ledger, target: Target
-) -> None:
+def test_a_client_files_nothing_about_others(as_: As, ledger: Ledger, target: Target) -> None:
     """Neither another client, nor its samples, nor a class, which concerns everybody."""
     with pytest.raises(AccessDenied, match="only for its own data: '3' asked to forget"):
         submit(as_("client"), target)
@@ -248,7 +192,7 @@ def test_a_client_files_nothing_about_others(
 )
 @pytest.mark.parametrize("target", [CLIENT_4, Target(Granularity.CLASS, class_label=1)], ids=str)
 def test_requests_of_others_do_not_exist_for_a_client(
-    as_: Callable[[str], DeletionClient], ledger: Ledger, act: Any, target: Target
+    as_: As, ledger: Ledger, act: Any, target: Target
 ) -> None:
     """The answer is the one for an id that nobody has; the record says what it was."""
     other = submit(as_("operator"), target)
@@ -269,7 +213,7 @@ def test_requests_of_others_do_not_exist_for_a_client(
 
 
 def test_nothing_is_read_of_a_request_that_a_client_may_not_see(
-    as_: Callable[[str], DeletionClient], monkeypatch: pytest.MonkeyPatch
+    as_: As, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request with a million ids would take longer to read than an unknown one to miss."""
     other = submit(as_("operator"), FOURS_SAMPLE)
@@ -283,7 +227,7 @@ def test_nothing_is_read_of_a_request_that_a_client_may_not_see(
     assert read == []
 
 
-def test_a_client_lists_its_own_requests_only(as_: Callable[[str], DeletionClient]) -> None:
+def test_a_client_lists_its_own_requests_only(as_: As) -> None:
     """Asking for all gives its own; asking for another's is refused."""
     submit(as_("operator"), CLIENT_4)
     client = as_("client")
@@ -292,9 +236,7 @@ def test_a_client_lists_its_own_requests_only(as_: Callable[[str], DeletionClien
         client.list_requests(client_id="4")
 
 
-def test_a_client_does_not_cancel_what_the_operator_ordered(
-    as_: Callable[[str], DeletionClient], ledger: Ledger
-) -> None:
+def test_a_client_does_not_cancel_what_the_operator_ordered(as_: As, ledger: Ledger) -> None:
     """It sees the request about itself, but an order to forget a poisoner stands."""
     ordered = submit(as_("operator"))
     client = as_("client")
@@ -305,7 +247,7 @@ def test_a_client_does_not_cancel_what_the_operator_ordered(
 
 
 def test_a_client_does_not_cancel_what_an_operator_of_its_name_filed(
-    as_: Callable[[str], DeletionClient], ledger: Ledger, loop: LiveLoop
+    as_: As, ledger: Ledger, loop: LiveLoop
 ) -> None:
     """Two certificates with one common name are two callers; a request of before there were roles is nobody's."""
     ordered = _filed(ledger, "3", "operator")
@@ -317,7 +259,7 @@ def test_a_client_does_not_cancel_what_an_operator_of_its_name_filed(
         as_("client").cancel(older)
 
 
-def test_a_client_cancels_what_its_site_filed(as_: Callable[[str], DeletionClient], ledger: Ledger) -> None:
+def test_a_client_cancels_what_its_site_filed(as_: As, ledger: Ledger) -> None:
     """The ServerApp files in a role of its own, which no certificate can have."""
     by_name_only = _filed(ledger, "site of client 3", "operator")
     with pytest.raises(AccessDenied):
@@ -336,7 +278,7 @@ def _filed(ledger: Ledger, submitted_by: str, role: str | None) -> str:
     ).id
 
 
-def test_an_idempotency_key_tells_a_client_nothing_of_others(as_: Callable[[str], DeletionClient]) -> None:
+def test_an_idempotency_key_tells_a_client_nothing_of_others(as_: As) -> None:
     """A key that somebody else used is taken; whose it is, is not said."""
     submit(as_("operator"), CLIENT_4, idempotency_key="shared")
     with pytest.raises(ConflictingRequest) as caught:
@@ -344,16 +286,14 @@ def test_an_idempotency_key_tells_a_client_nothing_of_others(as_: Callable[[str]
     assert str(caught.value) == "This idempotency key is taken. Use a new key."
 
 
-def test_a_certificate_of_an_unknown_client_learns_no_names(as_: Callable[[str], DeletionClient]) -> None:
+def test_a_certificate_of_an_unknown_client_learns_no_names(as_: As) -> None:
     """The list of clients, which helps an operator, is not shown."""
     with pytest.raises(UnknownClient, match="'99', which is not a client of this federation") as caught:
         submit(as_("stranger client"), Target(Granularity.CLIENT, "99"))
     assert "Known" not in str(caught.value)
 
 
-def test_a_client_that_watches_sees_figures_but_no_names(
-    as_: Callable[[str], DeletionClient], loop: LiveLoop
-) -> None:
+def test_a_client_that_watches_sees_figures_but_no_names(as_: As, loop: LiveLoop) -> None:
     """Rounds carry who took part and whose requests were served; a client gets neither."""
     client = as_("client")
     request = submit(client)
@@ -364,7 +304,7 @@ def test_a_client_that_watches_sees_figures_but_no_names(
     assert client.rounds() == [record]
 
 
-def test_a_client_does_not_read_what_happened_to_others(as_: Callable[[str], DeletionClient]) -> None:
+def test_a_client_does_not_read_what_happened_to_others(as_: As) -> None:
     """The events of all requests are for operators and officers; a client names its own."""
     own, other = submit(as_("client")), submit(as_("operator"), CLIENT_4)
     with pytest.raises(InvalidRequest, match="events of its own requests"):
@@ -392,7 +332,7 @@ def test_a_name_with_control_characters_is_refused(client: DeletionClient, loop:
         submit(client, submitted_by="a\x1b[2J")
 
 
-def test_a_client_stays_within_the_safe_ranges(as_: Callable[[str], DeletionClient], ledger: Ledger) -> None:
+def test_a_client_stays_within_the_safe_ranges(as_: As, ledger: Ledger) -> None:
     """A step of 100 destroys everybody's model: refused to a client, recorded, and an operator's to choose."""
     with pytest.raises(InvalidRequest, match=r"Only an operator may ask .* unlearning_rate = 100"):
         submit(as_("client"), parameters={"unlearning_rate": 100})
@@ -401,9 +341,7 @@ def test_a_client_stays_within_the_safe_ranges(as_: Callable[[str], DeletionClie
 
 
 @pytest.mark.parametrize("points", [-1.0, 101.0, float("nan"), float("inf")])
-def test_an_accepted_loss_is_a_number_of_points(
-    as_: Callable[[str], DeletionClient], loop: LiveLoop, points: float
-) -> None:
+def test_an_accepted_loss_is_a_number_of_points(as_: As, loop: LiveLoop, points: float) -> None:
     """From 0 to 100; anything else is refused before the retry."""
     request = submit(as_("operator"))
     loop.move(request.id, Status.FAILED, retryable=True)
@@ -412,7 +350,7 @@ def test_an_accepted_loss_is_a_number_of_points(
 
 
 def test_who_accepts_a_loss_is_in_the_ledger_by_the_certificate(
-    as_: Callable[[str], DeletionClient], loop: LiveLoop, ledger: Ledger
+    as_: As, loop: LiveLoop, ledger: Ledger
 ) -> None:
     """A client cannot accept it; an operator's name is not what it calls itself."""
     request = submit(as_("operator"))

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -18,9 +17,7 @@ from starlette.routing import Route
 
 from server.api import call_checks
 from server.api.access import Role
-from server.api.client import DeletionClient
-from server.api.limits import Limits
-from server.api.server import RunningServer, serve
+from server.api.server import RunningServer
 from server.api.tls import TlsFiles
 from server.http_api import connections, listening
 from server.http_api.application import HttpApi
@@ -28,12 +25,12 @@ from server.http_api.listening import HttpOptions, HttpServer, serve_http
 from server.http_api.tokens import Tokens, make_token, remove_tokens
 from server.ledger import Ledger
 from tests.certificates import Authority
-from tests.deletion_service import FORGETTING, LiveLoop, submit
+from tests.deletion_service import ANSWERED_S, LiveLoop, connect, received, submit
+from tests.integration.deletion_service.conftest import Guarded, Start
 from unlearning.errors import ConfigurationError
 from unlearning.requests import Granularity, Status, Target
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-ANSWERED_S = 10.0
 FIRST, SECOND = "a7551968-d5d6-44b2-9831-815ac9017798", "0e4aa1a2-30ff-4d1b-9f64-9a8a4a1f3d52"
 
 
@@ -44,25 +41,6 @@ def tokens(tmp_path: Path) -> dict[str, str]:
     callers = {"operator": ("tool", Role.OPERATOR), "officer": ("olga", Role.OFFICER)}
     callers |= {name: (name, Role.CLIENT) for name in ("3", "4")}
     return {who: make_token(path, name, role, NOW) for who, (name, role) in callers.items()}
-
-
-Start = Callable[..., HttpServer]
-
-
-@pytest.fixture
-def start(ledger: Ledger, loop: LiveLoop, tmp_path: Path, tokens: dict[str, str]) -> Iterator[Start]:
-    """Starts a service with these limits, over gRPC and over HTTP."""
-    with ExitStack() as running:
-
-        def begin(tls: TlsFiles | None = None, **limits: Any) -> HttpServer:
-            core = serve(ledger, tmp_path / "reports", "127.0.0.1:0", limits=Limits(**limits))
-            running.callback(core.stop, 0)
-            options = HttpOptions(address="127.0.0.1:0", tokens=tmp_path / "tokens.json")
-            started = serve_http(core.core, options, tmp_path, tls)
-            running.callback(started.stop, 0)
-            return started
-
-        yield begin
 
 
 class Caller:
@@ -88,6 +66,46 @@ class Caller:
 
     def delete(self, path: str) -> httpx.Response:
         return self._client.delete(path)
+
+
+class Web:
+    """The service over HTTP, and its callers with a token each."""
+
+    def __init__(self, service: Guarded, server: HttpServer, tokens: dict[str, str]) -> None:
+        self.service = service
+        self.address = server.address
+        self.url = server.url
+        self.tokens = tokens
+
+    def as_(self, who: str) -> Caller:
+        return Caller(self.url, self.tokens[who])
+
+    def fetch(self, path: str) -> httpx.Response:
+        """Without a token."""
+        return httpx.get(f"{self.url}{path}", trust_env=False)
+
+
+StartWeb = Callable[..., Web]
+
+
+@pytest.fixture
+def start_web(start: Start, tmp_path: Path, tokens: dict[str, str]) -> Iterator[StartWeb]:
+    """Starts a service with these limits, over gRPC and over HTTP."""
+    with ExitStack() as running:
+
+        def begin(tls: TlsFiles | None = None, **limits: Any) -> Web:
+            service = start(**limits)
+            options = HttpOptions(address="127.0.0.1:0", tokens=tmp_path / "tokens.json")
+            server = serve_http(service.core, options, tmp_path, tls)
+            running.callback(server.stop, 0)
+            return Web(service, server, tokens)
+
+        yield begin
+
+
+@pytest.fixture
+def web(start_web: StartWeb) -> Web:
+    return start_web()
 
 
 def erasure(name: str = FIRST, *samples: str, client: str = "3", **changes: Any) -> dict[str, Any]:
@@ -119,11 +137,9 @@ def problem(answer: httpx.Response) -> str:
 # A request's way
 
 
-def test_a_request_is_filed_followed_and_cancelled(
-    start: Start, tokens: dict[str, str], ledger: Ledger
-) -> None:
+def test_a_request_is_filed_followed_and_cancelled(web: Web, ledger: Ledger) -> None:
     """By OpenDSR's names; the receipt has the request as it was sent, and the ledger who filed it in which role."""
-    tool = Caller(start().url, tokens["operator"])
+    tool = web.as_("operator")
     body = json.dumps(erasure(FIRST, "a", "b")).encode()
     filed = tool.post(content=body)
     assert filed.status_code == 201, filed.text
@@ -143,66 +159,21 @@ def test_a_request_is_filed_followed_and_cancelled(
     assert ledger.get(request.id).status is Status.CANCELLED
 
 
-def test_the_same_request_sent_again_is_the_same_request(
-    start: Start, tokens: dict[str, str], ledger: Ledger
-) -> None:
+def test_the_same_request_sent_again_is_the_same_request(web: Web, ledger: Ledger) -> None:
     """A tool that had no answer repeats itself; another content under the same id is refused."""
-    tool = Caller(start().url, tokens["operator"])
+    tool = web.as_("operator")
     assert own(tool.file())["request_id"] == own(tool.file())["request_id"]
     assert len(ledger.list_requests()) == 1
     assert tool.post(json=erasure(client="4")).status_code == 409
 
 
-@pytest.mark.parametrize(
-    ("path", "changes", "expected"),
-    [
-        ((), {}, "pending"),
-        ((Status.SCHEDULED, Status.UNLEARNING), {}, "in_progress"),
-        ((Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING), {}, "in_progress"),
-        (FORGETTING, {}, "completed"),
-        ((Status.SCHEDULED, Status.FAILED), {"retryable": True, "reason": "away"}, "pending"),
-        ((Status.SCHEDULED, Status.FAILED), {"retryable": False, "reason": "never"}, "cancelled"),
-        ((), {"reason": "a contract"}, "cancelled"),
-    ],
-)
-def test_each_state_has_a_status_of_opendsr(
-    start: Start,
-    tokens: dict[str, str],
-    loop: LiveLoop,
-    ledger: Ledger,
-    path: tuple[Status, ...],
-    changes: dict[str, Any],
-    expected: str,
-) -> None:
-    """And stands in the extension as it is, with its reason."""
-    tool = Caller(start().url, tokens["operator"])
-    request_id = own(tool.file())["request_id"]
-    if path:
-        loop.move(request_id, *path[:-1])
-        loop.move(request_id, path[-1], **changes)
-    elif changes:
-        ledger.refuse(request_id, by="ada", now=datetime.now(UTC), **changes)
-    found = tool.get(f"/requests/{FIRST}")
-    assert found.json()["request_status"] == expected
-    assert own(found)["status"] == ledger.get(request_id).status
-    assert own(found)["reason"] == changes.get("reason", "")
-    assert ("results_url" in found.json()) == (expected == "completed")
-
-
-def test_report_and_certificate_are_the_files(
-    start: Start, tokens: dict[str, str], loop: LiveLoop, tmp_path: Path
-) -> None:
+def test_report_and_certificate_are_the_files(web: Web, loop: LiveLoop, tmp_path: Path) -> None:
     """Byte for byte, also for an officer; before the completion the answer says so."""
-    url = start().url
-    tool, officer = Caller(url, tokens["operator"]), Caller(url, tokens["officer"])
+    tool, officer = web.as_("operator"), web.as_("officer")
     request_id = own(tool.file())["request_id"]
     assert "its report comes with its completion" in problem(officer.get(f"/requests/{FIRST}/certificate"))
-    loop.move(request_id, *FORGETTING)
-    folder = tmp_path / "reports" / request_id
-    folder.mkdir(parents=True)
     contents = {"report.json": b'{"a": 1}', "report.html": b"<p>", "certificate.json": b'{"b":2}\n'}
-    for name, content in contents.items():
-        (folder / name).write_bytes(content)
+    loop.complete(request_id, tmp_path / "reports", contents)
     for path, content in zip(("report", "report.html", "certificate"), contents.values(), strict=True):
         assert officer.get(f"/requests/{FIRST}/{path}").content == content
 
@@ -211,9 +182,9 @@ def test_report_and_certificate_are_the_files(
 
 
 @pytest.mark.parametrize("token", ["", "fu_wrong", "a" * 5000])
-def test_without_a_token_nothing_is_let_in(start: Start, ledger: Ledger, token: str) -> None:
+def test_without_a_token_nothing_is_let_in(web: Web, ledger: Ledger, token: str) -> None:
     """401, what to do, and a record; the token is in none of them."""
-    answer = Caller(start().url, token or "x").file()
+    answer = Caller(web.url, token or "x").file()
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert "Ask the federation's operator for a token with a role" in problem(answer)
@@ -221,20 +192,17 @@ def test_without_a_token_nothing_is_let_in(start: Start, ledger: Ledger, token: 
     assert not token or token not in str(ledger.refusals())
 
 
-def test_a_token_that_is_removed_opens_nothing_any_more(
-    start: Start, tokens: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_token_that_is_removed_opens_nothing_any_more(web: Web, tmp_path: Path) -> None:
     """At once, without a restart."""
-    client = Caller(start().url, tokens["3"])
+    client = web.as_("3")
     assert client.file().status_code == 201
     assert remove_tokens(tmp_path / "tokens.json", "3", Role.CLIENT) == 1
     assert client.get(f"/requests/{FIRST}").status_code == 401
 
 
-def test_roles_are_those_of_grpc(start: Start, tokens: dict[str, str], ledger: Ledger) -> None:
+def test_roles_are_those_of_grpc(web: Web, ledger: Ledger) -> None:
     """An officer files nothing; a client files about itself, may leave its id out, and stays in the safe ranges."""
-    url = start().url
-    officer, client = Caller(url, tokens["officer"]), Caller(url, tokens["3"])
+    officer, client = web.as_("officer"), web.as_("3")
     assert officer.file().status_code == 403
     assert "'olga' is officer by its token" in problem(officer.file())
     assert client.post(json=erasure(client="4")).status_code == 403
@@ -245,13 +213,10 @@ def test_roles_are_those_of_grpc(start: Start, tokens: dict[str, str], ledger: L
     assert len(ledger.refusals()) == 4
 
 
-def test_requests_of_others_do_not_exist_for_a_client(
-    start: Start, tokens: dict[str, str], ledger: Ledger
-) -> None:
+def test_requests_of_others_do_not_exist_for_a_client(web: Web, ledger: Ledger) -> None:
     """By its filer's id, by this service's id, and unknown ones: word for word the same; the record says which."""
-    url = start().url
-    other = own(Caller(url, tokens["operator"]).post(json=erasure(client="4")))["request_id"]
-    client = Caller(url, tokens["3"])
+    other = own(web.as_("operator").post(json=erasure(client="4")))["request_id"]
+    client = web.as_("3")
     assert client.get(f"/requests/{FIRST}").json() == client.get(f"/requests/{SECOND}").json()
     hidden, missing = (client.get(f"/requests/{name}").text for name in (other, "r-000099"))
     assert hidden.replace(other, "r-000099") == missing
@@ -260,24 +225,11 @@ def test_requests_of_others_do_not_exist_for_a_client(
     assert client.delete(f"/requests/{FIRST}").status_code == 404
 
 
-def test_one_caller_has_one_rate_over_both_transports(
-    ledger: Ledger, loop: LiveLoop, tmp_path: Path, tokens: dict[str, str]
-) -> None:
+def test_one_caller_has_one_rate_over_both_transports(start_web: StartWeb) -> None:
     """What client 3 called over gRPC counts over HTTP."""
-    authority = Authority(tmp_path)
-    running = serve(
-        ledger, tmp_path, "127.0.0.1:0", authority.certify("server"), limits=Limits(calls_per_s=0.01)
-    )
-    web = serve_http(
-        running.core, HttpOptions(address="127.0.0.1:0", tokens=tmp_path / "tokens.json"), tmp_path
-    )
-    try:
-        with DeletionClient(running.address, authority.certify("3", "client")) as client:
-            client.methods()
-        answer = Caller(web.url, tokens["3"]).get(f"/requests/{FIRST}")
-    finally:
-        web.stop(0)
-        running.stop(0)
+    web = start_web(calls_per_s=0.01)
+    web.service.as_("client").methods()
+    answer = web.as_("3").get(f"/requests/{FIRST}")
     assert answer.status_code == 429
     assert "Too many calls: '3' may make 0.01 a second" in problem(answer)
 
@@ -306,11 +258,9 @@ def test_one_caller_has_one_rate_over_both_transports(
         (json.dumps(erasure(client="")).encode(), "must name a client"),
     ],
 )
-def test_bad_input_is_refused_with_a_sentence(
-    start: Start, tokens: dict[str, str], ledger: Ledger, body: bytes, sentence: str
-) -> None:
+def test_bad_input_is_refused_with_a_sentence(web: Web, ledger: Ledger, body: bytes, sentence: str) -> None:
     """Nothing is filed, the refusal is recorded, and no identity is repeated."""
-    answer = Caller(start().url, tokens["operator"]).post(content=body)
+    answer = web.as_("operator").post(content=body)
     assert answer.status_code == 400
     assert sentence in problem(answer)
     assert ledger.list_requests() == []
@@ -318,37 +268,32 @@ def test_bad_input_is_refused_with_a_sentence(
 
 
 @pytest.mark.parametrize(("client", "status"), [("99", 404), ("3", 409)])
-def test_admission_is_that_of_grpc(
-    start: Start, tokens: dict[str, str], loop: LiveLoop, client: str, status: int
-) -> None:
+def test_admission_is_that_of_grpc(web: Web, loop: LiveLoop, client: str, status: int) -> None:
     """An unknown client, and one whose request is open already."""
-    tool = Caller(start().url, tokens["operator"])
+    tool = web.as_("operator")
     tool.file(SECOND)
     assert tool.post(json=erasure(client=client)).status_code == status
 
 
 @pytest.mark.parametrize(("path", "method"), [("/", "GET"), ("/requests", "GET"), ("/requests/x", "PUT")])
-def test_what_is_not_here_is_said(start: Start, path: str, method: str) -> None:
+def test_what_is_not_here_is_said(web: Web, path: str, method: str) -> None:
     """With where to look."""
-    answer = httpx.request(method, start().url + path, trust_env=False, verify=False)
+    answer = httpx.request(method, web.url + path, trust_env=False)
     assert answer.status_code in (404, 405)
     assert "/openapi.json" in problem(answer)
 
 
-def test_the_description_names_every_path(
-    service: RunningServer, start: Start, tokens: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_description_names_every_path(web: Web, tmp_path: Path) -> None:
     """Without a token; the page has no script and fetches nothing."""
-    url = start().url
-    document = httpx.get(f"{url}/openapi.json", trust_env=False, verify=False).json()
-    api = HttpApi(service.core, Tokens(tmp_path / "tokens.json"))
+    document = web.fetch("/openapi.json").json()
+    api = HttpApi(web.service.core, Tokens(tmp_path / "tokens.json"))
     served = {route.path for route in api.application().routes if isinstance(route, Route)}
     assert served == set(document["paths"]) - {"/callback-key.pem"}
     assert "ErasureRequest" in document["components"]["schemas"]
-    page = httpx.get(f"{url}/docs", trust_env=False, verify=False).text
+    page = web.fetch("/docs").text
     assert "POST /requests" in page
     assert not any(word in page for word in ("<script", "src=", "http:", "https:"))
-    assert httpx.get(f"{url}/discovery", trust_env=False, verify=False).json()["api_version"] == "2.0"
+    assert web.fetch("/discovery").json()["api_version"] == "2.0"
 
 
 # Limits
@@ -357,85 +302,70 @@ def test_the_description_names_every_path(
 HALF_HEAD = b"GET /discovery HTTP/1.1\r\n"
 
 
-def _connect(web: HttpServer, source: str = "127.0.0.1") -> socket.socket:
-    host, port = web.address.rsplit(":", 1)
-    return socket.create_connection((host, int(port)), timeout=ANSWERED_S, source_address=(source, 0))
-
-
-def _head(token: str, *lines: str) -> bytes:
-    head = ["POST /requests HTTP/1.1", "Host: here", f"Authorization: Bearer {token}", *lines, "", ""]
+def _head(token: str, *lines: str, asked: str = "POST /requests") -> bytes:
+    head = [f"{asked} HTTP/1.1", "Host: here", f"Authorization: Bearer {token}", *lines, "", ""]
     return "\r\n".join(head).encode()
 
 
-def _answer(connection: socket.socket) -> bytes:
-    received = b""
-    while part := connection.recv(65536):
-        received += part
-    return received
-
-
 @pytest.mark.parametrize("head", ["Content-Length: 20000", "Transfer-Encoding: chunked"])
-def test_a_body_over_the_limit_is_refused(
-    start: Start, tokens: dict[str, str], ledger: Ledger, head: str
-) -> None:
+def test_a_body_over_the_limit_is_refused(start_web: StartWeb, ledger: Ledger, head: str) -> None:
     """By what it says it is before any of it is read, or as soon as there is too much."""
-    with _connect(start(max_message_mib=0.01)) as connection:
-        connection.sendall(_head(tokens["3"], head))
+    web = start_web(max_message_mib=0.01)
+    with connect(web.address) as connection:
+        connection.sendall(_head(web.tokens["3"], head))
         if "chunked" in head:
             connection.sendall(b"4e20\r\n" + b"x" * 20_000 + b"\r\n")
-        assert _answer(connection).startswith(b"HTTP/1.1 413")
+        assert received(connection).startswith(b"HTTP/1.1 413")
     assert [item.caller for item in ledger.refusals()] == ["3"]
 
 
-def test_a_body_that_trickles_is_refused_and_recorded(
-    start: Start, tokens: dict[str, str], ledger: Ledger
-) -> None:
+def test_a_body_that_trickles_is_refused_and_recorded(start_web: StartWeb, ledger: Ledger) -> None:
     """It is waited for no longer than a message over gRPC."""
-    with _connect(start(body_timeout_s=0.1)) as connection:
-        connection.sendall(_head(tokens["3"], "Content-Length: 20"))
-        assert _answer(connection).startswith(b"HTTP/1.1 408")
+    web = start_web(body_timeout_s=0.1)
+    with connect(web.address) as connection:
+        connection.sendall(_head(web.tokens["3"], "Content-Length: 20"))
+        assert received(connection).startswith(b"HTTP/1.1 408")
     assert "did not come within 0.1 s" in ledger.refusals()[0].reason
 
 
-def test_bodies_that_do_not_come_keep_nobody_else_waiting(start: Start, tokens: dict[str, str]) -> None:
+def test_bodies_that_do_not_come_keep_nobody_else_waiting(start_web: StartWeb) -> None:
     """A client holds its own places and no thread; an operator is answered."""
-    web = start(max_calls_per_caller=2, calls_per_s=1000.0)
+    web = start_web(max_calls_per_caller=2, calls_per_s=1000.0)
     with ExitStack() as opened:
         for _ in range(40):
-            connection = opened.enter_context(_connect(web))
-            connection.sendall(_head(tokens["3"], "Content-Length: 20"))
-        assert Caller(web.url, tokens["operator"]).file().status_code == 201
-        assert "is calling 2 times already" in problem(Caller(web.url, tokens["3"]).get(f"/requests/{FIRST}"))
+            connection = opened.enter_context(connect(web.address))
+            connection.sendall(_head(web.tokens["3"], "Content-Length: 20"))
+        assert web.as_("operator").file().status_code == 201
+        assert "is calling 2 times already" in problem(web.as_("3").get(f"/requests/{FIRST}"))
 
 
-def test_who_may_not_call_is_refused_before_the_body(start: Start, tokens: dict[str, str]) -> None:
+def test_who_may_not_call_is_refused_before_the_body(web: Web) -> None:
     """Nothing is read of what an officer, or somebody unknown, would file."""
-    web = start()
-    for token, status in ((tokens["officer"], b"403"), ("unknown", b"401")):
-        with _connect(web) as connection:
+    for token, status in ((web.tokens["officer"], b"403"), ("unknown", b"401")):
+        with connect(web.address) as connection:
             connection.sendall(_head(token, "Content-Length: 20"))
-            assert _answer(connection).startswith(b"HTTP/1.1 " + status)
+            assert received(connection).startswith(b"HTTP/1.1 " + status)
 
 
-def test_heads_that_trickle_are_hung_up_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_that_trickle_are_hung_up_on(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     """And begin no thread."""
     monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.2)
-    web = start()
     before = set(threading.enumerate())
-    with _connect(web) as connection:
+    with connect(web.address) as connection:
         connection.sendall(b"POST /requests HT")
         assert set(threading.enumerate()) <= before
         assert connection.recv(100) == b""
 
 
 def test_an_answer_that_is_not_taken_is_given_up(
-    start: Start, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    start_web: StartWeb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So does a connection that is kept open after its answer: one call a connection."""
     monkeypatch.setattr(connections, "CALL_TIMEOUT_S", 0.2)
-    with _connect(start(body_timeout_s=60)) as connection:
-        connection.sendall(_head(tokens["3"], "Content-Length: 20"))
-        assert _answer(connection) == b""
+    web = start_web(body_timeout_s=60)
+    with connect(web.address) as connection:
+        connection.sendall(_head(web.tokens["3"], "Content-Length: 20"))
+        assert received(connection) == b""
 
 
 @pytest.mark.parametrize(
@@ -447,93 +377,78 @@ def test_an_answer_that_is_not_taken_is_given_up(
     ],
 )
 def test_a_new_connection_takes_the_place_of_the_oldest(
-    start: Start,
-    tokens: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    room: ModuleType,
-    size: str,
-    said: bytes,
+    start_web: StartWeb, monkeypatch: pytest.MonkeyPatch, room: ModuleType, size: str, said: bytes
 ) -> None:
     """Silent or with half a head: more of them than there is room for, and an operator is answered."""
     monkeypatch.setattr(room, size, 8)
-    web = start()
+    web = start_web()
     with ExitStack() as opened:
-        waiting = [opened.enter_context(_connect(web)) for _ in range(12)]
+        waiting = [opened.enter_context(connect(web.address)) for _ in range(12)]
         for connection in waiting:
             connection.sendall(said)
-        assert Caller(web.url, tokens["operator"]).file().status_code == 201
+        assert web.as_("operator").file().status_code == 201
         with suppress(ConnectionResetError):  # closed as well
             assert waiting[0].recv(1) == b""
 
 
 def test_the_address_that_has_most_connections_makes_room(
-    start: Start, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    start_web: StartWeb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operator whose head is slow keeps the connection, although many from elsewhere come after it."""
     monkeypatch.setattr(connections, "MAX_WAITING", 8)
-    web = start()
-    head = _head(tokens["operator"], "Content-Length: 0")
+    web = start_web()
+    head = _head(web.tokens["operator"], "Content-Length: 0")
     with ExitStack() as opened:
-        slow = opened.enter_context(_connect(web))
+        slow = opened.enter_context(connect(web.address))
         slow.sendall(head[:20])
         for _ in range(20):
-            opened.enter_context(_connect(web, "127.0.0.2")).sendall(HALF_HEAD)
+            opened.enter_context(connect(web.address, "127.0.0.2")).sendall(HALF_HEAD)
         slow.sendall(head[20:])
-        assert _answer(slow).startswith(b"HTTP/1.1 400")
+        assert received(slow).startswith(b"HTTP/1.1 400")
 
 
-def test_unknown_tokens_hold_no_place_of_others(
-    start: Start, tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_tokens_hold_no_place_of_others(start_web: StartWeb, monkeypatch: pytest.MonkeyPatch) -> None:
     """They wait for their refusal, as all do who call too often, and make room for whoever comes meanwhile."""
     monkeypatch.setattr(connections, "MAX_WAITING", 8)
     monkeypatch.setattr(call_checks, "PENALTY_S", 60.0)
-    web = start(calls_per_s=0.01)
+    web = start_web(calls_per_s=0.01)
     with ExitStack() as opened:
         for _ in range(20):
-            opened.enter_context(_connect(web)).sendall(_head("unknown", "Content-Length: 20"))
-        assert Caller(web.url, tokens["operator"]).file().status_code == 201
+            opened.enter_context(connect(web.address)).sendall(_head("unknown", "Content-Length: 20"))
+        assert web.as_("operator").file().status_code == 201
 
 
 def test_who_does_not_take_the_answers_holds_places_of_its_own(
-    start: Start, tokens: dict[str, str], loop: LiveLoop, tmp_path: Path
+    start_web: StartWeb, loop: LiveLoop, tmp_path: Path
 ) -> None:
     """A large report counts as being called for until it is read; it is whole when it is."""
-    web = start(max_calls_per_caller=2, calls_per_s=1000.0)
-    client = Caller(web.url, tokens["3"])
+    web = start_web(max_calls_per_caller=2, calls_per_s=1000.0)
+    client = web.as_("3")
     request_id = own(client.file())["request_id"]
-    loop.move(request_id, *FORGETTING)
     page = bytes(range(256)) * 32_000
-    folder = tmp_path / "reports" / request_id
-    folder.mkdir(parents=True)
-    for name in ("report.json", "report.html"):
-        (folder / name).write_bytes(page)
-    head = f"GET /requests/{FIRST}/report.html HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {tokens['3']}\r\n\r\n"
+    loop.complete(request_id, tmp_path / "reports", {"report.json": page, "report.html": page})
+    head = _head(web.tokens["3"], asked=f"GET /requests/{FIRST}/report.html")
     with ExitStack() as opened:
-        unread = [opened.enter_context(_connect(web)) for _ in range(2)]
+        unread = [opened.enter_context(connect(web.address)) for _ in range(2)]
         for connection in unread:
-            connection.sendall(head.encode())
+            connection.sendall(head)
             assert connection.recv(1) == b"H"
         assert "is calling 2 times already" in problem(client.get(f"/requests/{FIRST}"))
-        assert Caller(web.url, tokens["operator"]).get(f"/requests/{FIRST}").status_code == 200
-        assert _answer(unread[0]).endswith(page)
+        assert web.as_("operator").get(f"/requests/{FIRST}").status_code == 200
+        assert received(unread[0]).endswith(page)
 
 
 @pytest.mark.parametrize(
     "junk", [b"\x16\x03\x01" + bytes(300), b"GET\r\n\r\n", b"A" * 40_000, b"PRI * HTTP/2.0\r\n\r\n"]
 )
-def test_what_is_no_http_is_hung_up_on(
-    start: Start, tokens: dict[str, str], junk: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_http_is_hung_up_on(web: Web, junk: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the service goes on."""
     monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 1.0)
-    web = start()
-    with _connect(web) as connection:
+    with connect(web.address) as connection:
         connection.sendall(junk)
-        connection.settimeout(ANSWERED_S)
         with suppress(ConnectionResetError):
-            assert b"200" not in _answer(connection)
-    assert Caller(web.url, tokens["3"]).file().status_code == 201
+            assert b"200" not in received(connection)
+    assert web.as_("3").file().status_code == 201
 
 
 # Where
@@ -546,29 +461,28 @@ def test_beyond_loopback_there_is_tls(service: RunningServer, tmp_path: Path, ad
         serve_http(service.core, HttpOptions(address=address, tokens=tmp_path / "tokens.json"), tmp_path)
 
 
-def test_with_tls_the_calls_are_the_same(start: Start, tokens: dict[str, str], tmp_path: Path) -> None:
+def test_with_tls_the_calls_are_the_same(
+    start_web: StartWeb, authority: Authority, identities: dict[str, TlsFiles]
+) -> None:
     """The service shows the certificate that it has for gRPC; a caller needs none."""
-    authority = Authority(tmp_path)
-    web = start(authority.certify("server"))
+    web = start_web(identities["server"])
     context = ssl.create_default_context(cafile=str(authority.file))
     with httpx.Client(verify=context, trust_env=False) as client:
         answer = client.post(
-            f"{web.url}/requests", json=erasure(), headers={"Authorization": f"Bearer {tokens['3']}"}
+            f"{web.url}/requests", json=erasure(), headers={"Authorization": f"Bearer {web.tokens['3']}"}
         )
     assert answer.status_code == 201
 
 
-def test_a_port_is_not_shared(start: Start, service: RunningServer, tmp_path: Path) -> None:
+def test_a_port_is_not_shared(web: Web, tmp_path: Path) -> None:
     """A second service would take half of the calls."""
-    taken = start().address
+    options = HttpOptions(address=web.address, tokens=tmp_path / "tokens.json")
     with pytest.raises(ConfigurationError, match="http: cannot listen"):
-        serve_http(service.core, HttpOptions(address=taken, tokens=tmp_path / "tokens.json"), tmp_path)
+        serve_http(web.service.core, options, tmp_path)
 
 
-def test_both_transports_show_one_ledger(
-    start: Start, service: RunningServer, client: DeletionClient, tokens: dict[str, str]
-) -> None:
+def test_both_transports_show_one_ledger(web: Web) -> None:
     """What was filed over gRPC is seen over HTTP by this service's own id."""
-    request = submit(client, Target(Granularity.CLIENT, "4"))
-    seen = Caller(start().url, tokens["4"]).get(f"/requests/{request.id}")
+    request = submit(web.service.as_("operator"), Target(Granularity.CLIENT, "4"))
+    seen = web.as_("4").get(f"/requests/{request.id}")
     assert seen.json()["subject_request_id"] == request.id

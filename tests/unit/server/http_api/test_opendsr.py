@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -43,6 +44,30 @@ def test_every_state_has_a_status(status: Status) -> None:
     request = filed(status=status)
     assert opendsr.request_status(request) in ("pending", "in_progress", "completed", "cancelled")
     assert opendsr.is_final(request) != request.is_open
+
+
+@pytest.mark.parametrize(
+    ("status", "changes", "expected"),
+    [
+        (Status.RECEIVED, {}, "pending"),
+        (Status.UNLEARNING, {}, "in_progress"),
+        (Status.VERIFYING, {}, "in_progress"),
+        (Status.COMPLETED, {}, "completed"),
+        (Status.FAILED, {"retryable": True, "reason": "away"}, "pending"),
+        (Status.FAILED, {"retryable": False, "reason": "never"}, "cancelled"),
+        (Status.REFUSED, {"refusal_reason": "a contract"}, "cancelled"),
+    ],
+)
+def test_each_state_is_told_in_opendsrs_words(status: Status, changes: dict[str, Any], expected: str) -> None:
+    """And stands in the extension as it is, with its reason."""
+    told = opendsr.status(filed(status=status, **changes))
+    own = told["extensions"]["flower-unlearning"]
+    assert told["request_status"] == expected
+    assert (own["status"], own["reason"]) == (
+        status,
+        changes.get("reason", changes.get("refusal_reason", "")),
+    )
+    assert ("results_url" in told) == (expected == "completed")
 
 
 def test_it_is_answered_by_the_end_of_the_day_on_which_it_is_due() -> None:

@@ -3,12 +3,11 @@
 import io
 import json
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from server.api.client import DeletionClient
 from server.api.server import RunningServer
@@ -16,12 +15,13 @@ from server.cli import app
 from server.cli.watch import follow
 from server.ledger import Ledger
 from tests.deletion_service import FORGETTING, LiveLoop, free_port
+from tests.integration.deletion_service.conftest import Command
 from unlearning.requests import Status
 
 # The command
 
 
-def test_request_files_one_request_for_each_client(command: Callable[..., Result], ledger: Ledger) -> None:
+def test_request_files_one_request_for_each_client(command: Command, ledger: Ledger) -> None:
     """Two clients, two requests, each said on its line."""
     result = command("request", "--client", "3", "--client", "4", "--parameter", "unlearning_rate=1")
     assert result.exit_code == 0
@@ -32,9 +32,7 @@ def test_request_files_one_request_for_each_client(command: Callable[..., Result
     assert [item.parameters["unlearning_rate"] for item in ledger.list_requests()] == [1.0, 1.0]
 
 
-def test_request_reads_sample_ids_from_a_file(
-    command: Callable[..., Result], ledger: Ledger, tmp_path: Path
-) -> None:
+def test_request_reads_sample_ids_from_a_file(command: Command, ledger: Ledger, tmp_path: Path) -> None:
     """One id a line."""
     (tmp_path / "ids.txt").write_text("# visits\n17\n21\n")
     result = command("request", "--client", "3", "--samples", str(tmp_path / "ids.txt"))
@@ -42,7 +40,7 @@ def test_request_reads_sample_ids_from_a_file(
     assert ledger.target_of(ledger.get("r-000001")).sample_ids == {"17", "21"}
 
 
-def test_request_run_twice_with_a_key_files_once(command: Callable[..., Result], ledger: Ledger) -> None:
+def test_request_run_twice_with_a_key_files_once(command: Command, ledger: Ledger) -> None:
     """Also for several clients."""
     arguments = ("request", "--client", "3", "--client", "4", "--key", "k")
     assert command(*arguments).stdout == command(*arguments).stdout
@@ -65,7 +63,7 @@ def test_request_run_twice_with_a_key_files_once(command: Callable[..., Result],
     ],
 )
 def test_a_refusal_is_one_message_and_exit_code_2(
-    command: Callable[..., Result], arguments: list[str], message: str
+    command: Command, arguments: list[str], message: str
 ) -> None:
     """On stderr, without a stack trace, and nothing on stdout."""
     result = command(*arguments)
@@ -75,7 +73,7 @@ def test_a_refusal_is_one_message_and_exit_code_2(
     assert result.stdout == ""
 
 
-def test_one_refused_client_does_not_stop_the_others(command: Callable[..., Result], ledger: Ledger) -> None:
+def test_one_refused_client_does_not_stop_the_others(command: Command, ledger: Ledger) -> None:
     """What was filed is said, what was refused is said, and the exit code is that of a refusal."""
     result = command("request", "--client", "9", "--client", "4")
     assert result.exit_code == 2
@@ -83,9 +81,7 @@ def test_one_refused_client_does_not_stop_the_others(command: Callable[..., Resu
     assert "forget client 4" in result.stdout
 
 
-def test_a_repeated_sample_id_is_refused_with_file_and_lines(
-    command: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_a_repeated_sample_id_is_refused_with_file_and_lines(command: Command, tmp_path: Path) -> None:
     """The user can go to the line."""
     path = tmp_path / "ids.txt"
     path.write_text("17\n17\n")
@@ -104,7 +100,7 @@ def test_without_a_service_the_command_says_so_and_how_to_repeat_safely() -> Non
     assert "With --key k7 the command can be run again" in result.stderr
 
 
-def test_status_and_list_print_json_for_scripts(command: Callable[..., Result]) -> None:
+def test_status_and_list_print_json_for_scripts(command: Command) -> None:
     """Both describe the request alike."""
     command("request", "--client", "3", "--key", "k")
     one, many = json.loads(command("status", "r-000001", "--json").stdout), command("list", "--json").stdout
@@ -112,9 +108,7 @@ def test_status_and_list_print_json_for_scripts(command: Callable[..., Result]) 
     assert (one["status"], one["target"]["client_id"], one["idempotency_key"]) == ("received", "3", "k")
 
 
-def test_status_shows_why_a_request_failed_and_how_to_go_on(
-    command: Callable[..., Result], loop: LiveLoop
-) -> None:
+def test_status_shows_why_a_request_failed_and_how_to_go_on(command: Command, loop: LiveLoop) -> None:
     """Reason and next step are lines of the answer."""
     command("request", "--client", "3")
     loop.move("r-000001", Status.FAILED, reason="Client 3 went away.", retryable=True)
@@ -123,7 +117,7 @@ def test_status_shows_why_a_request_failed_and_how_to_go_on(
     assert "retry:       flower-unlearn retry r-000001" in shown
 
 
-def test_list_filters_by_status(command: Callable[..., Result], loop: LiveLoop) -> None:
+def test_list_filters_by_status(command: Command, loop: LiveLoop) -> None:
     """Only the scheduled one is shown."""
     command("request", "--client", "3", "--client", "4")
     loop.move("r-000002", Status.SCHEDULED)
@@ -133,7 +127,7 @@ def test_list_filters_by_status(command: Callable[..., Result], loop: LiveLoop) 
     assert command("list", "--status", "failed").stdout == "No requests.\n"
 
 
-def test_clients_and_methods_are_tables(command: Callable[..., Result]) -> None:
+def test_clients_and_methods_are_tables(command: Command) -> None:
     """Each client and each method has its row."""
     listed = json.loads(command("clients", "--json").stdout)
     assert [(item["client_id"], item["online"], item["forgotten"]) for item in listed] == [
@@ -144,7 +138,7 @@ def test_clients_and_methods_are_tables(command: Callable[..., Result]) -> None:
     assert "puf-special" in command("methods").stdout
 
 
-def test_cancel_and_retry_say_the_new_state(command: Callable[..., Result], loop: LiveLoop) -> None:
+def test_cancel_and_retry_say_the_new_state(command: Command, loop: LiveLoop) -> None:
     """One line each."""
     command("request", "--client", "3", "--client", "4")
     assert command("cancel", "r-000001").stdout == "r-000001  cancelled\n"
@@ -152,9 +146,7 @@ def test_cancel_and_retry_say_the_new_state(command: Callable[..., Result], loop
     assert command("retry", "r-000002").stdout == "r-000002  scheduled\n"
 
 
-def test_watch_prints_states_waits_and_rounds_with_their_scores(
-    command: Callable[..., Result], loop: LiveLoop
-) -> None:
+def test_watch_prints_states_waits_and_rounds_with_their_scores(command: Command, loop: LiveLoop) -> None:
     """In a pipe, one line for each thing that happened, and where the report is."""
     command("request", "--client", "3")
     loop.note("r-000001", "client 3 is not online")
@@ -172,7 +164,7 @@ def test_watch_prints_states_waits_and_rounds_with_their_scores(
     assert result.stdout.endswith("r-000001 is completed. Its report: flower-unlearn report r-000001\n")
 
 
-def test_watching_a_request_that_failed_exits_with_1(command: Callable[..., Result], loop: LiveLoop) -> None:
+def test_watching_a_request_that_failed_exits_with_1(command: Command, loop: LiveLoop) -> None:
     """Scripts can tell."""
     command("request", "--client", "3")
     loop.move("r-000001", Status.FAILED, reason="no way")
@@ -181,22 +173,19 @@ def test_watching_a_request_that_failed_exits_with_1(command: Callable[..., Resu
     assert "r-000001 is failed: no way" in result.stdout
 
 
-def test_report_writes_both_files(command: Callable[..., Result], loop: LiveLoop, tmp_path: Path) -> None:
-    """Their paths are printed."""
+def test_report_writes_both_files(command: Command, loop: LiveLoop, tmp_path: Path) -> None:
+    """Byte for byte; their paths are printed."""
     command("request", "--client", "3")
-    loop.move("r-000001", *FORGETTING)
-    folder = tmp_path / "reports" / "r-000001"
-    folder.mkdir(parents=True)
-    (folder / "report.json").write_text("{}")
-    (folder / "report.html").write_text("<p>")
+    files = {"report.json": b'{"a": 1}', "report.html": "<p>é</p>".encode()}
+    loop.complete("r-000001", tmp_path / "reports", files)
     result = command("report", "r-000001", "--output", str(tmp_path / "out"))
     paths = [Path(line) for line in result.stdout.splitlines()]
     assert [path.name for path in paths] == ["report-r-000001.json", "report-r-000001.html"]
-    assert [path.read_text() for path in paths] == ["{}", "<p>"]
+    assert [path.read_bytes() for path in paths] == [*files.values()]
 
 
 def test_a_terminal_also_shows_what_is_going_on(
-    command: Callable[..., Result], service: RunningServer, loop: LiveLoop
+    command: Command, service: RunningServer, loop: LiveLoop
 ) -> None:
     """The request and its present state stand below the lines; a narrow one leaves a round's losses out."""
     command("request", "--client", "3")
@@ -215,7 +204,7 @@ def test_a_terminal_also_shows_what_is_going_on(
 # What an officer checks
 
 
-def test_refusals_are_listed(command: Callable[..., Result]) -> None:
+def test_refusals_are_listed(command: Command) -> None:
     """Who, which call, how often and why; as a table and for scripts."""
     assert command("refusals").stdout == "No refusals.\n"
     command("status", "r-000007")
@@ -226,7 +215,7 @@ def test_refusals_are_listed(command: Callable[..., Result]) -> None:
     assert command("refusals", "--caller", "bob").stdout == "No refusals.\n"
 
 
-def test_a_whole_ledger_is_verified(command: Callable[..., Result], ledger: Ledger) -> None:
+def test_a_whole_ledger_is_verified(command: Command, ledger: Ledger) -> None:
     """The head is shown, to be kept, and what was kept is compared."""
     command("request", "--client", "3")
     result = command("verify-ledger")
@@ -237,9 +226,7 @@ def test_a_whole_ledger_is_verified(command: Callable[..., Result], ledger: Ledg
     assert command("verify-ledger", "--kept", f"{sequence}:{digest}").exit_code == 0
 
 
-def test_heads_are_kept_in_a_file_and_compared(
-    command: Callable[..., Result], ledger: Ledger, tmp_path: Path
-) -> None:
+def test_heads_are_kept_in_a_file_and_compared(command: Command, ledger: Ledger, tmp_path: Path) -> None:
     """Each check compares with the last line and adds one; a ledger that was emptied fits none."""
     kept = tmp_path / "another-machine" / "heads.txt"
     kept.parent.mkdir()
@@ -259,9 +246,7 @@ def test_heads_are_kept_in_a_file_and_compared(
 @pytest.mark.parametrize(
     ("kept", "message"), [("1:" + "0" * 64, "event 1 is another one"), ("99:" + "0" * 64, "event 99 is gone")]
 )
-def test_a_rewritten_ledger_is_found_by_what_was_kept(
-    command: Callable[..., Result], kept: str, message: str
-) -> None:
+def test_a_rewritten_ledger_is_found_by_what_was_kept(command: Command, kept: str, message: str) -> None:
     """A chain that holds in itself, but is not the one of which the head was kept."""
     command("request", "--client", "3")
     result = command("verify-ledger", "--kept", kept)
@@ -270,14 +255,14 @@ def test_a_rewritten_ledger_is_found_by_what_was_kept(
 
 
 @pytest.mark.parametrize("kept", ["x", "1:", "-1:" + "0" * 64, "1:" + "g" * 64, "9" * 30 + ":" + "0" * 64])
-def test_a_malformed_head_is_refused(command: Callable[..., Result], kept: str) -> None:
+def test_a_malformed_head_is_refused(command: Command, kept: str) -> None:
     """Exit code 2 and how it looks."""
     result = command("verify-ledger", f"--kept={kept}")
     assert result.exit_code == 2
     assert "--kept takes NUMBER:HASH" in result.stderr
 
 
-def test_a_forged_ledger_is_named_broken(command: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_forged_ledger_is_named_broken(command: Command, tmp_path: Path) -> None:
     """Exit code 1 and the number of the event."""
     command("request", "--client", "3")
     with sqlite3.connect(tmp_path / "ledger.db") as database:

@@ -2,22 +2,19 @@
 
 import json
 import re
-from collections.abc import Callable
 from datetime import date, timedelta
 
 import pytest
-from typer.testing import Result
 
 from server.api.client import DeletionClient
 from server.ledger import Ledger
-from tests.deletion_service import LiveLoop
+from tests.deletion_service import LiveLoop, submit
+from tests.integration.deletion_service.conftest import Command
 from unlearning.deadlines import Ground, Particulars, one_month_after, today
 from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest
 from unlearning.requests import Granularity, Status, Target
 
-Command = Callable[..., Result]
 TODAY = today()
-CLIENT_3 = Target(Granularity.CLIENT, "3")
 
 
 def ago(days: int) -> str:
@@ -132,12 +129,12 @@ def test_what_cannot_be_is_refused_with_a_sentence(
 def test_a_note_may_be_in_any_script(client: DeletionClient, loop: LiveLoop) -> None:
     """Line feeds, letters beyond ASCII and the joiners that some languages need come through."""
     note = "می\u200cخواهم\nZweite Zeile – ärztlich"
-    assert client.submit(CLIENT_3, method="puf-special", particulars=Particulars(note=note)).note == note
+    assert submit(client, particulars=Particulars(note=note)).note == note
 
 
 def test_a_note_of_ten_megabytes_is_refused_on_both_sides(client: DeletionClient, loop: LiveLoop) -> None:
     """The client's own check says it before anything is sent; the service says it to who does without."""
-    filed = client.submit(CLIENT_3, method="puf-special")
+    filed = submit(client)
     with pytest.raises(InvalidRequest, match="2,000 characters, got 10,000,000"):
         Particulars(note="x" * 10_000_000)
     with pytest.raises(InvalidRequest, match="1,000 characters, got 10,000,000"):
@@ -151,7 +148,7 @@ def test_the_service_checks_for_itself(
     client: DeletionClient, loop: LiveLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client program of another make, without our checks, is refused with the same sentences."""
-    filed = client.submit(CLIENT_3, method="puf-special")
+    filed = submit(client)
     for name, without in (("check_reason", lambda _, text: text), ("check_extension", lambda days: days)):
         monkeypatch.setattr(f"server.api.client.{name}", without)
     with pytest.raises(InvalidRequest, match="1,000 characters"):
@@ -165,25 +162,23 @@ def test_the_service_checks_for_itself(
 
 def test_the_same_key_with_another_reference_is_refused(client: DeletionClient, loop: LiveLoop) -> None:
     """So nothing that was said the second time is lost without a word."""
-    first = client.submit(CLIENT_3, method="puf-special", idempotency_key="k")
-    assert client.submit(CLIENT_3, method="puf-special", idempotency_key="k") == first
+    first = submit(client, idempotency_key="k")
+    assert submit(client, idempotency_key="k") == first
     with pytest.raises(ConflictingRequest, match="idempotency key"):
-        client.submit(
-            CLIENT_3, method="puf-special", idempotency_key="k", particulars=Particulars(reference="17")
-        )
+        submit(client, idempotency_key="k", particulars=Particulars(reference="17"))
 
 
 def test_a_long_list_of_samples_carries_its_particulars(client: DeletionClient, loop: LiveLoop) -> None:
     """Also where the list goes in parts."""
     samples = Target(Granularity.SAMPLE, "3", frozenset(f"{number:0>100}" for number in range(2000)))
     given = Particulars(received_on=date(2026, 1, 2), reference="17")
-    filed = client.submit(samples, method="puf-special", particulars=given)
+    filed = submit(client, samples, particulars=given)
     assert (filed.received_on, filed.reference) == (given.received_on, "17")
 
 
 def test_events_carry_their_reasons(client: DeletionClient, loop: LiveLoop) -> None:
     """The timeline of a request says why; a request that waits is not moved by the loop while it is held."""
-    filed = client.submit(CLIENT_3, method="puf-special")
+    filed = submit(client)
     client.hold(filed.id, reason="a lawsuit", by="ada")
     with pytest.raises(IllegalMove, match="held"):
         loop.move(filed.id, Status.SCHEDULED)

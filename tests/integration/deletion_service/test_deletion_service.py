@@ -29,14 +29,6 @@ def test_a_request_is_in_the_ledger_when_it_is_answered(
     assert ledger.target_of(answer) == target
 
 
-def test_the_same_request_with_the_same_key_is_one_request(
-    client: DeletionClient, ledger: Ledger, loop: LiveLoop
-) -> None:
-    """A client that lost the first answer gets it again."""
-    assert submit(client, idempotency_key="k") == submit(client, idempotency_key="k")
-    assert len(ledger.list_requests()) == 1
-
-
 def test_requests_are_listed_by_status_and_client(client: DeletionClient, loop: LiveLoop) -> None:
     """The filters reach the ledger."""
     three, four = submit(client), submit(client, Target(Granularity.CLIENT, "4"))
@@ -94,13 +86,6 @@ def test_a_cancelled_request_is_cancelled_in_the_ledger(
     assert ledger.events(request.id)[-1].actor == "bob"
 
 
-def test_a_failed_request_is_retried(client: DeletionClient, loop: LiveLoop) -> None:
-    """It is scheduled again."""
-    request = submit(client)
-    loop.move(request.id, Status.FAILED, reason="client away", retryable=True)
-    assert client.retry(request.id).status is Status.SCHEDULED
-
-
 def test_a_retry_is_refused_when_its_target_was_forgotten_meanwhile(
     client: DeletionClient, loop: LiveLoop
 ) -> None:
@@ -110,18 +95,6 @@ def test_a_retry_is_refused_when_its_target_was_forgotten_meanwhile(
     loop.move(submit(client).id, *FORGETTING)
     with pytest.raises(AlreadyForgotten):
         client.retry(failed.id)
-
-
-def test_a_report_is_handed_out(client: DeletionClient, loop: LiveLoop, tmp_path: Path) -> None:
-    """Both files, byte for byte."""
-    request = submit(client)
-    loop.move(request.id, *FORGETTING)
-    folder = tmp_path / "reports" / request.id
-    folder.mkdir(parents=True)
-    (folder / "report.json").write_bytes(b'{"a": 1}')
-    (folder / "report.html").write_bytes("<p>é</p>".encode())
-    report = client.report(request.id)
-    assert (report.json, report.html) == (b'{"a": 1}', "<p>é</p>".encode())
 
 
 def test_the_service_says_that_it_is_healthy(service: RunningServer) -> None:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from server.api.client import DeletionClient
-from server.api.server import serve
+from server.api.tls import TlsFiles
 from server.ledger import Ledger
-from tests.certificates import Authority
-from tests.deletion_service import LiveLoop, submit
+from tests.deletion_service import CLIENT_3, submit
+from tests.integration.deletion_service.conftest import Start
 from tests.programs import run_program
 from unlearning.errors import ConfigurationError, RequestError
 from unlearning.requests import Granularity, Target
@@ -19,26 +18,23 @@ KEY = "my-idempotency-key-4711"
 
 
 def test_neither_private_keys_nor_idempotency_keys_are_logged_or_recorded(
-    ledger: Ledger, loop: LiveLoop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ledger: Ledger, start: Start, identities: dict[str, TlsFiles], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Accepted, repeated, conflicting and malformed requests with a key, at the most talkative level."""
-    authority = Authority(tmp_path)
-    server, operator = authority.certify("server"), authority.certify("ada", "operator")
     caplog.set_level(logging.DEBUG)
-    running = serve(ledger, tmp_path, "127.0.0.1:0", server)
-    with DeletionClient(running.address, operator) as client:
-        submit(client, idempotency_key=KEY)
-        submit(client, idempotency_key=KEY)
-        for target, key in ((Target(Granularity.CLIENT, "4"), KEY), (None, KEY + "\n"), (None, KEY * 20)):
-            with pytest.raises(RequestError) as caught:
-                submit(client, *filter(None, [target]), idempotency_key=key)
-            assert KEY not in str(caught.value)
-    running.stop(0)
+    operator = start().as_("operator")
+    submit(operator, idempotency_key=KEY)
+    submit(operator, idempotency_key=KEY)
+    for target, key in ((Target(Granularity.CLIENT, "4"), KEY), (CLIENT_3, KEY + "\n"), (CLIENT_3, KEY * 20)):
+        with pytest.raises(RequestError) as caught:
+            submit(operator, target, idempotency_key=key)
+        assert KEY not in str(caught.value)
     said = caplog.text + repr(ledger.refusals()) + repr(ledger.events())
     assert len(ledger.refusals()) == 3
-    for files in (server, operator):
-        assert files.key is not None
-        for line in files.key.read_text().splitlines()[1:-1]:
+    for who in ("server", "operator"):
+        key_file = identities[who].key
+        assert key_file is not None
+        for line in key_file.read_text().splitlines()[1:-1]:
             assert line not in said
     assert KEY not in said
 

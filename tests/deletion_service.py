@@ -1,7 +1,8 @@
 """What tests of the deletion service share: a stand-in for the live loop, and a way to file requests."""
 
 import socket
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 CLIENT_3 = Target(Granularity.CLIENT, "3")
 # A caller of this machine who is not answered by then is not answered.
 ANSWERED_S = 10.0
+WAIT_S = 20.0
 FORGETTING = (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED)
 
 
@@ -100,6 +102,16 @@ def received(connection: socket.socket) -> bytes:
     while part := connection.recv(65536):
         answer += part
     return answer
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Return when it holds, which nothing tells but another look."""
+    waited = threading.Event()
+    for _ in range(int(WAIT_S / 0.02)):
+        if holds():
+            return
+        waited.wait(0.02)
+    raise AssertionError("it did not come to that")
 
 
 def free_port() -> int:

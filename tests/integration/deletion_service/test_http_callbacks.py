@@ -5,7 +5,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from server.api.service import utc_now
 from server.http_api.callback_urls import AllowedUrls
 from server.http_api.callbacks import GIVE_UP_AFTER, Callbacks, Signer
 from server.ledger import Ledger
@@ -20,13 +21,12 @@ from server.operations.backup import back_up, restore
 from server.state_directory.files import CALLBACKS
 from server.state_directory.ledger_address import LEDGER_FILE
 from tests import ledgers
-from tests.deletion_service import FORGETTING, NOW, LiveLoop
+from tests.deletion_service import FORGETTING, NOW, WAIT_S, LiveLoop, wait_until
 from unlearning.growing_pause import GrowingPause
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
 KEY = Ed25519PrivateKey.generate()
 SOON = GrowingPause(first_s=0.01, longest_s=0.01)
-WAIT_S = 20.0
 
 
 class Receiver:
@@ -56,6 +56,7 @@ class Receiver:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.hook = f"{self.url}/hook"
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def wait_for(self, count: int, timeout_s: float = WAIT_S) -> list[dict[str, Any]]:
@@ -84,9 +85,14 @@ def start(ledger: Ledger, tmp_path: Path, receiver: Receiver) -> Iterator[Start]
     """Starts callbacks, to the receiver's /hook alone where nothing else is given."""
     with ExitStack() as running:
 
-        def begin(*allowed: str, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Callbacks:
-            urls = AllowedUrls.of(allowed or [f"{receiver.url}/hook"])
-            made = Callbacks(ledger, tmp_path / "callbacks", urls, Signer(KEY), clock, pause=SOON)
+        def begin(
+            *allowed: str,
+            of: Ledger = ledger,
+            directory: Path = tmp_path / "callbacks",
+            clock: Callable[[], datetime] = utc_now,
+        ) -> Callbacks:
+            urls = AllowedUrls.of(allowed or [receiver.hook])
+            made = Callbacks(of, directory, urls, Signer(KEY), clock, pause=SOON)
             made.start()
             running.callback(made.stop)
             return made
@@ -94,76 +100,66 @@ def start(ledger: Ledger, tmp_path: Path, receiver: Receiver) -> Iterator[Start]
         yield begin
 
 
-def file(ledger: Ledger) -> DeletionRequest:
-    return ledgers.submit(ledger, method="puf-special", key="opendsr:mine", submitted_by="tool")
+def file(callbacks: Callbacks, *urls: str) -> DeletionRequest:
+    """A request of a tool that is to be told at these URLs."""
+    request = ledgers.submit(callbacks.ledger, method="puf-special", key="opendsr:mine", submitted_by="tool")
+    callbacks.expect(request, urls)
+    return request
 
 
 def test_each_status_is_told_and_signed(
-    start: Start, receiver: Receiver, ledger: Ledger, loop: LiveLoop, tmp_path: Path
+    start: Start, receiver: Receiver, loop: LiveLoop, tmp_path: Path
 ) -> None:
     """Ed25519 over the bytes of the body; after the end nothing is kept."""
-    request = file(ledger)
-    start().expect(request, [f"{receiver.url}/hook"])
+    request = file(start(), receiver.hook)
     loop.move(request.id, Status.SCHEDULED, Status.UNLEARNING)
     receiver.wait_for(1)
     loop.move(request.id, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED)
     told = receiver.wait_for(2)
     assert [item["request_status"] for item in told] == ["in_progress", "completed"]
     assert {item["subject_request_id"] for item in told} == {"mine"}
-    assert {item["status_callback_url"] for item in told} == {f"{receiver.url}/hook"}
+    assert {item["status_callback_url"] for item in told} == {receiver.hook}
     for path, headers, body in receiver.received:
         assert path == "/hook"
         KEY.public_key().verify(base64.b64decode(headers["X-OpenDSR-Signature"]), body)
-    _wait(lambda: not list((tmp_path / "callbacks").iterdir()))
+    wait_until(lambda: not list((tmp_path / "callbacks").iterdir()))
 
 
-def test_what_was_not_taken_is_sent_again(
-    start: Start, receiver: Receiver, ledger: Ledger, loop: LiveLoop
-) -> None:
+def test_what_was_not_taken_is_sent_again(start: Start, receiver: Receiver, loop: LiveLoop) -> None:
     """After an error and after a redirect, which is not followed."""
     receiver.answers = [500, 307]
-    request = file(ledger)
-    start().expect(request, [f"{receiver.url}/hook"])
+    request = file(start(), receiver.hook)
     loop.move(request.id, Status.CANCELLED)
     assert [item["request_status"] for item in receiver.wait_for(3)] == ["cancelled"] * 3
     assert {path for path, _, _ in receiver.received} == {"/hook"}
 
 
-def test_a_restart_forgets_nobody(start: Start, receiver: Receiver, ledger: Ledger, loop: LiveLoop) -> None:
+def test_a_restart_forgets_nobody(start: Start, receiver: Receiver, loop: LiveLoop) -> None:
     """What happened while the service was away is told by the next one."""
-    request = file(ledger)
     before = start()
-    before.expect(request, [f"{receiver.url}/hook"])
+    request = file(before, receiver.hook)
     before.stop()
     loop.move(request.id, *FORGETTING)
     start()
     assert [item["request_status"] for item in receiver.wait_for(1)] == ["completed"]
 
 
-def test_a_backup_remembers_who_is_to_be_told(receiver: Receiver, tmp_path: Path) -> None:
+def test_a_backup_remembers_who_is_to_be_told(start: Start, receiver: Receiver, tmp_path: Path) -> None:
     """Restored on an empty machine: what waits is told, once; who had heard the end hears nothing more."""
-    allowed = AllowedUrls.of([f"{receiver.url}/hook/"])
-
-    def running(state_dir: Path, ledger: Ledger) -> Callbacks:
-        made = Callbacks(
-            ledger, state_dir / CALLBACKS, allowed, Signer(KEY), lambda: datetime.now(UTC), pause=SOON
-        )
-        made.start()
-        return made
-
+    below = f"{receiver.hook}/"
     before, after = tmp_path / "before", tmp_path / "after"
     ledger = Ledger.open(f"sqlite:///{before / LEDGER_FILE}")
-    callbacks, loop = running(before, ledger), LiveLoop(ledger)
+    callbacks, loop = start(below, of=ledger, directory=before / CALLBACKS), LiveLoop(ledger)
     over, begun, waiting = (
         ledgers.submit(ledger, Target(Granularity.CLIENT, name), key=f"opendsr:{name}")
         for name in ("over", "begun", "waiting")
     )
     for request in (over, begun, waiting):
-        callbacks.expect(request, [f"{receiver.url}/hook/{request.target.client_id}"])
+        callbacks.expect(request, [f"{below}{request.target.client_id}"])
     loop.move(over.id, *FORGETTING)
-    _wait(lambda: not (before / CALLBACKS / f"{over.id}.json").exists())
+    wait_until(lambda: not (before / CALLBACKS / f"{over.id}.json").exists())
     loop.move(begun.id, Status.SCHEDULED, Status.UNLEARNING)
-    _wait(lambda: b"in_progress" in (before / CALLBACKS / f"{begun.id}.json").read_bytes())
+    wait_until(lambda: b"in_progress" in (before / CALLBACKS / f"{begun.id}.json").read_bytes())
     callbacks.stop()
     back_up(tmp_path / "backup", state_dir=before, ledger_url=f"sqlite:///{before / LEDGER_FILE}", now=NOW)
     ledger.close()
@@ -173,10 +169,10 @@ def test_a_backup_remembers_who_is_to_be_told(receiver: Receiver, tmp_path: Path
     restore(tmp_path / "backup", state_dir=after, ledger_url=url, now=NOW)
     ledger = Ledger.open(url)
     loop = LiveLoop(ledger)
-    callbacks = running(after, ledger)
+    callbacks = start(below, of=ledger, directory=after / CALLBACKS)
     loop.move(begun.id, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED)
     loop.move(waiting.id, Status.CANCELLED)
-    _wait(lambda: not list((after / CALLBACKS).iterdir()))
+    wait_until(lambda: not list((after / CALLBACKS).iterdir()))
     callbacks.stop()
     ledger.close()
     told = sorted(
@@ -185,12 +181,9 @@ def test_a_backup_remembers_who_is_to_be_told(receiver: Receiver, tmp_path: Path
     assert told == [("/hook/begun", "completed"), ("/hook/waiting", "cancelled")]
 
 
-def test_a_failure_is_told_and_the_end_after_it_too(
-    start: Start, receiver: Receiver, ledger: Ledger, loop: LiveLoop
-) -> None:
+def test_a_failure_is_told_and_the_end_after_it_too(start: Start, receiver: Receiver, loop: LiveLoop) -> None:
     """OpenDSR has no word for it; the extension has. A retry that works is told as well."""
-    request = file(ledger)
-    start().expect(request, [f"{receiver.url}/hook"])
+    request = file(start(), receiver.hook)
     loop.move(request.id, Status.SCHEDULED)
     loop.move(request.id, Status.FAILED, retryable=True, reason="away")
     receiver.wait_for(1)
@@ -204,48 +197,34 @@ def test_a_failure_is_told_and_the_end_after_it_too(
 
 
 def test_a_server_that_is_away_keeps_nobody_else_waiting(
-    start: Start, receiver: Receiver, ledger: Ledger, loop: LiveLoop
+    start: Start, receiver: Receiver, loop: LiveLoop
 ) -> None:
     """One URL of a request is dead, and the other is told."""
     dead = "http://127.0.0.2:1/hook"
-    request = file(ledger)
-    start(dead, f"{receiver.url}/hook").expect(request, [dead, f"{receiver.url}/hook"])
+    request = file(start(dead, receiver.hook), dead, receiver.hook)
     loop.move(request.id, Status.CANCELLED)
     receiver.wait_for(1)
 
 
-def test_after_days_it_is_given_up(
-    start: Start, receiver: Receiver, ledger: Ledger, loop: LiveLoop, tmp_path: Path
-) -> None:
+def test_after_days_it_is_given_up(start: Start, receiver: Receiver, loop: LiveLoop, tmp_path: Path) -> None:
     """And nothing is kept of it."""
-    now = [datetime(2026, 3, 1, tzinfo=UTC)]
+    now = [NOW]
     receiver.answers = [500] * 1000
-    request = file(ledger)
-    start(clock=lambda: now[0]).expect(request, [f"{receiver.url}/hook"])
+    request = file(start(clock=lambda: now[0]), receiver.hook)
     loop.move(request.id, Status.CANCELLED)
     receiver.wait_for(2)  # that the first was not taken has been written down
     now[0] += GIVE_UP_AFTER + timedelta(seconds=1)
-    _wait(lambda: not list((tmp_path / "callbacks").iterdir()))
+    wait_until(lambda: not list((tmp_path / "callbacks").iterdir()))
 
 
 def test_what_is_no_longer_allowed_is_not_called(
-    start: Start, receiver: Receiver, ledger: Ledger, loop: LiveLoop, tmp_path: Path
+    start: Start, receiver: Receiver, loop: LiveLoop, tmp_path: Path
 ) -> None:
     """The operator narrowed the list while the service was away."""
-    request = file(ledger)
     before = start()
-    before.expect(request, [f"{receiver.url}/hook"])
+    request = file(before, receiver.hook)
     before.stop()
     loop.move(request.id, *FORGETTING)
     start(f"{receiver.url}/other")
-    _wait(lambda: not list((tmp_path / "callbacks").iterdir()))
+    wait_until(lambda: not list((tmp_path / "callbacks").iterdir()))
     assert receiver.received == []
-
-
-def _wait(holds: Callable[[], bool]) -> None:
-    waited = threading.Event()
-    for _ in range(int(WAIT_S / 0.05)):
-        if holds():
-            return
-        waited.wait(0.05)
-    raise AssertionError("it did not come to that")

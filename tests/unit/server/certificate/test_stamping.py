@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +13,7 @@ from server.certificate.stamping import Stamping
 from server.certificate.timestamp import TimestampAuthority, check_timestamp
 from server.ledger import Ledger
 from tests import ledgers
-from tests.deletion_service import FORGETTING, LiveLoop
+from tests.deletion_service import FORGETTING, LiveLoop, wait_until
 from tests.timestamping import Authority, running_authority
 from unlearning.errors import CertificateError, ConfigurationError
 from unlearning.growing_pause import GrowingPause
@@ -23,7 +22,6 @@ from unlearning.requests import Granularity, Status, Target
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the timestamps")
 
 SOON = GrowingPause(first_s=0.01, longest_s=0.01)
-WAIT_S = 20.0
 
 
 @pytest.fixture
@@ -81,7 +79,7 @@ def certified(ledger: Ledger, tmp_path: Path, client: str) -> tuple[str, Path]:
 def check(path: Path, authority: Authority) -> Outcome:
     """What `verify` says of the timestamp beside a certificate, when there is one."""
     timestamp = path.with_suffix(".tsr")
-    _wait(timestamp.exists)
+    wait_until(timestamp.exists)
     return check_timestamp(path.read_bytes(), timestamp, authority.file).outcome
 
 
@@ -112,7 +110,7 @@ def test_an_authority_that_is_away_is_asked_again(
     request, path = certified(ledger, tmp_path, "3")
     with caplog.at_level(logging.WARNING):
         loop.move(request, *FORGETTING)
-        _wait(lambda: authority.num_asked >= 3)
+        wait_until(lambda: authority.num_asked >= 3)
     assert ledger.get(request).status is Status.COMPLETED
     assert not path.with_suffix(".tsr").exists()
     assert f"The certificate of {request} has no timestamp yet" in caplog.text
@@ -132,7 +130,7 @@ def test_what_was_completed_meanwhile_is_stamped_after_a_restart(
         request, path = certified(ledger, tmp_path, client)
         loop.move(request, *FORGETTING)
         paths.append(path)
-    _wait(lambda: authority.num_asked >= 2)
+    wait_until(lambda: authority.num_asked >= 2)
     before.stop()
     paths[0].with_suffix(".tsr").write_bytes(b"there already")
     authority.is_away = False
@@ -166,12 +164,3 @@ def test_an_authority_that_cannot_be_checked_is_refused_at_the_start(
         with pytest.raises(ConfigurationError, match="give both"):
             TimestampAuthority.of(url, file)
     assert TimestampAuthority.of("", None) is None
-
-
-def _wait(holds: Callable[[], bool]) -> None:
-    waited = threading.Event()
-    for _ in range(int(WAIT_S / 0.02)):
-        if holds():
-            return
-        waited.wait(0.02)
-    raise AssertionError("it did not come to that")

@@ -17,6 +17,7 @@ from server.console.console import Console
 from server.console.door import Door
 from server.console.server import Settings, who_calls
 from server.ledger import Ledger
+from tests.certificates import Authority
 from tests.deletion_service import LiveLoop
 
 PORT = 4711
@@ -98,3 +99,21 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     made = Desk(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def browser(desk: Desk) -> Browser:
+    return desk.browser()
+
+
+@pytest.fixture
+def people(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, people: Authority) -> Iterator[Desk]:
+    """A deletion service that asks for certificates, without a federation."""
+    desk = Desk(tmp_path, people.certify("server"))
+    yield desk
+    desk.close()

@@ -50,19 +50,6 @@ def screen(live: LiveFederation, driver: Any) -> Iterator[Screen]:
         yield shown
 
 
-@pytest.fixture
-def people(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture
-def guarded(tmp_path: Path, people: Authority) -> Iterator[Desk]:
-    """A deletion service that asks for certificates, without a federation."""
-    desk = Desk(tmp_path, people.certify("server"))
-    yield desk
-    desk.close()
-
-
 def test_an_officers_day_in_a_browser(live: LiveFederation, screen: Screen) -> None:
     """File, watch it complete without reloading, report, certificate, export; no serious fault on any page."""
     faults: dict[str, list[str]] = {}

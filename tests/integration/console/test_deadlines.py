@@ -8,18 +8,17 @@ from datetime import timedelta
 import pytest
 
 from tests.deletion_service import submit
-from tests.integration.console.conftest import Desk, errors
+from tests.integration.console.conftest import Browser, Desk, errors
 from unlearning.deadlines import Ground, Particulars, today
 from unlearning.requests import Status
 
 
-def test_the_list_says_how_many_days_are_left_and_what_is_overdue(desk: Desk) -> None:
+def test_the_list_says_how_many_days_are_left_and_what_is_overdue(desk: Desk, browser: Browser) -> None:
     """Counted from the day on which the person's request came in; filtered by it too."""
     operator = desk.calling()
     late = submit(operator, particulars=Particulars(received_on=today() - timedelta(days=40)))
     desk.loop.move(late.id, Status.FAILED)
     soon = submit(operator, particulars=Particulars(due_on=today() + timedelta(days=3)))
-    browser = desk.browser()
     page = browser.page("/requests")
     assert f"{(today() - late.due_on).days} days overdue" in page
     assert ">3 days<" in page
@@ -28,9 +27,8 @@ def test_the_list_says_how_many_days_are_left_and_what_is_overdue(desk: Desk) ->
     assert soon.id in browser.page("/requests?state=due+soon")
 
 
-def test_what_belongs_to_the_register_is_filed_with_the_request(desk: Desk) -> None:
+def test_what_belongs_to_the_register_is_filed_with_the_request(desk: Desk, browser: Browser) -> None:
     """Day of receipt, ground, reference and note reach the ledger; the summary shows them before."""
-    browser = desk.browser()
     draft = browser.follow(browser.post("/file", what="client", client="3"))
     received = today() - timedelta(days=5)
     given = {
@@ -65,9 +63,10 @@ def test_what_belongs_to_the_register_is_filed_with_the_request(desk: Desk) -> N
         ("note", "<b>"),
     ],
 )
-def test_what_is_wrong_with_it_stands_beside_its_field(desk: Desk, field: str, value: str) -> None:
+def test_what_is_wrong_with_it_stands_beside_its_field(
+    desk: Desk, browser: Browser, field: str, value: str
+) -> None:
     """Nothing is filed, and nothing goes on to the summary."""
-    browser = desk.browser()
     draft = browser.follow(browser.post("/file", what="client", client="3"))
     answer = browser.post(draft, method="puf-special", **{field: value})
     assert answer.status_code == 422
@@ -75,11 +74,10 @@ def test_what_is_wrong_with_it_stands_beside_its_field(desk: Desk, field: str, v
     assert desk.ledger.list_requests() == []
 
 
-def test_an_operator_extends_holds_refuses_and_erases(desk: Desk) -> None:
+def test_an_operator_extends_holds_refuses_and_erases(desk: Desk, browser: Browser) -> None:
     """Each with its reason, which the page shows; what the state does not allow is a sentence at its form."""
     request = submit(desk.calling(), particulars=Particulars(reference="DSB-17"))
     page = f"/requests/{request.id}"
-    browser = desk.browser()
     assert "from 1 to 60" in errors(browser.post(f"{page}/extend", days="many", reason="r"))["extend"]
     assert errors(browser.post(f"{page}/extend", days="61", reason="r"))["extend"]
     browser.follow(browser.post(f"{page}/extend", days="30", reason="many sites are asked"))
@@ -108,11 +106,10 @@ def test_an_operator_extends_holds_refuses_and_erases(desk: Desk) -> None:
     assert "erased" in gone
 
 
-def test_ground_reference_and_note_are_changed_later(desk: Desk) -> None:
+def test_ground_reference_and_note_are_changed_later(desk: Desk, browser: Browser) -> None:
     """The form has what stands there; what cannot be is a sentence at it, and what was typed is still there."""
     request = submit(desk.calling(), particulars=Particulars(ground=Ground.A, reference="DSB-17", note="n"))
     page = f"/requests/{request.id}"
-    browser = desk.browser()
     form = browser.page(page)
     assert 'id="reference" name="reference" value="DSB-17"' in form
     assert '<option value="a" selected>' in form
@@ -132,11 +129,10 @@ def test_ground_reference_and_note_are_changed_later(desk: Desk) -> None:
     assert desk.ledger.get(request.id) == found
 
 
-def test_texts_are_erased_as_long_as_there_are_some(desk: Desk) -> None:
+def test_texts_are_erased_as_long_as_there_are_some(desk: Desk, browser: Browser) -> None:
     """Also such that came after others were erased."""
     request = submit(desk.calling(), particulars=Particulars(reference="DSB-17"))
     page = f"/requests/{request.id}"
-    browser = desk.browser()
     for _ in range(2):
         assert f"{page}/redact" in browser.page(page)
         browser.follow(browser.post(f"{page}/redact"))

@@ -55,18 +55,18 @@ def test_without_the_cookie_no_page_opens(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example:4711", "127.0.0.1", "127.0.0.1:80", "[::1]:4711", ""])
-def test_a_name_that_a_strangers_dns_points_here_is_refused(desk: Desk, host: str) -> None:
+def test_a_name_that_a_strangers_dns_points_here_is_refused(browser: Browser, host: str) -> None:
     """DNS rebinding: the Host is the console's own address at its own port, or there is no answer, not even a style."""
-    browser = desk.browser()
     for path in ("/requests", "/static/console.js", "/enter"):
         assert browser.get(path, headers={"host": host}).status_code == 421
     assert browser.get("/requests").status_code == 200
 
 
 @pytest.mark.parametrize("token", [None, "", "x"])
-def test_a_form_without_the_sessions_token_does_nothing(desk: Desk, token: str | None) -> None:
+def test_a_form_without_the_sessions_token_does_nothing(
+    desk: Desk, browser: Browser, token: str | None
+) -> None:
     """Whatever the path: the token comes before anything else."""
-    browser = desk.browser()
     fields = {} if token is None else {"csrf": token}
     for path, _ in ACTIONS:
         assert browser.client.post(path, data={**fields, "what": "client", "client": "3"}).status_code == 403
@@ -84,18 +84,16 @@ def test_a_form_without_the_sessions_token_does_nothing(desk: Desk, token: str |
     ],
     ids=str,
 )
-def test_a_form_of_another_site_is_refused(desk: Desk, headers: dict[str, str]) -> None:
+def test_a_form_of_another_site_is_refused(browser: Browser, headers: dict[str, str]) -> None:
     """Also with the right token: the browser says where the form came from."""
-    browser = desk.browser()
     data = {"csrf": browser.csrf, "what": "client", "client": "3"}
     assert browser.client.post("/file", data=data, headers=headers).status_code == 403
     own = {"origin": BASE, "sec-fetch-site": "same-origin"}
     assert browser.client.post("/file", data=data, headers=own).status_code == 303
 
 
-def test_every_form_that_changes_something_carries_the_token(desk: Desk) -> None:
+def test_every_form_that_changes_something_carries_the_token(browser: Browser) -> None:
     """In the pages as they are made."""
-    browser = desk.browser()
     posted = browser.post("/file", what="client", client="3")
     draft = browser.follow(posted)
     browser.post(draft, method="puf-special")
@@ -106,9 +104,8 @@ def test_every_form_that_changes_something_carries_the_token(desk: Desk) -> None
         assert all(f'name="csrf" value="{browser.csrf}"' in form for form in forms)
 
 
-def test_every_answer_carries_the_strict_policy(desk: Desk) -> None:
+def test_every_answer_carries_the_strict_policy(browser: Browser) -> None:
     """Nothing from elsewhere, no inline script or style, no frame; also on refusals."""
-    browser = desk.browser()
     stranger = TestClient(browser.app, base_url=BASE)
     for answer in (browser.get("/requests"), browser.get("/static/console.js"), stranger.get("/requests")):
         policy = answer.headers["content-security-policy"]
@@ -120,9 +117,10 @@ def test_every_answer_carries_the_strict_policy(desk: Desk) -> None:
         assert answer.headers["cache-control"] == "no-store"
 
 
-def test_no_page_has_an_inline_script_or_style_or_anything_from_elsewhere(desk: Desk) -> None:
+def test_no_page_has_an_inline_script_or_style_or_anything_from_elsewhere(
+    desk: Desk, browser: Browser
+) -> None:
     """What the policy would block is not there in the first place."""
-    browser: Browser = desk.browser()
     desk.loop.round(1, "training", loss=0.5, test_score=0.5)
     desk.loop.round(2, "training", loss=0.4, test_score=0.6)
     draft = browser.follow(browser.post("/file", what="client", client="3"))

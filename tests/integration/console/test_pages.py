@@ -8,7 +8,6 @@ import re
 import time
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 
 import grpc
@@ -19,7 +18,7 @@ from server.console import forms, mirror
 from server.console.lists import PAGE
 from tests.certificates import Authority
 from tests.deletion_service import FORGETTING, submit
-from tests.integration.console.conftest import Desk, errors
+from tests.integration.console.conftest import Browser, Desk, errors
 from unlearning.requests import Granularity, Status, Target
 
 CLIENT_4 = Target(Granularity.CLIENT, "4")
@@ -29,17 +28,16 @@ MARKUP = '<img src=x onerror="alert(1)">'
 # Requests
 
 
-def test_the_list_shows_searches_and_filters(desk: Desk) -> None:
+def test_the_list_shows_searches_and_filters(desk: Desk, browser: Browser) -> None:
     """By state, and by every word in subject, id, method, submitter or reason."""
     operator = desk.calling()
     three, four = submit(operator), submit(operator, CLIENT_4, submitted_by="berta")
     desk.loop.move(four.id, Status.FAILED, reason="the model lost 40 points", retryable=True)
-    browser = desk.browser()
 
     def shown(query: str) -> list[str]:
         return re.findall(r'<a href="/requests/(r-\d+)"', browser.page(f"/requests{query}"))
 
-    assert shown("") == [four.id, three.id]
+    assert shown("") == shown("?page=0") == [four.id, three.id]
     assert shown("?sort=id&dir=up") == [three.id, four.id]
     assert shown("?state=failed") == shown("?q=BERTA") == shown("?q=40 points") == [four.id]
     assert shown("?state=open") == [four.id, three.id]  # a failed one is not answered yet
@@ -64,13 +62,12 @@ def test_what_changes_is_seen_at_the_next_look(desk: Desk, monkeypatch: pytest.M
     assert "13 requests" in browser.page("/requests")
 
 
-def test_text_of_strangers_is_text(desk: Desk) -> None:
+def test_text_of_strangers_is_text(desk: Desk, browser: Browser) -> None:
     """Names and reasons with markup stay what they are, on every page that shows them."""
     operator = desk.calling()
     request = submit(operator, submitted_by=MARKUP)
     desk.loop.move(request.id, Status.FAILED, reason=MARKUP)
     desk.loop.round(1, "training", request.id, failed={MARKUP: MARKUP})
-    browser = desk.browser()
     for path in ("/requests", f"/requests/{request.id}", "/access", "/federation"):
         text = browser.page(path)
         assert "<img" not in text
@@ -79,13 +76,12 @@ def test_text_of_strangers_is_text(desk: Desk) -> None:
     assert "<img" not in browser.get(f"/requests/{MARKUP}").text
 
 
-def test_ten_thousand_requests_are_paged(desk: Desk) -> None:
+def test_ten_thousand_requests_are_paged(desk: Desk, browser: Browser) -> None:
     """A page has fifty, weighs little, and takes at most a fifth of a second, however it is asked.
 
     What is counted is this process's time on a processor, about 20 ms, for the machine may be busy.
     """
     submit(desk.calling())
-    browser = desk.browser()
     known = browser.console.mirror.now()
     (example,) = known.requests.values()
     many = {
@@ -128,12 +124,11 @@ def test_a_requests_page_tells_its_story(desk: Desk) -> None:
     assert "Round 7 (unlearning): 2 of 3 clients answered" in text
 
 
-def test_buttons_do_what_they_say(desk: Desk) -> None:
+def test_buttons_do_what_they_say(desk: Desk, browser: Browser) -> None:
     """Cancel a waiting request, retry a failed one with an accepted loss; the page then shows the new state."""
     operator = desk.calling()
     one, two = submit(operator), submit(operator, CLIENT_4)
     desk.loop.move(two.id, Status.FAILED, retryable=True)
-    browser = desk.browser()
     browser.follow(browser.post(f"/requests/{one.id}/cancel"))
     browser.follow(browser.post(f"/requests/{two.id}/retry", accept_score_loss="12.5"))
     assert desk.ledger.get(one.id).status is Status.CANCELLED
@@ -142,10 +137,9 @@ def test_buttons_do_what_they_say(desk: Desk) -> None:
     assert "/retry" not in browser.page(f"/requests/{two.id}")
 
 
-def test_a_button_that_came_too_late_says_so(desk: Desk) -> None:
+def test_a_button_that_came_too_late_says_so(desk: Desk, browser: Browser) -> None:
     """The service's own sentence beside the button, and nothing is done."""
     request = submit(desk.calling())
-    browser = desk.browser()
     desk.loop.move(request.id, Status.SCHEDULED, Status.UNLEARNING)
     answer = browser.post(f"/requests/{request.id}/cancel")
     assert answer.status_code == 409
@@ -158,9 +152,8 @@ def test_a_button_that_came_too_late_says_so(desk: Desk) -> None:
 # Filing
 
 
-def test_a_request_is_filed_after_plan_and_summary(desk: Desk) -> None:
+def test_a_request_is_filed_after_plan_and_summary(desk: Desk, browser: Browser) -> None:
     """Nothing is filed before the last step; a second click files nothing more."""
-    browser = desk.browser()
     draft = browser.follow(browser.post("/file", what="client", client="3"))
     plan = browser.page(draft)
     assert "PUF-Special" in plan
@@ -178,9 +171,8 @@ def test_a_request_is_filed_after_plan_and_summary(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("way", ["file", "pasted"])
-def test_samples_are_filed_from_a_file_or_pasted(desk: Desk, way: str) -> None:
+def test_samples_are_filed_from_a_file_or_pasted(desk: Desk, browser: Browser, way: str) -> None:
     """One id a line; the page says their number, the service gets them all."""
-    browser = desk.browser()
     ids = "\n".join(f"sample {number}" for number in range(2500))
     files = {"samples": ("ids.txt", ids.encode(), "text/plain")} if way == "file" else None
     fields = {"ids": ids} if way == "pasted" else {}
@@ -226,10 +218,9 @@ def test_bad_input_is_a_sentence_beside_its_field(desk: Desk, case: str) -> None
     assert desk.ledger.list_requests() == []
 
 
-def test_a_file_that_is_too_long_is_a_sentence_too(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_too_long_is_a_sentence_too(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read to its end and dropped, never held and never written to a disk."""
     monkeypatch.setattr(forms, "_MAX_BODY_BYTES", 100_000)
-    browser = desk.browser()
     files = {"samples": ("ids.txt", b"0123456789\n" * 20_000)}
     answer = browser.post("/file", what="sample", client="3", files=files)
     assert answer.status_code == 413
@@ -262,9 +253,8 @@ def test_a_file_of_100_mebibytes_takes_no_memory() -> None:
     assert asyncio.run(read()) < 2 * forms._MAX_BODY_BYTES
 
 
-def test_the_method_is_refused_where_it_is_chosen(desk: Desk) -> None:
+def test_the_method_is_refused_where_it_is_chosen(desk: Desk, browser: Browser) -> None:
     """No method, and parameters that are none."""
-    browser = desk.browser()
     draft = browser.follow(browser.post("/file", what="client", client="3"))
     assert errors(browser.post(draft, method="")) == {"method": "Choose a method."}
     assert "NAME=VALUE" in errors(browser.post(draft, method="puf-special", parameters="fast"))["parameters"]
@@ -283,16 +273,6 @@ def test_a_draft_that_is_gone_says_that_nothing_was_filed(desk: Desk) -> None:
 
 
 # Roles
-
-
-@pytest.fixture
-def people(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture
-def guarded(tmp_path: Path, people: Authority) -> Desk:
-    return Desk(tmp_path, people.certify("server"))
 
 
 def test_an_officer_sees_no_button_and_is_refused_by_the_service(guarded: Desk, people: Authority) -> None:
@@ -314,7 +294,6 @@ def test_an_officer_sees_no_button_and_is_refused_by_the_service(guarded: Desk, 
     assert [item.call for item in guarded.ledger.refusals()] == ["CancelRequest", "SubmitRequest"]
     assert "CancelRequest" in browser.page("/refusals")
     assert "olga" in browser.page("/access")
-    guarded.close()
 
 
 def test_a_client_sees_and_files_its_own(guarded: Desk, people: Authority) -> None:
@@ -334,19 +313,17 @@ def test_a_client_sees_and_files_its_own(guarded: Desk, people: Authority) -> No
     browser.post(draft, method="puf-special")
     filed = browser.follow(browser.post(f"{draft}/summary"))
     assert "Cancel this request" in browser.page(filed)
-    guarded.close()
 
 
 # Register
 
 
-def test_the_register_is_exported_with_the_ledgers_head(desk: Desk) -> None:
+def test_the_register_is_exported_with_the_ledgers_head(desk: Desk, browser: Browser) -> None:
     """As CSV, where no cell is a formula, and as JSON-LD in the terms of the Data Privacy Vocabulary."""
     operator = desk.calling()
     one = submit(operator, submitted_by="=1+1")
     two = submit(operator, CLIENT_4)
     desk.loop.move(one.id, *FORGETTING, result={"certificate_sha256": "ab" * 32})
-    browser = desk.browser()
     sequence, digest = desk.ledger.event_head()
     text = browser.get("/register.csv").content.decode("utf-8-sig")
     rows = list(csv.DictReader(io.StringIO(text)))
@@ -364,11 +341,10 @@ def test_the_register_is_exported_with_the_ledgers_head(desk: Desk) -> None:
     assert done["dpv:hasNotice"]["flun:certificateSha256"] == "ab" * 32
 
 
-def test_the_register_of_a_period_has_that_period(desk: Desk) -> None:
+def test_the_register_of_a_period_has_that_period(desk: Desk, browser: Browser) -> None:
     """Both days included; what is no day is a sentence beside its field and no export."""
     request = submit(desk.calling())
     today = desk.ledger.get(request.id).created_at.date()
-    browser = desk.browser()
     assert request.id in browser.page(f"/register?first={today}&last={today}")
     assert request.id not in browser.page("/register?last=2020-01-01")
     for day in ("0000-01-01", "2026-02-30", "yesterday", "2026-13-01"):
@@ -382,10 +358,9 @@ def test_the_register_of_a_period_has_that_period(desk: Desk) -> None:
 # The service goes and comes
 
 
-def test_while_the_service_is_away_pages_say_so_and_go_on_by_themselves(desk: Desk) -> None:
+def test_while_the_service_is_away_pages_say_so_and_go_on_by_themselves(desk: Desk, browser: Browser) -> None:
     """The list as it was known, with a word about it; the stream tells when the service is back."""
     request = submit(desk.calling())
-    browser = desk.browser()
     before = browser.page("/requests")
     address = desk.service.address
     desk.service.stop(0)
@@ -408,9 +383,8 @@ def test_while_the_service_is_away_pages_say_so_and_go_on_by_themselves(desk: De
     assert before == browser.page("/requests")
 
 
-def test_the_stream_says_when_something_has_changed(desk: Desk) -> None:
+def test_the_stream_says_when_something_has_changed(desk: Desk, browser: Browser) -> None:
     """One stamp as long as nothing happens, another one after; of the federation's page also for a round."""
-    browser = desk.browser()
 
     def stamps(page: str) -> list[str]:
         return re.findall(r"data: (\S+)", browser.page(f"/changes?page={page}"))

@@ -6,7 +6,6 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,12 +24,11 @@ from server.http_api.listening import HttpOptions, HttpServer, serve_http
 from server.http_api.tokens import Tokens, make_token, remove_tokens
 from server.ledger import Ledger
 from tests.certificates import Authority
-from tests.deletion_service import ANSWERED_S, LiveLoop, connect, received, submit
+from tests.deletion_service import ANSWERED_S, NOW, LiveLoop, connect, received, submit
 from tests.integration.deletion_service.conftest import Guarded, Start
 from unlearning.errors import ConfigurationError
 from unlearning.requests import Granularity, Status, Target
 
-NOW = datetime(2026, 3, 1, tzinfo=UTC)
 FIRST, SECOND = "a7551968-d5d6-44b2-9831-815ac9017798", "0e4aa1a2-30ff-4d1b-9f64-9a8a4a1f3d52"
 
 

@@ -12,34 +12,21 @@ BOB = Caller("bob", Role.CLIENT)
 OPERATOR = Caller("ada", Role.OPERATOR)
 
 
-def test_a_bucket_gives_its_capacity_at_once_and_no_more() -> None:
-    """Three tokens, then the time until the next one flows in."""
-    bucket = TokenBucket(rate_per_s=2.0, capacity=3.0)
-    assert [bucket.take(10.0) for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
-
-
-def test_a_bucket_fills_at_its_rate() -> None:
-    """After half a second at two a second there is one token, not two."""
-    bucket = TokenBucket(rate_per_s=2.0, capacity=3.0)
-    for _ in range(3):
-        bucket.take(10.0)
-    assert bucket.take(10.5) == 0.0
-    assert bucket.take(10.5) > 0.0
-
-
-def test_a_bucket_never_holds_more_than_its_capacity() -> None:
-    """A day of silence is worth no more than the capacity."""
-    bucket = TokenBucket(rate_per_s=2.0, capacity=3.0)
-    bucket.take(0.0)
-    assert [bucket.take(86_400.0) == 0.0 for _ in range(4)] == [True, True, True, False]
-
-
-def test_a_clock_that_goes_back_takes_no_tokens_away() -> None:
-    """Time that runs backwards counts as no time."""
-    bucket = TokenBucket(rate_per_s=1.0, capacity=2.0)
-    bucket.take(100.0)
-    assert bucket.take(50.0) == 0.0
-    assert bucket.take(50.0) == 1.0
+@pytest.mark.parametrize(
+    ("rate_per_s", "capacity", "at", "waits"),
+    [
+        pytest.param(2, 3, [10, 10, 10, 10], [0, 0, 0, 0.5], id="its capacity at once and no more"),
+        pytest.param(2, 3, [10, 10, 10, 10.5, 10.5], [0, 0, 0, 0, 0.5], id="it fills at its rate"),
+        pytest.param(2, 3, [0, *[86_400] * 4], [0, 0, 0, 0, 0.5], id="it never holds more than its capacity"),
+        pytest.param(1, 2, [100, 50, 50], [0, 0, 1], id="a clock that goes back takes nothing away"),
+    ],
+)
+def test_a_bucket_gives_what_flowed_in(
+    rate_per_s: float, capacity: float, at: list[float], waits: list[float]
+) -> None:
+    """A token, or the seconds until there is one."""
+    bucket = TokenBucket(rate_per_s, capacity)
+    assert [bucket.take(now) for now in at] == waits
 
 
 def test_a_caller_over_its_rate_is_told_when_to_try_again() -> None:

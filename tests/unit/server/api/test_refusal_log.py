@@ -1,37 +1,20 @@
 """Refusals are all counted, and nobody fills the disk by being refused."""
 
-from datetime import UTC, datetime
-
 import pytest
 
 from server.api.access import Caller, Role
 from server.api.errors import AccessDenied
 from server.api.refusal_log import ROWS_AT_ONCE, RefusalLog
 from server.ledger import Ledger, LedgerUnavailable, LimitExceeded, Refusal
+from tests.deletion_service import NOW
 from unlearning.errors import RequestError, RequestNotFound
 
-NOW = datetime(2026, 3, 1, tzinfo=UTC)
 EVE = Caller("eve", Role.CLIENT)
-
-
-class Clock:
-    """Seconds that the test sets."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 @pytest.fixture
 def ledger(sqlite_ledger: Ledger) -> Ledger:
     return sqlite_ledger
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def record(refusals: RefusalLog, caller: Caller, call: str, error: RequestError) -> None:
@@ -40,8 +23,14 @@ def record(refusals: RefusalLog, caller: Caller, call: str, error: RequestError)
 
 
 @pytest.fixture
-def refusals(ledger: Ledger, clock: Clock) -> RefusalLog:
-    return RefusalLog(ledger, clock=lambda: NOW, monotonic=clock)
+def seconds() -> list[float]:
+    """The time, which the test sets."""
+    return [0.0]
+
+
+@pytest.fixture
+def refusals(ledger: Ledger, seconds: list[float]) -> RefusalLog:
+    return RefusalLog(ledger, clock=lambda: NOW, monotonic=lambda: seconds[0])
 
 
 def test_a_refusal_is_in_the_ledger_at_once(refusals: RefusalLog, ledger: Ledger) -> None:
@@ -68,13 +57,15 @@ def test_what_the_caller_may_not_know_is_recorded(refusals: RefusalLog, ledger: 
     assert ledger.refusals()[0].reason == "asked for r-000001, which is not about itself"
 
 
-def test_a_flood_is_counted_and_loses_nobody(refusals: RefusalLog, ledger: Ledger, clock: Clock) -> None:
+def test_a_flood_is_counted_and_loses_nobody(
+    refusals: RefusalLog, ledger: Ledger, seconds: list[float]
+) -> None:
     """A thousand refusals at once make few rows, whose counts add up; another caller has rows of its own."""
     for _ in range(1000):
         record(refusals, EVE, "GetRequest", LimitExceeded("too many"))
     record(refusals, Caller("bob", Role.CLIENT), "GetRequest", AccessDenied("no"))
     assert len(ledger.refusals()) == ROWS_AT_ONCE + 1
-    clock.seconds = 10.0
+    seconds[0] = 10.0
     record(refusals, EVE, "GetRequest", LimitExceeded("too many"))
     rows = ledger.refusals(caller="eve")
     assert len(rows) == ROWS_AT_ONCE + 2

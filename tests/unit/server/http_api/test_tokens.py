@@ -1,6 +1,5 @@
 """The file of tokens: hashes only, for its owner alone, and nobody is let in by what is damaged."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,8 @@ from typer.testing import CliRunner
 from server.api.access import Role
 from server.cli import app
 from server.http_api.tokens import Tokens, make_token, read_tokens
+from tests.deletion_service import NOW
 from unlearning.errors import ConfigurationError
-
-NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def test_a_token_stands_for_a_name_and_a_role(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ exports carry the ledger's newest event and its hash, so that the ledger can be 
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -46,33 +46,32 @@ DPV_STATUS: Mapping[Status, str] = {
     Status.CANCELLED: "dpv:RequestUnfulfilled",
     Status.REFUSED: "dpv:RequestRejected",
 }
-COLUMNS = (
-    "request",
-    "state",
-    "subject",
-    "granularity",
-    "client",
-    "received_on",
-    "due_on",
-    "extended_days",
-    "extension_reason",
-    "ground",
-    "reference",
-    "note",
-    "held",
-    "hold_reason",
-    "refusal_reason",
-    "filed_at",
-    "changed_at",
-    "filed_by",
-    "filed_in_role",
-    "method",
-    "attempts",
-    "reason",
-    "certificate_sha256",
-    "ledger_event",
-    "ledger_hash",
-)
+COLUMNS: Mapping[str, Callable[[DeletionRequest], object]] = {
+    "request": lambda item: item.id,
+    "state": lambda item: str(item.status),
+    "subject": lambda item: item.target.describe(),
+    "granularity": lambda item: str(item.target.granularity),
+    "client": lambda item: item.target.client_id or "",
+    "received_on": lambda item: item.received_on,
+    "due_on": lambda item: item.due_on,
+    "extended_days": lambda item: item.extended_days,
+    "extension_reason": lambda item: item.extension_reason,
+    "ground": lambda item: item.ground.describe() if item.ground else "",
+    "reference": lambda item: item.reference,
+    "note": lambda item: item.note,
+    "held": lambda item: "yes" if item.is_held else "no",
+    "hold_reason": lambda item: item.hold_reason,
+    "refusal_reason": lambda item: item.refusal_reason,
+    "filed_at": lambda item: item.created_at.isoformat(timespec="seconds"),
+    "changed_at": lambda item: item.updated_at.isoformat(timespec="seconds"),
+    "filed_by": lambda item: item.submitted_by,
+    "filed_in_role": lambda item: item.submitted_role or "",
+    "method": lambda item: item.method,
+    "attempts": lambda item: item.attempts,
+    "reason": lambda item: item.reason,
+    "certificate_sha256": lambda item: item.result.get("certificate_sha256", ""),
+}
+"""What the CSV says of each request; the ledger's newest event follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,14 +150,10 @@ def as_csv(requests: Iterable[DeletionRequest], head: LedgerCheck | None) -> byt
     """
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(COLUMNS)
+    writer.writerow([*COLUMNS, "ledger_event", "ledger_hash"])
+    newest = (head.head_sequence, head.head_hash) if head else ("", "")
     for item in requests:
-        values = _values(item)
-        values |= {
-            "ledger_event": head.head_sequence if head else "",
-            "ledger_hash": head.head_hash if head else "",
-        }
-        writer.writerow([_harmless(values[name]) for name in COLUMNS])
+        writer.writerow([*(_harmless(value_of(item)) for value_of in COLUMNS.values()), *newest])
     return b"\xef\xbb\xbf" + text.getvalue().encode()
 
 
@@ -194,34 +189,6 @@ def _export(console: Console, request: Request) -> tuple[Period, list[DeletionRe
     if known.problem:
         console.service.list_requests()  # an export of what was known last would look like one of today: raise
     return period, period.select(known.requests.values()), head
-
-
-def _values(item: DeletionRequest) -> dict[str, object]:
-    return {
-        "request": item.id,
-        "state": str(item.status),
-        "subject": item.target.describe(),
-        "granularity": str(item.target.granularity),
-        "client": item.target.client_id or "",
-        "received_on": item.received_on,
-        "due_on": item.due_on,
-        "extended_days": item.extended_days,
-        "extension_reason": item.extension_reason,
-        "ground": item.ground.describe() if item.ground else "",
-        "reference": item.reference,
-        "note": item.note,
-        "held": "yes" if item.is_held else "no",
-        "hold_reason": item.hold_reason,
-        "refusal_reason": item.refusal_reason,
-        "filed_at": item.created_at.isoformat(timespec="seconds"),
-        "changed_at": item.updated_at.isoformat(timespec="seconds"),
-        "filed_by": item.submitted_by,
-        "filed_in_role": item.submitted_role or "",
-        "method": item.method,
-        "attempts": item.attempts,
-        "reason": item.reason,
-        "certificate_sha256": item.result.get("certificate_sha256", ""),
-    }
 
 
 def _activity(item: DeletionRequest) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A request's story for its page: the timeline, the attempts, and the figures before and after."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -97,13 +97,6 @@ def has_texts(events: Iterable[Event]) -> bool:
     return bool(written.difference(*(detail.get(ERASED, ()) for detail in details)))
 
 
-def describe_detail(detail: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what an event's detail says to people."""
-    for name in ("reason", "text"):
-        if detail.get(name):
-            yield str(detail[name])
-
-
 def _what(event: Event) -> str:
     status = Status.RECEIVED if event.kind == SUBMITTED else event.to_status
     if status is None:
@@ -113,7 +106,8 @@ def _what(event: Event) -> str:
 
 
 def _why(event: Event) -> str:
-    return " ".join([*describe_detail(event.detail), *([event.text] if event.text else [])])
+    said = (event.detail.get("reason"), event.detail.get("text"), event.text)
+    return " ".join(str(text) for text in said if text)
 
 
 def _measurement(data: Mapping[str, Any], stages: Iterable[str]) -> Mapping[str, Any]:

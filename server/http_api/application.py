@@ -87,16 +87,15 @@ class HttpApi:
 
         def step() -> bytes:
             asked = opendsr.read_request(raw)
-            urls = asked.status_callback_urls
-            if urls and self.callbacks is None:
-                raise InvalidRequest(
-                    "status_callback_urls: this service calls nobody back; ask for the status."
-                )
-            if self.callbacks is not None:
-                self.callbacks.check(urls)
+            for url in asked.status_callback_urls:
+                if self.callbacks is None:
+                    raise InvalidRequest(
+                        "status_callback_urls: this service calls nobody back; ask for the status."
+                    )
+                self.callbacks.allowed.check(url)
             admitted = convert.request_of(self.core.service.SubmitRequest(asked.message(caller), caller))
             if self.callbacks is not None:
-                self.callbacks.expect(admitted, urls)
+                self.callbacks.expect(admitted, asked.status_callback_urls)
             encoded = base64.b64encode(raw).decode()
             return _json(opendsr.receipt(admitted, encoded, utc_now()))
 

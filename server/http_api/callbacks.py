@@ -78,7 +78,7 @@ class Signer:
 class Callbacks:
     """The callbacks of one service, sent by a thread of its own.
 
-    Everything but `check` and `expect` belongs to that thread. `pause` and `clock` are parameters for tests.
+    Everything but `expect` belongs to that thread. `pause` and `clock` are parameters for tests.
     """
 
     ledger: Ledger
@@ -119,15 +119,6 @@ class Callbacks:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
-
-    def check(self, urls: Iterable[str]) -> None:
-        """Refuse URLs that may not be called.
-
-        Raises:
-            InvalidRequest: one is malformed or not allowed.
-        """
-        for url in urls:
-            self.allowed.check(url)
 
     def expect(self, request: DeletionRequest, urls: Iterable[str]) -> None:
         """Call these URLs whenever the request's status changes; durable when this returns.

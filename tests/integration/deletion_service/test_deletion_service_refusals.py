@@ -4,17 +4,17 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
 
 from server.api import deletion_pb2 as pb
 from server.api.client import DeletionClient
-from server.api.deletion_pb2_grpc import DeletionServiceStub
 from server.api.errors import STATUS_OF, AccessDenied, NotAuthenticated, ServiceUnavailable
 from server.api.server import RunningServer
 from server.ledger import Ledger, LedgerUnavailable, LimitExceeded
-from tests.deletion_service import FORGETTING, LiveLoop, submit
+from tests.deletion_service import FORGETTING, LiveLoop, answer, submit
 from unlearning import errors
 from unlearning.errors import (
     AlreadyForgotten,
@@ -30,6 +30,9 @@ from unlearning.errors import (
 from unlearning.methods.puf import PufSpecial
 from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Granularity, Target
+
+ALL_OF_3 = {"granularity": "client", "client_id": "3"}
+SAMPLES_OF_3 = {"granularity": "sample", "client_id": "3"}
 
 # Refusals
 
@@ -114,45 +117,30 @@ def test_a_method_that_cannot_serve_the_granularity_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("target", "message"),
+    ("target", "parameters", "message"),
     [
-        (pb.Target(), "Unknown granularity ''"),
-        (pb.Target(granularity="client"), "must name a client"),
-        (pb.Target(granularity="sample", client_id="3"), "at least one sample id"),
-        (pb.Target(granularity="sample", client_id="3", sample_ids=["1", "2", "1"]), "1 repetition(s)"),
-        (pb.Target(granularity="sample", client_id="3", sample_ids=[" 1"]), "Malformed sample id"),
-        (pb.Target(granularity="sample", client_id="3", sample_ids=["a\nb"]), "Malformed sample id"),
-        (pb.Target(granularity="client", client_id="3", sample_ids=["1"]), "takes no sample ids"),
-        (pb.Target(granularity="class", class_label=-1), "class label of 0 or more"),
+        ({}, "", "Unknown granularity ''"),
+        ({"granularity": "client"}, "", "must name a client"),
+        (SAMPLES_OF_3, "", "at least one sample id"),
+        ({**SAMPLES_OF_3, "sample_ids": ["1", "2", "1"]}, "", "1 repetition(s)"),
+        ({**SAMPLES_OF_3, "sample_ids": [" 1"]}, "", "Malformed sample id"),
+        ({**SAMPLES_OF_3, "sample_ids": ["a\nb"]}, "", "Malformed sample id"),
+        ({**ALL_OF_3, "sample_ids": ["1"]}, "", "takes no sample ids"),
+        ({"granularity": "class", "class_label": -1}, "", "class label of 0 or more"),
+        (ALL_OF_3, "{", "The parameters are not JSON"),
+        (ALL_OF_3, "[1]", "The parameters must be a JSON object, got list"),
+        (ALL_OF_3, '"text"', "The parameters must be a JSON object, got str"),
     ],
 )
-def test_a_malformed_target_is_an_invalid_argument(
-    service: RunningServer, loop: LiveLoop, target: pb.Target, message: str
+def test_a_malformed_request_is_an_invalid_argument(
+    service: RunningServer, loop: LiveLoop, target: dict[str, Any], parameters: str, message: str
 ) -> None:
     """Callers in any language get a status and a sentence."""
-    status, details = _raw(service, pb.SubmitRequestRequest(target=target, method="puf-special"))
+    asked = pb.SubmitRequestRequest(target=target, method="puf-special", parameters_json=parameters)
+    with grpc.insecure_channel(service.address) as channel:
+        status, details = answer(channel, "SubmitRequest", asked.SerializeToString())
     assert status is grpc.StatusCode.INVALID_ARGUMENT
     assert message in details
-
-
-@pytest.mark.parametrize("parameters", ["{", "[1]", '"text"'])
-def test_parameters_that_are_not_an_object_are_an_invalid_argument(
-    service: RunningServer, loop: LiveLoop, parameters: str
-) -> None:
-    """parameters_json is checked like everything else."""
-    message = pb.SubmitRequestRequest(
-        target=pb.Target(granularity="client", client_id="3"),
-        method="puf-special",
-        parameters_json=parameters,
-    )
-    status, _ = _raw(service, message)
-    assert status is grpc.StatusCode.INVALID_ARGUMENT
-
-
-def _raw(service: RunningServer, message: pb.SubmitRequestRequest) -> tuple[grpc.StatusCode, str]:
-    with grpc.insecure_channel(service.address) as channel, pytest.raises(grpc.RpcError) as caught:
-        DeletionServiceStub(channel).SubmitRequest(message, timeout=10)
-    return caught.value.code(), caught.value.details()
 
 
 def test_every_refusal_has_a_status() -> None:

@@ -232,12 +232,8 @@ class DeletionClient:
         answer = self._call("GetReport", pb.GetReportRequest(id=request_id))
         return Report(answer.json, answer.html, answer.certificate, answer.timestamp)
 
-    def clients(self) -> list[ClientStatus]:
-        """Return every client that ever took part."""
-        return self.clients_and_waiting()[0]
-
     def clients_and_waiting(self) -> tuple[list[ClientStatus], str]:
-        """Return the clients, and whom the run waits for in a sentence, empty where it does not."""
+        """Return every client that ever took part, and whom the run waits for in a sentence, empty where it does not."""
         answer = self._call("ListClients", pb.ListClientsRequest())
         return [convert.client_of(item) for item in answer.clients], answer.waiting
 

@@ -43,7 +43,8 @@ def test_the_roster_says_what_was_forgotten(client: DeletionClient, loop: LiveLo
     loop.move(submit(client).id, *FORGETTING)
     two = Target(Granularity.SAMPLE, "4", frozenset({"a", "b"}))
     loop.move(submit(client, two).id, *FORGETTING)
-    told = [(item.client.client_id, item.forgotten, item.num_forgotten_samples) for item in client.clients()]
+    clients, _ = client.clients_and_waiting()
+    told = [(item.client.client_id, item.forgotten, item.num_forgotten_samples) for item in clients]
     assert told == [("3", True, 0), ("4", False, 2)]
 
 

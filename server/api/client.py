@@ -233,7 +233,7 @@ class DeletionClient:
         return Report(answer.json, answer.html, answer.certificate, answer.timestamp)
 
     def clients_and_waiting(self) -> tuple[list[ClientStatus], str]:
-        """Return every client that ever took part, and whom the run waits for in a sentence, empty where it does not."""
+        """Return every client that ever took part, and whom the run waits for in a sentence; "" where it does not."""
         answer = self._call("ListClients", pb.ListClientsRequest())
         return [convert.client_of(item) for item in answer.clients], answer.waiting
 

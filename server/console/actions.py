@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -15,12 +14,8 @@ from unlearning.deadlines import MAX_EXTENSION_DAYS, Amendment
 from unlearning.errors import InvalidRequest, RequestError, RequestNotFound
 
 
-async def act(console: Console, request: Request, form: FormData) -> Response:
+def act(console: Console, request: Request, form: FormData) -> Response:
     """Do what a button says, and show the request as it then stands; a refusal stands beside the button."""
-    return await run_in_threadpool(_act, console, request, form)
-
-
-def _act(console: Console, request: Request, form: FormData) -> Response:
     name, request_id = request.path_params["action"], request.path_params["id"]
     service, by, reason = console.service, console.caller.name, text_of(form, "reason")
     acts: Mapping[str, Callable[[], object]] = {

@@ -25,7 +25,7 @@ STREAM_S = 60.0
 """How long one stream of changes lasts; the browser opens the next by itself."""
 
 Page = Callable[[Console, Request], Response]
-Action = Callable[[Console, Request, FormData], Awaitable[Response]]
+Action = Callable[[Console, Request, FormData], Response]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 PAGES: tuple[tuple[str, Page], ...] = (
@@ -117,7 +117,7 @@ def _action(console: Console, action: Action) -> Endpoint:
                 return PlainTextResponse(
                     "This form is not one of this session's. Nothing was done; open the page again.\n", 403
                 )
-            return await action(console, request, form)
+            return await run_in_threadpool(action, console, request, form)
         except FlowerUnlearningError as exc:
             return await run_in_threadpool(error_page, console, request, exc)
         finally:

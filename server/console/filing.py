@@ -110,7 +110,7 @@ class Drafts:
         return found
 
 
-async def read_target(form: FormData, caller: Caller) -> Target:
+def read_target(form: FormData, caller: Caller) -> Target:
     """Return what a form asks to forget.
 
     Raises:
@@ -133,7 +133,7 @@ async def read_target(form: FormData, caller: Caller) -> Target:
         errors["client"] = "Say which client; its id is the one under which its SuperNode is registered."
     if what == Granularity.SAMPLE:
         try:
-            ids = _read_ids(await _listed(form))
+            ids = _read_ids(_listed(form))
         except InvalidRequest as exc:
             errors["samples"] = str(exc)
     if errors:
@@ -205,10 +205,10 @@ def error_fields(error: RequestError, otherwise: str) -> dict[str, str]:
     }
 
 
-async def _listed(form: FormData) -> str:
+def _listed(form: FormData) -> str:
     """Return the list of ids that was chosen as a file or pasted."""
     file = form.get("samples")
-    content = await file.read() if isinstance(file, UploadFile) else b""
+    content = file.file.read() if isinstance(file, UploadFile) else b""
     pasted = text_of(form, "ids")
     if content and pasted:
         raise InvalidRequest("Give a file or paste the ids, not both.")

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -61,17 +60,17 @@ def target_page(
     )
 
 
-async def take_target(console: Console, request: Request, form: FormData) -> Response:
+def take_target(console: Console, request: Request, form: FormData) -> Response:
     """Read what is to be forgotten; the service says whether it can be planned, before anything else is asked."""
     typed = texts_of(form)
     try:
-        draft = Draft(target=await read_target(form, console.caller))
-        await run_in_threadpool(console.service.plan, draft.target_to_plan)
+        draft = Draft(target=read_target(form, console.caller))
+        console.service.plan(draft.target_to_plan)
     except FieldErrors as exc:
-        return await run_in_threadpool(target_page, console, request, exc.errors, typed, 422)
+        return target_page(console, request, exc.errors, typed, 422)
     except RequestError as exc:
         errors = error_fields(exc, otherwise=_FIELD_OF_KIND[draft.target.granularity])
-        return await run_in_threadpool(target_page, console, request, errors, typed, _status(exc))
+        return target_page(console, request, errors, typed, _status(exc))
     console.drafts.put(draft)
     return RedirectResponse(f"/file/{draft.id}", status_code=303)
 
@@ -104,7 +103,7 @@ def plan_page(
     )
 
 
-async def take_details(console: Console, request: Request, form: FormData) -> Response:
+def take_details(console: Console, request: Request, form: FormData) -> Response:
     """Read method and details, and go on to the summary."""
     draft = console.drafts.get(request.path_params["draft"])
     typed = {**dict.fromkeys(DETAIL_FIELDS, ""), **texts_of(form)}
@@ -121,7 +120,7 @@ async def take_details(console: Console, request: Request, form: FormData) -> Re
     except FieldErrors as exc:
         errors |= exc.errors
     if errors:
-        return await run_in_threadpool(plan_page, console, request, errors, typed, 422)
+        return plan_page(console, request, errors, typed, 422)
     console.drafts.put(
         replace(draft, method=typed["method"], parameters=parameters, particulars=particulars, typed=typed)
     )
@@ -140,12 +139,11 @@ def summary_page(
     )
 
 
-async def file_it(console: Console, request: Request, _form: FormData) -> Response:
+def file_it(console: Console, request: Request, _form: FormData) -> Response:
     """File the request; a second click gives the same one."""
     draft = console.drafts.get(request.path_params["draft"])
     try:
-        filed = await run_in_threadpool(
-            console.service.submit,
+        filed = console.service.submit(
             draft.target,
             method=draft.method,
             parameters=draft.parameters,
@@ -155,7 +153,7 @@ async def file_it(console: Console, request: Request, _form: FormData) -> Respon
         )
     except RequestError as exc:
         errors = {"form": str(exc)}
-        return await run_in_threadpool(summary_page, console, request, errors, _status(exc))
+        return summary_page(console, request, errors, _status(exc))
     console.drafts.put(replace(draft, filed_as=filed.id))
     return RedirectResponse(f"/requests/{filed.id}", status_code=303)
 

@@ -20,9 +20,10 @@ from unlearning.requests import DeletionRequest, Granularity, Status, Target
 SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 CLIENT_3 = Target(Granularity.CLIENT, "3")
-# A caller of this machine who is not answered by then is not answered.
+# A caller of this machine, which may be busy, who is not answered by then is not answered.
 ANSWERED_S = 10.0
 WAIT_S = 20.0
+FIRST, SECOND = "a7551968-d5d6-44b2-9831-815ac9017798", "0e4aa1a2-30ff-4d1b-9f64-9a8a4a1f3d52"
 FORGETTING = (Status.SCHEDULED, Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED)
 
 
@@ -71,6 +72,22 @@ class LiveLoop:
 
 def submit(client: DeletionClient, target: Target = CLIENT_3, **changes: Any) -> DeletionRequest:
     return client.submit(target, **{"method": "puf-special", "submitted_by": "ada"} | changes)
+
+
+def erasure(name: str = FIRST, *samples: str, client: str = "3", **changes: Any) -> dict[str, Any]:
+    """An erasure request as OpenDSR has it."""
+    return {
+        "regulation": "gdpr",
+        "subject_request_id": name,
+        "subject_request_type": "erasure",
+        "submitted_time": "2024-02-28T15:00:00Z",
+        "subject_identities": [
+            {"identity_type": "controller_customer_id", "identity_value": item, "identity_format": "raw"}
+            for item in samples
+        ],
+        "extensions": {"flower-unlearning": {"client_id": client}, "another.example": {"x": 1}},
+        **changes,
+    }
 
 
 def answer(channel: grpc.Channel, name: str, raw: bytes) -> tuple[grpc.StatusCode, str]:

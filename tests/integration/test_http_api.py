@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from server.certificate.keys import PUBLIC_KEY, SIGNING_KEY, make_key_pair
 from server.processes.flower_control import flower_environment, program
-from tests.deletion_service import free_port
+from tests.deletion_service import erasure, free_port
 from tests.integration.deletion_service.test_http_callbacks import Receiver
 from tests.integration.live_federation import WAIT_S, LiveFederation, live_federation
 from tests.timestamping import running_authority
@@ -76,7 +76,8 @@ def test_a_tool_files_waits_and_keeps_the_proof(tmp_path: Path) -> None:
         options += ["--timestamp-url", authority.url, "--timestamp-authority", str(authority.file)]
         headers = {"Authorization": f"Bearer {token.split()[-1]}"}
         with http_service(federation, tmp_path, *options) as url:
-            filed = httpx.post(f"{url}/requests", json=_erasure(receiver), headers=headers, trust_env=False)
+            asked = erasure("pri-1", client="2", status_callback_urls=[f"{receiver.url}/hook/pri-1"])
+            filed = httpx.post(f"{url}/requests", json=asked, headers=headers, trust_env=False)
             assert filed.status_code == 201, filed.text
         with http_service(federation, tmp_path, *options) as url:
             told = _wait_for_end(receiver)
@@ -118,17 +119,6 @@ def test_a_tool_files_waits_and_keeps_the_proof(tmp_path: Path) -> None:
         [request] = federation.ledger.list_requests()
         assert request.submitted_by == "tool"
     receiver.close()
-
-
-def _erasure(receiver: Receiver) -> dict[str, Any]:
-    return {
-        "regulation": "gdpr",
-        "subject_request_id": "pri-1",
-        "subject_request_type": "erasure",
-        "submitted_time": "2026-03-01T00:00:00Z",
-        "status_callback_urls": [f"{receiver.url}/hook/pri-1"],
-        "extensions": {"flower-unlearning": {"client_id": "2"}},
-    }
 
 
 def _wait_for_end(receiver: Receiver) -> dict[str, Any]:

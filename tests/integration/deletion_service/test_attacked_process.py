@@ -16,14 +16,12 @@ from server.api.client import DeletionClient
 from server.api.tls import TlsFiles
 from server.ledger import ClientRecord, Ledger
 from tests.certificates import Authority
-from tests.deletion_service import NOW
+from tests.deletion_service import ANSWERED_S, NOW, erasure
 from unlearning.requests import Granularity, Status, Target
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 NUM_CALLS = 20
-# Of this machine, which may be busy; benchmarks/speed/deletion_load.py measures what an idle one takes.
-ANSWERED_S = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +85,8 @@ def file_over_http(name: str, service: Service, certificates: Path) -> str:
     tls = ssl.create_default_context(cafile=certificates / "ca.crt")
     token = (certificates / f"{OPERATOR}.token").read_text()
     with httpx.Client(verify=tls, timeout=ANSWERED_S, trust_env=False) as tool:
-        asked = {
-            "regulation": "gdpr",
-            "subject_request_id": name,
-            "subject_request_type": "erasure",
-            "submitted_time": "2026-02-28T15:00:00Z",
-            "extensions": {"flower-unlearning": {"client_id": name, "method": "puf-special"}},
-        }
         headers = {"Authorization": f"Bearer {token}"}
+        asked = erasure(name, client=name)
         answer = tool.post(f"https://{service.http}/requests", json=asked, headers=headers)
     assert answer.status_code == 201, answer.text
     found: str = answer.json()["extensions"]["flower-unlearning"]["request_id"]

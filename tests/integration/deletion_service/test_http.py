@@ -24,12 +24,20 @@ from server.http_api.listening import HttpOptions, HttpServer, serve_http
 from server.http_api.tokens import Tokens, make_token, remove_tokens
 from server.ledger import Ledger
 from tests.certificates import Authority
-from tests.deletion_service import ANSWERED_S, NOW, LiveLoop, connect, received, submit
+from tests.deletion_service import (
+    ANSWERED_S,
+    FIRST,
+    NOW,
+    SECOND,
+    LiveLoop,
+    connect,
+    erasure,
+    received,
+    submit,
+)
 from tests.integration.deletion_service.conftest import Guarded, Start
 from unlearning.errors import ConfigurationError
 from unlearning.requests import Granularity, Status, Target
-
-FIRST, SECOND = "a7551968-d5d6-44b2-9831-815ac9017798", "0e4aa1a2-30ff-4d1b-9f64-9a8a4a1f3d52"
 
 
 @pytest.fixture
@@ -41,31 +49,6 @@ def tokens(tmp_path: Path) -> dict[str, str]:
     return {who: make_token(path, name, role, NOW) for who, (name, role) in callers.items()}
 
 
-class Caller:
-    """Somebody with a token at a service."""
-
-    def __init__(self, url: str, token: str) -> None:
-        self._client = httpx.Client(
-            base_url=url,
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=ANSWERED_S,
-            trust_env=False,
-            verify=False,
-        )
-
-    def file(self, name: str = FIRST, **changes: Any) -> httpx.Response:
-        return self._client.post("/requests", json=erasure(name, **changes))
-
-    def post(self, **given: Any) -> httpx.Response:
-        return self._client.post("/requests", **given)
-
-    def get(self, path: str) -> httpx.Response:
-        return self._client.get(path)
-
-    def delete(self, path: str) -> httpx.Response:
-        return self._client.delete(path)
-
-
 class Web:
     """The service over HTTP, and its callers with a token each."""
 
@@ -75,8 +58,12 @@ class Web:
         self.url = server.url
         self.tokens = tokens
 
-    def as_(self, who: str) -> Caller:
-        return Caller(self.url, self.tokens[who])
+    def as_(self, who: str) -> httpx.Client:
+        return self.with_token(self.tokens[who])
+
+    def with_token(self, token: str) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=ANSWERED_S, trust_env=False)
 
     def fetch(self, path: str) -> httpx.Response:
         """Without a token."""
@@ -106,22 +93,6 @@ def web(start_web: StartWeb) -> Web:
     return start_web()
 
 
-def erasure(name: str = FIRST, *samples: str, client: str = "3", **changes: Any) -> dict[str, Any]:
-    """An erasure request as OpenDSR has it."""
-    return {
-        "regulation": "gdpr",
-        "subject_request_id": name,
-        "subject_request_type": "erasure",
-        "submitted_time": "2024-02-28T15:00:00Z",
-        "subject_identities": [
-            {"identity_type": "controller_customer_id", "identity_value": item, "identity_format": "raw"}
-            for item in samples
-        ],
-        "extensions": {"flower-unlearning": {"client_id": client}, "another.example": {"x": 1}},
-        **changes,
-    }
-
-
 def own(answer: httpx.Response) -> dict[str, Any]:
     found: dict[str, Any] = answer.json()["extensions"]["flower-unlearning"]
     return found
@@ -139,7 +110,7 @@ def test_a_request_is_filed_followed_and_cancelled(web: Web, ledger: Ledger) -> 
     """By OpenDSR's names; the receipt has the request as it was sent, and the ledger who filed it in which role."""
     tool = web.as_("operator")
     body = json.dumps(erasure(FIRST, "a", "b")).encode()
-    filed = tool.post(content=body)
+    filed = tool.post("/requests", content=body)
     assert filed.status_code == 201, filed.text
     assert base64.b64decode(filed.json()["encoded_request"]) == body
     assert filed.json()["subject_request_id"] == FIRST
@@ -160,15 +131,18 @@ def test_a_request_is_filed_followed_and_cancelled(web: Web, ledger: Ledger) -> 
 def test_the_same_request_sent_again_is_the_same_request(web: Web, ledger: Ledger) -> None:
     """A tool that had no answer repeats itself; another content under the same id is refused."""
     tool = web.as_("operator")
-    assert own(tool.file())["request_id"] == own(tool.file())["request_id"]
+    assert (
+        own(tool.post("/requests", json=erasure()))["request_id"]
+        == own(tool.post("/requests", json=erasure()))["request_id"]
+    )
     assert len(ledger.list_requests()) == 1
-    assert tool.post(json=erasure(client="4")).status_code == 409
+    assert tool.post("/requests", json=erasure(client="4")).status_code == 409
 
 
 def test_report_and_certificate_are_the_files(web: Web, loop: LiveLoop, tmp_path: Path) -> None:
     """Byte for byte, also for an officer; before the completion the answer says so."""
     tool, officer = web.as_("operator"), web.as_("officer")
-    request_id = own(tool.file())["request_id"]
+    request_id = own(tool.post("/requests", json=erasure()))["request_id"]
     assert "its report comes with its completion" in problem(officer.get(f"/requests/{FIRST}/certificate"))
     contents = {"report.json": b'{"a": 1}', "report.html": b"<p>", "certificate.json": b'{"b":2}\n'}
     loop.complete(request_id, tmp_path / "reports", contents)
@@ -182,7 +156,7 @@ def test_report_and_certificate_are_the_files(web: Web, loop: LiveLoop, tmp_path
 @pytest.mark.parametrize("token", ["", "fu_wrong", "a" * 5000])
 def test_without_a_token_nothing_is_let_in(web: Web, ledger: Ledger, token: str) -> None:
     """401, what to do, and a record; the token is in none of them."""
-    answer = Caller(web.url, token or "x").file()
+    answer = web.with_token(token or "x").post("/requests", json=erasure())
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert "Ask the federation's operator for a token with a role" in problem(answer)
@@ -193,7 +167,7 @@ def test_without_a_token_nothing_is_let_in(web: Web, ledger: Ledger, token: str)
 def test_a_token_that_is_removed_opens_nothing_any_more(web: Web, tmp_path: Path) -> None:
     """At once, without a restart."""
     client = web.as_("3")
-    assert client.file().status_code == 201
+    assert client.post("/requests", json=erasure()).status_code == 201
     assert remove_tokens(tmp_path / "tokens.json", "3", Role.CLIENT) == 1
     assert client.get(f"/requests/{FIRST}").status_code == 401
 
@@ -201,19 +175,19 @@ def test_a_token_that_is_removed_opens_nothing_any_more(web: Web, tmp_path: Path
 def test_roles_are_those_of_grpc(web: Web, ledger: Ledger) -> None:
     """An officer files nothing; a client files about itself, may leave its id out, and stays in the safe ranges."""
     officer, client = web.as_("officer"), web.as_("3")
-    assert officer.file().status_code == 403
-    assert "'olga' is officer by its token" in problem(officer.file())
-    assert client.post(json=erasure(client="4")).status_code == 403
+    assert officer.post("/requests", json=erasure()).status_code == 403
+    assert "'olga' is officer by its token" in problem(officer.post("/requests", json=erasure()))
+    assert client.post("/requests", json=erasure(client="4")).status_code == 403
     step = {"flower-unlearning": {"parameters": {"unlearning_rate": 100}}}
-    assert "Only an operator may ask" in problem(client.post(json=erasure(extensions=step)))
-    assert client.post(json=erasure(extensions={})).status_code == 201
+    assert "Only an operator may ask" in problem(client.post("/requests", json=erasure(extensions=step)))
+    assert client.post("/requests", json=erasure(extensions={})).status_code == 201
     assert [item.target.client_id for item in ledger.list_requests()] == ["3"]
     assert len(ledger.refusals()) == 4
 
 
 def test_requests_of_others_do_not_exist_for_a_client(web: Web, ledger: Ledger) -> None:
     """By its filer's id, by this service's id, and unknown ones: word for word the same; the record says which."""
-    other = own(web.as_("operator").post(json=erasure(client="4")))["request_id"]
+    other = own(web.as_("operator").post("/requests", json=erasure(client="4")))["request_id"]
     client = web.as_("3")
     assert client.get(f"/requests/{FIRST}").json() == client.get(f"/requests/{SECOND}").json()
     hidden, missing = (client.get(f"/requests/{name}").text for name in (other, "r-000099"))
@@ -258,7 +232,7 @@ def test_one_caller_has_one_rate_over_both_transports(start_web: StartWeb) -> No
 )
 def test_bad_input_is_refused_with_a_sentence(web: Web, ledger: Ledger, body: bytes, sentence: str) -> None:
     """Nothing is filed, the refusal is recorded, and no identity is repeated."""
-    answer = web.as_("operator").post(content=body)
+    answer = web.as_("operator").post("/requests", content=body)
     assert answer.status_code == 400
     assert sentence in problem(answer)
     assert ledger.list_requests() == []
@@ -269,8 +243,8 @@ def test_bad_input_is_refused_with_a_sentence(web: Web, ledger: Ledger, body: by
 def test_admission_is_that_of_grpc(web: Web, loop: LiveLoop, client: str, status: int) -> None:
     """An unknown client, and one whose request is open already."""
     tool = web.as_("operator")
-    tool.file(SECOND)
-    assert tool.post(json=erasure(client=client)).status_code == status
+    tool.post("/requests", json=erasure(SECOND))
+    assert tool.post("/requests", json=erasure(client=client)).status_code == status
 
 
 @pytest.mark.parametrize(("path", "method"), [("/", "GET"), ("/requests", "GET"), ("/requests/x", "PUT")])
@@ -333,7 +307,7 @@ def test_bodies_that_do_not_come_keep_nobody_else_waiting(start_web: StartWeb) -
         for _ in range(40):
             connection = opened.enter_context(connect(web.address))
             connection.sendall(_head(web.tokens["3"], "Content-Length: 20"))
-        assert web.as_("operator").file().status_code == 201
+        assert web.as_("operator").post("/requests", json=erasure()).status_code == 201
         assert "is calling 2 times already" in problem(web.as_("3").get(f"/requests/{FIRST}"))
 
 
@@ -384,7 +358,7 @@ def test_a_new_connection_takes_the_place_of_the_oldest(
         waiting = [opened.enter_context(connect(web.address)) for _ in range(12)]
         for connection in waiting:
             connection.sendall(said)
-        assert web.as_("operator").file().status_code == 201
+        assert web.as_("operator").post("/requests", json=erasure()).status_code == 201
         with suppress(ConnectionResetError):  # closed as well
             assert waiting[0].recv(1) == b""
 
@@ -413,7 +387,7 @@ def test_unknown_tokens_hold_no_place_of_others(start_web: StartWeb, monkeypatch
     with ExitStack() as opened:
         for _ in range(20):
             opened.enter_context(connect(web.address)).sendall(_head("unknown", "Content-Length: 20"))
-        assert web.as_("operator").file().status_code == 201
+        assert web.as_("operator").post("/requests", json=erasure()).status_code == 201
 
 
 def test_who_does_not_take_the_answers_holds_places_of_its_own(
@@ -422,7 +396,7 @@ def test_who_does_not_take_the_answers_holds_places_of_its_own(
     """A large report counts as being called for until it is read; it is whole when it is."""
     web = start_web(max_calls_per_caller=2, calls_per_s=1000.0)
     client = web.as_("3")
-    request_id = own(client.file())["request_id"]
+    request_id = own(client.post("/requests", json=erasure()))["request_id"]
     page = bytes(range(256)) * 32_000
     loop.complete(request_id, tmp_path / "reports", {"report.json": page, "report.html": page})
     head = _head(web.tokens["3"], asked=f"GET /requests/{FIRST}/report.html")
@@ -446,7 +420,7 @@ def test_what_is_no_http_is_hung_up_on(web: Web, junk: bytes, monkeypatch: pytes
         connection.sendall(junk)
         with suppress(ConnectionResetError):
             assert b"200" not in received(connection)
-    assert web.as_("3").file().status_code == 201
+    assert web.as_("3").post("/requests", json=erasure()).status_code == 201
 
 
 # Where

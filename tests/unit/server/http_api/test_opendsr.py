@@ -13,6 +13,7 @@ import yaml
 from server.api import convert
 from server.api.access import Caller, Role
 from server.http_api import opendsr
+from tests.deletion_service import erasure
 from unlearning.deadlines import Ground, Particulars
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 
@@ -78,13 +79,8 @@ def test_it_is_answered_by_the_end_of_the_day_on_which_it_is_due() -> None:
 def test_what_an_officer_keeps_goes_to_the_ledger() -> None:
     """The day on which the person asked, as it was there; ground, reference and note."""
     own = {"client_id": "3", "ground": "b", "reference": "4711", "note": "by post", "due_on": "2026-03-20"}
-    body = {
-        "regulation": "gdpr",
-        "subject_request_id": "mine",
-        "subject_request_type": "erasure",
-        "submitted_time": "2026-02-28T23:30:00-08:00",
-        "extensions": {"flower-unlearning": own},
-    }
+    extensions = {"flower-unlearning": own}
+    body = erasure("mine", submitted_time="2026-02-28T23:30:00-08:00", extensions=extensions)
     given = convert.particulars_of(opendsr.read_request(json.dumps(body).encode()).message(TOOL))
     assert given == Particulars(
         received_on=date(2026, 2, 28),

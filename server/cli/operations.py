@@ -8,6 +8,7 @@ import typer
 
 from server.state_directory.files import SUPERLINK_DATABASE
 from server.state_directory.ledger_address import VARIABLE, asked_ledger, ledger_of_environment
+from strategies.installation import CONFIG_DIR, STATE_ROOT
 
 StateDir = Annotated[Path, typer.Option(help="The server's state directory.")]
 LedgerUrl = Annotated[
@@ -21,12 +22,8 @@ LedgerUrl = Annotated[
 
 
 def check(
-    config_dir: Annotated[Path, typer.Option(help="Where certificates, keys and secrets are.")] = Path(
-        "/etc/flower-unlearning"
-    ),
-    state_dir: Annotated[Path, typer.Option(help="The host's state directory.")] = Path(
-        "/var/lib/flower-unlearning/state"
-    ),
+    config_dir: Annotated[Path, typer.Option(help="Where certificates, keys and secrets are.")] = CONFIG_DIR,
+    state_dir: Annotated[Path, typer.Option(help="The host's state directory.")] = STATE_ROOT / "state",
     ledger: LedgerUrl = "",
     superlink_database: Annotated[
         Path, typer.Option(help="The SuperLink's database, on a server host.")

@@ -7,17 +7,12 @@ every form            the session's CSRF token, and an Origin that is this conso
 
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
-
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ENTRANCE = "/enter"
 OPEN_TO_ALL = (ENTRANCE, "/static/")
@@ -81,17 +76,17 @@ class Door:
 class Guard:
     """ASGI middleware that asks the door of each request, and puts the headers on each answer."""
 
-    def __init__(self, app: Application, door: Door) -> None:
+    def __init__(self, app: ASGIApp, door: Door) -> None:
         self._app = app
         self._door = door
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it here."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
 
-        async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():

@@ -20,6 +20,7 @@ from unlearning.requests import DeletionRequest, Granularity, Status, Target
 SERVICE = pb.DESCRIPTOR.services_by_name["DeletionService"]
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 CLIENT_3 = Target(Granularity.CLIENT, "3")
+ALL_OF_3, SAMPLES_OF_3 = ({"granularity": kind, "client_id": "3"} for kind in ("client", "sample"))
 # A caller of this machine, which may be busy, who is not answered by then is not answered.
 ANSWERED_S = 10.0
 WAIT_S = 20.0

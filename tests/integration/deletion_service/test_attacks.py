@@ -15,7 +15,16 @@ from server.api.errors import AccessDenied
 from server.api.server import RunningServer
 from server.ledger import Ledger, LimitExceeded
 from server.operations.metrics_http import MAX_CONNECTIONS, MetricsServer, serve_metrics
-from tests.deletion_service import ANSWERED_S, SERVICE, LiveLoop, connect, received, submit
+from tests.deletion_service import (
+    ALL_OF_3,
+    ANSWERED_S,
+    SAMPLES_OF_3,
+    SERVICE,
+    LiveLoop,
+    connect,
+    received,
+    submit,
+)
 from tests.integration.deletion_service.conftest import Guarded, Start
 from unlearning.requests import Granularity, Target
 
@@ -157,24 +166,12 @@ def test_a_list_about_another_client_is_refused_at_its_first_part(start: Start) 
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ([pb.SubmitSamplesRequest(more=pb.SampleIds(sample_ids=["a"]))], "first part"),
+        ([{"more": {"sample_ids": ["a"]}}], "first part"),
+        ([{"request": {"target": ALL_OF_3}}], "Only a list of samples"),
         (
             [
-                pb.SubmitSamplesRequest(
-                    request=pb.SubmitRequestRequest(target=pb.Target(granularity="client", client_id="3"))
-                )
-            ],
-            "Only a list of samples",
-        ),
-        (
-            [
-                pb.SubmitSamplesRequest(
-                    request=pb.SubmitRequestRequest(
-                        method="puf-special",
-                        target=pb.Target(granularity="sample", client_id="3", sample_ids=["a"]),
-                    )
-                ),
-                pb.SubmitSamplesRequest(more=pb.SampleIds(sample_ids=["b", "a"])),
+                {"request": {"target": {**SAMPLES_OF_3, "sample_ids": ["a"]}}},
+                {"more": {"sample_ids": ["b", "a"]}},
             ],
             "1 repetition(s)",
         ),
@@ -182,7 +179,7 @@ def test_a_list_about_another_client_is_refused_at_its_first_part(start: Start) 
     ids=["no request", "no list", "an id twice"],
 )
 def test_parts_that_make_no_list_are_refused(
-    service: RunningServer, loop: LiveLoop, parts: list[pb.SubmitSamplesRequest], message: str
+    service: RunningServer, loop: LiveLoop, parts: list[dict[str, Any]], message: str
 ) -> None:
     """Each as an invalid argument, like a list in one message."""
     with grpc.insecure_channel(service.address) as channel:
@@ -190,7 +187,7 @@ def test_parts_that_make_no_list_are_refused(
             f"/{SERVICE.full_name}/SubmitSamples", pb.SubmitSamplesRequest.SerializeToString
         )
         with pytest.raises(grpc.RpcError) as caught:
-            send(iter(parts), timeout=ANSWERED_S)
+            send(iter([pb.SubmitSamplesRequest(**part) for part in parts]), timeout=ANSWERED_S)
     refused: Any = caught.value
     assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert message in refused.details()

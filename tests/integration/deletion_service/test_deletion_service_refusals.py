@@ -14,7 +14,7 @@ from server.api.client import DeletionClient
 from server.api.errors import STATUS_OF, AccessDenied, NotAuthenticated, ServiceUnavailable
 from server.api.server import RunningServer
 from server.ledger import Ledger, LedgerUnavailable, LimitExceeded
-from tests.deletion_service import FORGETTING, LiveLoop, answer, submit
+from tests.deletion_service import ALL_OF_3, FORGETTING, SAMPLES_OF_3, LiveLoop, answer, submit
 from unlearning import errors
 from unlearning.errors import (
     AlreadyForgotten,
@@ -30,9 +30,6 @@ from unlearning.errors import (
 from unlearning.methods.puf import PufSpecial
 from unlearning.methods.registry import METHODS
 from unlearning.requests import DeletionRequest, Granularity, Target
-
-ALL_OF_3 = {"granularity": "client", "client_id": "3"}
-SAMPLES_OF_3 = {"granularity": "sample", "client_id": "3"}
 
 # Refusals
 

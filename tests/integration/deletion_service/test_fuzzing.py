@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from client import cli as site_cli
 from server.api import deletion_pb2 as pb
 from server.api.limits import Limits
 from server.api.server import RunningServer, serve
@@ -24,6 +23,7 @@ from server.federation.scripted_requests import parse_requests
 from server.ledger import Ledger
 from strategies.run_config import RunSettings
 from tests.deletion_service import SERVICE, LiveLoop, answer
+from tests.programs import run_program
 from unlearning.errors import ConfigurationError
 
 CALLS = sorted(SERVICE.methods_by_name)
@@ -152,24 +152,13 @@ def test_a_file_of_sample_ids_may_hold_anything(
     assert "Traceback" not in result.output
 
 
-def test_the_sites_command_explains_a_file_that_is_no_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_sites_command_explains_a_file_that_is_no_text(tmp_path: Path) -> None:
     """One sentence and exit code 2."""
     (tmp_path / "ids").write_bytes(b"\xff\xfe\x00")
-    arguments = [
-        "flower-unlearn-site",
-        "request",
-        "--state-dir",
-        str(tmp_path),
-        "--samples",
-        str(tmp_path / "ids"),
-    ]
-    monkeypatch.setattr("sys.argv", arguments)
-    with pytest.raises(SystemExit) as caught:
-        site_cli.main()
-    assert caught.value.code == 2
-    assert capsys.readouterr().err.startswith("Error: 'utf-8' codec")
+    given = ("--state-dir", str(tmp_path), "--samples", str(tmp_path / "ids"))
+    status, said = run_program("flower-unlearn-site", "request", *given)
+    assert status == 2
+    assert said.startswith("Error: 'utf-8' codec")
 
 
 @settings(FUZZ, max_examples=10)

@@ -12,6 +12,7 @@ unexpected becomes a reference into the log, never a stack trace.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import grpc
@@ -39,15 +40,15 @@ _Parsed = TypeVar("_Parsed")
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 
+@dataclass(frozen=True, slots=True)
 class Exchange:
     """One call that has passed the checks: its caller, its messages, and threads for what blocks."""
 
-    def __init__(self, call: str, caller: Caller, context: Context, limits: Limits, workers: Workers) -> None:
-        self.caller = caller
-        self._call = call
-        self._context = context
-        self._limits = limits
-        self._workers = workers
+    call: str
+    caller: Caller
+    context: Context
+    limits: Limits
+    workers: Workers
 
     async def read(self, parse: Callable[[bytes], _Parsed]) -> _Parsed:
         """Read the caller's one message.
@@ -58,37 +59,37 @@ class Exchange:
         """
         message = await self.read_next(parse)
         if message is None:
-            raise InvalidRequest(f"{self._call} came without its message.")
+            raise InvalidRequest(f"{self.call} came without its message.")
         return message
 
     async def read_next(self, parse: Callable[[bytes], _Parsed]) -> _Parsed | None:
         """Read the caller's next message, None after the last one; raises as `read`."""
-        timeout_s = self._limits.body_timeout_s
+        timeout_s = self.limits.body_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                raw = await self._context.read()
+                raw = await self.context.read()
         except TimeoutError:
             raise LimitExceeded(
-                f"The message of {self._call} did not come within {timeout_s:g} s. Send less at once."
+                f"The message of {self.call} did not come within {timeout_s:g} s. Send less at once."
             ) from None
         if not isinstance(raw, bytes):  # the mark of the end
             return None
-        self._limits.check_size(len(raw))
+        self.limits.check_size(len(raw))
         try:
             return parse(raw)
         except DecodeError as exc:
             raise InvalidRequest(
-                f"The message of {self._call} cannot be read: it is not what deletion.proto says. "
+                f"The message of {self.call} cannot be read: it is not what deletion.proto says. "
                 "Use a client of this version."
             ) from exc
 
     async def run(self, step: Callable[[], _Parsed]) -> _Parsed:
         """Run a step that blocks in one of the caller's threads; return what it gives."""
-        return await self._workers.run(self.caller, step)
+        return await self.workers.run(self.caller, step)
 
     async def write(self, message: Message) -> None:
         """Send an answer; return when the caller has taken it, so a caller that does not read keeps its own place."""
-        await self._context.write(message.SerializeToString())
+        await self.context.write(message.SerializeToString())
 
 
 Serve = Callable[[Exchange], Awaitable[None]]

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -75,10 +74,8 @@ class DeletionClient:
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ("grpc.keepalive_time_ms", 30_000),
-            (
-                "grpc.max_reconnect_backoff_ms",
-                2_000,
-            ),  # who waits for the service to come back sees it at once
+            # Who waits for the service to come back sees it at once.
+            ("grpc.max_reconnect_backoff_ms", 2_000),
         ]
         if is_loopback(address):
             options.append(("grpc.enable_http_proxy", 0))  # a proxy cannot reach this machine's loopback
@@ -91,12 +88,7 @@ class DeletionClient:
     def __enter__(self) -> "DeletionClient":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -117,13 +117,18 @@ def test_status_shows_why_a_request_failed_and_how_to_go_on(command: Command, lo
     assert "retry:       flower-unlearn retry r-000001" in shown
 
 
-def test_list_filters_by_status(command: Command, loop: LiveLoop) -> None:
-    """Only the scheduled one is shown."""
+def test_list_filters_by_status_and_client(command: Command, loop: LiveLoop) -> None:
+    """In order of arrival; a sentence where there is none."""
     command("request", "--client", "3", "--client", "4")
     loop.move("r-000002", Status.SCHEDULED)
-    shown = command("list", "--status", "scheduled").stdout
-    assert "r-000002" in shown
-    assert "r-000001" not in shown
+
+    def listed(*filters: str) -> list[str]:
+        return [item["id"] for item in json.loads(command("list", "--json", *filters).stdout)]
+
+    assert listed() == ["r-000001", "r-000002"]
+    assert listed("--status", "scheduled") == ["r-000002"]
+    assert listed("--client", "3") == ["r-000001"]
+    assert "r-000002" in command("list", "--status", "scheduled").stdout
     assert command("list", "--status", "failed").stdout == "No requests.\n"
 
 

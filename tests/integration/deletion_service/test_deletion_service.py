@@ -29,15 +29,6 @@ def test_a_request_is_in_the_ledger_when_it_is_answered(
     assert ledger.target_of(answer) == target
 
 
-def test_requests_are_listed_by_status_and_client(client: DeletionClient, loop: LiveLoop) -> None:
-    """The filters reach the ledger."""
-    three, four = submit(client), submit(client, Target(Granularity.CLIENT, "4"))
-    loop.move(four.id, Status.SCHEDULED)
-    assert [item.id for item in client.list_requests()] == [three.id, four.id]
-    assert [item.id for item in client.list_requests(statuses=[Status.SCHEDULED])] == [four.id]
-    assert [item.id for item in client.list_requests(client_id="3")] == [three.id]
-
-
 def test_the_roster_says_what_was_forgotten(client: DeletionClient, loop: LiveLoop) -> None:
     """A forgotten client, and the number of forgotten samples of another."""
     loop.move(submit(client).id, *FORGETTING)

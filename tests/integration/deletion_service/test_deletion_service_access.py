@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +14,11 @@ from server.api.errors import ServiceUnavailable
 from server.api.server import RunningServer, serve
 from server.api.tls import TlsFiles
 from server.ledger import Ledger
+from server.processes.flower_control import program
 from tests.certificates import Authority
 from tests.deletion_service import LiveLoop, submit
 from tests.integration.deletion_service.conftest import Start
 from unlearning.errors import ConfigurationError
-
-ROOT = Path(__file__).parents[3]
 
 # Who can reach it
 
@@ -79,19 +77,9 @@ def test_serve_keeps_requests_over_kill_9_and_stops_on_sigterm(loop: LiveLoop, t
 
 def _start_service(state_dir: Path) -> "tuple[subprocess.Popen[str], str]":
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "from server.cli import main; main()",
-            "serve",
-            "--state-dir",
-            str(state_dir),
-            "--address",
-            "127.0.0.1:0",
-        ],
+        [program("flower-unlearn"), "serve", "--state-dir", str(state_dir), "--address", "127.0.0.1:0"],
         stdout=subprocess.PIPE,
         text=True,
-        cwd=ROOT,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     assert process.stdout is not None

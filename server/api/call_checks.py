@@ -95,24 +95,16 @@ class Exchange:
 Serve = Callable[[Exchange], Awaitable[None]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallChecks:
     """The checks that stand before every call of one server."""
 
-    def __init__(
-        self,
-        *,
-        limits: Limits,
-        refusals: RefusalLog,
-        workers: Workers,
-        monotonic: Callable[[], float],
-        certificates_required: bool,
-    ) -> None:
-        self._limits = limits
-        self._rates = Rates(limits)
-        self._refusals = refusals
-        self._workers = workers
-        self._monotonic = monotonic
-        self._certificates_required = certificates_required
+    limits: Limits
+    rates: Rates
+    refusals: RefusalLog
+    workers: Workers
+    monotonic: Callable[[], float]
+    certificates_required: bool
 
     def handler(
         self, call: str, serve: Serve, places: Places, *, for_all: bool = False
@@ -123,10 +115,10 @@ class CallChecks:
         """
 
         async def serve_call(_: object, context: Context) -> None:
-            caller = caller_of(context, certificates_required=self._certificates_required)
+            caller = caller_of(context, certificates_required=self.certificates_required)
             try:
                 async with self.passed(caller, call, places, for_all=for_all):
-                    await serve(Exchange(call, caller, context, self._limits, self._workers))
+                    await serve(Exchange(call, caller, context, self.limits, self.workers))
             except Exception as exc:  # noqa: BLE001  whatever it is, it is logged and the caller gets the reference
                 await fail(context, exc)
 
@@ -153,12 +145,12 @@ class CallChecks:
 
     async def _take(self, caller: Caller) -> None:
         try:
-            self._rates.take(caller, self._monotonic())
+            self.rates.take(caller, self.monotonic())
         except LimitExceeded:
             await asyncio.sleep(PENALTY_S)
             raise
 
     async def _write_down(self, caller: Caller, call: str, error: RequestError) -> None:
-        rows = self._refusals.take(caller, call, error)
+        rows = self.refusals.take(caller, call, error)
         if rows:
-            await self._workers.run(caller, lambda: self._refusals.write(rows))
+            await self.workers.run(caller, lambda: self.refusals.write(rows))

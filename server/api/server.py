@@ -14,7 +14,7 @@ from server.api import deletion_pb2 as pb
 from server.api.call_checks import HARD_LIMIT_FACTOR, CallChecks, Exchange
 from server.api.health import SERVICE_NAME as HEALTH_NAME
 from server.api.health import Health
-from server.api.limits import Limits, Places, SampleQuota
+from server.api.limits import Limits, Places, Rates, SampleQuota
 from server.api.refusal_log import RefusalLog
 from server.api.service import DeletionService, utc_now
 from server.api.tls import TlsFiles, is_loopback
@@ -117,6 +117,7 @@ def serve(
     refusals = RefusalLog(ledger, clock=utc_now, monotonic=time.monotonic)
     checks = CallChecks(
         limits=limits,
+        rates=Rates(limits),
         refusals=refusals,
         workers=workers,
         monotonic=time.monotonic,

@@ -1,6 +1,5 @@
 """Which URLs may be called back: only those that the operator allowed, so nobody makes this machine call others."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -13,21 +12,18 @@ _DEFAULT_PORTS = {"https": 443, "http": 80}
 
 @dataclass(frozen=True, slots=True)
 class AllowedUrls:
-    """URLs that may be called: each itself, or, where it ends in `/`, all below it."""
+    """URLs that may be called, as the operator lists them: each itself, or, where it ends in `/`, all below it.
 
-    urls: tuple[str, ...] = ()
+    Raises:
+        ConfigurationError: lists all that can be no URL of a callback.
+    """
 
-    @classmethod
-    def of(cls, urls: Sequence[str]) -> "AllowedUrls":
-        """Read the operator's list.
+    urls: tuple[str, ...]
 
-        Raises:
-            ConfigurationError: lists all that can be no URL of a callback.
-        """
-        problems = [f"http-callback-url: {url[:200]!r} {why}" for url in urls if (why := _problem(url))]
+    def __post_init__(self) -> None:
+        problems = [f"http-callback-url: {url[:200]!r} {why}" for url in self.urls if (why := _problem(url))]
         if problems:
             raise ConfigurationError(problems)
-        return cls(tuple(urls))
 
     def check(self, url: str) -> None:
         """Refuse a URL that the operator did not allow.

@@ -138,7 +138,7 @@ def _callbacks(core: Core, options: HttpOptions, state_dir: Path) -> Callbacks |
     return Callbacks(
         core.ledger,
         state_dir / CALLBACKS,
-        AllowedUrls.of(options.callback_urls),
+        AllowedUrls(options.callback_urls),
         Signer(load_signing_key(options.callback_key)),
         utc_now,
     )

@@ -105,7 +105,10 @@ class ErasureRequest(_Part):
             raise InvalidRequest(
                 "subject_request_id: ids like r-000007 are this service's own; choose another."
             )
-        own = self.extensions.own
+        own, asked = self.extensions.own, self.submitted_time
+        received_on = (
+            asked.date() if isinstance(asked, datetime) else asked
+        )  # the day where the time was taken
         samples = [item.identity_value for item in self.subject_identities]
         target = pb.Target(
             granularity=str(Granularity.SAMPLE if samples else Granularity.CLIENT),
@@ -117,17 +120,12 @@ class ErasureRequest(_Part):
             method=own.method,
             parameters_json=json.dumps(own.parameters),
             idempotency_key=key_of(self.subject_request_id),
-            received_on=str(self._received_on()),
+            received_on=str(received_on),
             due_on=str(own.due_on or ""),
             ground=own.ground,
             reference=own.reference,
             note=own.note,
         )
-
-    def _received_on(self) -> date:
-        """Return the day on which the data subject asked; a time counts where it was taken."""
-        asked = self.submitted_time
-        return asked.date() if isinstance(asked, datetime) else asked
 
 
 def read_request(raw: bytes) -> ErasureRequest:

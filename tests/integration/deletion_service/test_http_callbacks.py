@@ -91,7 +91,7 @@ def start(ledger: Ledger, tmp_path: Path, receiver: Receiver) -> Iterator[Start]
             directory: Path = tmp_path / "callbacks",
             clock: Callable[[], datetime] = utc_now,
         ) -> Callbacks:
-            urls = AllowedUrls.of(allowed or [receiver.hook])
+            urls = AllowedUrls(allowed or (receiver.hook,))
             made = Callbacks(of, directory, urls, Signer(KEY), clock, pause=SOON)
             made.start()
             running.callback(made.stop)

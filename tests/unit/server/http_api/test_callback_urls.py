@@ -5,8 +5,8 @@ import pytest
 from server.http_api.callback_urls import AllowedUrls
 from unlearning.errors import ConfigurationError, InvalidRequest
 
-ALLOWED = AllowedUrls.of(
-    ["https://tool.example/hook", "https://other.example:8443/calls/", "http://127.0.0.1:9/a"]
+ALLOWED = AllowedUrls(
+    ("https://tool.example/hook", "https://other.example:8443/calls/", "http://127.0.0.1:9/a")
 )
 
 
@@ -74,4 +74,4 @@ def test_nothing_else_may_be_called(url: str) -> None:
 def test_the_operators_own_list_is_checked(url: str) -> None:
     """When the service starts, not when the first request comes."""
     with pytest.raises(ConfigurationError, match="http-callback-url"):
-        AllowedUrls.of([url])
+        AllowedUrls((url,))

@@ -106,9 +106,8 @@ class ErasureRequest(_Part):
                 "subject_request_id: ids like r-000007 are this service's own; choose another."
             )
         own, asked = self.extensions.own, self.submitted_time
-        received_on = (
-            asked.date() if isinstance(asked, datetime) else asked
-        )  # the day where the time was taken
+        # The day where the time was taken.
+        received_on = asked.date() if isinstance(asked, datetime) else asked
         samples = [item.identity_value for item in self.subject_identities]
         target = pb.Target(
             granularity=str(Granularity.SAMPLE if samples else Granularity.CLIENT),

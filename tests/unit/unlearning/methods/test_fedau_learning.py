@@ -221,14 +221,6 @@ def test_a_target_without_a_head_fails_for_good():
     assert not caught.value.retryable
 
 
-def test_a_target_that_does_not_answer_is_waited_for():
-    """Without its head nothing would be forgotten."""
-    asked = problem({"u": EVERYTHING}, options())
-    with pytest.raises(MethodFailed, match="gave none") as caught:
-        METHOD.aggregate(asked, METHOD.begin(asked, initial_parameters(TASK, 0)), {})
-    assert caught.value.retryable
-
-
 def test_the_client_answers_its_newest_head():
     """And how many examples are to be forgotten."""
     store = store_with(ONE, 1)
@@ -283,15 +275,6 @@ def test_what_was_not_prepared_is_refused_with_the_setting(prepared, target, nee
 def test_what_was_prepared_is_served(prepared, target):
     """No reason against it."""
     assert AuxiliaryHead().refusal(options(**prepared), target) == ""
-
-
-def test_an_unprepared_federation_is_refused():
-    """With the setting, and until when it has to be given."""
-    with pytest.raises(
-        MethodFailed,
-        match=r'FedAU, during learning .* prepare = "fedau-learning" before training\. Choose another',
-    ):
-        METHOD.begin(problem({"u": EVERYTHING}, None), initial_parameters(TASK, 0))
 
 
 def test_samples_and_a_class_at_once_are_refused():

@@ -155,12 +155,6 @@ def test_without_an_update_of_a_client_that_stays_it_fails_for_good():
     assert not caught.value.retryable
 
 
-def test_an_unprepared_federation_is_told_what_to_configure():
-    """Should a request be admitted all the same."""
-    with pytest.raises(MethodFailed, match='prepare = "federaser"'):
-        METHOD.begin(replace(problem(MemoryStore()), kept=None), START)
-
-
 def test_clients_calibrate_for_half_the_epochs_with_the_rate_of_the_round_replayed():
     """5 epochs give 3, rounded up; round 2 had the rate 1/2."""
     given = problem(history(TWO_ROUNDS))
@@ -186,14 +180,6 @@ def test_a_client_that_gives_no_answer_is_left_out_and_named():
     named = state.findings["left out of calibrations, their stored updates not used"]
     assert named == "client r in 1 of 1"
     assert given.kept.next_store.rounds("r") == [1]
-
-
-def test_an_exchange_that_nobody_answers_can_be_tried_again():
-    """Nobody may be back later."""
-    given = problem(history(TWO_ROUNDS))
-    with pytest.raises(MethodFailed) as caught:
-        METHOD.aggregate(given, METHOD.begin(given, START), {})
-    assert caught.value.retryable
 
 
 def test_the_updates_of_the_forgotten_are_never_read():

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from tests.tasks import tiny_classification
-from unlearning.errors import MethodFailed
 from unlearning.local import carry_out, problem_of
 from unlearning.methods.fedmemprune import draw_anew, least_moved, trainable
 from unlearning.methods.method import Problem, Reply
@@ -120,14 +119,6 @@ def test_what_the_retained_have_no_use_for_is_forgotten_and_recovery_ends_at_ret
         model = model + sum(updates) / 50
     assert np.linalg.norm(model - retrained) < 1e-3 * np.linalg.norm(unlearned - retrained)
     assert mean_loss(unlearned, DATA["u"]) != pytest.approx(mean_loss(retrained, DATA["u"]), abs=1e-3)
-
-
-def test_without_anybody_who_stays_it_can_be_tried_again():
-    """There would be nothing to rank by."""
-    given = problem()
-    with pytest.raises(MethodFailed) as caught:
-        METHOD.aggregate(given, METHOD.begin(given, THETA), {})
-    assert caught.value.retryable
 
 
 def test_a_model_of_one_dimension_tensors_is_drawn_within_a_tenth():

@@ -14,9 +14,7 @@ from unlearning.methods.method import Problem, Reply
 from unlearning.methods.registry import METHODS
 from unlearning.methods.updates import NUM_RETAINED, RETAINED_UPDATE
 from unlearning.requests import Granularity, Target
-from unlearning.tasks import TaskSettings, make_task
 from unlearning.testing.convex import DATA, TASK, TRAINING, mean_loss, optima
-from unlearning.training import initial_parameters
 
 METHOD = METHODS["fedosd"]
 CLIENT = Target(Granularity.CLIENT, "u")
@@ -162,24 +160,3 @@ def test_on_a_convex_problem_the_forgotten_loss_ends_nearer_to_the_retrained_mod
         assert mean_loss(state.parameters, DATA[client]) < mean_loss(before, DATA[client]) + 0.02
     assert state.findings["rounds of unlearning"] == 10
     assert state.findings["rounds of post-training"] == 10
-
-
-def test_without_those_it_needs_a_round_can_be_tried_again():
-    """No target; nobody who stays; nobody in post-training."""
-    given = problem(unlearning_rounds=1, post_training_rounds=1)
-    begun = METHOD.begin(given, THETA)
-    moved = METHOD.aggregate(given, begun, {"r": reply(unit(3)), "u": reply(unit(1))})
-    for state, replies in ((begun, {"r": reply(unit(0))}), (begun, {"u": reply(unit(0))}), (moved, {})):
-        with pytest.raises(MethodFailed) as caught:
-            METHOD.aggregate(given, state, replies)
-        assert caught.value.retryable
-
-
-def test_a_federation_with_nobody_left_and_a_task_without_classes_are_refused_for_good():
-    """Nobody who could notice; nothing whose probability could be lowered."""
-    alone = problem_of(METHOD, TASK, [CLIENT], {"u": DATA["u"]}, TRAINING)
-    masks = make_task(TaskSettings(dataset="npz", model="res-unet", num_classes=2, input_shape="3x16x16"))
-    with pytest.raises(MethodFailed, match="at least one client"):
-        METHOD.begin(alone, THETA)
-    with pytest.raises(MethodFailed, match="no classification"):
-        METHOD.begin(replace(problem(), task=masks), initial_parameters(masks, 0))

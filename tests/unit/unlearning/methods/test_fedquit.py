@@ -7,16 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from unlearning.errors import MethodFailed
 from unlearning.evaluation import predict
 from unlearning.local import carry_out, problem_of
 from unlearning.methods.fedquit import virtual_teacher
 from unlearning.methods.method import ClientSite, Problem, Reply
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity, Target
-from unlearning.tasks import TaskSettings, make_task
 from unlearning.testing.convex import DATA, TASK, TRAINING, mean_loss, optimum_of, plane
-from unlearning.training import initial_parameters
 
 METHOD = METHODS["fedquit"]
 CLIENT = Target(Granularity.CLIENT, "u")
@@ -134,23 +131,3 @@ def test_on_a_convex_problem_what_the_model_knew_well_moves_towards_retraining()
     assert 0 < gaps[1] < 0.8 * gaps[0]
     published = carry_out(METHOD, problem(), before, data).parameters
     assert 0 < np.abs(published - before).max() < 1.01e-4
-
-
-def test_a_missing_target_can_be_tried_again_and_an_empty_one_cannot():
-    """Without an answer nothing would be unlearned; without an example nothing can be."""
-    given = problem()
-    begun = METHOD.begin(given, THETA)
-    with pytest.raises(MethodFailed) as caught:
-        METHOD.aggregate(given, begun, {})
-    assert caught.value.retryable
-    empty = METHOD.client_step(METHOD.configure(given, begun)["u"], site(slice(0, 0)))
-    with pytest.raises(MethodFailed, match="nothing to unlearn") as caught:
-        METHOD.aggregate(given, begun, {"u": empty})
-    assert not caught.value.retryable
-
-
-def test_a_task_without_class_labels_is_refused():
-    """Segmentation has no true class an example."""
-    masks = make_task(TaskSettings(dataset="npz", model="res-unet", num_classes=2, input_shape="3x16x16"))
-    with pytest.raises(MethodFailed, match="no classification"):
-        METHOD.begin(replace(problem(), task=masks), initial_parameters(masks, 0))

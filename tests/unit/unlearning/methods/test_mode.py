@@ -1,21 +1,17 @@
 """MoDe against numbers worked out by hand and a whole deletion written anew, in float64."""
 
-from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
 from tests.tasks import tiny_classification
 from unlearning.curvature import gradient
-from unlearning.errors import MethodFailed
 from unlearning.local import carry_out
 from unlearning.methods.method import ClientSite, Problem, Reply, UnlearningState
 from unlearning.methods.mode import DEGRADATION, MoDeParameters, degrade, steps
 from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.requests import Forget
-from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters
 
@@ -154,35 +150,3 @@ def test_a_client_that_stays_and_is_away_is_left_out_of_the_step():
         given, METHOD.begin(given, THETA), {"s": Reply(vector=np.full(6, 8.0), num_examples=3)}
     )
     np.testing.assert_allclose(state.arrays[DEGRADATION], FRESH + 8.0)
-
-
-@pytest.mark.parametrize("state", [METHOD.begin(problem(), THETA), in_guidance()], ids=["degrade", "guide"])
-def test_a_step_without_those_it_needs_can_be_tried_again(state):
-    """Nobody to learn De from; no target to guide."""
-    replies = {"r": Reply(vector=np.ones(6), num_examples=1)} if state.exchanges else {}
-    with pytest.raises(MethodFailed) as caught:
-        METHOD.aggregate(problem(), state, replies)
-    assert caught.value.retryable
-
-
-def test_a_target_without_examples_is_nothing_to_forget():
-    """Refused for good at the first guidance."""
-    instruction = METHOD.configure(problem(), in_guidance())["u"]
-    answer = METHOD.client_step(instruction, replace(site("u"), forget=DATA["u"].select(NOBODY)))
-    replies = {"u": answer, "r": Reply(vector=np.ones(6), num_examples=1)}
-    with pytest.raises(MethodFailed) as caught:
-        METHOD.aggregate(problem(), in_guidance(), replies)
-    assert not caught.value.retryable
-
-
-def test_without_another_client_there_is_nobody_to_learn_from():
-    """Refused for good."""
-    with pytest.raises(MethodFailed, match="at least one client that stays"):
-        METHOD.begin(problem(retained=()), THETA)
-
-
-def test_a_task_without_class_labels_is_refused():
-    """Segmentation has no argmax an example."""
-    task = make_task(TaskSettings(dataset="npz", model="res-unet", num_classes=2, input_shape="3x16x16"))
-    with pytest.raises(MethodFailed, match="no classification"):
-        METHOD.begin(problem(task=task), initial_parameters(task, 0))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from unlearning.curvature import gradient
-from unlearning.errors import InvalidRequest, MethodFailed
+from unlearning.errors import InvalidRequest
 from unlearning.local import carry_out, problem_of
 from unlearning.methods.method import Problem, Reply, UnlearningState
 from unlearning.methods.registry import METHODS, validated_parameters
@@ -92,23 +92,6 @@ def test_findings_count_rounds_and_the_change_since_the_beginning():
     change = np.linalg.norm(state.parameters - THETA) / np.linalg.norm(THETA)
     assert state.findings["rounds of descent and ascent"] == 3
     assert state.findings["relative change of the model ‖Δθ‖/‖θ‖"] == pytest.approx(change)
-
-
-def test_without_a_target_or_anybody_who_keeps_something_it_can_be_tried_again():
-    """Neither side alone is NegGrad+."""
-    given = problem()
-    for replies in ({"r": reply(1, 2)}, {"u": reply(1, 2)}):
-        with pytest.raises(MethodFailed) as caught:
-            METHOD.aggregate(given, METHOD.begin(given, THETA), replies)
-        assert caught.value.retryable
-
-
-def test_a_federation_with_nobody_left_is_refused_for_good():
-    """There is nothing to descend on."""
-    alone = problem_of(METHOD, TASK, [CLIENT], {"u": DATA["u"]}, TRAINING)
-    with pytest.raises(MethodFailed, match="at least one client") as caught:
-        METHOD.begin(alone, THETA)
-    assert not caught.value.retryable
 
 
 def test_a_retained_client_that_is_away_is_left_out_of_the_round():

@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.tasks import tiny_classification
 from unlearning.curvature import gradient
-from unlearning.errors import DataError, MethodFailed
+from unlearning.errors import DataError
 from unlearning.methods.method import ClientSite, Problem, Reply, UnlearningState
 from unlearning.methods.pga import LAST_MODEL, reference_model, squared_distance
 from unlearning.methods.preparation import LocalRound
@@ -167,24 +167,6 @@ def test_a_client_that_keeps_no_last_model_says_what_to_do():
         METHOD.client_step(instruction, site(None))
 
 
-def test_a_target_without_examples_has_nothing_to_climb():
-    """The deletion fails for good: there is nothing to unlearn."""
-    given = problem()
-    state = METHOD.begin(given, THETA)
-    answer = METHOD.client_step(METHOD.configure(given, state)["u"], site(THETA, count=0))
-    assert answer.num_examples == 0
-    with pytest.raises(MethodFailed) as caught:
-        METHOD.aggregate(given, state, {"u": answer})
-    assert not caught.value.retryable
-
-
-def test_without_another_client_there_is_no_reference():
-    """Refused for good."""
-    with pytest.raises(MethodFailed, match="at least one client that stays") as caught:
-        METHOD.begin(problem(retained=()), THETA)
-    assert not caught.value.retryable
-
-
 def test_the_targets_model_is_the_new_global_one():
     """θ + (θ' − θ), unweighted, and the report says how far it went."""
     metrics = {"steps": 5.0, "projections": 2.0, "distance": 3.5}
@@ -194,13 +176,6 @@ def test_the_targets_model_is_the_new_global_one():
     np.testing.assert_allclose(state.parameters, THETA + 2.0)
     assert state.findings["steps of ascent"] == 5.0
     assert state.findings["projections onto the ball"] == 2.0
-
-
-def test_an_absent_target_can_be_tried_again():
-    """Only it can climb."""
-    with pytest.raises(MethodFailed) as caught:
-        METHOD.aggregate(problem(), UnlearningState(parameters=THETA), {})
-    assert caught.value.retryable
 
 
 def test_a_client_keeps_its_last_two_local_models():

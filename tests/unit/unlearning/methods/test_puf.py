@@ -320,17 +320,6 @@ def test_regular_refuses_a_partial_target_without_the_update_of_what_it_keeps(va
 
 
 @pytest.mark.parametrize("name", ["puf-special", "puf-regular"])
-def test_forgetting_what_nobody_holds_fails_for_good(name):
-    """No model is passed off as unlearned, and trying again cannot help."""
-    theta, data = initial_parameters(TASK, seed=1), client_data()
-    data["a"] = without_class(data["a"], 3)
-    problem = problem_of(name, {"a": Forget(classes=frozenset({3}))}, ("b",), training=FULL_BATCH)
-    with pytest.raises(MethodFailed, match="No client holds an example") as caught:
-        unlearn(problem, name, data, theta)
-    assert not caught.value.retryable
-
-
-@pytest.mark.parametrize("name", ["puf-special", "puf-regular"])
 def test_flipping_the_sign_at_the_client_gives_the_same_model(name):
     """Who negates the update changes what travels, not the result, to the last bit."""
     theta, data = initial_parameters(TASK, seed=1), client_data()

@@ -13,7 +13,6 @@ from unlearning.methods.method import ClientSite, Instruction, Problem, Reply, U
 from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.parameters import flatten
 from unlearning.requests import NOTHING, Forget
-from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters
 
@@ -176,25 +175,6 @@ class TestGradientAscent:
             method.aggregate(given, UnlearningState(parameters=start), {"u": reply})
         assert not caught.value.retryable
 
-    def test_a_missing_target_fails_and_can_be_tried_again(self):
-        """Without it nothing would be unlearned."""
-        with pytest.raises(MethodFailed) as caught:
-            METHODS["gradient-ascent"].aggregate(
-                problem("gradient-ascent"), UnlearningState(parameters=THETA), {}
-            )
-        assert caught.value.retryable
-
-    def test_nobody_with_an_example_is_nothing_to_forget(self):
-        """An empty class: a client says so, and if all do the deletion fails for good."""
-        method, given = METHODS["gradient-ascent"], problem("gradient-ascent")
-        instruction = method.configure(given, UnlearningState(parameters=THETA))["u"]
-        none = replace(site(1, 4), forget=examples(1).select(np.array([], dtype=np.intp)))
-        answer = method.client_step(instruction, none)
-        assert answer.num_examples == 0
-        with pytest.raises(MethodFailed, match="nothing to unlearn") as caught:
-            method.aggregate(given, UnlearningState(parameters=THETA), {"u": answer})
-        assert not caught.value.retryable
-
     def test_a_target_without_an_example_does_not_enter_the_mean(self):
         """Only v's update moves the model."""
         given = problem("gradient-ascent", targets=("u", "v"))
@@ -237,19 +217,6 @@ class TestFedAu:
                 UnlearningState(parameters=THETA),
                 {"u": Reply(vector=np.zeros(7), num_examples=1)},
             )
-
-    def test_a_model_without_a_classifier_head_is_refused(self):
-        """Segmentation has none."""
-        task = make_task(TaskSettings(dataset="npz", model="res-unet", num_classes=2, input_shape="3x16x16"))
-        with pytest.raises(MethodFailed, match="last layer is linear"):
-            METHODS["fedau"].begin(problem("fedau", task=task), initial_parameters(task, 0))
-
-    def test_a_missing_target_fails_and_can_be_tried_again(self):
-        """Its head is half of the result."""
-        given, replies = problem("fedau", targets=("u", "v")), {"u": Reply(vector=np.ones(8), num_examples=1)}
-        with pytest.raises(MethodFailed, match="client\\(s\\) v gave none") as caught:
-            METHODS["fedau"].aggregate(given, UnlearningState(parameters=THETA), replies)
-        assert caught.value.retryable
 
     def test_a_target_without_an_example_does_not_enter_the_mean(self):
         """An empty class: only v's head is mixed in; if all are empty the deletion fails for good."""
@@ -301,13 +268,6 @@ class TestReferencePoints:
         assert instructions["u"].forget.sample_ids == {"1"}
         assert instructions["r"].forget == NOTHING
         assert method.client_step(instructions["u"], site(2, 5)).num_examples == 5
-
-    def test_nobody_left_to_retrain_with_fails(self):
-        """And can be tried again when somebody is back."""
-        method, given = METHODS["retrain"], problem("retrain")
-        with pytest.raises(MethodFailed) as caught:
-            method.aggregate(given, method.begin(given, THETA), {})
-        assert caught.value.retryable
 
 
 def test_an_instruction_is_for_the_target_only():

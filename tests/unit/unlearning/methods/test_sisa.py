@@ -293,12 +293,6 @@ def test_a_round_is_done_again_with_its_own_settings_and_seed():
     assert first.values == second.values
 
 
-def test_without_preparation_it_is_refused():
-    """With the setting."""
-    with pytest.raises(MethodFailed, match=r'SISA .* prepare = "sisa" before the first round'):
-        METHOD.begin(problem(None, {"2": EVERYTHING}), np.zeros(1302))
-
-
 def test_a_client_whose_model_is_no_ensemble_says_so():
     """As when its configuration is another than the server's."""
     instruction = Instruction(operation="train", model=np.zeros(650), training=TRAINING, values={"seed": 0})

@@ -1,0 +1,87 @@
+"""What methods cannot go on without, each by its own, and whether trying again may help."""
+
+import re
+
+import numpy as np
+import pytest
+
+from unlearning.errors import MethodFailed
+from unlearning.local import problem_of
+from unlearning.methods.method import AsksNobody, Need
+from unlearning.methods.registry import METHODS
+from unlearning.requests import Granularity, Target
+from unlearning.tasks import TaskSettings, make_task
+from unlearning.testing.convex import DATA, TASK, TRAINING
+from unlearning.testing.deletions import Deletion
+
+LEAVES = Target(Granularity.CLIENT, "u")
+THETA = np.zeros(6)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if not isinstance(METHODS[name], AsksNobody)])
+def test_an_exchange_that_nobody_or_all_but_the_target_answer_can_be_tried_again(name: str):
+    """At any point of the deletion; without the target's answer, where it was asked, nothing would be unlearned."""
+    deletion = Deletion(METHODS[name], Granularity.CLIENT)
+    problem, run = deletion.recorded_problem, deletion.recorded
+    (target,) = problem.targets
+    for state, replies in zip(run.states, run.replies, strict=False):
+        with pytest.raises(MethodFailed) as caught:
+            METHODS[name].aggregate(problem, state, {})
+        assert caught.value.retryable
+        if target in replies:
+            others = {client: reply for client, reply in replies.items() if client != target}
+            with pytest.raises(MethodFailed, match=rf"client\(s\) {target} gave none") as caught:
+                METHODS[name].aggregate(problem, state, others)
+            assert caught.value.retryable
+
+
+@pytest.mark.parametrize("name", ["neggrad-plus", "fedosd"])
+def test_a_method_with_two_sides_cannot_do_without_those_who_keep_something(name: str):
+    """Neither side alone is the method; it can be tried again."""
+    deletion = Deletion(METHODS[name], Granularity.CLIENT)
+    replies = {client: deletion.recorded.replies[0][client] for client in deletion.recorded_problem.targets}
+    with pytest.raises(MethodFailed, match="No client that keeps an example") as caught:
+        METHODS[name].aggregate(deletion.problem(), deletion.recorded.states[0], replies)
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if Need.REQUESTER_ONLINE in METHODS[name].info.needs]
+)
+def test_a_target_without_an_example_is_nothing_to_forget(name: str):
+    """It says so, and the deletion fails for good: no model is passed off as unlearned."""
+    deletion = Deletion(METHODS[name], Granularity.CLIENT)
+    empty = deletion.sites["a"].select(np.array([], dtype=np.intp))
+    with pytest.raises(MethodFailed, match=r"No client holds an example .* nothing to unlearn") as caught:
+        deletion.run(sites={**deletion.sites, "a": empty})
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("name", ["neggrad-plus", "fedosd", "mode", "pga"])
+def test_a_federation_with_nobody_left_is_refused_for_good(name: str):
+    """There is nobody to descend by, to learn from or to compare with."""
+    alone = problem_of(METHODS[name], TASK, [LEAVES], {"u": DATA["u"]}, TRAINING)
+    with pytest.raises(MethodFailed, match="needs at least one client that") as caught:
+        METHODS[name].begin(alone, THETA)
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("name", ["fedau", "fedau-learning", "fedosd", "fedquit", "mode"])
+def test_a_task_without_class_labels_is_refused(name: str):
+    """Segmentation has no true class an example, and no classifier's head."""
+    masks = make_task(TaskSettings(dataset="npz", model="res-unet", num_classes=2, input_shape="3x16x16"))
+    with pytest.raises(MethodFailed, match=r"no classification|last layer is linear") as caught:
+        METHODS[name].begin(problem_of(METHODS[name], masks, [LEAVES], DATA, TRAINING), THETA)
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("name", ["exact-ridge", "fedau-learning", "federaser", "hf-online", "sisa"])
+def test_an_unprepared_federation_is_told_what_to_configure(name: str):
+    """Should a request be admitted all the same: the setting, and until when it has to be given."""
+    info = METHODS[name].info
+    assert info.preparation is not None
+    when = "the first round" if info.preparation.from_the_start else "training"
+    words = f'{re.escape(info.title)} works .* prepare = "{name}" before {when}\\. Choose another'
+    with pytest.raises(MethodFailed, match=words) as caught:
+        METHODS[name].begin(problem_of(METHODS[name], TASK, [LEAVES], DATA, TRAINING), THETA)
+    assert not caught.value.retryable

@@ -1,6 +1,5 @@
 """MoDe against numbers worked out by hand and a whole deletion written anew, in float64."""
 
-
 import numpy as np
 import torch
 from torch import nn

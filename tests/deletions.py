@@ -1,0 +1,25 @@
+"""Deletions small enough to be worked out by hand; most are on the federation of `unlearning.testing.convex`."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from unlearning.methods.method import Reply
+from unlearning.requests import Granularity, Target
+
+THETA = np.array([1.0, -1.0, 0.5, 0.0, 0.2, -0.2])
+"""A model of the convex federation that is no optimum of anything."""
+
+CLIENT = Target(Granularity.CLIENT, "u")
+
+
+def samples(count: int) -> Target:
+    """The first examples of client u of the convex federation."""
+    return Target(Granularity.SAMPLE, "u", frozenset(f"u-{number}" for number in range(count)))
+
+
+def reply(update: ArrayLike, num_examples: int = 1, **rest: Any) -> Reply:
+    """A client's answer; one number stands for a vector of it, as long as THETA."""
+    vector = np.asarray(update, dtype=np.float64)
+    return Reply(vector=vector if vector.ndim else np.full(6, vector), num_examples=num_examples, **rest)

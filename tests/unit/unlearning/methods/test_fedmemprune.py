@@ -7,29 +7,23 @@ import pytest
 import torch
 from torch import nn
 
+from tests.deletions import CLIENT, THETA, reply, samples
 from tests.tasks import tiny_classification
 from unlearning.local import carry_out, problem_of
 from unlearning.methods.fedmemprune import draw_anew, least_moved, trainable
-from unlearning.methods.method import Problem, Reply
+from unlearning.methods.method import Problem
 from unlearning.methods.registry import METHODS
 from unlearning.parameters import Slot
-from unlearning.requests import Granularity, Target
+from unlearning.requests import Target
 from unlearning.tasks.task import Examples
 from unlearning.testing.convex import DATA, TASK, TRAINING, mean_loss, optima
 from unlearning.training import train
 
 METHOD = METHODS["fedmemprune"]
-CLIENT = Target(Granularity.CLIENT, "u")
-SAMPLES = Target(Granularity.SAMPLE, "u", frozenset({"u-0"}))
-THETA = np.array([1.0, -1.0, 0.5, 0.0, 0.2, -0.2])
 
 
 def problem(target: Target = CLIENT, **parameters) -> Problem:
     return problem_of(METHOD, TASK, [target], DATA, TRAINING, **parameters)
-
-
-def reply(*values: float, count: int = 1) -> Reply:
-    return Reply(vector=np.array(values), num_examples=count)
 
 
 def test_the_least_moved_are_the_smallest_in_size_whatever_their_sign():
@@ -65,7 +59,7 @@ def test_weights_are_drawn_by_their_fan_in_and_the_rest_within_a_tenth():
 def test_the_round_is_averaged_by_examples_and_ranked_by_clients():
     """Mean by clients (2, 2, 3, 3, −1, 4): of six the least two thirds… r = 1/3 resets positions 0 and 4."""
     given = problem(share=0.34)
-    replies = {"r": reply(0, 4, 4, 4, -1, 4, count=1), "s": reply(3, 4, 2, 2, -1, 4, count=3)}
+    replies = {"r": reply([0, 4, 4, 4, -1, 4], 1), "s": reply([3, 4, 2, 2, -1, 4], 3)}
     state = METHOD.aggregate(given, METHOD.begin(given, THETA), replies)
     averaged = THETA + np.array([2.25, 4.0, 2.5, 2.5, -1.0, 4.0])
     kept = [1, 2, 3, 5]
@@ -79,7 +73,7 @@ def test_who_leaves_is_never_asked_and_who_keeps_a_part_trains_on_it():
     """The target's forgotten examples enter nothing."""
     begun = METHOD.begin(problem(), THETA)
     assert sorted(METHOD.configure(problem(), begun)) == ["r", "s"]
-    assert sorted(METHOD.configure(problem(SAMPLES), begun)) == ["r", "s", "u"]
+    assert sorted(METHOD.configure(problem(samples(1)), begun)) == ["r", "s", "u"]
 
 
 def test_the_seed_and_the_round_decide_what_is_drawn():
@@ -125,5 +119,5 @@ def test_a_model_of_one_dimension_tensors_is_drawn_within_a_tenth():
     """No tensor has a fan-in."""
     task = tiny_classification(lambda: nn.LayerNorm(2))
     given = replace(problem(share=1.0), task=task)
-    state = METHOD.aggregate(given, METHOD.begin(given, np.ones(4)), {"r": reply(1, 1, 1, 1)})
+    state = METHOD.aggregate(given, METHOD.begin(given, np.ones(4)), {"r": reply([1, 1, 1, 1])})
     assert np.abs(state.parameters).max() <= 0.1

@@ -6,20 +6,19 @@ import numpy as np
 import pytest
 import torch
 
+from tests.deletions import CLIENT, THETA, reply, samples
 from unlearning.curvature import gradient
 from unlearning.errors import MethodFailed
 from unlearning.local import carry_out, exchange, problem_of
 from unlearning.methods.fedosd import orthogonal_step, unlearning_cross_entropy, without_component
-from unlearning.methods.method import Problem, Reply
+from unlearning.methods.method import Problem
 from unlearning.methods.registry import METHODS
 from unlearning.methods.updates import NUM_RETAINED, RETAINED_UPDATE
 from unlearning.requests import Granularity, Target
 from unlearning.testing.convex import DATA, TASK, TRAINING, mean_loss, optima
 
 METHOD = METHODS["fedosd"]
-CLIENT = Target(Granularity.CLIENT, "u")
-SAMPLES = Target(Granularity.SAMPLE, "u", frozenset({"u-0", "u-1"}))
-THETA = np.array([1.0, -1.0, 0.5, 0.0, 0.2, -0.2])
+SAMPLES = samples(2)
 
 
 def problem(target: Target = CLIENT, **parameters) -> Problem:
@@ -28,10 +27,6 @@ def problem(target: Target = CLIENT, **parameters) -> Problem:
 
 def unit(*positions: int) -> np.ndarray:
     return np.eye(6)[list(positions)].sum(axis=0)
-
-
-def reply(vector: np.ndarray, count: int = 1) -> Reply:
-    return Reply(vector=vector, num_examples=count)
 
 
 class TestLoss:
@@ -104,9 +99,8 @@ def test_a_round_of_unlearning_means_over_clients_whatever_their_numbers():
 def test_a_partial_targets_rest_is_one_of_those_that_must_not_notice():
     """Without it the step would be 5 e_0/… and now is along e_1."""
     given = problem(SAMPLES)
-    both = replace(
-        reply(3 * unit(0) + 4 * unit(1)), arrays={RETAINED_UPDATE: unit(0)}, values={NUM_RETAINED: 18}
-    )
+    rest = {"arrays": {RETAINED_UPDATE: unit(0)}, "values": {NUM_RETAINED: 18}}
+    both = reply(3 * unit(0) + 4 * unit(1), **rest)
     state = METHOD.aggregate(given, METHOD.begin(given, THETA), {"r": reply(unit(3)), "u": both})
     np.testing.assert_allclose(state.parameters, THETA + 5 * unit(1), atol=1e-13)
 

@@ -1,66 +1,46 @@
 """FedQUIT against numbers worked out by hand, a distillation written anew, and a convex problem, in float64."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from tests.deletions import CLIENT, THETA, reply, samples
 from unlearning.evaluation import predict
-from unlearning.local import carry_out, problem_of
+from unlearning.local import answer, carry_out, problem_of
 from unlearning.methods.fedquit import virtual_teacher
-from unlearning.methods.method import ClientSite, Problem, Reply
+from unlearning.methods.method import Problem
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity, Target
 from unlearning.testing.convex import DATA, TASK, TRAINING, mean_loss, optimum_of, plane
 
 METHOD = METHODS["fedquit"]
-CLIENT = Target(Granularity.CLIENT, "u")
-SAMPLES = Target(Granularity.SAMPLE, "u", frozenset({"u-0", "u-1", "u-2"}))
-THETA = np.array([1.0, -1.0, 0.5, 0.0, 0.2, -0.2])
 
 
 def problem(target: Target = CLIENT, **parameters) -> Problem:
     return problem_of(METHOD, TASK, [target], DATA, TRAINING, **parameters)
 
 
-def site(forgotten: slice) -> ClientSite:
-    data = DATA["u"]
-    chosen = np.zeros(len(data), dtype=np.bool_)
-    chosen[forgotten] = True
-    return ClientSite(task=TASK, forget=data.select(chosen), retain=data.select(~chosen))
+SCORES = np.array([3.0, -1.0, 0.5])
 
 
-class TestVirtualTeacher:
-    def test_the_true_class_scores_as_the_least_likely(self):
-        """(log 2, 0, log 4) with class 2 true: odds 2, 1, 1."""
-        answers = virtual_teacher(np.log([[2.0, 1.0, 4.0]]), np.array([2]), 1.0)
-        np.testing.assert_allclose(answers, [[0.5, 0.25, 0.25]], rtol=1e-14)
-
-    def test_the_others_keep_their_proportions(self):
-        """Whatever the true class had: 2 to 1 before and after."""
-        for true_score in (-5.0, 0.0, 50.0):
-            answers = virtual_teacher(np.array([[np.log(2), 0.0, true_score]]), np.array([2]), 1.0)
-            assert answers[0, 0] / answers[0, 1] == pytest.approx(2)
-
-    def test_a_true_class_that_is_the_least_likely_already_stays_as_it_is(self):
-        """Nothing is left to forget."""
-        scores = np.array([[3.0, -1.0, 0.5]])
-        expected = np.exp(scores) / np.exp(scores).sum()
-        np.testing.assert_allclose(virtual_teacher(scores, np.array([1]), 1.0), expected, rtol=1e-14)
-
-    def test_a_temperature_flattens(self):
-        """Odds 4, 1, 1 at τ = 1 are 2, 1, 1 at τ = 2."""
-        answers = virtual_teacher(np.log([[4.0, 1.0, 9.0]]), np.array([2]), 2.0)
-        np.testing.assert_allclose(answers, [[0.5, 0.25, 0.25]], rtol=1e-14)
-
-    def test_outputs_far_apart_do_not_overflow(self):
-        """As of a model that knows its data by heart; the outputs given are not changed."""
-        scores = np.array([[1e4, 0.0, -1e4]])
-        answers = virtual_teacher(scores, np.array([0]), 1.0)
-        np.testing.assert_allclose(answers, [[0.0, 1.0, 0.0]], atol=1e-300)
-        assert scores[0, 0] == 1e4
+@pytest.mark.parametrize(
+    ("scores", "true", "temperature", "expected"),
+    [
+        (np.log([2.0, 1.0, 4.0]), 2, 1.0, [0.5, 0.25, 0.25]),
+        (np.array([np.log(2.0), 0.0, 50.0]), 2, 1.0, [0.5, 0.25, 0.25]),
+        (SCORES, 1, 1.0, np.exp(SCORES) / np.exp(SCORES).sum()),
+        (np.log([4.0, 1.0, 9.0]), 2, 2.0, [0.5, 0.25, 0.25]),
+        (np.array([1e4, 0.0, -1e4]), 0, 1.0, [0.0, 1.0, 0.0]),
+    ],
+    ids=["by-hand", "whatever-it-scored", "least-likely-already", "temperature-flattens", "no-overflow"],
+)
+def test_the_virtual_teacher_scores_the_true_class_as_the_least_likely(scores, true, temperature, expected):
+    """The others keep their odds, 2 to 1, but for a temperature: 4 to 1 is 2 to 1 at τ = 2. The outputs stay."""
+    outputs = scores[None, :].copy()
+    answers = virtual_teacher(outputs, np.array([true]), temperature)
+    np.testing.assert_allclose(answers, [expected], rtol=1e-14, atol=1e-300)
+    np.testing.assert_array_equal(outputs, [scores])
 
 
 def test_the_student_is_the_teacher_after_adam_on_the_divergence():
@@ -86,23 +66,19 @@ def test_the_student_is_the_teacher_after_adam_on_the_divergence():
 
 def test_a_target_that_keeps_a_part_distils_what_it_forgets_only():
     """The same update as of a client that has no more than that, and it says what it keeps."""
-    instruction = METHOD.configure(problem(SAMPLES), METHOD.begin(problem(SAMPLES), THETA))["u"]
-    partial = site(slice(0, 3))
-    reply = METHOD.client_step(instruction, partial)
-    alone = METHOD.client_step(instruction, replace(partial, retain=partial.retain.select(np.array([], int))))
-    np.testing.assert_array_equal(reply.vector, alone.vector)
-    assert reply.num_examples == 3
-    assert reply.values["num_retained"] == 17
+    given = problem(samples(3))
+    asked = METHOD.configure(given, METHOD.begin(given, THETA))
+    alone = DATA["u"].select(np.arange(3))
+    partial, only = (answer(METHOD, given, asked, {"u": data})["u"] for data in (DATA["u"], alone))
+    np.testing.assert_array_equal(partial.vector, only.vector)
+    assert partial.num_examples == 3
+    assert partial.values["num_retained"] == 17
 
 
 def test_several_targets_models_are_averaged_by_what_they_forget():
     """θ + (1·4 + 3·8)/4."""
     given = problem_of(METHOD, TASK, [CLIENT, Target(Granularity.CLIENT, "s")], DATA, TRAINING)
-    replies = {
-        "u": Reply(vector=np.full(6, 4.0), num_examples=1),
-        "s": Reply(vector=np.full(6, 8.0), num_examples=3),
-    }
-    state = METHOD.aggregate(given, METHOD.begin(given, THETA), replies)
+    state = METHOD.aggregate(given, METHOD.begin(given, THETA), {"u": reply(4, 1), "s": reply(8, 3)})
     np.testing.assert_allclose(state.parameters, THETA + 7.0)
 
 

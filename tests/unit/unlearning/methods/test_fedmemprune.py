@@ -1,29 +1,25 @@
 """FedMemPrune against numbers worked out by hand and a convex problem with exact retraining, in float64."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from tests.deletions import CLIENT, THETA, reply, samples
+from tests.deletions import CLIENT, THETA, convex_problem, reply, samples
 from tests.tasks import tiny_classification
 from unlearning.local import carry_out, problem_of
 from unlearning.methods.fedmemprune import draw_anew, least_moved, trainable
-from unlearning.methods.method import Problem
 from unlearning.methods.registry import METHODS
 from unlearning.parameters import Slot
-from unlearning.requests import Target
 from unlearning.tasks.task import Examples
 from unlearning.testing.convex import DATA, TASK, TRAINING, mean_loss, optima
 from unlearning.training import train
 
 METHOD = METHODS["fedmemprune"]
-
-
-def problem(target: Target = CLIENT, **parameters) -> Problem:
-    return problem_of(METHOD, TASK, [target], DATA, TRAINING, **parameters)
+problem = partial(convex_problem, METHOD)
 
 
 def test_the_least_moved_are_the_smallest_in_size_whatever_their_sign():

@@ -1,17 +1,17 @@
 """FedOSD against numbers worked out by hand, least squares written anew, and a convex problem, in float64."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from tests.deletions import CLIENT, THETA, reply, samples
+from tests.deletions import CLIENT, THETA, convex_problem, reply, samples
 from unlearning.curvature import gradient
 from unlearning.errors import MethodFailed
 from unlearning.local import carry_out, exchange, problem_of
 from unlearning.methods.fedosd import orthogonal_step, unlearning_cross_entropy, without_component
-from unlearning.methods.method import Problem
 from unlearning.methods.registry import METHODS
 from unlearning.methods.updates import NUM_RETAINED, RETAINED_UPDATE
 from unlearning.requests import Granularity, Target
@@ -19,10 +19,7 @@ from unlearning.testing.convex import DATA, TASK, TRAINING, mean_loss, optima
 
 METHOD = METHODS["fedosd"]
 SAMPLES = samples(2)
-
-
-def problem(target: Target = CLIENT, **parameters) -> Problem:
-    return problem_of(METHOD, TASK, [target], DATA, TRAINING, **parameters)
+problem = partial(convex_problem, METHOD)
 
 
 def unit(*positions: int) -> np.ndarray:

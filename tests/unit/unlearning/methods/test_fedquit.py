@@ -1,24 +1,22 @@
 """FedQUIT against numbers worked out by hand, a distillation written anew, and a convex problem, in float64."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from tests.deletions import CLIENT, THETA, reply, samples
+from tests.deletions import CLIENT, THETA, convex_problem, reply, samples
 from unlearning.evaluation import predict
 from unlearning.local import answer, carry_out, problem_of
 from unlearning.methods.fedquit import virtual_teacher
-from unlearning.methods.method import Problem
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity, Target
 from unlearning.testing.convex import DATA, TASK, TRAINING, mean_loss, optimum_of, plane
 
 METHOD = METHODS["fedquit"]
-
-
-def problem(target: Target = CLIENT, **parameters) -> Problem:
-    return problem_of(METHOD, TASK, [target], DATA, TRAINING, **parameters)
+problem = partial(convex_problem, METHOD)
 
 
 SCORES = np.array([3.0, -1.0, 0.5])
@@ -77,7 +75,7 @@ def test_a_target_that_keeps_a_part_distils_what_it_forgets_only():
 
 def test_several_targets_models_are_averaged_by_what_they_forget():
     """θ + (1·4 + 3·8)/4."""
-    given = problem_of(METHOD, TASK, [CLIENT, Target(Granularity.CLIENT, "s")], DATA, TRAINING)
+    given = problem(CLIENT, Target(Granularity.CLIENT, "s"))
     state = METHOD.aggregate(given, METHOD.begin(given, THETA), {"u": reply(4, 1), "s": reply(8, 3)})
     np.testing.assert_allclose(state.parameters, THETA + 7.0)
 

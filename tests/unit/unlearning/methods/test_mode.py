@@ -1,51 +1,25 @@
 """MoDe against numbers worked out by hand and a whole deletion written anew, in float64."""
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import torch
-from torch import nn
 
-from tests.tasks import tiny_classification
+from tests.deletions import THETA, convex_problem, reply
 from unlearning.curvature import gradient
-from unlearning.local import carry_out
-from unlearning.methods.method import ClientSite, Problem, Reply, UnlearningState
+from unlearning.local import answer, carry_out
+from unlearning.methods.method import UnlearningState
 from unlearning.methods.mode import DEGRADATION, MoDeParameters, degrade, steps
-from unlearning.methods.registry import METHODS, validated_parameters
-from unlearning.requests import Forget
+from unlearning.methods.registry import METHODS
 from unlearning.tasks.task import Examples
-from unlearning.training import TrainingSettings, initial_parameters
+from unlearning.testing.convex import DATA, TASK, TRAINING, WEIGHT_DECAY
+from unlearning.training import initial_parameters
 
 METHOD = METHODS["mode"]
-TASK = tiny_classification(lambda: nn.Linear(2, 2))
-THETA = np.array([1.0, -1.0, 0.5, 0.0, 0.2, -0.2])
 FRESH = initial_parameters(TASK, 0)
-NOBODY = np.array([], dtype=np.intp)
-
-
-def problem(retained=("r", "s"), task=TASK, **parameters) -> Problem:
-    training = TrainingSettings(learning_rate=0.7, batch_size=100, epochs=4)
-    return Problem(
-        task=task,
-        targets={"u": Forget(everything=True)},
-        retained=tuple(retained),
-        schedule=lambda _: training,
-        training=training,
-        parameters=validated_parameters(METHOD, parameters),
-    )
-
-
-def examples(seed: int, count: int) -> Examples:
-    generator = torch.Generator().manual_seed(seed)
-    inputs = torch.randn(count, 2, generator=generator, dtype=torch.float64)
-    return Examples(inputs, torch.arange(count) % 2, np.array([str(number) for number in range(count)]))
-
-
-DATA = {"r": examples(1, 6), "s": examples(2, 10), "u": examples(3, 8)}
-
-
-def site(client: str) -> ClientSite:
-    data, none = DATA[client], DATA[client].select(NOBODY)
-    forgets = client == "u"
-    return ClientSite(task=TASK, forget=data if forgets else none, retain=none if forgets else data)
+problem = partial(convex_problem, METHOD)
+slope = partial(gradient, TASK, l2=WEIGHT_DECAY)
 
 
 def relabelled(data: Examples, teacher: np.ndarray) -> Examples:
@@ -79,29 +53,21 @@ def test_the_degradation_model_starts_fresh_and_averages_the_retained():
     instructions = METHOD.configure(given, begun)
     assert sorted(instructions) == ["r", "s"]
     np.testing.assert_array_equal(instructions["r"].model, FRESH)
-    replies = {
-        "r": Reply(vector=np.full(6, 4.0), num_examples=1),
-        "s": Reply(vector=np.full(6, 8.0), num_examples=3),
-    }
-    state = METHOD.aggregate(given, begun, replies)
+    state = METHOD.aggregate(given, begun, {"r": reply(4, 1), "s": reply(8, 3)})
     np.testing.assert_allclose(state.arrays[DEGRADATION], FRESH + 7.0)
     np.testing.assert_allclose(state.parameters, 0.95 * THETA + 0.05 * (FRESH + 7.0))
 
 
 def test_guidance_averages_everybody_by_examples():
     """G ← G + (1·Δ_r + 3·Δ_u)/4; De stays."""
-    replies = {
-        "r": Reply(vector=np.full(6, 4.0), num_examples=1),
-        "u": Reply(vector=np.full(6, -4.0), num_examples=3),
-    }
-    state = METHOD.aggregate(problem(), in_guidance(), replies)
+    state = METHOD.aggregate(problem(), in_guidance(), {"r": reply(4, 1), "u": reply(-4, 3)})
     np.testing.assert_allclose(state.parameters, THETA - 2.0)
     np.testing.assert_array_equal(state.arrays[DEGRADATION], FRESH)
 
 
 def test_rates_and_epochs_are_mode_s_own():
     """0.1 for De and the target, 0.0005 for the others in guidance, one epoch each."""
-    given = problem()
+    given = replace(problem(), training=replace(TRAINING, epochs=4))
     degrade = METHOD.configure(given, METHOD.begin(given, THETA))
     guide = METHOD.configure(given, in_guidance())
     assert {client: item.training.learning_rate for client, item in degrade.items()} == {"r": 0.1, "s": 0.1}
@@ -110,19 +76,13 @@ def test_rates_and_epochs_are_mode_s_own():
     assert {item.training.epochs for item in (*degrade.values(), *guide.values())} == {1}
 
 
-def test_the_target_learns_what_the_degradation_model_answers():
-    """One full-batch step from G on the labels argmax De(x), which are not the true ones."""
-    instruction = METHOD.configure(problem(), in_guidance())["u"]
-    data = relabelled(DATA["u"], FRESH)
-    assert not torch.equal(data.targets, DATA["u"].targets)
-    answer = METHOD.client_step(instruction, site("u"))
-    np.testing.assert_allclose(answer.vector, -0.1 * gradient(TASK, THETA, data), rtol=1e-10)
-
-
-def test_the_others_learn_their_true_labels():
-    """One full-batch step from G."""
-    answer = METHOD.client_step(METHOD.configure(problem(), in_guidance())["s"], site("s"))
-    np.testing.assert_allclose(answer.vector, -0.0005 * gradient(TASK, THETA, DATA["s"]), rtol=1e-8)
+def test_the_target_learns_what_the_degradation_model_answers_and_the_others_their_true_labels():
+    """One full-batch step from G each; the labels argmax De(x) are not the true ones."""
+    taught = relabelled(DATA["u"], FRESH)
+    assert not torch.equal(taught.targets, DATA["u"].targets)
+    answers = answer(METHOD, problem(), METHOD.configure(problem(), in_guidance()), DATA)
+    np.testing.assert_allclose(answers["u"].vector, -0.1 * slope(THETA, taught), rtol=1e-10)
+    np.testing.assert_allclose(answers["s"].vector, -0.0005 * slope(THETA, DATA["s"]), rtol=1e-8)
 
 
 def test_a_whole_deletion_is_what_the_paper_describes():
@@ -132,12 +92,12 @@ def test_a_whole_deletion_is_what_the_paper_describes():
     model, teacher = THETA.copy(), FRESH.copy()
     for number in range(3):
         if number < 2:
-            slopes = [len(DATA[c]) * gradient(TASK, teacher, DATA[c]) for c in "rs"]
-            teacher = teacher - 0.1 * sum(slopes) / 16
+            slopes = [len(DATA[c]) * slope(teacher, DATA[c]) for c in "rs"]
+            teacher = teacher - 0.1 * sum(slopes) / 50
             model = 0.95 * model + 0.05 * teacher
-        kept = sum(len(DATA[c]) * 0.02 * gradient(TASK, model, DATA[c]) for c in "rs")
-        gone = 8 * 0.1 * gradient(TASK, model, relabelled(DATA["u"], teacher))
-        model = model - (kept + gone) / 24
+        kept = sum(len(DATA[c]) * 0.02 * slope(model, DATA[c]) for c in "rs")
+        gone = 20 * 0.1 * slope(model, relabelled(DATA["u"], teacher))
+        model = model - (kept + gone) / 70
     np.testing.assert_allclose(state.parameters, model, rtol=1e-10)
     assert state.findings == {"degradations": 2, "guidances": 3}
 
@@ -145,7 +105,5 @@ def test_a_whole_deletion_is_what_the_paper_describes():
 def test_a_client_that_stays_and_is_away_is_left_out_of_the_step():
     """Only s averages De."""
     given = problem()
-    state = METHOD.aggregate(
-        given, METHOD.begin(given, THETA), {"s": Reply(vector=np.full(6, 8.0), num_examples=3)}
-    )
+    state = METHOD.aggregate(given, METHOD.begin(given, THETA), {"s": reply(8, 3)})
     np.testing.assert_allclose(state.arrays[DEGRADATION], FRESH + 8.0)

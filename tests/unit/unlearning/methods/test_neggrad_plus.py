@@ -1,25 +1,22 @@
 """NegGrad+ against numbers worked out by hand and exact optima of a convex problem, in float64."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from tests.deletions import CLIENT, THETA, reply, samples
+from tests.deletions import CLIENT, THETA, convex_problem, reply, samples
 from unlearning.curvature import gradient
 from unlearning.errors import InvalidRequest
-from unlearning.local import carry_out, problem_of, retained
-from unlearning.methods.method import Problem
+from unlearning.local import carry_out, retained
 from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.methods.updates import NUM_RETAINED, RETAINED_UPDATE
-from unlearning.requests import Target
 from unlearning.tasks.task import forgotten_mask
-from unlearning.testing.convex import DATA, TASK, TRAINING, WEIGHT_DECAY, mean_loss, optima
+from unlearning.testing.convex import DATA, TASK, WEIGHT_DECAY, mean_loss, optima
 
 METHOD = METHODS["neggrad-plus"]
 SAMPLES = samples(4)
-
-
-def problem(target: Target = CLIENT, **parameters) -> Problem:
-    return problem_of(METHOD, TASK, [target], DATA, TRAINING, **parameters)
+problem = partial(convex_problem, METHOD)
 
 
 def test_each_side_is_averaged_by_its_own_examples():

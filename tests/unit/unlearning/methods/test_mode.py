@@ -27,9 +27,9 @@ def relabelled(data: Examples, teacher: np.ndarray) -> Examples:
     return Examples(data.inputs, (data.inputs @ weight.T + bias).argmax(dim=1), data.ids)
 
 
-def in_guidance(model: np.ndarray = THETA) -> UnlearningState:
+def in_guidance() -> UnlearningState:
     """The state before the first guidance."""
-    return UnlearningState(parameters=model, exchanges=1, arrays={DEGRADATION: FRESH})
+    return UnlearningState(parameters=THETA, exchanges=1, arrays={DEGRADATION: FRESH})
 
 
 def test_degradation_comes_before_guidance_in_each_round():

@@ -8,14 +8,15 @@ import pytest
 import torch
 from torch import nn
 
+from tests.deletions import CLIENT, reply
 from tests.tasks import tiny_classification
 from unlearning.errors import MethodFailed, StoreFull
-from unlearning.local import begin, learn, unlearn
+from unlearning.local import begin, learn, retained, unlearn
 from unlearning.methods.federaser import GIB, HistoryOptions, KeepUpdates, calibrate
-from unlearning.methods.method import ClientSite, PreparedStore, Problem, Reply
+from unlearning.methods.method import ClientSite, PreparedStore, Problem, UnlearningState
 from unlearning.methods.preparation import FederatedRound
 from unlearning.methods.registry import METHODS, validated_parameters
-from unlearning.requests import Forget, Granularity, Target
+from unlearning.requests import Forget
 from unlearning.stores import MemoryStore
 from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters, train
@@ -24,12 +25,8 @@ METHOD = METHODS["federaser"]
 EVERYTHING = Forget(everything=True)
 
 
-def two_tensors() -> nn.Module:
-    return nn.Linear(1, 2)
-
-
 # positions in the flat vector: weight 0-1, bias 2-3
-TASK = tiny_classification(two_tensors)
+TASK = tiny_classification(lambda: nn.Linear(1, 2))
 TRAINING = TrainingSettings(epochs=1, batch_size=100, learning_rate=0.5)
 START = initial_parameters(TASK, 0)
 NOTHING_MOVED = np.zeros(4)
@@ -64,10 +61,6 @@ def vector(*values: float) -> np.ndarray:
     return np.array(values, dtype=np.float64)
 
 
-def reply(update: np.ndarray, num_examples: int = 1) -> Reply:
-    return Reply(vector=update, num_examples=num_examples)
-
-
 TWO_ROUNDS = {
     1: {
         "r": (1, vector(4, 0, 0, 0)),
@@ -82,9 +75,15 @@ TWO_ROUNDS = {
 }
 
 
+def begun(rounds=TWO_ROUNDS, **changes) -> tuple[Problem, UnlearningState]:
+    """The problem with these stored rounds, and the state after the first of them."""
+    given = problem(history(rounds), **changes)
+    return given, METHOD.begin(given, START)
+
+
 def test_the_first_stored_round_is_the_mean_of_the_retained_updates():
     """θ_0 + (1·U_r + 3·U_s)/4 = θ_0 + (1, 6, 0, 0); the target's update does not enter."""
-    state = METHOD.begin(problem(history(TWO_ROUNDS)), START)
+    _, state = begun()
     np.testing.assert_allclose(state.parameters, START + vector(1, 6, 0, 0), rtol=0, atol=1e-14)
     assert not state.finished
 
@@ -103,10 +102,9 @@ def test_a_calibration_that_did_not_move_moves_nothing():
 
 def test_a_later_round_adds_calibrated_updates_by_their_stored_numbers_of_examples():
     """(1·5·(1,0,0,0) + 3·2·(0,0,−1,0))/4 = (1.25, 0, −1.5, 0), whatever numbers the replies state."""
-    given = problem(history(TWO_ROUNDS))
-    state = replace(METHOD.begin(given, START), parameters=START)
+    given, state = begun()
     replies = {"r": reply(vector(0.1, 0, 0, 0), 50), "s": reply(vector(0, 0, -7, 0), 50)}
-    state = METHOD.aggregate(given, state, replies)
+    state = METHOD.aggregate(given, replace(state, parameters=START), replies)
     np.testing.assert_allclose(state.parameters, START + vector(1.25, 0, -1.5, 0), rtol=1e-9)
     assert state.finished
     assert state.findings["stored rounds replayed"] == 2
@@ -118,24 +116,22 @@ def test_the_authors_form_takes_lengths_by_tensors_from_unweighted_means():
     stored = {client: generator.normal(size=4) for client in "rs"}
     fresh = {client: generator.normal(size=4) for client in "rs"}
     rounds = {number: {"r": (1, stored["r"]), "s": (9, stored["s"])} for number in (1, 2)}
-    given = problem(history(rounds), per_layer_mean=True)
-    begun = METHOD.begin(given, START)
+    given, first = begun(rounds, per_layer_mean=True)
     old, new = (stored["r"] + stored["s"]) / 2, (fresh["r"] + fresh["s"]) / 2
-    np.testing.assert_allclose(begun.parameters, START + old, rtol=1e-12)
-    state = METHOD.aggregate(given, begun, {client: reply(fresh[client]) for client in "rs"})
-    expected = begun.parameters.copy()
+    np.testing.assert_allclose(first.parameters, START + old, rtol=1e-12)
+    state = METHOD.aggregate(given, first, {client: reply(fresh[client]) for client in "rs"})
+    expected = first.parameters.copy()
     for part in (slice(0, 2), slice(2, 4)):
         expected[part] += np.linalg.norm(old[part]) * new[part] / np.linalg.norm(new[part])
     np.testing.assert_allclose(state.parameters, expected, rtol=1e-9)
     written = given.kept.next_store
     mean = sum(written.load(client, 9)["update"] for client in "rs") / 2
-    np.testing.assert_allclose(begun.parameters + mean, expected, rtol=1e-9)
+    np.testing.assert_allclose(first.parameters + mean, expected, rtol=1e-9)
 
 
 def test_a_single_client_that_stays_is_enough():
     """Its share is 1."""
-    given = problem(history(TWO_ROUNDS), targets=("u", "s"), retained=("r",))
-    state = METHOD.begin(given, START)
+    given, state = begun(targets=("u", "s"), retained=("r",))
     np.testing.assert_allclose(state.parameters, START + vector(4, 0, 0, 0))
     state = METHOD.aggregate(given, state, {"r": reply(vector(0, 1, 0, 0))})
     np.testing.assert_allclose(state.parameters, START + vector(4, 5, 0, 0))
@@ -143,7 +139,7 @@ def test_a_single_client_that_stays_is_enough():
 
 def test_a_history_of_one_round_asks_nobody():
     """The first stored round is all there is."""
-    state = METHOD.begin(problem(history({1: TWO_ROUNDS[1]})), START)
+    _, state = begun({1: TWO_ROUNDS[1]})
     assert state.finished
     np.testing.assert_allclose(state.parameters, START + vector(1, 6, 0, 0))
 
@@ -151,14 +147,13 @@ def test_a_history_of_one_round_asks_nobody():
 def test_without_an_update_of_a_client_that_stays_it_fails_for_good():
     """There is nothing to replay."""
     with pytest.raises(MethodFailed, match="retrain") as caught:
-        METHOD.begin(problem(history({1: {"u": TWO_ROUNDS[1]["u"]}})), START)
+        begun({1: {"u": TWO_ROUNDS[1]["u"]}})
     assert not caught.value.retryable
 
 
 def test_clients_calibrate_for_half_the_epochs_with_the_rate_of_the_round_replayed():
     """5 epochs give 3, rounded up; round 2 had the rate 1/2."""
-    given = problem(history(TWO_ROUNDS))
-    instructions = METHOD.configure(given, METHOD.begin(given, START))
+    instructions = METHOD.configure(*begun())
     assert sorted(instructions) == ["r", "s"]
     assert instructions["r"].training.epochs == 3
     assert instructions["r"].training.learning_rate == 0.5
@@ -167,16 +162,14 @@ def test_clients_calibrate_for_half_the_epochs_with_the_rate_of_the_round_replay
 def test_only_those_that_took_part_in_a_stored_round_calibrate_it():
     """Nobody has a length for the others."""
     rounds = {1: TWO_ROUNDS[1], 2: {"s": (3, vector(0, 0, 0, 2))}}
-    given = problem(history(rounds))
-    assert sorted(METHOD.configure(given, METHOD.begin(given, START))) == ["s"]
+    assert sorted(METHOD.configure(*begun(rounds))) == ["s"]
 
 
 def test_a_client_that_gives_no_answer_is_left_out_and_named():
     """Its stored update is not used either: only s moves the model, by its length 2."""
-    given = problem(history(TWO_ROUNDS))
-    begun = METHOD.begin(given, START)
-    state = METHOD.aggregate(given, begun, {"s": reply(vector(0, 0, 0.5, 0))})
-    np.testing.assert_allclose(state.parameters, begun.parameters + vector(0, 0, 2, 0))
+    given, first = begun()
+    state = METHOD.aggregate(given, first, {"s": reply(vector(0, 0, 0.5, 0))})
+    np.testing.assert_allclose(state.parameters, first.parameters + vector(0, 0, 2, 0))
     named = state.findings["left out of calibrations, their stored updates not used"]
     assert named == "client r in 1 of 1"
     assert given.kept.next_store.rounds("r") == [1]
@@ -185,8 +178,7 @@ def test_a_client_that_gives_no_answer_is_left_out_and_named():
 def test_the_updates_of_the_forgotten_are_never_read():
     """Poison in their place changes nothing, and nothing of theirs is written on."""
     poisoned = {number: {**updates, "u": (6, np.full(4, np.nan))} for number, updates in TWO_ROUNDS.items()}
-    given = problem(history(poisoned))
-    state = METHOD.begin(given, START)
+    given, state = begun(poisoned)
     state = METHOD.aggregate(given, state, {"r": reply(vector(1, 0, 0, 0)), "s": reply(vector(1, 0, 0, 0))})
     assert np.isfinite(state.parameters).all()
     assert given.kept.next_store.list_keys() == ["r", "s"]
@@ -194,8 +186,7 @@ def test_the_updates_of_the_forgotten_are_never_read():
 
 def test_a_second_deletion_starts_from_the_first_ones_result():
     """The calibrated updates are its history: without calibrating anew it ends where the first one did."""
-    first = problem(history(TWO_ROUNDS))
-    state = METHOD.begin(first, START)
+    first, state = begun()
     fresh = {"r": vector(1, 1, 0, 0), "s": vector(0, 0, 1, 1)}
     state = METHOD.aggregate(first, state, {client: reply(fresh[client]) for client in "rs"})
     second = problem(first.kept.next_store, targets=(), number=12)
@@ -241,11 +232,11 @@ def blobs(seed: int, count: int = 12) -> Examples:
 def erased(data: Mapping[str, Examples], rounds: int) -> np.ndarray:
     """The model after FedEraser has forgotten u, calibrations included."""
     learnt = learn(TASK, data, begin(TASK, TRAINING, "federaser"), rounds=rounds)
-    return unlearn(METHOD, TASK, learnt, data, [Target(Granularity.CLIENT, "u")]).parameters
+    return unlearn(METHOD, TASK, learnt, data, [CLIENT]).parameters
 
 
 def retrained(data: Mapping[str, Examples], rounds: int) -> np.ndarray:
-    return trained({c: data[c] for c in data if c != "u"}, rounds)
+    return trained(retained(data, [CLIENT]), rounds)
 
 
 def trained(data: Mapping[str, Examples], rounds: int) -> np.ndarray:
@@ -269,11 +260,9 @@ def test_it_comes_close_to_retraining_after_a_few_rounds_on_a_convex_problem(see
 
 def test_a_calibration_is_ordinary_training_on_what_is_retained():
     """Û = θ' − θ; a client without examples says so and moves nothing."""
-    given = problem(history(TWO_ROUNDS))
-    instruction = METHOD.configure(given, METHOD.begin(given, START))["r"]
-    data = blobs(1)
-    answer = METHOD.client_step(instruction, ClientSite(task=TASK, forget=data.select(NOBODY), retain=data))
-    expected = train(TASK, instruction.model, data, instruction.training).parameters - instruction.model
-    np.testing.assert_array_equal(answer.vector, expected)
+    instruction, data = METHOD.configure(*begun())["r"], blobs(1)
     empty = ClientSite(task=TASK, forget=data.select(NOBODY), retain=data.select(NOBODY))
+    calibrated = METHOD.client_step(instruction, replace(empty, retain=data))
+    expected = train(TASK, instruction.model, data, instruction.training).parameters - instruction.model
+    np.testing.assert_array_equal(calibrated.vector, expected)
     assert METHOD.client_step(instruction, empty).num_examples == 0

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pytest
-import torch
 
 from strategies import built_in
 from unlearning.errors import ConfigurationError, DataError, MethodFailed, UpdateRefused
-from unlearning.local import begin, carry_out, learn, retained
+from unlearning.evaluation import evaluate
+from unlearning.local import begin, carry_out, exchange, learn, retained
 from unlearning.methods.method import (
-    ClientSite,
     Instruction,
     Method,
     PreparedStore,
@@ -29,7 +29,7 @@ from unlearning.requests import Forget, Granularity, Target
 from unlearning.stores import MemoryStore
 from unlearning.tasks import TaskSettings, load_site, make_task
 from unlearning.tasks.ensemble import part
-from unlearning.tasks.task import Examples, Task
+from unlearning.tasks.task import Examples, join
 from unlearning.training import TrainingSettings, build
 
 METHOD: Method = METHODS["sisa"]
@@ -40,6 +40,7 @@ TASK = Sharding().prepared_task(OPTIONS, PLAIN)
 DATA = {str(number): load_site(SETTINGS, number).train for number in range(6)}
 TRAINING = TrainingSettings(learning_rate=0.5, batch_size=16)
 EVERYTHING = Forget(everything=True)
+ONE = {"2": EVERYTHING}
 
 
 def schedule(number: int) -> TrainingSettings:
@@ -58,20 +59,26 @@ def trained(
     return learnt.parameters, kept
 
 
-def problem(
-    kept: PreparedStore | None, forgets: Mapping[str, Forget], task: Task = TASK, **changes
-) -> Problem:
-    values = {
-        "task": task,
-        "rounds_trained": 5,
-        "targets": forgets,
-        "retained": tuple(client for client in DATA if client not in forgets),
-        "schedule": lambda _: TRAINING,
-        "training": TRAINING,
-        "parameters": validated_parameters(METHOD, {}),
-        "kept": kept,
-    }
-    return Problem(**{**values, **changes})
+def problem(kept: PreparedStore, forgets: Mapping[str, Forget], **changes) -> Problem:
+    """What is to be forgotten after five rounds; what takes the place of `kept` is written to a new store."""
+    given = Problem(
+        task=TASK,
+        rounds_trained=5,
+        targets=forgets,
+        retained=tuple(client for client in DATA if client not in forgets),
+        schedule=lambda _: TRAINING,
+        training=TRAINING,
+        parameters=validated_parameters(METHOD, {}),
+        kept=replace(kept, next_store=MemoryStore()),
+    )
+    return replace(given, **changes)
+
+
+def begun(forgets: Mapping[str, Forget] = ONE, **changes) -> tuple[Problem, UnlearningState]:
+    """The problem of a federation that has learnt, and the state before the first exchange."""
+    model, kept = trained(DATA)
+    given = problem(kept, forgets, **changes)
+    return given, METHOD.begin(given, model)
 
 
 class Noted(Sisa):
@@ -90,14 +97,14 @@ def forget(
     model: Vector, kept: PreparedStore, forgets: Mapping[str, Forget], asked: list[list[str]] | None = None
 ) -> tuple[UnlearningState, PreparedStore]:
     """Run the method to its end: the last state, and what is kept from then on."""
-    one = problem(replace(kept, next_store=MemoryStore()), forgets)
+    one = problem(kept, forgets)
     assert one.kept is not None
     state = carry_out(Noted([] if asked is None else asked), one, model, DATA)
     return state, replace(kept, store=one.kept.next_store)
 
 
 def without(*clients: str) -> dict[str, Examples]:
-    return {client: examples for client, examples in DATA.items() if client not in clients}
+    return retained(DATA, [Target(Granularity.CLIENT, client) for client in clients])
 
 
 def models(kept: PreparedStore) -> dict[tuple[int, int], list[float]]:
@@ -111,14 +118,7 @@ def models(kept: PreparedStore) -> dict[tuple[int, int], list[float]]:
 
 def test_clients_are_dealt_out_in_turn_by_number():
     """Shards first, then slices; other ids by a hash that is the same on every machine."""
-    assert [OPTIONS.place(str(number)) for number in range(6)] == [
-        (0, 0),
-        (1, 0),
-        (0, 1),
-        (1, 1),
-        (0, 0),
-        (1, 0),
-    ]
+    assert [OPTIONS.place(number) for number in "012345"] == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 0), (1, 0)]
     assert ShardingOptions(shards=3, slices=2).place("a") == (1, 1)
 
 
@@ -164,15 +164,14 @@ def test_forgetting_a_client_is_training_without_it_to_the_bit(client):
     expected, other = trained(without(client))
     assert np.array_equal(state.parameters, expected)
     assert models(kept) == models(other)
-    assert [read_log(kept.store, shard) for shard in (0, 1)] == [
-        read_log(other.store, shard) for shard in (0, 1)
-    ]
+    for shard in (0, 1):
+        assert read_log(kept.store, shard) == read_log(other.store, shard)
 
 
 def test_only_the_touched_shard_trains_and_only_since_the_slice():
     """Client 2 joined in round 3 of 5: three rounds of clients 0 and 4."""
     asked: list[list[str]] = []
-    state, _ = forget(*trained(DATA), {"2": EVERYTHING}, asked)
+    state, _ = forget(*trained(DATA), ONE, asked)
     assert asked == [["0", "4"]] * 3
     assert state.findings["shards trained again"] == "0"
     assert state.findings["rounds done again"] == 3
@@ -198,11 +197,8 @@ def test_training_goes_on_as_if_the_client_had_never_been():
     """The next round's log continues the rewritten one."""
     _, kept = forget(*trained(DATA), {"4": EVERYTHING})
     vector = np.zeros(2 + 2 * 650)
-    Sharding().keep(
-        OPTIONS,
-        FederatedRound(number=9, before=vector, after=vector, models={"0": (5, vector)}),
-        kept.store,
-    )
+    done = FederatedRound(number=9, before=vector, after=vector, models={"0": (5, vector)})
+    Sharding().keep(OPTIONS, done, kept.store)
     assert read_log(kept.store, 0).rounds == (1, 2, 3, 4, 5, 9)
 
 
@@ -225,10 +221,7 @@ def test_a_class_is_forgotten_in_every_shard():
 def test_a_client_that_is_offline_when_a_class_goes_is_left_out_of_its_shard():
     """What it taught of the class is gone even though nobody could ask it."""
     gone = Forget(classes=frozenset({3}))
-    model, kept = trained(DATA)
-    present = {client: gone for client in DATA if client != "4"}
-    one = problem(replace(kept, next_store=MemoryStore()), present, retained=())
-    state = METHOD.begin(one, model)
+    one, state = begun({client: gone for client in DATA if client != "4"}, retained=())
     assert state.values["pending"] == {"0": [1, 2, 3, 4, 5], "1": [1, 2, 3, 4, 5]}
     assert "4" not in METHOD.configure(one, state)
 
@@ -259,10 +252,8 @@ def test_the_only_client_of_a_slice_leaves_its_shards_past_rounds():
 
 def test_nobody_of_the_shard_online_is_waited_for():
     """The message names who is needed."""
-    model, kept = trained(DATA)
-    one = problem(replace(kept, next_store=MemoryStore()), {"2": EVERYTHING})
     with pytest.raises(MethodFailed, match="one of them online: 0, 4") as caught:
-        METHOD.aggregate(one, METHOD.begin(one, model), {})
+        METHOD.aggregate(*begun(), {})
     assert caught.value.retryable
 
 
@@ -276,29 +267,24 @@ def test_a_target_that_never_trained_leaves_nothing_to_do():
 
 def test_a_model_of_another_length_is_refused():
     """A shard's model is 650 numbers."""
-    model, kept = trained(DATA)
-    one = problem(replace(kept, next_store=MemoryStore()), {"2": EVERYTHING})
-    state = METHOD.begin(one, model)
     with pytest.raises(UpdateRefused, match="650"):
-        METHOD.aggregate(one, state, {"0": Reply(vector=np.zeros(3), num_examples=4)})
+        METHOD.aggregate(*begun(), {"0": Reply(vector=np.zeros(3), num_examples=4)})
 
 
 def test_a_round_is_done_again_with_its_own_settings_and_seed():
     """The learning rate of round 3, not of today's."""
-    model, kept = trained(DATA)
-    one = problem(replace(kept, next_store=MemoryStore()), {"2": EVERYTHING}, schedule=schedule, round=40)
-    first = METHOD.configure(one, METHOD.begin(one, model))["0"]
+    one, state = begun(schedule=schedule, round=40)
+    first = METHOD.configure(one, state)["0"]
     assert first.training == schedule(3)
-    second = METHOD.configure(replace(one, round=41), METHOD.begin(one, model))["0"]
+    second = METHOD.configure(replace(one, round=41), state)["0"]
     assert first.values == second.values
 
 
 def test_a_client_whose_model_is_no_ensemble_says_so():
     """As when its configuration is another than the server's."""
-    instruction = Instruction(operation="train", model=np.zeros(650), training=TRAINING, values={"seed": 0})
-    nobody = DATA["0"].select(np.zeros(0, dtype=np.intp))
+    one, state = begun(task=PLAIN)
     with pytest.raises(DataError, match="single one"):
-        METHOD.client_step(instruction, ClientSite(task=PLAIN, forget=nobody, retain=DATA["0"]))
+        exchange(METHOD, one, state, DATA)
 
 
 @pytest.mark.parametrize(
@@ -327,10 +313,5 @@ def test_the_setting_makes_the_federations_model_an_ensemble():
 
 def test_the_ensemble_learns():
     """Over 80 % of the digits that it was trained on, by votes."""
-    from unlearning.evaluation import evaluate
-
     model, _ = trained(DATA, rounds=8)
-    everyone = torch.cat([examples.inputs for examples in DATA.values()])
-    targets = torch.cat([examples.targets for examples in DATA.values()])
-    ids = np.array([str(number) for number in range(len(targets))])
-    assert evaluate(TASK, model, Examples(everyone, targets, ids)).score.mean() > 0.8
+    assert evaluate(TASK, model, reduce(join, DATA.values())).score.mean() > 0.8

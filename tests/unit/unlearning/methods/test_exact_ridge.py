@@ -1,6 +1,6 @@
 """Exact ridge against rational arithmetic, a dense float64 oracle and federations that never had what is forgotten."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 
@@ -10,13 +10,14 @@ import scipy
 import torch
 from torch import nn
 
+from tests.deletions import reply
 from tests.tasks import tiny_classification
 from unlearning.errors import DataError, MethodFailed, NumericalError, UnsupportedRequest, UpdateRefused
-from unlearning.local import begin, carry_out, exchange, learn, problem_of, retained
+from unlearning.local import begin, carry_out, learn, problem_of, retained
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.exact_ridge.method import SendSums, kept_statistics
 from unlearning.methods.exact_ridge.statistics import Statistics, parameters_of, solve
-from unlearning.methods.method import PreparedStore, Problem, Reply, UnlearningState
+from unlearning.methods.method import PreparedStore, Problem
 from unlearning.methods.preparation import FederatedRound, Prepared
 from unlearning.methods.registry import METHODS, preparations
 from unlearning.requests import Exclusions, Granularity, Target
@@ -29,6 +30,7 @@ METHOD, PREPARATION = METHODS["exact-ridge"], SendSums()
 TASK = tiny_classification(lambda: nn.Linear(4, 3), num_classes=3)
 TRAINING = TrainingSettings()
 L2 = 0.7
+LAYER, ZERO = nn.Linear(4, 3), np.zeros(15)
 OPTIONS = PREPARATION.Options(l2=L2)
 PREPARED = {"exact-ridge": Prepared(PREPARATION, OPTIONS)}
 
@@ -67,9 +69,14 @@ def problem(target: Target, kept: PreparedStore, number: int = 3, data=DATA, tas
     return replace(given, kept=kept, round=number, rounds_trained=number - 1)
 
 
-def without(target: Target) -> dict[str, Examples]:
+def without(*targets: Target) -> dict[str, Examples]:
     """What stays of each client's examples."""
-    return retained(DATA, [target])
+    return retained(DATA, targets)
+
+
+def head_of(statistics: Iterable[Statistics], like: np.ndarray = ZERO) -> np.ndarray:
+    """The model of the head of these sums, in the type of `like`."""
+    return parameters_of(solve(list(statistics), L2).matrix, LAYER, like)
 
 
 def rational_head(inputs: np.ndarray, labels: np.ndarray, l2: Fraction) -> np.ndarray:
@@ -102,9 +109,7 @@ class TestHead:
 
     def test_of_several_clients_it_is_that_of_all_their_examples(self):
         """Against least squares on the augmented matrix; weight first, then bias, as in the model."""
-        layer = nn.Linear(4, 3)
-        head = solve([Statistics.of(one, layer) for one in DATA.values()], L2)
-        found = parameters_of(head.matrix, layer, np.zeros(15))
+        found = head_of(Statistics.of(one, LAYER) for one in DATA.values())
         np.testing.assert_allclose(found, oracle(DATA), rtol=1e-12)
 
     def test_a_lambda_that_rounding_swallows_is_an_error(self):
@@ -135,14 +140,14 @@ class TestBound:
         """It is computed of the residual: a head that is off by 0.001 cannot have a bound below that."""
         solved = scipy.linalg.cho_solve
         monkeypatch.setattr(scipy.linalg, "cho_solve", lambda *given: solved(*given) + 1e-3)
-        head = solve([Statistics.of(DATA["a"], nn.Linear(4, 3))], L2)
+        head = solve([Statistics.of(DATA["a"], LAYER)], L2)
         assert head.bound > 1e-3
 
 
 class TestArrays:
     def test_they_come_back_as_they_went(self):
         """Half of the symmetric matrix travels."""
-        statistics = Statistics.of(DATA["a"], nn.Linear(4, 3))
+        statistics = Statistics.of(DATA["a"], LAYER)
         arrays = statistics.to_arrays()
         assert arrays["gram"].shape == (15,)
         back = Statistics.from_arrays(arrays)
@@ -168,7 +173,7 @@ class TestArrays:
     )
     def test_what_cannot_be_sums_is_refused(self, changed):
         """From a client anything may come."""
-        arrays = Statistics.of(DATA["a"], nn.Linear(4, 3)).to_arrays()
+        arrays = Statistics.of(DATA["a"], LAYER).to_arrays()
         with pytest.raises(UpdateRefused):
             Statistics.from_arrays({**arrays, **changed})
 
@@ -196,16 +201,14 @@ class TestTraining:
         single = replace(TASK, dtype=torch.float32)
         model, kept = trained(DATA, task=single)
         known = kept_statistics(kept.store)
-        head = solve([known[client] for client in sorted(known)], L2)
-        np.testing.assert_array_equal(model, parameters_of(head.matrix, nn.Linear(4, 3), model))
+        np.testing.assert_array_equal(model, head_of([known[client] for client in sorted(known)], model))
 
     def test_whoever_is_forgotten_or_waits_for_it_is_not_in_the_next_head(self):
         """A round never trains on what a request has named."""
         _, kept = trained(DATA)
         sent = PREPARATION.send(OPTIONS, 9, kept.store, Exclusions().including([CLIENT]))
-        np.testing.assert_allclose(
-            parameters_of(sent["head"], nn.Linear(4, 3), np.zeros(15)), oracle(without(CLIENT)), rtol=1e-11
-        )
+        found = parameters_of(sent["head"], LAYER, ZERO)
+        np.testing.assert_allclose(found, oracle(without(CLIENT)), rtol=1e-11)
 
     def test_a_round_that_is_done_again_starts_from_the_sums_of_the_round_before(self):
         """What round 2 has written itself is not read by it."""
@@ -217,24 +220,21 @@ class TestTraining:
     def test_sums_of_another_model_are_left_out(self):
         """They passed the first round's check, which has nothing to compare with."""
         store = MemoryStore()
-        PREPARATION.keep(OPTIONS, done(1, {"a": DATA["a"], "c": DATA["c"]}, classes={"c": 4}), store)
+        PREPARATION.keep(OPTIONS, done(1, {"a": DATA["a"], "c": DATA["c"]}, c=4), store)
         assert store.list_keys() == ["a"]
 
 
-def done(
-    number: int, data: Mapping[str, Examples], classes: Mapping[str, int] | None = None
-) -> FederatedRound:
+def done(number: int, data: Mapping[str, Examples], **classes: int) -> FederatedRound:
+    """A round in which these clients have sent sums, of a model of so many classes where it is not of three."""
     sums = {
-        client: Statistics.of(
-            one.select(one.targets.numpy() < 2), nn.Linear(4, (classes or {}).get(client, 3))
-        )
+        client: Statistics.of(one.select(one.targets.numpy() < 2), nn.Linear(4, classes.get(client, 3)))
         for client, one in data.items()
     }
     return FederatedRound(
         number=number,
-        before=np.zeros(15),
-        after=np.zeros(15),
-        models={client: (len(one), np.zeros(15)) for client, one in data.items()},
+        before=ZERO,
+        after=ZERO,
+        models={client: (len(one), ZERO) for client, one in data.items()},
         arrays={client: one.to_arrays() for client, one in sums.items()},
     )
 
@@ -281,8 +281,7 @@ def test_deletions_one_after_the_other_end_where_one_of_all_would():
     gone = Target(Granularity.CLIENT, "c")
     kept = replace(kept, store=store, next_store=MemoryStore())
     after = carry_out(METHOD, problem(gone, kept, number=4), after, DATA).parameters
-    left = {client: one for client, one in without(SAMPLES).items() if client != "c"}
-    np.testing.assert_array_equal(after, trained(left)[0])
+    np.testing.assert_array_equal(after, trained(without(SAMPLES, gone))[0])
 
 
 def test_of_a_class_whoever_is_away_is_left_out_until_it_sends_new_sums():
@@ -291,8 +290,7 @@ def test_of_a_class_whoever_is_away_is_left_out_until_it_sends_new_sums():
     here = {client: DATA[client] for client in "ab"}
     given = problem(CLASS, kept, data=here)
     state = carry_out(METHOD, given, before, here)
-    left = {client: one for client, one in without(CLASS).items() if client != "c"}
-    np.testing.assert_array_equal(state.parameters, trained(left)[0])
+    np.testing.assert_array_equal(state.parameters, trained(retained(here, [CLASS]))[0])
     assert given.kept.next_store.list_keys() == ["a", "b"]
 
 
@@ -307,7 +305,7 @@ def test_without_sums_of_anybody_who_stays_it_can_be_tried_after_a_round():
     """As right after it was switched on."""
     given = problem(CLIENT, PreparedStore(options=OPTIONS, store=MemoryStore(), next_store=MemoryStore()))
     with pytest.raises(MethodFailed, match="Let a training round pass") as caught:
-        METHOD.begin(given, np.zeros(15))
+        METHOD.begin(given, ZERO)
     assert caught.value.retryable
 
 
@@ -319,23 +317,13 @@ def test_a_target_that_does_not_answer_or_has_nothing_of_it_ends_the_attempt():
     with pytest.raises(MethodFailed, match="client\\(s\\) b keep") as caught:
         METHOD.aggregate(given, begun, {})
     assert caught.value.retryable
-    nothing = Reply(vector=np.zeros(0), num_examples=0)
+    nothing = reply([], 0)
     with pytest.raises(MethodFailed, match="nothing to unlearn") as caught:
         METHOD.aggregate(given, begun, {"b": nothing})
     assert not caught.value.retryable
-    other = Reply(
-        vector=np.zeros(0), num_examples=1, arrays=Statistics.of(DATA["a"], nn.Linear(4, 4)).to_arrays()
-    )
+    other = reply([], arrays=Statistics.of(DATA["a"], nn.Linear(4, 4)).to_arrays())
     with pytest.raises(UpdateRefused, match="another model"):
         METHOD.aggregate(given, begun, {"b": other})
-
-
-def test_an_exchange_is_counted():
-    """Checkpoints go by it."""
-    before, kept = trained(DATA)
-    given = problem(SAMPLES, kept)
-    state = exchange(METHOD, given, UnlearningState(parameters=before), DATA)
-    assert (state.exchanges, state.finished) == (1, True)
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
@@ -361,9 +349,7 @@ def test_every_other_method_is_refused_where_it_trains():
         make_task(TaskSettings()), prepare="exact-ridge", prepared_since={"exact-ridge": 0}
     )
     check_eligible(METHOD, CLIENT, known, preparations(known.prepare))
-    for name, method in METHODS.items():
-        if name != "exact-ridge":
-            with pytest.raises(
-                UnsupportedRequest, match=r"only exact-ridge can undo|cannot forget|not prepared"
-            ):
-                check_eligible(method, CLIENT, known, preparations(known.prepare))
+    words = r"only exact-ridge can undo|cannot forget|not prepared"
+    for method in set(METHODS.values()) - {METHOD}:
+        with pytest.raises(UnsupportedRequest, match=words):
+            check_eligible(method, CLIENT, known, preparations(known.prepare))

@@ -9,10 +9,11 @@ from torch import nn
 from strategies import built_in
 from tests.tasks import tiny_classification
 from unlearning.errors import ConfigurationError, MethodFailed
+from unlearning.local import answer
 from unlearning.methods.fedau.during_learning import AuxiliaryHead, AuxiliaryHeadOptions, auxiliary_labels
-from unlearning.methods.method import ClientSite, Instruction, PreparedStore, Problem, Reply
+from unlearning.methods.method import PreparedStore, Problem, Reply, UnlearningState
 from unlearning.methods.preparation import LocalRound
-from unlearning.methods.registry import METHODS, validated_parameters
+from unlearning.methods.registry import METHODS
 from unlearning.requests import Forget, Granularity, Target
 from unlearning.stores import MemoryStore
 from unlearning.tasks.task import Examples
@@ -23,12 +24,9 @@ TRAINING = TrainingSettings(epochs=1, batch_size=100, learning_rate=0.3)
 RATE = 0.3
 
 
-def trunk_and_head() -> nn.Module:
-    return nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 3))
-
-
 # positions in the flat vector: trunk 0-3, head weight 4-9, head bias 10-12
-TASK = tiny_classification(trunk_and_head, num_classes=3)
+TASK = tiny_classification(lambda: nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 3)), num_classes=3)
+MODEL = initial_parameters(TASK, 0)
 DATA = Examples(
     torch.tensor([[1.0, 2.0], [-1.0, 0.5], [0.3, -2.0]], dtype=torch.float64),
     torch.tensor([0, 1, 2]),
@@ -40,18 +38,22 @@ def options(**values) -> AuxiliaryHeadOptions:
     return AuxiliaryHeadOptions.model_validate(values)
 
 
+def ordinary() -> Trained:
+    return train(TASK, MODEL, DATA, TRAINING)
+
+
 def one_round(store: MemoryStore, number: int = 1, client: str = "u", **values) -> Trained:
     """A client's part of a round that starts from the model of seed 0."""
     work = LocalRound(
         client_id=client,
         number=number,
         task=TASK,
-        model=initial_parameters(TASK, 0),
+        model=MODEL,
         examples=DATA,
         training=TRAINING,
         store=store,
     )
-    return AuxiliaryHead().train(options(**values), work, lambda: train(TASK, work.model, DATA, TRAINING))
+    return AuxiliaryHead().train(options(**values), work, ordinary)
 
 
 def store_with(head: np.ndarray, number: int = 1, **values) -> MemoryStore:
@@ -84,41 +86,41 @@ def step_by_hand(model: np.ndarray, head: np.ndarray, labels: torch.Tensor) -> t
     return np.concatenate([(trunk - RATE * trunk_slope).ravel(), new_heads[0]]), new_heads[1]
 
 
-def test_a_round_is_one_step_on_the_sum_of_both_losses():
-    """Trunk, head and auxiliary head after one full batch, with the mix γ = 0.25 of saved and global head before."""
-    saved, model = np.arange(9.0) / 10, initial_parameters(TASK, 0)
-    store = store_with(saved)
-    trained = one_round(store, number=2, gamma=0.25)
-    labels = auxiliary_labels(DATA, 3, options())
-    expected, expected_head = step_by_hand(model, 0.75 * model[4:] + 0.25 * saved, labels)
-    np.testing.assert_allclose(trained.parameters, expected, atol=1e-12)
-    np.testing.assert_allclose(kept_head(store, 2), expected_head, atol=1e-12)
+SAVED = np.arange(9.0) / 10
 
 
-def test_for_a_class_the_auxiliary_head_is_not_mixed_and_learns_that_class():
-    """W_aux as it was; y_aux is the class for every example."""
-    saved, model = np.arange(9.0) / 10, initial_parameters(TASK, 0)
-    store = store_with(saved, **{"class": 1})
-    trained = one_round(store, number=2, **{"class": 1})
-    expected, expected_head = step_by_hand(model, saved, torch.tensor([1, 1, 1]))
+@pytest.mark.parametrize(
+    ("values", "start", "labels"),
+    [
+        ({"gamma": 0.25}, 0.75 * MODEL[4:] + 0.25 * SAVED, auxiliary_labels(DATA, 3, options())),
+        ({"class": 1}, SAVED, torch.tensor([1, 1, 1])),
+    ],
+    ids=["client", "class"],
+)
+def test_a_round_is_one_step_on_the_sum_of_both_losses(values, start, labels):
+    """Trunk, head and auxiliary head after one full batch, with the mix γ of saved and global head before.
+
+    For a class the auxiliary head is not mixed, and y_aux is the class for every example.
+    """
+    store = store_with(SAVED, **values)
+    trained = one_round(store, number=2, **values)
+    expected, expected_head = step_by_hand(MODEL, start, labels)
     np.testing.assert_allclose(trained.parameters, expected, atol=1e-12)
     np.testing.assert_allclose(kept_head(store, 2), expected_head, atol=1e-12)
 
 
 def test_only_trunk_and_head_are_sent_and_their_loss_reported():
     """The vector is the model's; the loss is CE(head, y) before the step."""
-    trained, ordinary = one_round(MemoryStore()), train(TASK, initial_parameters(TASK, 0), DATA, TRAINING)
+    trained = one_round(MemoryStore())
     assert trained.parameters.size == 13
-    assert trained.loss == pytest.approx(ordinary.loss, abs=1e-12)
+    assert trained.loss == pytest.approx(ordinary().loss, abs=1e-12)
 
 
 def test_a_client_that_does_not_leave_trains_as_ever():
     """Same bits, and nothing is kept."""
     store = MemoryStore()
     trained = one_round(store, client="v", clients="u,w")
-    assert np.array_equal(
-        trained.parameters, train(TASK, initial_parameters(TASK, 0), DATA, TRAINING).parameters
-    )
+    assert np.array_equal(trained.parameters, ordinary().parameters)
     assert store.list_keys() == []
 
 
@@ -170,23 +172,24 @@ def test_with_samples_named_the_others_keep_their_labels():
     assert labels[2] == 2
 
 
-def problem(forgets: dict[str, Forget], prepared: AuxiliaryHeadOptions | None, **parameters) -> Problem:
-    kept = None
-    if prepared is not None:
-        kept = PreparedStore(options=prepared, store=MemoryStore(), next_store=MemoryStore())
+def problem(forgets: dict[str, Forget], prepared: AuxiliaryHeadOptions) -> Problem:
     return Problem(
         task=TASK,
         targets=forgets,
         retained=("r",),
         schedule=lambda _: TRAINING,
         training=TRAINING,
-        parameters=validated_parameters(METHOD, parameters),
-        kept=kept,
+        parameters=METHOD.Parameters(),
+        kept=PreparedStore(options=prepared, store=MemoryStore(), next_store=MemoryStore()),
     )
 
 
-def reply(head: np.ndarray, num_examples: int = 3, *, has_head: bool = True) -> Reply:
+def answered(head: np.ndarray, num_examples: int = 3, *, has_head: bool = True) -> Reply:
     return Reply(vector=head, num_examples=num_examples, values={"has_head": has_head})
+
+
+def ended(given: Problem, replies: dict[str, Reply]) -> UnlearningState:
+    return METHOD.aggregate(given, METHOD.begin(given, MODEL), replies)
 
 
 EVERYTHING, CLASS = Forget(everything=True), Forget(classes=frozenset({1}))
@@ -195,29 +198,25 @@ ONE, TWO = np.arange(9.0), np.full(9, 2.0)
 
 def test_clients_mix_the_mean_auxiliary_head_with_nine_tenths():
     """W' = 0.1 · W_head + 0.9 · (W_1 + W_2)/2; the trunk stays."""
-    model = initial_parameters(TASK, 0)
     asked = problem({"u": EVERYTHING, "v": EVERYTHING}, options())
-    state = METHOD.aggregate(asked, METHOD.begin(asked, model), {"u": reply(ONE), "v": reply(TWO)})
+    state = ended(asked, {"u": answered(ONE), "v": answered(TWO)})
     assert state.finished
-    np.testing.assert_array_equal(state.parameters[:4], model[:4])
-    np.testing.assert_allclose(state.parameters[4:], 0.1 * model[4:] + 0.9 * (ONE + TWO) / 2, atol=1e-12)
+    np.testing.assert_array_equal(state.parameters[:4], MODEL[:4])
+    np.testing.assert_allclose(state.parameters[4:], 0.1 * MODEL[4:] + 0.9 * (ONE + TWO) / 2, atol=1e-12)
 
 
 def test_a_class_is_subtracted_whole():
     """W' = W_head − mean W_aux, also of a client that holds none of the class; one without a head is left out."""
-    model = initial_parameters(TASK, 0)
     asked = problem(dict.fromkeys("uvw", CLASS), options(**{"class": 1}))
-    replies = {"u": reply(ONE), "v": reply(TWO, 0), "w": reply(np.zeros(9), has_head=False)}
-    state = METHOD.aggregate(asked, METHOD.begin(asked, model), replies)
-    np.testing.assert_allclose(state.parameters[4:], model[4:] - (ONE + TWO) / 2, atol=1e-12)
+    replies = {"u": answered(ONE), "v": answered(TWO, 0), "w": answered(np.zeros(9), has_head=False)}
+    state = ended(asked, replies)
+    np.testing.assert_allclose(state.parameters[4:], MODEL[4:] - (ONE + TWO) / 2, atol=1e-12)
 
 
 def test_a_target_without_a_head_fails_for_good():
     """It does not train while it waits to be forgotten."""
-    asked = problem({"u": EVERYTHING}, options())
-    state = METHOD.begin(asked, initial_parameters(TASK, 0))
     with pytest.raises(MethodFailed, match=r"u keep no auxiliary head") as caught:
-        METHOD.aggregate(asked, state, {"u": reply(np.zeros(9), has_head=False)})
+        ended(problem({"u": EVERYTHING}, options()), {"u": answered(np.zeros(9), has_head=False)})
     assert not caught.value.retryable
 
 
@@ -225,20 +224,11 @@ def test_the_client_answers_its_newest_head():
     """And how many examples are to be forgotten."""
     store = store_with(ONE, 1)
     store.save(options().key, 2, {"head": TWO})
-    empty = DATA.select(np.array([], dtype=np.intp))
-    site = ClientSite(task=TASK, forget=DATA, retain=empty, store=store)
-    answer = METHOD.client_step(
-        Instruction(
-            operation="auxiliary-head",
-            model=np.zeros(0),
-            training=TRAINING,
-            forget=EVERYTHING,
-            values={"key": options().key},
-        ),
-        site,
-    )
-    assert (answer.vector.tolist(), answer.num_examples) == (TWO.tolist(), 3)
-    assert answer.values == {"has_head": True}
+    asked = problem({"u": EVERYTHING}, options())
+    instructions = METHOD.configure(asked, METHOD.begin(asked, MODEL))
+    found = answer(METHOD, asked, instructions, {"u": DATA}, {"u": store})["u"]
+    assert (found.vector.tolist(), found.num_examples) == (TWO.tolist(), 3)
+    assert found.values == {"has_head": True}
 
 
 @pytest.mark.parametrize(
@@ -258,7 +248,7 @@ def test_what_was_not_prepared_is_refused_with_the_setting(prepared, target, nee
     assert f'prepare = "fedau-learning {needed}' in AuxiliaryHead().refusal(options(**prepared), target)
     asked = problem({target.client_id or "u": target.forget}, options(**prepared))
     with pytest.raises(MethodFailed, match="prepare = ") as caught:
-        METHOD.begin(asked, initial_parameters(TASK, 0))
+        METHOD.begin(asked, MODEL)
     assert not caught.value.retryable
 
 

@@ -25,12 +25,12 @@ from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.vectors import VECTORS, CarryVectors, kept_rounds, kept_vector
 from unlearning.methods.method import PreparedStore, Problem
 from unlearning.methods.preparation import FederatedRound, LocalRound
-from unlearning.methods.registry import METHODS, check_supports, validated_parameters
+from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.requests import Exclusions, Forget, Granularity, Target
 from unlearning.stores import DirectoryStore, MemoryStore, Store
 from unlearning.tasks import TaskSettings, make_task
-from unlearning.training import TrainingSettings, initial_parameters, local_seed, train
+from unlearning.training import Trained, TrainingSettings, initial_parameters, local_seed, train
 
 METHOD, PREPARATION = METHODS["hf-online"], CarryVectors()
 DATA = {name: blobs(20, seed=number) for number, name in enumerate(("u", "v", "x", "y"))}
@@ -45,7 +45,8 @@ ROUNDS: Mapping[int, tuple[str, ...]] = {
 }
 """Who takes part: not everybody every time, as where clients are sampled or absent."""
 
-EVERYTHING = Forget(everything=True)
+COUNTS = dict.fromkeys(DATA, 20)
+GONE = Exclusions().including([Target(Granularity.CLIENT, "u")])
 
 
 def local_round(client: str, number: int, model: Vector, arrays=None) -> LocalRound:
@@ -61,8 +62,20 @@ def local_round(client: str, number: int, model: Vector, arrays=None) -> LocalRo
     )
 
 
-def ordinary(work: LocalRound):
+def ordinary(work: LocalRound) -> Trained:
     return train(work.task, work.model, work.examples, work.training)
+
+
+def prepared(options: CarriedVectorOptions, work: LocalRound) -> Trained:
+    return PREPARATION.train(options, work, lambda: ordinary(work))
+
+
+def finished_round(
+    number: int, model: Vector = START, after: Vector | None = None, **known
+) -> FederatedRound:
+    """A round from `model` to the model after it, the same if none is given, as the server has it."""
+    own = {"task": LOGISTIC, "training": TRAINING, **known}
+    return FederatedRound(number=number, before=model, after=model if after is None else after, **own)
 
 
 def federation(
@@ -83,19 +96,10 @@ def federation(
             if client in without:
                 continue
             work = local_round(client, number, model, sent)
-            trained = PREPARATION.train(options, work, lambda work=work: ordinary(work))
+            trained = prepared(options, work)
             models[client], arrays[client] = (counts[client], trained.parameters), work.returns
         after = weighted_mean(models)
-        done = FederatedRound(
-            number=number,
-            before=model,
-            after=after,
-            models=models,
-            arrays=arrays,
-            forgotten=forgotten,
-            task=LOGISTIC,
-            training=TRAINING,
-        )
+        done = finished_round(number, model, after, models=models, arrays=arrays, forgotten=forgotten)
         PREPARATION.keep(options, done, store)
         model = after
     return model
@@ -125,7 +129,7 @@ def retrained(
 def problem(store: Store, options=None, clients=("u",), num_examples=None, **parameters) -> Problem:
     return Problem(
         task=LOGISTIC,
-        targets=dict.fromkeys(clients, EVERYTHING),
+        targets=dict.fromkeys(clients, Forget(everything=True)),
         retained=("x",),
         num_examples=num_examples or {},
         schedule=lambda _: TRAINING,
@@ -182,8 +186,7 @@ def test_after_a_deletion_the_others_vectors_stay_right():
         counts = {"u": own, "v": own, "x": 100, "y": 100}
         store, options = MemoryStore(), CarriedVectorOptions()
         model = unlearned(federation(counts, options, store, rounds=(1, 2, 3)), store)
-        gone = Exclusions().including([Target(Granularity.CLIENT, "u")])
-        PREPARATION.erase(options, store, gone, until=3, rewritten=False)
+        PREPARATION.erase(options, store, GONE, until=3, rewritten=False)
         model = federation(counts, options, store, model=model, rounds=(4, 5), without=frozenset("u"))
         exact = retrained(counts, frozenset("uv"))
         errors.append(distance(unlearned(model, store, clients=("v",)), exact))
@@ -207,9 +210,8 @@ def test_repairing_comes_closer_to_retraining_that_trains_on_in_the_same_way():
 
 def test_carrying_vectors_changes_no_bit_of_the_model():
     """With forgettable clients and with none the federation trains the same."""
-    counts = dict.fromkeys(DATA, 20)
-    carried = federation(counts, CarriedVectorOptions(), MemoryStore())
-    plain = federation(counts, CarriedVectorOptions(clients="nobody"), MemoryStore())
+    carried = federation(COUNTS, CarriedVectorOptions(), MemoryStore())
+    plain = federation(COUNTS, CarriedVectorOptions(clients="nobody"), MemoryStore())
     np.testing.assert_array_equal(carried, plain)
 
 
@@ -217,30 +219,29 @@ def test_the_first_round_sends_nothing_and_the_next_all_vectors_but_those_of_the
     """One row a client that has taken part, in the order of ids."""
     store, options = MemoryStore(), CarriedVectorOptions()
     assert PREPARATION.send(options, 1, store, Exclusions()) == {}
-    federation(dict.fromkeys(DATA, 20), options, store, rounds=(1, 2))
-    gone = Exclusions().including([Target(Granularity.CLIENT, "v")])
-    sent = PREPARATION.send(options, 3, store, gone)[VECTORS]
-    np.testing.assert_array_equal(sent, [kept_vector(options, store, name) for name in ("u", "x", "y")])
+    federation(COUNTS, options, store, rounds=(1, 2))
+    sent = PREPARATION.send(options, 3, store, GONE)[VECTORS]
+    np.testing.assert_array_equal(sent, [kept_vector(options, store, name) for name in "vxy"])
 
 
 def test_a_round_that_is_done_again_starts_from_the_vectors_before_it():
     """What a crashed round had kept does not enter itself."""
-    counts, options, once, twice = dict.fromkeys(DATA, 20), CarriedVectorOptions(), *_two_stores()
-    model = federation(counts, options, once, rounds=(1, 2))
-    federation(counts, options, once, model=model, rounds=(3,))
-    federation(counts, options, twice, rounds=(1, 2))
+    options, once, twice = CarriedVectorOptions(), MemoryStore(), MemoryStore()
+    model = federation(COUNTS, options, once, rounds=(1, 2))
+    federation(COUNTS, options, once, model=model, rounds=(3,))
+    federation(COUNTS, options, twice, rounds=(1, 2))
     for _ in range(2):
-        federation(counts, options, twice, model=model, rounds=(3,))
+        federation(COUNTS, options, twice, model=model, rounds=(3,))
     for name in DATA:
         np.testing.assert_array_equal(kept_vector(options, once, name), kept_vector(options, twice, name))
 
 
 def test_a_client_that_was_named_too_late_is_refused():
     """Its vector would begin in the middle; so its earlier part would stay."""
-    store, counts = MemoryStore(), dict.fromkeys(DATA, 20)
-    model = federation(counts, CarriedVectorOptions(clients="v"), store, rounds=(1, 2))
+    store = MemoryStore()
+    model = federation(COUNTS, CarriedVectorOptions(clients="v"), store, rounds=(1, 2))
     late = CarriedVectorOptions(clients="u,v")
-    model = federation(counts, late, store, model=model, rounds=(3, 4))
+    model = federation(COUNTS, late, store, model=model, rounds=(3, 4))
     assert kept_vector(late, store, "v") is not None
     with pytest.raises(MethodFailed, match="No whole vector of client u is kept"):
         METHOD.begin(problem(store, late), model)
@@ -248,8 +249,8 @@ def test_a_client_that_was_named_too_late_is_refused():
 
 def test_a_client_whose_samples_were_forgotten_has_no_vector_any_more():
     """The vector was computed from them; done twice, as after a crash, it comes to the same."""
-    store, options, counts = MemoryStore(), CarriedVectorOptions(), dict.fromkeys(DATA, 20)
-    model = federation(counts, options, store)
+    store, options = MemoryStore(), CarriedVectorOptions()
+    model = federation(COUNTS, options, store)
     some = Exclusions().including([Target(Granularity.SAMPLE, "u", sample_ids=frozenset({"1"}))])
     for _ in range(2):
         assert PREPARATION.erase(options, store, some, until=5, rewritten=False)
@@ -263,9 +264,8 @@ def test_a_client_whose_samples_were_forgotten_has_no_vector_any_more():
 def test_a_forgotten_client_leaves_nothing_behind(tmp_path):
     """Its vectors are erased from disk, the others' are not."""
     store, options = DirectoryStore(tmp_path), CarriedVectorOptions()
-    federation(dict.fromkeys(DATA, 20), options, store, rounds=(1, 2))
-    gone = Exclusions().including([Target(Granularity.CLIENT, "u")])
-    assert PREPARATION.erase(options, store, gone, until=2, rewritten=False)
+    federation(COUNTS, options, store, rounds=(1, 2))
+    assert PREPARATION.erase(options, store, GONE, until=2, rewritten=False)
     assert store.list_keys() == [LENGTHS_KEY, "v", "x", "y"]
     assert not list(tmp_path.glob("u/*"))
 
@@ -302,26 +302,21 @@ def test_vectors_that_cannot_be_used_are_refused(returned, words):
 
 def test_a_vector_that_overflows_is_lost_and_is_sent_to_nobody():
     """Clients would return no finite vector for it, and with that every model would be refused."""
-    options, store, counts = CarriedVectorOptions(), MemoryStore(), dict.fromkeys(DATA, 20)
-    model = federation(counts, options, store, rounds=(1,))
+    options, store = CarriedVectorOptions(), MemoryStore()
+    model = federation(COUNTS, options, store, rounds=(1,))
     huge = np.full((len(DATA), model.size), np.finfo(model.dtype).max)
-    done = FederatedRound(
-        number=2,
-        before=model,
-        after=model,
-        models=dict.fromkeys(DATA, (20, model)),
-        arrays={name: {VECTORS: huge} for name in DATA},
-    )
-    PREPARATION.keep(options, done, store)
-    PREPARATION.keep(options, replace(done, number=3, arrays={name: {} for name in DATA}), store)
+    models = dict.fromkeys(DATA, (20, model))
+    overflown = {name: {VECTORS: huge} for name in DATA}
+    PREPARATION.keep(options, finished_round(2, model, models=models, arrays=overflown), store)
+    returned = {name: {} for name in DATA}
+    PREPARATION.keep(options, finished_round(3, model, models=models, arrays=returned), store)
     assert PREPARATION.send(options, 4, store, Exclusions()) == {}
 
 
 def test_more_clients_than_there_is_room_for_end_the_preparation():
     """The bound is on one set of vectors: three of 120 bytes do not fit into 0.3 KiB."""
     options = CarriedVectorOptions(max_gib=300 / 2**30)
-    models = dict.fromkeys(("u", "v", "x"), (20, START))
-    done = FederatedRound(number=1, before=START, after=START, models=models)
+    done = finished_round(1, models=dict.fromkeys("uvx", (20, START)))
     with pytest.raises(StoreFull, match="Name who may be forgotten"):
         PREPARATION.keep(options, done, MemoryStore())
 
@@ -365,10 +360,10 @@ def test_vectors_are_encrypted_where_a_key_is_named(tmp_path):
     keys = [tmp_path / name for name in ("right.key", "wrong.key")]
     for path in keys:
         create_key(path)
-    plain, sealed, counts = MemoryStore(), DirectoryStore(tmp_path / "kept"), dict.fromkeys(DATA, 20)
+    plain, sealed = MemoryStore(), DirectoryStore(tmp_path / "kept")
     right, wrong = (CarriedVectorOptions(key_file=str(path)) for path in keys)
-    model = federation(counts, CarriedVectorOptions(), plain)
-    federation(counts, right, sealed)
+    model = federation(COUNTS, CarriedVectorOptions(), plain)
+    federation(COUNTS, right, sealed)
     expected = unlearned(model, plain)
     np.testing.assert_array_equal(unlearned(model, sealed, options=right), expected)
     vector = kept_vector(right, sealed, "u")
@@ -437,10 +432,10 @@ def test_half_a_budget_is_refused_at_the_start(text, words):
 
 def test_the_records_of_the_rounds_are_those_of_the_run():
     """What the bound is computed from: who, how many steps, how long; a round done again is written once."""
-    options, store, counts = CarriedVectorOptions(feature_norm=20), MemoryStore(), dict.fromkeys(DATA, 20)
-    before = federation(counts, options, store, rounds=(1, 2))
+    options, store = CarriedVectorOptions(feature_norm=20), MemoryStore()
+    before = federation(COUNTS, options, store, rounds=(1, 2))
     for _ in range(2):
-        after = federation(counts, options, store, model=before, rounds=(3,))
+        after = federation(COUNTS, options, store, model=before, rounds=(3,))
     kept = kept_rounds(options, store)
     assert [one.lengths.number for one in kept.rounds] == [1, 2, 3]
     last = kept.rounds[-1]
@@ -457,17 +452,10 @@ def test_the_records_of_the_rounds_are_those_of_the_run():
 
 def test_a_client_that_says_it_trained_otherwise_leaves_a_round_that_proves_nothing():
     """Other steps than the server had set, or nothing at all, as an earlier version says."""
+    plain = replace(TRAINING, momentum=0.0)
     for work in (None, np.ones(4), np.ones(7), np.full(7, np.nan), np.array(["x"] * 7)):
-        store, arrays = MemoryStore(), {} if work is None else {WORK: work}
-        done = FederatedRound(
-            number=1,
-            before=START,
-            after=START,
-            models={"u": (20, START)},
-            arrays={"u": arrays},
-            task=LOGISTIC,
-            training=replace(TRAINING, momentum=0.0),
-        )
+        store, told = MemoryStore(), {"u": {} if work is None else {WORK: work}}
+        done = finished_round(1, models={"u": (20, START)}, arrays=told, training=plain)
         PREPARATION.keep(CarriedVectorOptions(feature_norm=20), done, store)
         (one,) = kept_rounds(CarriedVectorOptions(), store).rounds
         assert one.lengths.unmet == (
@@ -481,7 +469,7 @@ def test_records_of_an_earlier_version_prove_nothing():
     text = json.dumps({"whole": True, "rounds": []})
     store.save(LENGTHS_KEY, 0, {"vector": np.frombuffer(text.encode(), dtype=np.uint8)})
     assert ["earlier version" in one for one in kept_rounds(options, store).unmet] == [True]
-    federation(dict.fromkeys(DATA, 20), options, store, rounds=(1,))
+    federation(COUNTS, options, store, rounds=(1,))
     kept = kept_rounds(options, store)
     assert len(kept.rounds) == 1
     assert ["earlier version" in one for one in kept.unmet] == [True]
@@ -489,35 +477,30 @@ def test_records_of_an_earlier_version_prove_nothing():
 
 def test_a_client_whose_vector_is_gone_has_no_new_one():
     """It would begin in the middle, and forget a part only."""
-    options, store, counts = CarriedVectorOptions(), MemoryStore(), dict.fromkeys(DATA, 20)
-    model = federation(counts, options, store, rounds=(1, 2))
+    options, store = CarriedVectorOptions(), MemoryStore()
+    model = federation(COUNTS, options, store, rounds=(1, 2))
     store.erase("u")
-    federation(counts, options, store, model=model, rounds=(4,))
+    federation(COUNTS, options, store, model=model, rounds=(4,))
     assert kept_vector(options, store, "u") is None
     assert kept_vector(options, store, "v") is not None
 
 
 def test_rounds_without_a_declared_feature_norm_prove_nothing():
     """The option was set after vectors had begun: of the rounds before it is said what is missing."""
-    store, counts = MemoryStore(), dict.fromkeys(DATA, 20)
-    model = federation(counts, CarriedVectorOptions(), store, rounds=(1, 2))
+    store = MemoryStore()
+    model = federation(COUNTS, CarriedVectorOptions(), store, rounds=(1, 2))
     late = CarriedVectorOptions(feature_norm=20)
-    federation(counts, late, store, model=model, rounds=(3,))
+    federation(COUNTS, late, store, model=model, rounds=(3,))
     unmet = [NOT_DECLARED in one.lengths.unmet for one in kept_rounds(late, store).rounds]
     assert unmet == [True, True, False]
 
 
 def test_a_client_with_larger_features_than_declared_refuses_to_train():
     """Before it sends anything; with the limit taken from its own data it trains."""
-    exactly = feature_norm(LOGISTIC, DATA["u"])
-    for limit, words in ((exactly, None), (0.99 * exactly, "declared feature_norm")):
-        work = local_round("u", 1, START)
-        options = CarriedVectorOptions(feature_norm=limit)
-        if words is None:
-            PREPARATION.train(options, work, lambda work=work: ordinary(work))
-            continue
-        with pytest.raises(DataError, match=words):
-            PREPARATION.train(options, work, lambda work=work: ordinary(work))
+    exactly, work = feature_norm(LOGISTIC, DATA["u"]), local_round("u", 1, START)
+    prepared(CarriedVectorOptions(feature_norm=exactly), work)
+    with pytest.raises(DataError, match="declared feature_norm"):
+        prepared(CarriedVectorOptions(feature_norm=0.99 * exactly), work)
 
 
 def test_without_noise_nothing_is_claimed():
@@ -533,16 +516,6 @@ def test_a_part_of_the_noise_is_refused():
 
 
 def test_an_unnamed_client_is_refused_with_what_to_configure():
-    """Samples and classes are refused by the level that the method works at."""
+    """All of them, this one too."""
     reason = PREPARATION.refusal(CarriedVectorOptions(clients="1,2"), Target(Granularity.CLIENT, "3"))
     assert 'prepare = "hf-online clients=1,2,3"' in reason
-    for target in (
-        Target(Granularity.CLASS, class_label=1),
-        Target(Granularity.SAMPLE, "1", sample_ids=frozenset({"a"})),
-    ):
-        with pytest.raises(Exception, match=r"it works at the level\(s\) client"):
-            check_supports(METHOD, target)
-
-
-def _two_stores() -> tuple[MemoryStore, MemoryStore]:
-    return MemoryStore(), MemoryStore()

@@ -11,10 +11,11 @@ import pytest
 from pydantic import Field
 
 from unlearning.errors import ContractBroken, UnknownMethod, UnsupportedRequest
+from unlearning.methods.costs import Cost
 from unlearning.methods.federaser import FedEraser
 from unlearning.methods.gradient_ascent import GradientAscent
 from unlearning.methods.hf_kcu import HfKcu
-from unlearning.methods.method import Method, MethodParameters
+from unlearning.methods.method import ClientSite, Method, MethodParameters, Problem, Reply, UnlearningState
 from unlearning.methods.puf import PufSpecial
 from unlearning.methods.registry import METHODS, check_supports, method_named
 from unlearning.methods.retrain import Natural, Retrain
@@ -89,23 +90,27 @@ class Remembering(HfKcu):
         return replace(following, parameters=following.parameters + np.float32(self.total))
 
 
-def after(base: type[Method], change: Callable[..., Any], **made: Any) -> Method:
+def stating(base: type[Method], **attributes: Any) -> Method:
+    """A method that states something else about itself."""
+    return type(base.__name__, (base,), attributes)()
+
+
+def after(base: type[Method], change: Callable[[UnlearningState], UnlearningState]) -> Method:
     """A method whose aggregate() does something more to the state."""
 
-    class Changed(base):  # type: ignore[misc, valid-type]
-        def aggregate(self, problem, state, replies):
-            return change(super().aggregate(problem, state, replies))
+    def aggregate(self, problem, state, replies):
+        return change(base.aggregate(self, problem, state, replies))
 
-    return Changed(**made)
+    return stating(base, aggregate=aggregate)
 
 
-def with_info(base: type[Method], **changes: Any) -> Method:
-    """A method that states something else about itself."""
+def answering(base: type[Method], change: Callable[[Reply, ClientSite], Reply]) -> Method:
+    """A method whose client_step() does something more to the answer."""
 
-    class Stating(base):  # type: ignore[misc, valid-type]
-        info = replace(base.info, **changes)
+    def client_step(self, instruction, site):
+        return change(base.client_step(self, instruction, site), site)
 
-    return Stating()
+    return stating(base, client_step=client_step)
 
 
 class Asking(PufSpecial):
@@ -143,56 +148,17 @@ class Emptying(PufSpecial):
         return following
 
 
-class WithMemo(PufSpecial):
-    """Answers with its memo's count."""
+class TwiceAsked(PufSpecial):
+    """Takes two exchanges, and answers with its memo's count."""
 
     def client_step(self, instruction, site):
         site.memo["times"] = site.memo.get("times", 0) + 1
         reply = super().client_step(instruction, site)
         return replace(reply, vector=reply.vector * site.memo["times"])
 
-
-class TwiceAsked(WithMemo):
-    """Takes two exchanges, so that a memo has something to remember."""
-
     def aggregate(self, problem, state, replies):
         following = super().aggregate(problem, state, replies)
         return replace(following, finished=following.exchanges == 2)
-
-
-class SendingInputs(PufSpecial):
-    """Answers with the inputs of what it forgets."""
-
-    def client_step(self, instruction, site):
-        return replace(super().client_step(instruction, site), arrays={"rows": site.forget.inputs.numpy()})
-
-
-class Careless(PufSpecial):
-    """Answers the same whatever it must forget."""
-
-    def client_step(self, instruction, site):
-        return replace(super().client_step(instruction, site), vector=np.ones_like(instruction.model))
-
-
-class Headless(PufSpecial):
-    """Counts nobody's answer as an answer."""
-
-    def aggregate(self, problem, state, replies):
-        return (
-            super().aggregate(problem, state, replies)
-            if replies
-            else state.advance(state.parameters, finished=True)
-        )
-
-
-class Stubborn(GradientAscent):
-    """Divides by the examples of each client, of which a class may leave none."""
-
-    def client_step(self, instruction, site):
-        reply = super().client_step(instruction, site)
-        return replace(
-            reply, vector=reply.vector / np.float32(len(site.forget)), num_examples=max(1, len(site.forget))
-        )
 
 
 class AnyLength(PufSpecial):
@@ -205,51 +171,47 @@ class AnyLength(PufSpecial):
         return super().aggregate(problem, state, whole)
 
 
-class Unprepared(FedEraser):
-    """Does without what it says that it needs."""
-
-    def begin(self, problem, parameters):
-        return Natural().begin(problem, parameters)
-
-
-class Random(PufSpecial):
-    """Draws from the system's entropy."""
-
-    def aggregate(self, problem, state, replies):
-        following = super().aggregate(problem, state, replies)
-        noise = np.random.default_rng().normal(size=following.parameters.size).astype(np.float32)
-        return replace(following, parameters=following.parameters + noise)
+def per_example(reply: Reply, site: ClientSite) -> Reply:
+    """Divide by the examples of each client, of which a class may leave none."""
+    count = len(site.forget)
+    return replace(reply, vector=reply.vector / np.float32(count), num_examples=max(1, count))
 
 
-def free(base: type[Method]) -> Method:
-    """A method with a loose parameter."""
-
-    class Free(base):  # type: ignore[misc, valid-type]
-        Parameters = Loose
-
-    return Free()
+def with_noise(found: UnlearningState) -> UnlearningState:
+    """Draw from the system's entropy."""
+    noise = np.random.default_rng().normal(size=found.parameters.size).astype(np.float32)
+    return replace(found, parameters=found.parameters + noise)
 
 
-class Overpriced(PufSpecial):
-    """Has a price below nothing."""
-
-    def cost(self, given, parameters, options):
-        return replace(super().cost(given, parameters, options), communication_bytes=-1)
+def unanswered(self: PufSpecial, problem: Problem, state: UnlearningState, replies: Any) -> UnlearningState:
+    """Count nobody's answer as an answer."""
+    if not replies:
+        return state.advance(state.parameters, finished=True)
+    return PufSpecial.aggregate(self, problem, state, replies)
 
 
 BROKEN: Mapping[str, tuple[Method, str]] = {
-    "states what it is": (with_info(Natural, name="Not a name"), "name='Not a name'"),
-    "has parameters with defaults, and bounds that hold": (free(Natural), "rate has no upper bound"),
-    "can be priced and repaired": (Overpriced(), "communication_bytes=-1"),
+    "states what it is": (
+        stating(Natural, info=replace(Natural.info, name="Not a name")),
+        "name='Not a name'",
+    ),
+    "has parameters with defaults, and bounds that hold": (
+        stating(Natural, Parameters=Loose),
+        "rate has no upper bound",
+    ),
+    "can be priced and repaired": (
+        stating(PufSpecial, cost=lambda *_: Cost(-1, 0.0)),
+        "communication_bytes=-1",
+    ),
     "comes to an end with a model": (
         after(PufSpecial, lambda found: replace(found, finished=False)),
         "it had not finished after 100 exchanges",
     ),
     "moves the model if it says so, and only then": (
-        with_info(Natural, moves_model=True),
+        stating(Natural, info=replace(Natural.info, moves_model=True)),
         "moves_model is True, and the model is the same",
     ),
-    "gives the same bits for the same seed": (Random(), "two runs of the same deletion"),
+    "gives the same bits for the same seed": (after(PufSpecial, with_noise), "two runs of the same deletion"),
     "survives a restart between any two exchanges": (Remembering(), "ended in another state"),
     "counts its exchanges": (
         after(PufSpecial, lambda found: replace(found, exchanges=2)),
@@ -262,14 +224,28 @@ BROKEN: Mapping[str, tuple[Method, str]] = {
     ),
     "needs no memo": (TwiceAsked(), "with a memo that is kept"),
     "keeps nothing of the forgotten examples in its state, and tells nobody of them": (
-        SendingInputs(),
+        answering(
+            PufSpecial, lambda reply, site: replace(reply, arrays={"rows": site.forget.inputs.numpy()})
+        ),
         "the answer of a holds an example's inputs in rows",
     ),
-    "goes on where a client has no example of the class": (Stubborn(), "it raised|not finite"),
-    "forgets what it is told to, and not something else": (Careless(), "the same model"),
-    "fails in a sentence where nobody answers": (Headless(), "without a single answer"),
+    "goes on where a client has no example of the class": (
+        answering(GradientAscent, per_example),
+        "it raised|not finite",
+    ),
+    "forgets what it is told to, and not something else": (
+        answering(PufSpecial, lambda reply, _: replace(reply, vector=np.ones_like(reply.vector))),
+        "the same model",
+    ),
+    "fails in a sentence where nobody answers": (
+        stating(PufSpecial, aggregate=unanswered),
+        "without a single answer",
+    ),
     "refuses vectors of another length": (AnyLength(), "had lost its end"),
-    "says so where it was not prepared for": (Unprepared(), "though nothing was kept"),
+    "says so where it was not prepared for": (
+        stating(FedEraser, begin=Natural.begin),
+        "though nothing was kept",
+    ),
 }
 
 

@@ -38,13 +38,9 @@ def cost_of(
     return method.cost(given, validated_parameters(method, parameters or {}), options)
 
 
-def test_recovery_costs_its_rounds_of_the_retained():
-    """800 · 3 · 4 bytes, 385 · 3 · 4 FLOPs."""
+def test_recovery_costs_its_rounds_of_the_retained_and_of_targets_that_keep_a_part():
+    """800 · 3 · 4 bytes, 385 · 3 · 4 FLOPs; with one of the two targets 800 · 4 · 4 and 385 · 4 · 4."""
     assert recovery_cost(SYMBOLS, rounds=4) == Cost(9600, 4620.0)
-
-
-def test_targets_that_keep_a_part_recover_with_the_retained():
-    """One of the two: 800 · 4 · 4 bytes, 385 · 4 · 4 FLOPs."""
     assert recovery_cost(replace(SYMBOLS, num_partial=1), rounds=4) == Cost(12800, 6160.0)
 
 
@@ -106,7 +102,7 @@ def test_every_method_has_a_formula():
     assert [name for name in METHODS if cost_of(name, MORE) is None] == []
 
 
-SHARDED = ShardingOptions(shards=2, slices=3)
+PLANNED, PARTIAL = replace(MORE, work=None), replace(MORE, num_partial=2)
 
 
 @pytest.mark.parametrize(
@@ -114,38 +110,38 @@ SHARDED = ShardingOptions(shards=2, slices=3)
     [
         (MORE, Cost(14400, 3465.0, 1200)),  # as retrain, but of one of two models; three slices
         # planned: of five clients two or three are of the shard, none stays beside the two targets; one is counted
-        (replace(MORE, work=None), Cost(7200, 1732.5, 1200)),
+        (PLANNED, Cost(7200, 1732.5, 1200)),
         # planned, and the targets keep a part: 2 + 2 − 2 clients, nine rounds
-        (replace(MORE, work=None, num_partial=2), Cost(14400, 3465.0, 1200)),
+        (replace(PLANNED, num_partial=2), Cost(14400, 3465.0, 1200)),
         # planned, a class: every client is a target that keeps a part, and every shard is touched
-        (
-            replace(MORE, work=None, num_targets=5, num_partial=5, num_retained=0),
-            Cost(36000, 8662.5, 1200),
-        ),
+        (replace(PLANNED, num_targets=5, num_partial=5, num_retained=0), Cost(36000, 8662.5, 1200)),
     ],
 )
 def test_sisa_trains_the_touched_shards_again(given, expected):
     """All of the shards' models travel, and each client trains one of them."""
-    assert cost_of("sisa", given, options=SHARDED) == expected
+    assert cost_of("sisa", given, options=ShardingOptions(shards=2, slices=3)) == expected
 
 
-def test_partial_targets_of_puf_regular_send_a_second_vector():
-    """2 · 5 vectors of 400 bytes and one more of each of the two targets that keep a part; no further work."""
-    assert cost_of("puf-regular", replace(SYMBOLS, num_partial=2)) == Cost(4800, 1925.0, 400)
-    assert cost_of("puf-special", replace(SYMBOLS, num_partial=2)) == Cost(1600, 770.0, 400)
-
-
-def test_exact_ridge_asks_partial_targets_for_sums():
-    """Two of them: 2 · 1240 bytes one way, 2 · 11 · 10 · (10 + 10) FLOPs each."""
-    assert cost_of("exact-ridge", replace(MORE, num_partial=2)) == Cost(2480, 8800.0, 12400)
-
-
-def test_partial_targets_of_methods_with_two_sides_send_a_second_vector_each_unlearning_round():
-    """Two targets that keep a part: 2 · 400 bytes more a round; FedOSD's post-training then has five clients."""
-    both = replace(SYMBOLS, num_partial=2)
-    assert cost_of("neggrad-plus", both, {"rounds": 4}) == Cost(16000 + 3200, 1540.0, 800)
-    expected = Cost(800 * (5 * 4 + 5 * 6) + 3200, 77.0 * 50, 800)
-    assert cost_of("fedosd", both, {"unlearning_rounds": 4, "post_training_rounds": 6}) == expected
+@pytest.mark.parametrize(
+    ("method", "parameters", "expected"),
+    [
+        # 2 · 5 vectors of 400 bytes and one more of each of the two; no further work
+        ("puf-regular", {}, Cost(4800, 1925.0, 400)),
+        ("puf-special", {}, Cost(1600, 770.0, 400)),
+        # sums: 2 · 1240 bytes one way, 2 · 11 · 10 · (10 + 10) FLOPs each
+        ("exact-ridge", {}, Cost(2480, 8800.0, 12400)),
+        # 2 · 400 bytes more a round of unlearning; FedOSD's post-training then has five clients
+        ("neggrad-plus", {"rounds": 4}, Cost(16000 + 3200, 1540.0, 800)),
+        (
+            "fedosd",
+            {"unlearning_rounds": 4, "post_training_rounds": 6, "epochs": 1},
+            Cost(800 * (5 * 4 + 5 * 6) + 3200, 77.0 * 50, 800),
+        ),
+    ],
+)
+def test_targets_that_keep_a_part_send_what_belongs_to_it(method, parameters, expected):
+    """Two of them."""
+    assert cost_of(method, PARTIAL, parameters) == expected
 
 
 @pytest.mark.parametrize("method", ["fedmemprune", "newton-cg", "retrain"])

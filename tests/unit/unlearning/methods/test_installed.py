@@ -1,5 +1,6 @@
 """Methods of other packages are found by their entry points; one that cannot be used is left out with its reason."""
 
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -14,9 +15,7 @@ from unlearning.methods.retrain import Natural
 class Own(Natural):
     """A method of a package of one's own."""
 
-    info = Natural.info.__class__(
-        **{**{name: getattr(Natural.info, name) for name in Natural.info.__dataclass_fields__}, "name": "own"}
-    )
+    info = replace(Natural.info, name="own")
 
 
 NO_METHOD = object()

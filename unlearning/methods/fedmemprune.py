@@ -40,9 +40,9 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import add_mean_update, relative_change, trained_update
+from unlearning.methods.updates import add_mean_update, ask_staying, relative_change, trained_update
 from unlearning.parameters import Slot, Vector, layout
-from unlearning.requests import NOTHING, Granularity
+from unlearning.requests import Granularity
 from unlearning.training import build
 
 FLAT_RANGE = 0.1
@@ -83,15 +83,8 @@ class FedMemPrune(Method[FedMemPruneParameters]):
         self, problem: Problem[FedMemPruneParameters], state: UnlearningState
     ) -> Mapping[str, Instruction]:
         """Let all that keep something train as ever."""
-        return {
-            client: Instruction(
-                operation="train",
-                model=state.parameters,
-                training=problem.training,
-                forget=problem.targets.get(client, NOTHING),
-            )
-            for client in sorted({*problem.retained, *problem.partial})
-        }
+        ordinary = Instruction(operation="train", model=state.parameters, training=problem.training)
+        return ask_staying(problem, ordinary)
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Train as ever on what is kept; the answer is the update."""

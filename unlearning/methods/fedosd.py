@@ -46,16 +46,18 @@ from unlearning.methods.method import (
 )
 from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import (
+    ask_staying,
+    ask_targets,
     check_classification,
     relative_change,
     replies_of_targets,
     trained_update,
 )
 from unlearning.parameters import Vector
-from unlearning.requests import NOTHING, Granularity
+from unlearning.requests import Granularity
 
 START = "start"
-FORGET, KEEP, RECOVER = "forget", "keep", "recover"
+FORGET, KEEP = "forget", "keep"
 SMALLEST_SHARE = 1e-6
 """Where less than this of a direction is orthogonal to the others, what is left is rounding."""
 
@@ -116,19 +118,11 @@ class FedOsd(Method[FedOsdParameters]):
         unlearns = state.exchanges < own.unlearning_rounds
         rate = own.learning_rate if unlearns else own.post_training_rate or ordinary.learning_rate
         training = replace(ordinary, epochs=own.epochs, learning_rate=rate)
-        targets = problem.targets if unlearns else problem.partial
-        words = dict.fromkeys(problem.retained, KEEP) | dict.fromkeys(
-            targets, FORGET if unlearns else RECOVER
-        )
-        return {
-            client: Instruction(
-                operation=word,
-                model=state.parameters,
-                training=training,
-                forget=problem.targets.get(client, NOTHING),
-            )
-            for client, word in words.items()
-        }
+        keep = Instruction(operation=KEEP, model=state.parameters, training=training)
+        if not unlearns:
+            return ask_staying(problem, keep)
+        forget = replace(keep, operation=FORGET)
+        return {**dict.fromkeys(problem.retained, keep), **ask_targets(problem, forget)}
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Train on what is kept; a target on UCE over what it forgets, and sends the update of the rest beside."""

@@ -46,6 +46,7 @@ from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import (
     NUM_RETAINED,
     add_mean_update,
+    ask_targets,
     check_classification,
     relative_change,
     replies_of_targets,
@@ -103,16 +104,11 @@ class FedQuit(Method[FedQuitParameters]):
             optimizer="adam",
             weight_decay=0.0,
         )
-        return {
-            client: Instruction(
-                operation="distil",
-                model=state.parameters,
-                training=training,
-                forget=forget,
-                values={"temperature": own.temperature},
-            )
-            for client, forget in problem.targets.items()
-        }
+        values = {"temperature": own.temperature}
+        distillation = Instruction(
+            operation="distil", model=state.parameters, training=training, values=values
+        )
+        return ask_targets(problem, distillation)
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Train on the virtual teacher's answers; the answer is the update."""

@@ -35,10 +35,15 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import add_mean_update, relative_change, replies_of_targets
+from unlearning.methods.updates import (
+    add_mean_update,
+    ask_targets,
+    relative_change,
+    replies_of_targets,
+    trained_update,
+)
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity
-from unlearning.training import train
 
 _LEFT_AFTER = "steps until a number was not finite"
 
@@ -90,29 +95,17 @@ class GradientAscent(Method[GradientAscentParameters]):
             maximize=True,
             weight_decay=0.0,
         )
-        return {
-            client: Instruction(operation="ascend", model=state.parameters, training=training, forget=forget)
-            for client, forget in problem.targets.items()
-        }
+        ascent = Instruction(operation="ascend", model=state.parameters, training=training)
+        return ask_targets(problem, ascent)
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Train on −ℓ over the forget examples; no update, but the step, where it has overflowed."""
-        none = np.zeros_like(instruction.model)
-        if len(site.forget) == 0:
-            return Reply(vector=none, num_examples=0)
         climb = _Climb()
-        trained = train(
-            site.task, instruction.model, site.forget, instruction.training, after_step=climb.after_step
-        )
-        if not (climb.is_finite and np.isfinite(trained.loss)):
-            return Reply(
-                vector=none, num_examples=trained.num_examples, metrics={_LEFT_AFTER: float(climb.steps)}
-            )
-        return Reply(
-            vector=trained.parameters - instruction.model,
-            num_examples=trained.num_examples,
-            metrics={"loss": trained.loss},
-        )
+        reply = trained_update(instruction, site, site.forget, after_step=climb.after_step)
+        if climb.is_finite and np.isfinite(reply.metrics.get("loss", 0.0)):
+            return reply
+        left = {_LEFT_AFTER: float(climb.steps)}
+        return replace(reply, vector=np.zeros_like(instruction.model), metrics=left)
 
     def aggregate(
         self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]

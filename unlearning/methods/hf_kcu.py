@@ -39,7 +39,13 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import NUM_RETAINED, num_retained, relative_change, replies_of_targets
+from unlearning.methods.updates import (
+    NUM_RETAINED,
+    ask_targets,
+    num_retained,
+    relative_change,
+    replies_of_targets,
+)
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
 from unlearning.solvers import Solution, conjugate_gradient, lanczos_extremes
@@ -104,16 +110,13 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
         self, problem: Problem[HfKcuParameters | HfKcuInfluenceParameters], state: UnlearningState
     ) -> Mapping[str, Instruction]:
         """Ask only the affected clients."""
-        return {
-            client: Instruction(
-                operation="solve",
-                model=state.parameters,
-                training=problem.training,
-                forget=forget,
-                values=problem.parameters.model_dump(mode="json"),
-            )
-            for client, forget in problem.targets.items()
-        }
+        asked = Instruction(
+            operation="solve",
+            model=state.parameters,
+            training=problem.training,
+            values=problem.parameters.model_dump(mode="json"),
+        )
+        return ask_targets(problem, asked)
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Compute s_i·v_i (or v_i of the corrected form), and what is needed to judge it."""

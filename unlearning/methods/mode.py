@@ -37,6 +37,7 @@ from unlearning.methods.method import (
 from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import (
     add_mean_update,
+    ask_targets,
     check_classification,
     replies_of_targets,
     trained_update,
@@ -104,24 +105,12 @@ class MoDe(Method[MoDeParameters]):
         fast = replace(ordinary, learning_rate=own.learning_rate)
         degradation = cast(Vector, state.arrays[DEGRADATION])
         if steps(own)[state.exchanges] == "degrade":
-            return {
-                client: Instruction(operation="degrade", model=degradation, training=fast)
-                for client in problem.retained
-            }
+            learn = Instruction(operation="degrade", model=degradation, training=fast)
+            return dict.fromkeys(problem.retained, learn)
         slow = replace(ordinary, learning_rate=own.retained_learning_rate)
-        instructions = {
-            client: Instruction(operation="guide", model=state.parameters, training=slow)
-            for client in problem.retained
-        }
-        for client, forget in problem.targets.items():
-            instructions[client] = Instruction(
-                operation="forget",
-                model=state.parameters,
-                training=fast,
-                forget=forget,
-                arrays={DEGRADATION: degradation},
-            )
-        return instructions
+        guide = Instruction(operation="guide", model=state.parameters, training=slow)
+        forget = replace(guide, operation="forget", training=fast, arrays={DEGRADATION: degradation})
+        return {**dict.fromkeys(problem.retained, guide), **ask_targets(problem, forget)}
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Train as ever; the target on the labels that De gives its examples."""

@@ -36,7 +36,7 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import relative_change, replies_of_targets, trained_update
+from unlearning.methods.updates import ask_targets, relative_change, replies_of_targets, trained_update
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
 
@@ -89,19 +89,8 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         own = problem.parameters
         descent = replace(problem.training, epochs=1, learning_rate=own.learning_rate, optimizer="sgd")
         ordinary = Instruction(operation="descend", model=state.parameters, training=descent)
-        return {
-            **dict.fromkeys(problem.retained, ordinary),
-            **{
-                client: Instruction(
-                    operation="climb",
-                    model=state.parameters,
-                    training=descent,
-                    forget=forget,
-                    values={"clip_norm": own.clip_norm},
-                )
-                for client, forget in problem.targets.items()
-            },
-        }
+        climb = replace(ordinary, operation="climb", values={"clip_norm": own.clip_norm})
+        return {**dict.fromkeys(problem.retained, ordinary), **ask_targets(problem, climb)}
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Train on what is kept; a target climbs on what it forgets, and sends the update of the rest beside."""

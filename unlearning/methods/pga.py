@@ -40,7 +40,7 @@ from unlearning.methods.method import (
 )
 from unlearning.methods.preparation import LocalRound, Preparation, PreparationOptions
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import relative_change, replies_of_targets
+from unlearning.methods.updates import ask_targets, relative_change, replies_of_targets
 from unlearning.parameters import Vector, add_weighted, flatten, load
 from unlearning.requests import Granularity
 from unlearning.stores import keep_newest, newest
@@ -120,20 +120,14 @@ class Pga(Method[PgaParameters]):
             weight_decay=0.0,
             maximize=True,
         )
-        return {
-            client: Instruction(
-                operation="ascend",
-                model=state.parameters,
-                training=training,
-                forget=forget,
-                values={
-                    "share": _share(problem, client, weighted=parameters.weighted),
-                    "max_distance": parameters.max_distance,
-                    "seed": problem.seed,
-                },
-            )
-            for client, forget in problem.targets.items()
+        (target,) = problem.targets
+        values = {
+            "share": _share(problem, target, weighted=parameters.weighted),
+            "max_distance": parameters.max_distance,
+            "seed": problem.seed,
         }
+        ascent = Instruction(operation="ascend", model=state.parameters, training=training, values=values)
+        return ask_targets(problem, ascent)
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Climb within the ball; the answer is the update θ' − θ.

@@ -42,7 +42,13 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import NUM_RETAINED, num_retained, replies_of_targets, trained_update
+from unlearning.methods.updates import (
+    NUM_RETAINED,
+    ask_targets,
+    num_retained,
+    replies_of_targets,
+    trained_update,
+)
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
 
@@ -85,16 +91,9 @@ class Puf(Method[PufT]):
 
     def configure(self, problem: Problem[PufT], state: UnlearningState) -> Mapping[str, Instruction]:
         """Let the targets train on what they forget."""
-        return {
-            client: Instruction(
-                operation=FORGET,
-                model=state.parameters,
-                training=problem.training,
-                forget=forget,
-                values={"flip": problem.parameters.flip_at_client},
-            )
-            for client, forget in problem.targets.items()
-        }
+        flip = {"flip": problem.parameters.flip_at_client}
+        climb = Instruction(operation=FORGET, model=state.parameters, training=problem.training, values=flip)
+        return ask_targets(problem, climb)
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Train as ever; the answer is the update Δ (or −Δ), and how many examples are kept.

@@ -28,9 +28,9 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import add_mean_update, trained_update
+from unlearning.methods.updates import add_mean_update, ask_staying, trained_update
 from unlearning.parameters import Vector
-from unlearning.requests import NOTHING, Granularity
+from unlearning.requests import Granularity
 from unlearning.training import initial_parameters
 
 
@@ -89,15 +89,9 @@ class Retrain(Method[RetrainParameters]):
 
     def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """Let the retained clients, and partial targets on what they keep, train as in that round."""
-        return {
-            client: Instruction(
-                operation="train",
-                model=state.parameters,
-                training=problem.schedule(state.exchanges + 1),
-                forget=problem.targets.get(client, NOTHING),
-            )
-            for client in sorted({*problem.retained, *problem.partial})
-        }
+        training = problem.schedule(state.exchanges + 1)
+        ordinary = Instruction(operation="train", model=state.parameters, training=training)
+        return ask_staying(problem, ordinary)
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Train as ever on what is retained; the answer is the update."""

@@ -1,14 +1,16 @@
-"""Replies and updates: what many methods ask of the one and make of the other."""
+"""Instructions, replies and updates: whom many methods ask, and what they make of the answers."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.methods.method import ClientSite, Instruction, Problem, Reply
 from unlearning.parameters import Vector, add_weighted
+from unlearning.requests import NOTHING
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import train
+from unlearning.training import AfterStep, train
 
 NUM_RETAINED, RETAINED_UPDATE = "num_retained", "retained"
 """In a target's reply: how many examples it keeps, and the update of training on these."""
@@ -25,6 +27,19 @@ def check_classification(title: str, task: Task) -> None:
             f"{title} works with class labels, and this task is no classification. Choose another method.",
             retryable=False,
         )
+
+
+def ask_targets(problem: Problem, instruction: Instruction) -> dict[str, Instruction]:
+    """Return the instruction for each target, with what it must forget."""
+    return {client: replace(instruction, forget=forget) for client, forget in problem.targets.items()}
+
+
+def ask_staying(problem: Problem, instruction: Instruction) -> dict[str, Instruction]:
+    """Return the instruction for all that keep something: a partial target is told what to leave out."""
+    return {
+        client: replace(instruction, forget=problem.targets.get(client, NOTHING))
+        for client in sorted({*problem.retained, *problem.partial})
+    }
 
 
 def replies_of_targets(title: str, problem: Problem, replies: Mapping[str, Reply]) -> dict[str, Reply]:
@@ -69,11 +84,19 @@ def relative_change(before: Vector, after: Vector) -> float:
     return change / size if size else (np.inf if change else 0.0)
 
 
-def trained_update(instruction: Instruction, site: ClientSite, examples: Examples) -> Reply:
-    """Compute Δ = θ_i − θ of ordinary local training on `examples`; zero with weight 0 where there are none."""
+def trained_update(
+    instruction: Instruction,
+    site: ClientSite,
+    examples: Examples,
+    after_step: AfterStep | None = None,
+) -> Reply:
+    """Compute Δ = θ_i − θ of ordinary local training on `examples`; zero with weight 0 where there are none.
+
+    after_step: as of `train`.
+    """
     if len(examples) == 0:
         return Reply(vector=np.zeros_like(instruction.model), num_examples=0)
-    trained = train(site.task, instruction.model, examples, instruction.training)
+    trained = train(site.task, instruction.model, examples, instruction.training, after_step=after_step)
     update = trained.parameters - instruction.model
     return Reply(vector=update, num_examples=trained.num_examples, metrics={"loss": trained.loss})
 

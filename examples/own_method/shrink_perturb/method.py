@@ -29,9 +29,9 @@ from unlearning.methods.method import (
     Reply,
     UnlearningState,
 )
-from unlearning.methods.updates import add_mean_update, trained_update
+from unlearning.methods.updates import add_mean_update, ask_staying, trained_update
 from unlearning.parameters import Vector
-from unlearning.requests import NOTHING, Granularity
+from unlearning.requests import Granularity
 
 
 class ShrinkPerturbParameters(MethodParameters):
@@ -66,15 +66,8 @@ class ShrinkPerturb(Method[ShrinkPerturbParameters]):
         self, problem: Problem[ShrinkPerturbParameters], state: UnlearningState
     ) -> Mapping[str, Instruction]:
         """Let the retained clients train, and targets that keep something on that."""
-        return {
-            client: Instruction(
-                operation="train",
-                model=state.parameters,
-                training=problem.training,
-                forget=problem.targets.get(client, NOTHING),
-            )
-            for client in sorted({*problem.retained, *problem.partial})
-        }
+        ordinary = Instruction(operation="train", model=state.parameters, training=problem.training)
+        return ask_staying(problem, ordinary)
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Train as in any round, on what is retained; the answer is the update."""

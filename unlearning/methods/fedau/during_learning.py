@@ -43,7 +43,7 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.preparation import ClientOptions, Listed, LocalRound, Preparation
-from unlearning.methods.updates import relative_change, replies_of_targets
+from unlearning.methods.updates import ask_targets, relative_change, replies_of_targets
 from unlearning.parameters import Vector, check_length, flatten
 from unlearning.requests import Granularity, Target
 from unlearning.stores import keep_newest, newest
@@ -192,17 +192,13 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
         self, problem: Problem[FedAuLearningParameters, AuxiliaryHeadOptions], state: UnlearningState
     ) -> Mapping[str, Instruction]:
         """Ask the targets for their auxiliary heads; the model itself need not travel."""
-        nothing = np.zeros(0, dtype=state.parameters.dtype)
-        return {
-            client: Instruction(
-                operation="auxiliary-head",
-                model=nothing,
-                training=problem.training,
-                forget=forget,
-                values={"key": self.kept(problem).options.key},
-            )
-            for client, forget in problem.targets.items()
-        }
+        asked = Instruction(
+            operation="auxiliary-head",
+            model=np.zeros(0, dtype=state.parameters.dtype),
+            training=problem.training,
+            values={"key": self.kept(problem).options.key},
+        )
+        return ask_targets(problem, asked)
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Return the newest auxiliary head, flat; `has_head` says whether there is one."""

@@ -34,7 +34,7 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import relative_change, replies_of_targets
+from unlearning.methods.updates import ask_targets, relative_change, replies_of_targets
 from unlearning.parameters import Vector, check_length, flatten
 from unlearning.requests import Granularity
 from unlearning.tasks.task import Task
@@ -81,12 +81,8 @@ class FedAu(Method[FedAuParameters]):
     ) -> Mapping[str, Instruction]:
         """Let the targets train an auxiliary head."""
         training = replace(problem.training, epochs=problem.parameters.epochs)
-        return {
-            client: Instruction(
-                operation="auxiliary-head", model=state.parameters, training=training, forget=forget
-            )
-            for client, forget in problem.targets.items()
-        }
+        asked = Instruction(operation="auxiliary-head", model=state.parameters, training=training)
+        return ask_targets(problem, asked)
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Return the auxiliary head's weight and bias, flat, in the model's order."""

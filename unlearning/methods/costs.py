@@ -90,10 +90,15 @@ class CostSymbols:
         """Return the training rounds that were repeated; all there have been, where the method has counted none."""
         return (self.work.rounds if self.work else 0) or self.training_rounds
 
-    def trips(self, count: int, *, epochs: float | None = None, storage_bytes: int = 0) -> Cost:
-        """Compute 2 P B · count bytes and F N E · count FLOPs: the model goes to a client and back, trained."""
+    def trips(
+        self, count: int, *, epochs: float | None = None, storage_bytes: int = 0, second_vectors: int = 0
+    ) -> Cost:
+        """Compute 2 P B · count bytes and F N E · count FLOPs: the model goes to a client and back, trained.
+
+        second_vectors: so many times a client sends one more vector, P B bytes.
+        """
         work = self.flops_per_example * self.examples_per_client * (self.epochs if epochs is None else epochs)
-        return Cost(2 * self.model_bytes * count, work * count, storage_bytes)
+        return Cost(self.model_bytes * (2 * count + second_vectors), work * count, storage_bytes)
 
 
 def recovery_cost(symbols: CostSymbols, rounds: int) -> Cost:

@@ -192,12 +192,12 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
             )
         for client in set(took_part) - set(fresh):
             missing[client] = missing.get(client, 0) + 1
-        lengths = _Lengths.of(problem, kept.store, number, fresh) if own.per_layer_mean else None
+        factors = _factors(problem, kept.store, number, fresh) if own.per_layer_mean else None
         step, weights = np.zeros(state.parameters.size), 0
         for client in sorted(fresh):  # one stored update at a time is in memory
             stored = kept.store.load(client, number)
             update, count = cast(Vector, stored["update"]), int(stored["num_examples"])
-            calibrated = calibrate(update, fresh[client]) if lengths is None else lengths.scale(fresh[client])
+            calibrated = calibrate(update, fresh[client]) if factors is None else factors * fresh[client]
             weight = 1 if own.per_layer_mean else count
             step += weight * calibrated
             weights += weight
@@ -231,27 +231,19 @@ def calibrate(stored: Vector, fresh: Vector) -> Vector:
     return scaled
 
 
-class _Lengths:
-    """The factor of each tensor's part in a round, the same for all clients: the form of the authors' code."""
+def _factors(problem: Problem, store: Store, number: int, fresh: Mapping[str, Vector]) -> Vector:
+    """Compute ‖mean U_l‖/(‖mean Û_l‖ + 1e-12) for each tensor l, spread over its elements (d,).
 
-    def __init__(self, factors: Vector) -> None:
-        self._factors = factors
-
-    @classmethod
-    def of(cls, problem: Problem, store: Store, number: int, fresh: Mapping[str, Vector]) -> "_Lengths":
-        """Compute ‖mean U_l‖/(‖mean Û_l‖ + 1e-12) for each tensor l, spread over its elements (d,)."""
-        stored_mean = _mean(cast(Vector, store.load(client, number)["update"]) for client in sorted(fresh))
-        fresh_mean = _mean(fresh[client] for client in sorted(fresh))
-        factors = np.ones_like(stored_mean)
-        for slot in layout(build(problem.task, problem.seed)):
-            part = slice(slot.start, slot.stop)
-            length = np.linalg.norm(stored_mean[part])
-            factors[part] = length / (np.linalg.norm(fresh_mean[part]) + EPSILON)
-        return cls(factors)
-
-    def scale(self, fresh: Vector) -> Vector:
-        scaled: Vector = fresh.astype(np.float64) * self._factors
-        return scaled
+    In a round of the authors' form each tensor's part has one factor for all clients.
+    """
+    stored_mean = _mean(cast(Vector, store.load(client, number)["update"]) for client in sorted(fresh))
+    fresh_mean = _mean(fresh[client] for client in sorted(fresh))
+    factors = np.ones_like(stored_mean)
+    for slot in layout(build(problem.task, problem.seed)):
+        part = slice(slot.start, slot.stop)
+        length = np.linalg.norm(stored_mean[part])
+        factors[part] = length / (np.linalg.norm(fresh_mean[part]) + EPSILON)
+    return factors
 
 
 def _mean(vectors: Iterable[Vector]) -> Vector:

@@ -172,13 +172,12 @@ class FedOsd(Method[FedOsdParameters]):
         R_u rounds of unlearning, R_p of post-training.
         """
         unlearning, post = parameters.unlearning_rounds, parameters.post_training_rounds
-        trips = given.trips(
+        return given.trips(
             given.num_clients * unlearning + given.num_staying * post,
             epochs=parameters.epochs,
             storage_bytes=2 * given.model_bytes,
+            second_vectors=given.num_partial * unlearning,
         )
-        second_vectors = given.model_bytes * given.num_partial * unlearning
-        return replace(trips, communication_bytes=trips.communication_bytes + second_vectors)
 
 
 def unlearning_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

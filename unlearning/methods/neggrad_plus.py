@@ -130,10 +130,12 @@ class NegGradPlus(Method[NegGradPlusParameters]):
 
     def cost(self, given: CostSymbols, parameters: NegGradPlusParameters, options: object) -> Cost:
         """Compute (2 P B C + P B C_p) R bytes, F N C R FLOPs, 2 P B stored: R rounds of one pass."""
-        rounds = parameters.rounds
-        trips = given.trips(given.num_clients * rounds, epochs=1, storage_bytes=2 * given.model_bytes)
-        second_vectors = given.model_bytes * given.num_partial * rounds
-        return replace(trips, communication_bytes=trips.communication_bytes + second_vectors)
+        return given.trips(
+            given.num_clients * parameters.rounds,
+            epochs=1,
+            storage_bytes=2 * given.model_bytes,
+            second_vectors=given.num_partial * parameters.rounds,
+        )
 
 
 def _shares(weight: float, replies: Mapping[str, Reply]) -> dict[str, tuple[float, Vector]]:

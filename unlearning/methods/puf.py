@@ -183,9 +183,9 @@ class PufRegular(Puf[PufRegularParameters]):
 
     def cost(self, given: CostSymbols, parameters: PufRegularParameters, options: object) -> Cost:
         """Compute 2 P B C + P B C_p bytes, F N E C FLOPs, P B stored: a partial target sends a second vector."""
-        a_round = given.trips(given.num_clients, storage_bytes=given.model_bytes)
-        second_vectors = given.model_bytes * given.num_partial
-        return replace(a_round, communication_bytes=a_round.communication_bytes + second_vectors)
+        return given.trips(
+            given.num_clients, storage_bytes=given.model_bytes, second_vectors=given.num_partial
+        )
 
 
 def _negate(

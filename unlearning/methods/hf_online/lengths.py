@@ -35,7 +35,7 @@ from unlearning.errors import NumericalError
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector, content_hash, weighted_mean
-from unlearning.tasks.task import Examples, Task
+from unlearning.tasks.task import Task
 from unlearning.training import TrainingSettings, frozen_part
 
 LENGTHS_KEY = ""
@@ -74,14 +74,14 @@ class KeptRounds:
     unmet: tuple[str, ...] = ()
 
 
-def work_of(examples: Examples, training: TrainingSettings, feature_norm: float) -> NDArray[np.float64]:
+def work_of(num_examples: int, training: TrainingSettings, feature_norm: float) -> NDArray[np.float64]:
     """Return how a client trains, as it tells the server.
 
     Number of steps, η, μ, whether it is plain SGD, the feature norm that it has checked, batch size, examples.
     """
-    steps = training.epochs * -(-len(examples) // training.batch_size)
+    steps = training.epochs * -(-num_examples // training.batch_size)
     numbers = [steps, training.learning_rate, training.weight_decay, float(_is_plain(training))]
-    return np.array([*numbers, feature_norm, training.batch_size, len(examples)])
+    return np.array([*numbers, feature_norm, training.batch_size, num_examples])
 
 
 def append_round(
@@ -101,8 +101,10 @@ def append_round(
         "number": done.number,
         "how": ways.index(way),
         "learning_rate": 0.0 if done.training is None else done.training.learning_rate,
-        "as_set": all(
-            _as_set(told[client], count, done, options) for client, (count, _) in done.models.items()
+        "as_set": done.training is not None
+        and all(
+            np.array_equal(told[client], work_of(count, done.training, options.feature_norm))
+            for client, (count, _) in done.models.items()
         ),
         "mean": bool(np.array_equal(weighted_mean(done.models), done.after)),
         "before": content_hash(done.before),
@@ -223,20 +225,6 @@ def _told(work: NDArray[Any] | None) -> NDArray[np.float64]:
     ):
         return np.zeros(_WORK_NUMBERS)
     return work
-
-
-def _as_set(
-    told: NDArray[np.float64], count: int, done: FederatedRound, options: CarriedVectorOptions
-) -> bool:
-    """Return whether a client says that it trained as the server had set it, and that its count is of its
-    examples.
-    """
-    training = done.training
-    if training is None:
-        return False
-    steps = training.epochs * -(-count // training.batch_size)
-    expected = [steps, training.learning_rate, training.weight_decay, float(_is_plain(training))]
-    return bool(told.tolist() == [*expected, options.feature_norm, training.batch_size, count])
 
 
 def _is_plain(training: TrainingSettings) -> bool:

@@ -11,7 +11,7 @@ Client u's own part in its vector needs no derivative: it is its local model bes
 sends no vector, for all are zero; a client that joins later begins with a vector of zeros, which is exact.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import numpy as np
@@ -89,7 +89,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
         """
         if options.feature_norm:
             _check_features(work, options.feature_norm)
-        work.returns[WORK] = work_of(work.examples, work.training, options.feature_norm)
+        work.returns[WORK] = work_of(len(work.examples), work.training, options.feature_norm)
         vectors = work.arrays.get(VECTORS)
         if vectors is None:
             return ordinary()
@@ -285,18 +285,13 @@ def _known(
     options: CarriedVectorOptions, number: int, store: Store, forgotten: Exclusions
 ) -> Mapping[str, Vector]:
     """Return the vectors with which the round `number` begins, in the order of client ids."""
-    return dict(_each_known(options, number, store, forgotten))
-
-
-def _each_known(
-    options: CarriedVectorOptions, number: int, store: Store, forgotten: Exclusions
-) -> Iterator[tuple[str, Vector]]:
-    key = options.key()
+    key, known = options.key(), {}
     for client in _clients(store):
         found = newest(store, client, before=number)
         if found is None or _LOST in found[1] or not options.has(client) or forgotten.is_forgotten(client):
             continue
-        yield client, unseal(found[1], client, key)
+        known[client] = unseal(found[1], client, key)
+    return known
 
 
 def _mark_lost(store: Store, client: str, number: int) -> None:

@@ -5,8 +5,7 @@ else. Records and releases must make one chain of models, from the one that trai
 is deleted from: what is not in the chain is not covered, and then nothing is proven.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 
 from unlearning.certified import (
     AccountedRelease,
@@ -17,7 +16,7 @@ from unlearning.certified import (
     measured_sensitivity,
 )
 from unlearning.errors import ConfigurationError, NumericalError
-from unlearning.methods.hf_online.lengths import KeptRound, KeptRounds
+from unlearning.methods.hf_online.lengths import KeptRound
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.vectors import kept_rounds
 from unlearning.parameters import Vector, content_hash
@@ -27,23 +26,6 @@ _MIXED = (
     "Some rounds were carried with renormalised weights and some with fixed ones: there is no one retraining to "
     "compare with."
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deletion:
-    """A deletion by addition of vectors, as a bound sees it.
-
-    targets: whom it forgets.
-    model, start: hashes of the model that it starts from, and of the one that training began with.
-    kept_at: of each target, the round after which its vector was kept; None where there is none.
-    unmet: what else is missing to a proof.
-    """
-
-    targets: frozenset[str]
-    model: str
-    start: str
-    kept_at: Mapping[str, int | None] = field(default_factory=dict)
-    unmet: tuple[str, ...] = ()
 
 
 class KeptBound:
@@ -66,47 +48,44 @@ class KeptBound:
         declared: float | None,
         unmet: tuple[str, ...],
     ) -> tuple[Sensitivity | None, tuple[str, ...]]:
-        """Return Δ of the deletion and all earlier ones together, and what is missing to a proof."""
-        kept_at = {client: self._store.rounds(client) for client in targets}
-        deletion = Deletion(
-            targets=targets,
-            model=model,
-            start=self._start,
-            kept_at={client: rounds[-1] if rounds else None for client, rounds in kept_at.items()},
-            unmet=unmet,
-        )
-        return deletion_sensitivity(self._kept, deletion, earlier, declared=declared)
+        """Return Δ of the deletion and all earlier ones together, and what is missing to a proof, a sentence each.
 
+        declared: a distance measured elsewhere, that counts where nothing is proven; None for none.
+        """
+        rounds = self._kept.rounds
+        committed, broken = _follow_releases(rounds, earlier, self._start, model)
+        missing = [*unmet, *self._kept.unmet, *broken, *_unproven(earlier)]
+        missing += self._unfit_vectors(targets)
+        if len({one.weighting for one in rounds}) > 1:
+            missing.append(_MIXED)
+        if not missing:
+            try:
+                if not rounds:
+                    return _nothing_trained(committed), ()
+                forgotten = targets.union(*(release.clients for release in committed))
+                lengths = [one.lengths for one in rounds]
+                return federated_bound(lengths, forgotten, rounds[0].weighting, earlier=committed), ()
+            except (NumericalError, ConfigurationError) as exc:
+                missing.append(str(exc))
+        if declared is None:
+            return None, tuple(missing)
+        return measured_sensitivity(declared, "declared, measured elsewhere"), tuple(missing)
 
-def deletion_sensitivity(
-    kept: KeptRounds,
-    deletion: Deletion,
-    earlier: Sequence[AccountedRelease],
-    *,
-    declared: float | None = None,
-) -> tuple[Sensitivity | None, tuple[str, ...]]:
-    """Return Δ of the deletion and all earlier ones together, and what is missing to a proof, a sentence each.
-
-    declared: a distance measured elsewhere, that counts where nothing is proven; None for none.
-    """
-    committed, broken = _follow_releases(kept.rounds, earlier, deletion)
-    unmet = [*deletion.unmet, *kept.unmet, *broken, *_unproven(earlier)]
-    unmet += _unfit_vectors(kept.rounds, deletion)
-    weightings = {one.weighting for one in kept.rounds}
-    if len(weightings) > 1:
-        unmet.append(_MIXED)
-    if not unmet:
-        try:
-            if not kept.rounds:
-                return _nothing_trained(committed), ()
-            forgotten = deletion.targets.union(*(release.clients for release in committed))
-            lengths = [one.lengths for one in kept.rounds]
-            return federated_bound(lengths, forgotten, kept.rounds[0].weighting, earlier=committed), ()
-        except (NumericalError, ConfigurationError) as exc:
-            unmet.append(str(exc))
-    if declared is None:
-        return None, tuple(unmet)
-    return measured_sensitivity(declared, "declared, measured elsewhere"), tuple(unmet)
+    def _unfit_vectors(self, targets: frozenset[str]) -> list[str]:
+        """List clients whose vector is not that of the last record, or who have one without a record of training."""
+        rounds = self._kept.rounds
+        trained = {client for one in rounds for client in one.lengths.clients}
+        kept_at = {client: self._store.rounds(client)[-1:] for client in sorted(targets)}
+        unfit = [
+            client
+            for client, newest in kept_at.items()
+            if newest != ([rounds[-1].lengths.number] if client in trained else [])
+        ]
+        if not unfit:
+            return []
+        return [
+            f"The kept vector of client(s) {', '.join(unfit)} does not belong to the records of the rounds."
+        ]
 
 
 def _nothing_trained(committed: Sequence[EarlierRelease]) -> Sensitivity:
@@ -119,14 +98,15 @@ def _nothing_trained(committed: Sequence[EarlierRelease]) -> Sensitivity:
 
 
 def _follow_releases(
-    rounds: Sequence[KeptRound], earlier: Sequence[AccountedRelease], deletion: Deletion
+    rounds: Sequence[KeptRound], earlier: Sequence[AccountedRelease], start: str, model: str
 ) -> tuple[list[EarlierRelease], list[str]]:
     """Return the earlier releases that the model went on from, and where the chain of models breaks.
 
+    start, model: hashes of the model that training began with, and of the one that the deletion starts from.
     A release whose model was given up (the attempt failed after it) is not among them: the model went on as it was.
     """
     committed: list[EarlierRelease] = []
-    at, waiting = deletion.start, sorted(earlier, key=lambda one: one.number)
+    at, waiting = start, sorted(earlier, key=lambda one: one.number)
     for one in rounds:
         while waiting and waiting[0].number <= one.lengths.number:
             at = _after_release(waiting.pop(0), at, one.before, committed)
@@ -134,9 +114,9 @@ def _follow_releases(
             return committed, [_gap(f"round {one.lengths.number}")]
         at = one.after
     while waiting:
-        following = waiting[1].before if len(waiting) > 1 else deletion.model
+        following = waiting[1].before if len(waiting) > 1 else model
         at = _after_release(waiting.pop(0), at, following, committed)
-    return committed, [] if at == deletion.model else [_gap("this deletion")]
+    return committed, [] if at == model else [_gap("this deletion")]
 
 
 def _after_release(
@@ -167,17 +147,3 @@ def _unproven(earlier: Iterable[AccountedRelease]) -> list[str]:
         f"The earlier release(s) of {', '.join(names)} rest on no proof (no noise, a declared or no sensitivity, or an "
         "assumption that fails), and a later bound contains theirs."
     ]
-
-
-def _unfit_vectors(rounds: Sequence[KeptRound], deletion: Deletion) -> list[str]:
-    """List clients whose vector is not that of the last record, or who have one without a record of training."""
-    trained = {client for one in rounds for client in one.lengths.clients}
-    last = rounds[-1].lengths.number if rounds else None
-    unfit = [
-        client
-        for client in sorted(deletion.targets)
-        if deletion.kept_at.get(client) != (last if client in trained else None)
-    ]
-    if not unfit:
-        return []
-    return [f"The kept vector of client(s) {', '.join(unfit)} does not belong to the records of the rounds."]

@@ -123,7 +123,7 @@ def append_round(
 
 
 def rounds_of(text: str) -> KeptRounds:
-    """Return what `extended` has written, or an earlier version of it."""
+    """Return what `append_round` has written, or an earlier version of it."""
     if not text:
         return KeptRounds(())
     value = json.loads(text)

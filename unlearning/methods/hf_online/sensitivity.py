@@ -1,6 +1,6 @@
 """The Δ of an HF-online deletion in a federation: proven where it can be, declared elsewhere, else unknown.
 
-Proven is what follows from the records of the rounds (`carried_lengths`) and of earlier releases, and from nothing
+Proven is what follows from the records of the rounds (`hf_online.lengths`) and of earlier releases, and from nothing
 else. Records and releases must make one chain of models, from the one that training began with to the one that
 is deleted from: what is not in the chain is not covered, and then nothing is proven.
 """

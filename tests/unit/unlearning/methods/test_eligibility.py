@@ -14,6 +14,7 @@ from unlearning.tasks.ensemble import shard_task
 from unlearning.tasks.settings import TaskSettings
 
 CLIENT = Target(Granularity.CLIENT, "1")
+SHARDS = {"prepare": "sisa", "prepared_since": {"sisa": 0}}
 
 
 def federation(**changes) -> FederationProfile:
@@ -42,39 +43,42 @@ def test_what_a_newer_program_wrote_is_passed_over():
     assert from_plain(FederationProfile, {**to_plain(federation()), "mood": "good"}) == federation()
 
 
-def test_a_method_without_needs_is_served():
+@pytest.mark.parametrize(
+    ("method", "known"),
+    [
+        ("puf-special", {}),
+        # for a method that needs the last round only it is no hindrance to be switched on late
+        ("pga", {"prepare": "pga", "prepared_since": {"pga": 7}}),
+        ("sisa", SHARDS),
+    ],
+)
+def test_a_federation_that_has_what_a_method_needs_is_served(method, known):
     """PUF needs nothing beforehand."""
-    check("puf-special", CLIENT, federation())
+    check(method, CLIENT, federation(**known))
 
 
-def test_an_unprepared_federation_refuses_with_the_setting():
-    """The refusal names what to configure."""
-    with pytest.raises(UnsupportedRequest, match='prepare = "pga"'):
-        check("pga", CLIENT, federation())
-
-
-def test_a_prepared_federation_serves():
-    """Switched on later is no hindrance for a method that needs the last round only."""
-    check("pga", CLIENT, federation(prepare="pga", prepared_since={"pga": 7}))
-
-
-def test_a_preparation_that_was_lost_is_no_preparation():
-    """The setting alone does not help when what was kept is gone."""
-    with pytest.raises(UnsupportedRequest, match="no longer prepared"):
-        check("pga", CLIENT, federation(prepare="pga"))
-
-
-def test_a_history_that_begins_late_is_refused():
-    """FedEraser replays from the first round."""
-    late = federation(prepare="federaser", prepared_since={"federaser": 4})
-    with pytest.raises(UnsupportedRequest, match="after 4 training round"):
-        check("federaser", CLIENT, late)
-
-
-def test_a_model_without_a_linear_head_is_refused():
-    """FedAU works on the classifier's head."""
-    with pytest.raises(UnsupportedRequest, match="last layer is linear"):
-        check("fedau", CLIENT, federation(num_head_parameters=0))
+@pytest.mark.parametrize(
+    ("method", "known", "words"),
+    [
+        ("pga", {}, 'prepare = "pga"'),
+        ("pga", {"prepare": "pga"}, "no longer prepared"),  # what was kept is gone
+        ("federaser", {"prepare": "federaser", "prepared_since": {"federaser": 4}}, "after 4 training round"),
+        ("fedau", {"num_head_parameters": 0}, "last layer is linear"),
+        # another method would change shard models that the kept ones know nothing of
+        ("natural", SHARDS, "Choose sisa"),
+        ("puf-special", SHARDS, "Choose sisa"),
+        ("fedau", SHARDS, "Choose sisa"),
+        (
+            "fedau-learning",
+            {"prepare": "fedau-learning clients=3", "prepared_since": {"fedau-learning": 0}},
+            "cannot forget client 1: it was prepared for client",
+        ),
+    ],
+)
+def test_a_federation_that_lacks_it_refuses_with_what_to_do(method, known, words):
+    """The setting, the reason, or the method to choose."""
+    with pytest.raises(UnsupportedRequest, match=words):
+        check(method, CLIENT, federation(**known))
 
 
 @pytest.mark.parametrize("label", [10, 99])
@@ -88,22 +92,6 @@ def test_a_segmentation_has_no_classes_to_forget():
     """An image belongs to no one class there."""
     with pytest.raises(UnsupportedRequest, match="Name a client or samples"):
         check("puf-special", Target(Granularity.CLASS, class_label=1), federation(score_name="Dice"))
-
-
-@pytest.mark.parametrize("method", ["natural", "puf-special", "fedau"])
-def test_a_federation_of_shards_is_served_by_sisa_alone(method):
-    """Another method would change shard models that the kept ones know nothing of."""
-    known = federation(prepare="sisa", prepared_since={"sisa": 0})
-    check("sisa", CLIENT, known)
-    with pytest.raises(UnsupportedRequest, match="Choose sisa"):
-        check(method, CLIENT, known)
-
-
-def test_what_a_preparation_cannot_forget_is_refused_with_its_reason():
-    """FedAU's auxiliary heads were trained for client 3 only."""
-    known = federation(prepare="fedau-learning clients=3", prepared_since={"fedau-learning": 0})
-    with pytest.raises(UnsupportedRequest, match="cannot forget client 1: it was prepared for client"):
-        check("fedau-learning", CLIENT, known)
 
 
 def test_an_ensemble_has_no_classifier_head():

@@ -6,9 +6,8 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from strategies import built_in
 from tests.tasks import tiny_classification
-from unlearning.errors import ConfigurationError, MethodFailed
+from unlearning.errors import MethodFailed
 from unlearning.local import answer
 from unlearning.methods.fedau.during_learning import AuxiliaryHead, AuxiliaryHeadOptions, auxiliary_labels
 from unlearning.methods.method import PreparedStore, Problem, Reply, UnlearningState
@@ -271,27 +270,3 @@ def test_samples_and_a_class_at_once_are_refused():
     """One auxiliary head has one purpose."""
     with pytest.raises(ValidationError, match="give one of them"):
         options(samples="x", **{"class": 1})
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"prepare": "fedau-learning class=10"}, "the classes are 0 to 9, got 10"),
-        ({"prepare": "fedau-learning colour=red"}, "Options of fedau-learning: clients, samples, class"),
-        ({"prepare": "fedau-learning; sisa"}, "choose one"),
-        (
-            {
-                "prepare": "fedau-learning",
-                "dataset": "npz",
-                "model": "res-unet",
-                "num-classes": 2,
-                "input-shape": "3x16x16",
-            },
-            "needs a classifier",
-        ),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(settings, reason):
-    """Before anything is trained."""
-    with pytest.raises(ConfigurationError, match=reason):
-        built_in.SOURCE.prepared(settings)

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from torch import nn
 
-from strategies import built_in
 from strategies.run_config import RunSettings
 from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
 from unlearning.certified import Weighting, create_key, feature_norm
@@ -321,33 +319,6 @@ def test_more_clients_than_there_is_room_for_end_the_preparation():
         PREPARATION.keep(options, done, MemoryStore())
 
 
-def normalised(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """A model of a user's own with batch statistics."""
-    return nn.Sequential(nn.Linear(input_shape[0], 4), nn.BatchNorm1d(4), nn.Linear(4, num_classes))
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"optimizer": "adam"}, "Set optimizer to sgd"),
-        ({"prepare": "hf-online max_gib=0.00001"}, "name them with clients"),
-        (
-            {
-                "dataset": "npz",
-                "input-shape": "4",
-                "num-classes": 3,
-                "model": "tests.unit.unlearning.methods.test_hf_online:normalised",
-            },
-            "Use GroupNorm",
-        ),
-    ],
-)
-def test_what_vectors_cannot_be_carried_through_is_refused_at_the_start(settings, words):
-    """Other optimizers, batch statistics, and more memory than the limit, each with what to do."""
-    with pytest.raises(ConfigurationError, match=words):
-        built_in.SOURCE.prepared({"prepare": "hf-online", **settings})
-
-
 def test_ten_clients_of_the_default_model_have_room():
     """The same settings without what is wrong in them; momentum and decay are allowed."""
     settings = {"prepare": "hf-online", "momentum": 0.9, "weight-decay": 0.1}
@@ -418,16 +389,6 @@ def test_the_federations_noise_has_its_sigma():
     own = {"epsilon": 1.0, "delta": 1e-5, "sensitivity": 0.5}
     with pytest.raises(MethodFailed, match="set in prepare"):
         METHOD.begin(problem(MemoryStore(), options, clients=("z",), **own), np.zeros(3))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("sigma=1", "give all three or none"), ("sensitivity=1", "give all or none"), ("sigma=0", "sigma")],
-)
-def test_half_a_budget_is_refused_at_the_start(text, words):
-    """A noise without a budget would be counted by nobody."""
-    with pytest.raises(ConfigurationError, match=words):
-        RunSettings.from_run_config({"prepare": f"hf-online {text}"})
 
 
 def test_the_records_of_the_rounds_are_those_of_the_run():

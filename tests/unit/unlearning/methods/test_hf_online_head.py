@@ -197,30 +197,28 @@ def test_a_deletion_behind_a_network_that_is_trained_too_is_not_certified():
     assert "below the last layer are trained" in " ".join(unmet)
 
 
-class Random(nn.Module):
-    """Draws at random, and looks like nothing that does."""
+class Computed(nn.Module):
+    """A module of the user's own, that looks like nothing which draws or sees the batch."""
+
+    def __init__(self, compute: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.compute = compute
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return inputs + torch.randn_like(inputs)
+        return self.compute(inputs)
 
 
-class OfTheBatch(nn.Module):
-    """Sees the whole batch."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs - inputs.mean(dim=0)
-
-
-class ManyVectors(nn.Module):
-    """Gives each example three vectors."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs[:, None, :].expand(-1, 3, -1)
-
-
-@pytest.mark.parametrize("module", [Random, OfTheBatch, ManyVectors])
-def test_features_that_are_not_fixed_have_no_norm(module):
-    """A module of the user's own is tried on the first examples."""
-    task = replace(TASK, build_model=lambda: nn.Sequential(backbone(), module(), nn.Linear(5, 2)))
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda inputs: inputs + torch.randn_like(inputs),
+        lambda inputs: inputs - inputs.mean(dim=0),
+        lambda inputs: inputs[:, None, :].expand(-1, 3, -1),
+    ],
+    ids=["at-random", "of-the-batch", "three-vectors-an-example"],
+)
+def test_features_that_are_not_fixed_have_no_norm(compute):
+    """It is tried on the first examples."""
+    task = replace(TASK, build_model=lambda: nn.Sequential(backbone(), Computed(compute), nn.Linear(5, 2)))
     with pytest.raises(DataError, match="other features in another batch"):
         feature_norm(task, data()["a"])

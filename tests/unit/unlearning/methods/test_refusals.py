@@ -1,11 +1,14 @@
 """What methods cannot go on without, each by its own, and whether trying again may help."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
-from unlearning.errors import MethodFailed
+from strategies import built_in
+from unlearning.errors import ConfigurationError, MethodFailed
 from unlearning.local import problem_of
 from unlearning.methods.method import AsksNobody, Need
 from unlearning.methods.registry import METHODS
@@ -85,3 +88,45 @@ def test_an_unprepared_federation_is_told_what_to_configure(name: str):
     with pytest.raises(MethodFailed, match=words) as caught:
         METHODS[name].begin(problem_of(METHODS[name], TASK, [LEAVES], DATA, TRAINING), THETA)
     assert not caught.value.retryable
+
+
+SEGMENTATION = {"dataset": "npz", "model": "res-unet", "num-classes": 2, "input-shape": "3x16x16"}
+
+
+def normalised(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """A model of a user's own with batch statistics."""
+    return nn.Sequential(nn.Linear(input_shape[0], 4), nn.BatchNorm1d(4), nn.Linear(4, num_classes))
+
+
+BATCH_STATISTICS = {
+    "dataset": "npz",
+    "input-shape": "4",
+    "num-classes": 3,
+    "model": f"{__name__}:{normalised.__name__}",
+}
+
+
+@pytest.mark.parametrize(
+    ("prepare", "settings", "words"),
+    [
+        ("sisa; federaser", {}, "another shape than federaser could use"),
+        ("sisa; fedau-learning", {}, "train in a way of their own"),
+        ("sisa shards=4", {"num-clients": 3}, "4 shards, and num-clients is 3"),
+        ("sisa shards=0", {}, "greater than or equal to 1"),
+        ("sisa vote=loudest", {}, "'majority' or 'mean'"),
+        ("fedau-learning class=10", {}, "the classes are 0 to 9, got 10"),
+        ("fedau-learning colour=red", {}, "Options of fedau-learning: clients, samples, class"),
+        ("fedau-learning; sisa", {}, "choose one"),
+        ("fedau-learning", SEGMENTATION, "needs a classifier"),
+        ("hf-online", {"optimizer": "adam"}, "Set optimizer to sgd"),
+        ("hf-online max_gib=0.00001", {}, "name them with clients"),
+        ("hf-online", BATCH_STATISTICS, "Use GroupNorm"),
+        ("hf-online sigma=1", {}, "give all three or none"),
+        ("hf-online sensitivity=1", {}, "give all or none"),
+        ("hf-online sigma=0", {}, "sigma"),
+    ],
+)
+def test_a_preparation_that_cannot_work_is_refused(prepare: str, settings: dict[str, Any], words: str):
+    """Before anything is trained, with what to do."""
+    with pytest.raises(ConfigurationError, match=words):
+        built_in.SOURCE.prepared({"prepare": prepare, **settings})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from strategies import built_in
-from unlearning.errors import ConfigurationError, DataError, MethodFailed, UpdateRefused
+from unlearning.errors import DataError, MethodFailed, UpdateRefused
 from unlearning.evaluation import evaluate
 from unlearning.local import begin, carry_out, exchange, learn, retained
 from unlearning.methods.method import (
@@ -285,22 +285,6 @@ def test_a_client_whose_model_is_no_ensemble_says_so():
     one, state = begun(task=PLAIN)
     with pytest.raises(DataError, match="single one"):
         exchange(METHOD, one, state, DATA)
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"prepare": "sisa; federaser"}, "another shape than federaser could use"),
-        ({"prepare": "sisa; fedau-learning"}, "train in a way of their own"),
-        ({"prepare": "sisa shards=4", "num-clients": 3}, "4 shards, and num-clients is 3"),
-        ({"prepare": "sisa shards=0"}, "greater than or equal to 1"),
-        ({"prepare": "sisa vote=loudest"}, "'majority' or 'mean'"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(settings, reason):
-    """Before anything is trained."""
-    with pytest.raises(ConfigurationError, match=reason):
-        built_in.SOURCE.prepared(settings)
 
 
 def test_the_setting_makes_the_federations_model_an_ensemble():

@@ -57,8 +57,5 @@ def with_head(parameters: Vector, slots: Sequence[Slot], head: Vector) -> Vector
 
 def classifier_head(model: nn.Module) -> tuple[str, nn.Linear | None]:
     """Return the model's last linear layer with its name in the model; None where there is none."""
-    found: tuple[str, nn.Linear | None] = ("", None)
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            found = (name, module)
-    return found
+    found = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    return found[-1] if found else ("", None)

@@ -27,7 +27,7 @@ The C_k take the place of the U_k, so the next deletion starts from this one's r
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -48,7 +48,7 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.preparation import FederatedRound, Preparation, PreparationOptions
-from unlearning.methods.updates import trained_update
+from unlearning.methods.updates import mean_vector, trained_update
 from unlearning.parameters import Vector, layout
 from unlearning.requests import Granularity
 from unlearning.stores import Arrays, Store
@@ -236,25 +236,14 @@ def _factors(problem: Problem, store: Store, number: int, fresh: Mapping[str, Ve
 
     In a round of the authors' form each tensor's part has one factor for all clients.
     """
-    stored_mean = _mean(cast(Vector, store.load(client, number)["update"]) for client in sorted(fresh))
-    fresh_mean = _mean(fresh[client] for client in sorted(fresh))
+    stored_mean = mean_vector(cast(Vector, store.load(client, number)["update"]) for client in sorted(fresh))
+    fresh_mean = mean_vector(fresh[client] for client in sorted(fresh))
     factors = np.ones_like(stored_mean)
     for slot in layout(build(problem.task, problem.seed)):
         part = slice(slot.start, slot.stop)
         length = np.linalg.norm(stored_mean[part])
         factors[part] = length / (np.linalg.norm(fresh_mean[part]) + EPSILON)
     return factors
-
-
-def _mean(vectors: Iterable[Vector]) -> Vector:
-    """Return the unweighted mean in float64, one vector at a time."""
-    total, count = None, 0
-    for vector in vectors:
-        total = vector.astype(np.float64) if total is None else total + vector
-        count += 1
-    assert total is not None, "a mean of nothing"
-    mean: Vector = total / count
-    return mean
 
 
 def _entry(update: Vector, num_examples: int, trained_in: int) -> Arrays:

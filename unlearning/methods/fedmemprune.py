@@ -40,7 +40,13 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import add_mean_update, ask_staying, relative_change, trained_update
+from unlearning.methods.updates import (
+    add_mean_update,
+    ask_staying,
+    mean_vector,
+    relative_change,
+    trained_update,
+)
 from unlearning.parameters import Slot, Vector, layout
 from unlearning.requests import Granularity
 from unlearning.training import build
@@ -103,7 +109,7 @@ class FedMemPrune(Method[FedMemPruneParameters]):
             raise MethodFailed("No client that stays answered; FedMemPrune cannot go on.", retryable=True)
         model = build(problem.task, problem.seed)
         own = trainable(model)
-        mean = np.mean([reply.vector.astype(np.float64) for reply in answered.values()], axis=0)
+        mean = mean_vector(reply.vector for reply in answered.values())
         redundant = least_moved(mean, own, problem.parameters.share)
         parameters = add_mean_update(state.parameters, answered)
         fresh = draw_anew(layout(model), np.random.default_rng([problem.seed, problem.round]))

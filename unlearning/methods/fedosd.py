@@ -49,6 +49,7 @@ from unlearning.methods.updates import (
     ask_staying,
     ask_targets,
     check_classification,
+    mean_vector,
     relative_change,
     replies_of_targets,
     trained_update,
@@ -146,7 +147,7 @@ class FedOsd(Method[FedOsdParameters]):
         if state.exchanges < own.unlearning_rounds:
             forgetting = replies_of_targets(self.info.title, problem, replies)
             keeping = retained_side(self.info.title, problem, replies)
-            wanted = _mean([forgetting[client].vector for client in sorted(forgetting)])
+            wanted = mean_vector(forgetting[client].vector for client in sorted(forgetting))
             step, share = orthogonal_step(wanted, [keeping[client].vector for client in sorted(keeping)])
             shares.append(share)
         else:
@@ -154,7 +155,7 @@ class FedOsd(Method[FedOsdParameters]):
             if not keeping:
                 raise MethodFailed("No client that stays answered FedOSD's post-training.", retryable=True)
             away = state.parameters.astype(np.float64) - start
-            step = _mean([without_component(keeping[client].vector, away) for client in sorted(keeping)])
+            step = mean_vector(without_component(keeping[client].vector, away) for client in sorted(keeping))
         parameters = (state.parameters.astype(np.float64) + step).astype(state.parameters.dtype)
         done = state.exchanges + 1
         state = state.advance(parameters, finished=done == own.unlearning_rounds + own.post_training_rounds)
@@ -218,9 +219,3 @@ def without_component(update: Vector, direction: Vector) -> NDArray[np.float64]:
         return np.zeros_like(change)
     scaled: NDArray[np.float64] = left * (length / kept)
     return scaled
-
-
-def _mean(vectors: Sequence[Vector]) -> NDArray[np.float64]:
-    """Compute the mean over clients, in float64; not weighed, as published."""
-    mean: NDArray[np.float64] = np.mean([vector.astype(np.float64) for vector in vectors], axis=0)
-    return mean

@@ -165,10 +165,10 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
             MethodFailed: a target did not answer, or nobody holds what is to be forgotten.
         """
         affected = replies_of_targets(self.info.title, problem, replies)
+        own = {client: reply.num_examples + num_retained(reply) for client, reply in replies.items()}
+        total = sum({**problem.num_examples, **own}.values())
         weights = (
-            _removal_weights(problem, replies, affected)
-            if self._corrected
-            else _causal_weights(problem, replies, affected)
+            _removal_weights(total, affected) if self._corrected else _causal_weights(own, total, affected)
         )
         terms = {client: (weights[client], reply.vector) for client, reply in affected.items()}
         parameters = add_weighted(state.parameters, terms)
@@ -207,12 +207,8 @@ class HfKcu(Method[HfKcuParameters | HfKcuInfluenceParameters]):
         return site.retain if len(site.retain) else site.forget
 
 
-def _causal_weights(
-    problem: Problem, replies: Mapping[str, Reply], affected: Mapping[str, Reply]
-) -> dict[str, float]:
-    """Compute −w_i α_i: by size of the client, and by its share of the gradient norms."""
-    own = {client: reply.num_examples + num_retained(reply) for client, reply in replies.items()}
-    total = sum({**problem.num_examples, **own}.values())
+def _causal_weights(own: Mapping[str, int], total: int, affected: Mapping[str, Reply]) -> dict[str, float]:
+    """Compute −w_i α_i: by n_i of n, and by the client's share of the gradient norms."""
     norms = sum(reply.metrics.get("gradient_norm", 0.0) for reply in affected.values())
     if not norms > 0:
         raise MethodFailed(
@@ -225,13 +221,9 @@ def _causal_weights(
     }
 
 
-def _removal_weights(
-    problem: Problem, replies: Mapping[str, Reply], affected: Mapping[str, Reply]
-) -> dict[str, float]:
+def _removal_weights(total: int, affected: Mapping[str, Reply]) -> dict[str, float]:
     """Compute n_u,i / (n − n_u)."""
-    own = {client: reply.num_examples + num_retained(reply) for client, reply in replies.items()}
-    forgotten = sum(reply.num_examples for reply in affected.values())
-    retained = sum({**problem.num_examples, **own}.values()) - forgotten
+    retained = total - sum(reply.num_examples for reply in affected.values())
     if retained < 1:
         raise MethodFailed("Nothing would be retained; the federation has nothing to keep.", retryable=False)
     return {client: reply.num_examples / retained for client, reply in affected.items()}

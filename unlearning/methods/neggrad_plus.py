@@ -36,7 +36,13 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import ask_targets, relative_change, replies_of_targets, trained_update
+from unlearning.methods.updates import (
+    ask_targets,
+    relative_change,
+    replies_of_targets,
+    shares,
+    trained_update,
+)
 from unlearning.parameters import Vector, add_weighted
 from unlearning.requests import Granularity
 
@@ -116,8 +122,8 @@ class NegGradPlus(Method[NegGradPlusParameters]):
         climbed = replies_of_targets(self.info.title, problem, replies)
         kept = retained_side(self.info.title, problem, replies)
         own = problem.parameters
-        terms = {f"climb {name}": term for name, term in _shares(1 - own.balance, climbed).items()}
-        terms |= {f"descend {name}": term for name, term in _shares(own.balance, kept).items()}
+        terms = {f"climb {name}": term for name, term in shares(climbed, 1 - own.balance).items()}
+        terms |= {f"descend {name}": term for name, term in shares(kept, own.balance).items()}
         parameters = add_weighted(state.parameters, terms)
         done = state.exchanges + 1
         findings = {
@@ -136,9 +142,3 @@ class NegGradPlus(Method[NegGradPlusParameters]):
             storage_bytes=2 * given.model_bytes,
             second_vectors=given.num_partial * parameters.rounds,
         )
-
-
-def _shares(weight: float, replies: Mapping[str, Reply]) -> dict[str, tuple[float, Vector]]:
-    """Return each update with its share of `weight`, by numbers of examples."""
-    total = sum(reply.num_examples for reply in replies.values())
-    return {name: (weight * reply.num_examples / total, reply.vector) for name, reply in replies.items()}

@@ -1,9 +1,10 @@
 """Instructions, replies and updates: whom many methods ask, and what they make of the answers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unlearning.errors import MethodFailed, UpdateRefused
 from unlearning.methods.method import ClientSite, Instruction, Problem, Reply
@@ -106,6 +107,19 @@ def add_mean_update(start: Vector, replies: Mapping[str, Reply]) -> Vector:
 
     At least one reply must count an example.
     """
+    return add_weighted(start, shares(replies))
+
+
+def shares(replies: Mapping[str, Reply], weight: float = 1.0) -> dict[str, tuple[float, Vector]]:
+    """Return each vector with its share of `weight`, by numbers of examples."""
     total = sum(reply.num_examples for reply in replies.values())
-    terms = {client: (reply.num_examples / total, reply.vector) for client, reply in replies.items()}
-    return add_weighted(start, terms)
+    return {client: (weight * reply.num_examples / total, reply.vector) for client, reply in replies.items()}
+
+
+def mean_vector(vectors: Iterable[Vector]) -> NDArray[np.float64]:
+    """Compute the mean of at least one vector (d,), in float64 and one at a time; no number of examples weighs."""
+    total, count = np.zeros(1), 0
+    for vector in vectors:
+        total = total + vector.astype(np.float64)
+        count += 1
+    return total / count

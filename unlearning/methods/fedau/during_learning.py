@@ -43,7 +43,7 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.preparation import ClientOptions, Listed, LocalRound, Preparation
-from unlearning.methods.updates import ask_targets, relative_change, replies_of_targets
+from unlearning.methods.updates import ask_targets, mean_vector, relative_change, replies_of_targets
 from unlearning.parameters import Vector, check_length, flatten
 from unlearning.requests import Granularity, Target
 from unlearning.stores import keep_newest, newest
@@ -238,7 +238,7 @@ class FedAuLearning(Method[FedAuLearningParameters, AuxiliaryHeadOptions]):
         slots = head_slots(problem.task)
         for head in heads:
             check_length(head, size_of(slots))
-        auxiliary = np.mean([head.astype(np.float64) for head in heads], axis=0)
+        auxiliary = mean_vector(heads)
         own, share = head_in(state.parameters, slots).astype(np.float64), problem.parameters.weight
         mixed = own - auxiliary if is_class else (1 - share) * own + share * auxiliary
         parameters = with_head(state.parameters, slots, mixed)

@@ -34,7 +34,7 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import Safe
-from unlearning.methods.updates import ask_targets, relative_change, replies_of_targets
+from unlearning.methods.updates import ask_targets, mean_vector, relative_change, replies_of_targets
 from unlearning.parameters import Vector, check_length, flatten
 from unlearning.requests import Granularity
 from unlearning.tasks.task import Task
@@ -113,7 +113,7 @@ class FedAu(Method[FedAuParameters]):
         slots = head_slots(problem.task)
         for head in heads:
             check_length(head, size_of(slots))
-        auxiliary = np.mean([head.astype(np.float64) for head in heads], axis=0)
+        auxiliary = mean_vector(heads)
         own, share = head_in(state.parameters, slots).astype(np.float64), problem.parameters.weight
         mixed = (1 - share) * own + share * auxiliary  # W' = (1 − a) · W_head + a · mean_u W_aux
         parameters = with_head(state.parameters, slots, mixed)

@@ -45,6 +45,7 @@ from unlearning.methods.newton_cg.solve import (
     cg_settings,
     first_phase,
     go_on,
+    next_exchange,
     restart,
     solve_of,
 )
@@ -174,7 +175,6 @@ class NewtonCg(Method[NewtonCgParameters]):
     def _after_gradient(
         self, problem: Problem, state: UnlearningState, mean: Vector, answered: Mapping[str, Reply]
     ) -> UnlearningState:
-        participants = sorted(answered)
         left = [client for client in state.values["participants"] or () if client not in answered]
         num_retained = sum(reply.num_examples for reply in answered.values())
         if "forget" in state.arrays:
@@ -182,12 +182,8 @@ class NewtonCg(Method[NewtonCgParameters]):
             right = (-share * state.arrays["forget"]).astype(mean.dtype)
         else:
             right = mean + (problem.training.weight_decay * state.parameters).astype(mean.dtype)
-        values = {
-            **state.values,
-            "participants": participants,
-            "left": [*state.values["left"], *left],
-        }
-        state = replace(state, values=values)
+        left = [*state.values["left"], *left]
+        state = replace(state, values={**state.values, "participants": sorted(answered), "left": left})
         if "solve" in state.values:  # a participant has gone: on from the last iterate, with the rest
             return go_on(problem, state, cg_restart(solve_of(state), right))
         return go_on(problem, state, cg_begin(right, cg_settings(problem, state)))
@@ -215,13 +211,6 @@ def _after_forget_gradient(
     answered = replies_of_targets("remove_only", problem, replies)
     forgotten = _mean(answered)
     forgotten = forgotten + (problem.training.weight_decay * state.parameters).astype(forgotten.dtype)
-    return replace(
-        state,
-        exchanges=state.exchanges + 1,
-        arrays={**state.arrays, "forget": forgotten},
-        values={
-            **state.values,
-            "phase": GRADIENT,
-            "num_forgotten": sum(reply.num_examples for reply in answered.values()),
-        },
-    )
+    state = replace(state, arrays={**state.arrays, "forget": forgotten})
+    num_forgotten = sum(reply.num_examples for reply in answered.values())
+    return next_exchange(state, phase=GRADIENT, num_forgotten=num_forgotten)

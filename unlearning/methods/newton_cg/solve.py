@@ -4,7 +4,7 @@ The legend is in `unlearning.methods.newton_cg.method`.
 """
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -85,16 +85,12 @@ def _default_radius(task: Task) -> float:
 
 def restart(state: UnlearningState, remaining: list[str], gone: list[str]) -> UnlearningState:
     """Ask those that remain for their gradient; the solve then goes on from its last iterate."""
-    return replace(
-        state,
-        exchanges=state.exchanges + 1,
-        values={
-            **state.values,
-            "phase": GRADIENT,
-            "participants": remaining,
-            "left": [*state.values["left"], *gone],
-        },
-    )
+    return next_exchange(state, phase=GRADIENT, participants=remaining, left=[*state.values["left"], *gone])
+
+
+def next_exchange(state: UnlearningState, **values: Any) -> UnlearningState:
+    """Return the state after an exchange that leaves the model as it is, with what is new in `values`."""
+    return replace(state, exchanges=state.exchanges + 1, values={**state.values, **values})
 
 
 def go_on(problem: Problem, state: UnlearningState, solve: CgState) -> UnlearningState:
@@ -103,12 +99,8 @@ def go_on(problem: Problem, state: UnlearningState, solve: CgState) -> Unlearnin
         return _take_step(problem, state, solve)
     arrays = {name: value for name, value in state.arrays.items() if not name.startswith("cg.")}
     phase = PRECONDITION if solve.awaits is Awaits.PRECONDITIONED else PRODUCT
-    return replace(
-        state,
-        exchanges=state.exchanges + 1,
-        arrays={**arrays, **{f"cg.{name}": value for name, value in solve.arrays().items()}},
-        values={**state.values, "phase": phase, "solve": solve.values()},
-    )
+    arrays |= {f"cg.{name}": value for name, value in solve.arrays().items()}
+    return replace(next_exchange(state, phase=phase, solve=solve.values()), arrays=arrays)
 
 
 def solve_of(state: UnlearningState) -> CgState:
@@ -168,8 +160,4 @@ def _take_step(
     known = {*state.values["participants"], *state.values["left"], *problem.targets}
     if absent := sorted(set(problem.num_examples) - known):
         findings["clients that were not there"] = f"{', '.join(absent)}; their data have no part in the step"
-    return replace(
-        state.advance(parameters, finished=True),
-        findings=findings,
-        work=work,
-    )
+    return replace(state.advance(parameters, finished=True), findings=findings, work=work)

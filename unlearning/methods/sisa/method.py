@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from unlearning.errors import DataError, MethodFailed
+from unlearning.errors import MethodFailed
 from unlearning.methods.costs import Cost, CostSymbols, WorkDone
 from unlearning.methods.method import (
     ClientSite,
@@ -43,7 +43,7 @@ from unlearning.methods.sisa.history import (
     read_log,
     rewrite_log,
 )
-from unlearning.methods.sisa.sharding import Sharding, ShardingOptions
+from unlearning.methods.sisa.sharding import Sharding, ShardingOptions, task_of_shard
 from unlearning.parameters import Vector, check_length, weighted_mean
 from unlearning.requests import NOTHING, Granularity
 from unlearning.stores import Store
@@ -154,12 +154,11 @@ class Sisa(Method[MethodParameters, ShardingOptions]):
         Raises:
             DataError: the model is no ensemble.
         """
-        if site.task.shard is None:
-            raise DataError("SISA trains an ensemble of shards, and the model here is a single one.")
+        task = task_of_shard(site.task)
         if len(site.retain) == 0:
             return Reply(vector=instruction.model, num_examples=0)
         training = replace(instruction.training, seed=int(instruction.values["seed"]))
-        trained = train(site.task.shard, instruction.model, site.retain, training)
+        trained = train(task, instruction.model, site.retain, training)
         return Reply(
             vector=trained.parameters, num_examples=trained.num_examples, metrics={"loss": trained.loss}
         )

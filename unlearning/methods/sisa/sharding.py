@@ -58,9 +58,7 @@ class Sharding(Preparation[ShardingOptions]):
             DataError: the model is no ensemble.
         """
         where = part(work.model, options.place(work.client_id)[0], options.shards)
-        if work.task.shard is None:
-            raise DataError("SISA trains an ensemble of shards, and the model here is a single one.")
-        trained = train(work.task.shard, work.model[where], work.examples, work.training)
+        trained = train(task_of_shard(work.task), work.model[where], work.examples, work.training)
         vector = work.model.copy()
         vector[where] = trained.parameters
         return replace(trained, parameters=vector)
@@ -119,3 +117,14 @@ class Sharding(Preparation[ShardingOptions]):
     ) -> bool:
         """Leave all: only SISA itself can forget in a federation of shards, and writes anew."""
         return True
+
+
+def task_of_shard(task: Task) -> Task:
+    """Return what one shard learns.
+
+    Raises:
+        DataError: the model is no ensemble.
+    """
+    if task.shard is None:
+        raise DataError("SISA trains an ensemble of shards, and the model here is a single one.")
+    return task.shard

@@ -13,7 +13,6 @@ from unlearning.certified import Weighting, create_key, feature_norm
 from unlearning.errors import (
     ConfigurationError,
     DataError,
-    InvalidRequest,
     MethodFailed,
     StoreFull,
     UpdateRefused,
@@ -468,12 +467,6 @@ def test_without_noise_nothing_is_claimed():
     """The report says so in words."""
     findings = METHOD.begin(problem(MemoryStore(), clients=("z",)), np.zeros(3)).findings
     assert findings["noise"] == "none, and no (ε, δ) is claimed"
-
-
-def test_a_part_of_the_noise_is_refused():
-    """An ε without a sensitivity has no noise."""
-    with pytest.raises(InvalidRequest, match="give all three or none"):
-        validated_parameters(METHOD, {"epsilon": 1.0})
 
 
 def test_an_unnamed_client_is_refused_with_what_to_configure():

@@ -7,9 +7,8 @@ import pytest
 
 from tests.deletions import CLIENT, THETA, convex_problem, reply, samples
 from unlearning.curvature import gradient
-from unlearning.errors import InvalidRequest
 from unlearning.local import carry_out, retained
-from unlearning.methods.registry import METHODS, validated_parameters
+from unlearning.methods.registry import METHODS
 from unlearning.methods.updates import NUM_RETAINED, RETAINED_UPDATE
 from unlearning.tasks.task import forgotten_mask
 from unlearning.testing.convex import DATA, TASK, WEIGHT_DECAY, mean_loss, optima
@@ -88,9 +87,3 @@ def test_a_retained_client_that_is_away_is_left_out_of_the_round():
     state = METHOD.aggregate(given, METHOD.begin(given, THETA), {"s": reply(8, 3), "u": reply(5, 1)})
     np.testing.assert_allclose(state.parameters, THETA + 8)
     assert not state.finished
-
-
-def test_a_balance_outside_of_its_range_is_refused():
-    """β is a share."""
-    with pytest.raises(InvalidRequest, match="balance"):
-        validated_parameters(METHOD, {"balance": 1.1})

@@ -8,7 +8,7 @@ import pytest
 
 from tests.deletions import CLIENT, THETA, reply, samples
 from unlearning.curvature import gradient
-from unlearning.errors import InvalidRequest, MethodFailed
+from unlearning.errors import MethodFailed
 from unlearning.local import answer, carry_out, problem_of, retained
 from unlearning.methods.method import Reply, UnlearningState
 from unlearning.methods.registry import METHODS, method_named, validated_parameters
@@ -138,30 +138,6 @@ def test_the_order_of_replies_does_not_change_a_bit(name):
         state = server_step(name, "abc", {one: replies[one] for one in order}, theta)
         models.add(state.parameters.tobytes())
     assert len(models) == 1
-
-
-@pytest.mark.parametrize("name", ["puf-special", "puf-regular"])
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"unlearning_rate": 0},
-        {"unlearning_rate": -2},
-        {"unlearning_rate": float("inf")},
-        {"unlearning_rate": "fast"},
-        {"eta": 2},
-    ],
-    ids=["zero", "negative", "infinite", "word", "unknown-name"],
-)
-def test_a_bad_parameter_is_refused_by_name(name, values):
-    """The message names the parameter and lists those there are."""
-    with pytest.raises(InvalidRequest, match=rf"{next(iter(values))}.*It takes: .*unlearning_rate"):
-        validated_parameters(METHODS[name], values)
-
-
-def test_special_knows_no_rate_for_retained_clients():
-    """A parameter of Regular is an unknown name for Special."""
-    with pytest.raises(InvalidRequest, match="retained_rate"):
-        validated_parameters(METHODS["puf-special"], {"retained_rate": 1.0})
 
 
 def test_special_is_a_gradient_step_up_the_forgotten_loss():

@@ -8,10 +8,10 @@ import pytest
 from torch import nn
 
 from strategies import built_in
-from unlearning.errors import ConfigurationError, MethodFailed
+from unlearning.errors import ConfigurationError, InvalidRequest, MethodFailed
 from unlearning.local import problem_of
 from unlearning.methods.method import AsksNobody, Need
-from unlearning.methods.registry import METHODS
+from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.requests import Granularity, Target
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.testing.convex import DATA, TASK, TRAINING
@@ -88,6 +88,25 @@ def test_an_unprepared_federation_is_told_what_to_configure(name: str):
     with pytest.raises(MethodFailed, match=words) as caught:
         METHODS[name].begin(problem_of(METHODS[name], TASK, [LEAVES], DATA, TRAINING), THETA)
     assert not caught.value.retryable
+
+
+PUF, RATE = ("puf-special", "puf-regular"), "unlearning_rate.*It takes: .*unlearning_rate"
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        *((name, {"unlearning_rate": rate}, RATE) for name in PUF for rate in (0, -2, float("inf"), "fast")),
+        *((name, {"eta": 2}, "eta.*It takes: .*unlearning_rate") for name in PUF),
+        ("puf-special", {"retained_rate": 1.0}, "retained_rate"),  # one of PUF-Regular's
+        ("neggrad-plus", {"balance": 1.1}, "balance"),
+        ("hf-online", {"epsilon": 1.0}, "give all three or none"),
+    ],
+)
+def test_a_bad_parameter_is_refused_by_name(name: str, values: dict[str, Any], words: str):
+    """The message names the parameter and lists those there are."""
+    with pytest.raises(InvalidRequest, match=words):
+        validated_parameters(METHODS[name], values)
 
 
 SEGMENTATION = {"dataset": "npz", "model": "res-unet", "num-classes": 2, "input-shape": "3x16x16"}

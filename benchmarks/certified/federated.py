@@ -20,8 +20,8 @@ from unlearning.certified import Sensitivity, add_noise, analytic_sigma, feature
 from unlearning.evaluation import evaluate
 from unlearning.local import begin, learn
 from unlearning.methods.hf_online.options import CarriedVectorOptions
-from unlearning.methods.hf_online.sensitivity import Deletion, deletion_sensitivity
-from unlearning.methods.hf_online.vectors import CarryVectors, kept_rounds, kept_vector
+from unlearning.methods.hf_online.sensitivity import KeptBound
+from unlearning.methods.hf_online.vectors import CarryVectors, kept_vector
 from unlearning.methods.preparation import Prepared
 from unlearning.parameters import Vector, content_hash
 from unlearning.stores import MemoryStore
@@ -101,7 +101,7 @@ def measure_federation(
     options = CarriedVectorOptions(clients=frozenset({LEAVES}), feature_norm=radius)
     model, store = train_federation(setup, options)
     exact = retrain_without(setup, frozenset({LEAVES}))
-    unlearned, sensitivity = delete_by_addition(options, store, model, frozenset({LEAVES}))
+    unlearned, sensitivity = delete_by_addition(setup, options, store, model, frozenset({LEAVES}))
     sigma = analytic_sigma(epsilon=epsilon, delta=delta, sensitivity=sensitivity.value)
     test = load_server_test(settings)
     assert test is not None, "digits has test data"
@@ -137,7 +137,11 @@ def train_federation(setup: Setup, options: CarriedVectorOptions) -> tuple[Vecto
 
 
 def delete_by_addition(
-    options: CarriedVectorOptions, store: MemoryStore, model: Vector, leaving: frozenset[str]
+    setup: Setup,
+    options: CarriedVectorOptions,
+    store: MemoryStore,
+    model: Vector,
+    leaving: frozenset[str],
 ) -> tuple[Vector, Sensitivity]:
     """Return the model (d,) with the vectors of those who leave added, and the proven bound."""
     unlearned = model.copy()
@@ -145,14 +149,8 @@ def delete_by_addition(
         vector = kept_vector(options, store, client)
         assert vector is not None, "it was named before training"
         unlearned += vector
-    kept = kept_rounds(options, store)
-    deletion = Deletion(
-        targets=leaving,
-        model=content_hash(model),
-        start=kept.rounds[0].before,
-        kept_at={client: store.rounds(client)[-1] for client in leaving},
-    )
-    sensitivity, unmet = deletion_sensitivity(kept, deletion, earlier=())
+    bound = KeptBound(options, store, lambda: begin(setup.task, setup.training).parameters)
+    sensitivity, unmet = bound(leaving, content_hash(model), earlier=(), declared=None, unmet=())
     assert sensitivity is not None, unmet
     return unlearned, sensitivity
 

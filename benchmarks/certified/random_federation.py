@@ -16,8 +16,8 @@ import torch
 
 from unlearning.certified import AccountedRelease, Sensitivity, Weighting, feature_norm, measured_sensitivity
 from unlearning.methods.hf_online.options import CarriedVectorOptions
-from unlearning.methods.hf_online.sensitivity import Deletion, deletion_sensitivity
-from unlearning.methods.hf_online.vectors import CarryVectors, kept_rounds, kept_vector
+from unlearning.methods.hf_online.sensitivity import KeptBound
+from unlearning.methods.hf_online.vectors import CarryVectors, kept_vector
 from unlearning.methods.preparation import FederatedRound, LocalRound
 from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.requests import Exclusions, Granularity, Target
@@ -106,7 +106,7 @@ class RandomFederation:
         sizes = generator.integers(2, 25, size=generator.integers(3, 6))
         scale = float(generator.choice([0.01, 0.1, 0.4, 1.0]))
         data = {f"c{at}": _examples(generator, int(size), scale) for at, size in enumerate(sizes)}
-        return cls(generator, data, _first(generator, data), initial_parameters(TASKS["float64"], 0))
+        return cls(generator, data, _first(generator, data), _start())
 
     def run(self, rounds: int = 7) -> list[Stated]:
         """Return rounds, restarts and deletions in a random order."""
@@ -227,17 +227,8 @@ class RandomFederation:
 
     def _state(self, targets: frozenset[str]) -> tuple[Sensitivity | None, tuple[str, ...]]:
         """Return as the server states it."""
-        kept = kept_rounds(self.settings.options, self.store)
-        is_whole = bool(kept.rounds) and kept.rounds[0].lengths.number == 1
-        start = kept.rounds[0].before if is_whole else content_hash(initial_parameters(TASKS["float64"], 0))
-        rounds = {client: self.store.rounds(client) for client in targets}
-        deletion = Deletion(
-            targets=targets,
-            model=content_hash(self.model),
-            start=start,
-            kept_at={client: found[-1] if found else None for client, found in rounds.items()},
-        )
-        return deletion_sensitivity(kept, deletion, self.releases)
+        bound = KeptBound(self.settings.options, self.store, _start)
+        return bound(targets, content_hash(self.model), self.releases, declared=None, unmet=())
 
     def _release(
         self,
@@ -280,7 +271,7 @@ class RandomFederation:
         """Return the federation that never had these clients, up to an entry of the history; (d,) in
         float64.
         """
-        model = initial_parameters(TASKS["float64"], 0)
+        model = _start()
         for at, one in enumerate(self.history[:until]):
             if isinstance(one, Round):
                 model = self._average(one, model, never)
@@ -316,6 +307,10 @@ class RandomFederation:
 
     def _task(self, one: Round) -> Task:
         return TASKS[one.settings.dtype]
+
+
+def _start() -> Vector:
+    return initial_parameters(TASKS["float64"], 0)
 
 
 def _first(generator: np.random.Generator, data: Mapping[str, Examples]) -> Settings:

@@ -1,8 +1,7 @@
 """Methods that do as another one does and look at what it is given and gives, or change one thing about it."""
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -29,36 +28,44 @@ class Watched(Wrapped):
 
     seen = ""
 
-    @contextmanager
-    def _look(self, call: str, **given: Any) -> Iterator[None]:
-        """Compare what a call is given, before it and after it."""
-        before = copy.deepcopy(given)
-        yield
-        changed = [name for name in before if not are_equal(before[name], given[name])]
+    def _compare(self, call: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        changed = [name for name in before if not are_equal(before[name], after[name])]
         if changed and not self.seen:
             self.seen = f"{call}() changed its {changed[0]}"
 
     def begin(self, problem: Problem, parameters: Any) -> UnlearningState:
         """Look at `begin`."""
-        with self._look("begin", problem=problem, parameters=parameters):
-            return super().begin(problem, parameters)
+        given = {"problem": problem, "parameters": parameters}
+        before = copy.deepcopy(given)
+        state = super().begin(problem, parameters)
+        self._compare("begin", before, given)
+        return state
 
     def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """Look at `configure`."""
-        with self._look("configure", problem=problem, state=state):
-            return super().configure(problem, state)
+        given = {"problem": problem, "state": state}
+        before = copy.deepcopy(given)
+        instructions = super().configure(problem, state)
+        self._compare("configure", before, given)
+        return instructions
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Look at `client_step`; its site's store and memo are there to be written to."""
-        with self._look("client_step", instruction=instruction, forget=site.forget, retain=site.retain):
-            return super().client_step(instruction, site)
+        given = {"instruction": instruction, "forget": site.forget, "retain": site.retain}
+        before = copy.deepcopy(given)
+        reply = super().client_step(instruction, site)
+        self._compare("client_step", before, given)
+        return reply
 
     def aggregate(
         self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
         """Look at `aggregate`."""
-        with self._look("aggregate", problem=problem, state=state, replies=replies):
-            return super().aggregate(problem, state, replies)
+        given = {"problem": problem, "state": state, "replies": replies}
+        before = copy.deepcopy(given)
+        following = super().aggregate(problem, state, replies)
+        self._compare("aggregate", before, given)
+        return following
 
 
 class WithMemo(Wrapped):

@@ -12,7 +12,6 @@ from unlearning.errors import DataError, MethodFailed, UpdateRefused
 from unlearning.evaluation import evaluate
 from unlearning.local import begin, carry_out, exchange, learn, retained
 from unlearning.methods.method import (
-    Instruction,
     Method,
     PreparedStore,
     Problem,
@@ -22,7 +21,6 @@ from unlearning.methods.method import (
 from unlearning.methods.preparation import FederatedRound, Prepared
 from unlearning.methods.registry import METHODS, validated_parameters
 from unlearning.methods.sisa.history import model_key, read_log
-from unlearning.methods.sisa.method import Sisa
 from unlearning.methods.sisa.sharding import Sharding, ShardingOptions
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Granularity, Target
@@ -30,6 +28,7 @@ from unlearning.stores import MemoryStore
 from unlearning.tasks import TaskSettings, load_site, make_task
 from unlearning.tasks.ensemble import part
 from unlearning.tasks.task import Examples, join
+from unlearning.testing.deletions import Recorder
 from unlearning.training import TrainingSettings, build
 
 METHOD: Method = METHODS["sisa"]
@@ -81,25 +80,13 @@ def begun(forgets: Mapping[str, Forget] = ONE, **changes) -> tuple[Problem, Unle
     return given, METHOD.begin(given, model)
 
 
-class Noted(Sisa):
-    """Notes whom it asks in each exchange."""
-
-    def __init__(self, asked: list[list[str]]) -> None:
-        self.asked = asked
-
-    def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
-        instructions = super().configure(problem, state)
-        self.asked.append(sorted(instructions))
-        return instructions
-
-
 def forget(
-    model: Vector, kept: PreparedStore, forgets: Mapping[str, Forget], asked: list[list[str]] | None = None
+    model: Vector, kept: PreparedStore, forgets: Mapping[str, Forget], method: Method = METHOD
 ) -> tuple[UnlearningState, PreparedStore]:
     """Run the method to its end: the last state, and what is kept from then on."""
     one = problem(kept, forgets)
     assert one.kept is not None
-    state = carry_out(Noted([] if asked is None else asked), one, model, DATA)
+    state = carry_out(method, one, model, DATA)
     return state, replace(kept, store=one.kept.next_store)
 
 
@@ -170,9 +157,9 @@ def test_forgetting_a_client_is_training_without_it_to_the_bit(client):
 
 def test_only_the_touched_shard_trains_and_only_since_the_slice():
     """Client 2 joined in round 3 of 5: three rounds of clients 0 and 4."""
-    asked: list[list[str]] = []
-    state, _ = forget(*trained(DATA), ONE, asked)
-    assert asked == [["0", "4"]] * 3
+    run = Recorder(METHOD)
+    state, _ = forget(*trained(DATA), ONE, run)
+    assert [sorted(asked) for asked in run.instructions] == [["0", "4"]] * 3
     assert state.findings["shards trained again"] == "0"
     assert state.findings["rounds done again"] == 3
 
@@ -243,9 +230,9 @@ def test_an_emptied_shard_is_as_at_the_start_and_votes_no_more():
 def test_the_only_client_of_a_slice_leaves_its_shards_past_rounds():
     """With client 0 gone client 2 is alone, and shard 0 starts in round 3."""
     data = {"0": DATA["0"], "1": DATA["1"], "2": DATA["2"]}
-    asked: list[list[str]] = []
-    state, kept = forget(*trained(data), {"0": EVERYTHING}, asked)
-    assert asked == [["2"]] * 3
+    run = Recorder(METHOD)
+    state, kept = forget(*trained(data), {"0": EVERYTHING}, run)
+    assert [sorted(asked) for asked in run.instructions] == [["2"]] * 3
     assert np.array_equal(state.parameters, trained({"1": DATA["1"], "2": DATA["2"]})[0])
     assert read_log(kept.store, 0).rounds == (3, 4, 5)
 

@@ -71,8 +71,7 @@ def finished_round(
     number: int, model: Vector = START, after: Vector | None = None, **known
 ) -> FederatedRound:
     """A round from `model` to the model after it, the same if none is given, as the server has it."""
-    own = {"task": LOGISTIC, "training": TRAINING, **known}
-    return FederatedRound(number=number, before=model, after=model if after is None else after, **own)
+    return FederatedRound(number=number, before=model, after=model if after is None else after, **known)
 
 
 def federation(
@@ -97,7 +96,7 @@ def federation(
             models[client], arrays[client] = (counts[client], trained.parameters), work.returns
         after = weighted_mean(models)
         done = finished_round(number, model, after, models=models, arrays=arrays, forgotten=forgotten)
-        PREPARATION.keep(options, done, store)
+        PREPARATION.keep(options, replace(done, task=LOGISTIC, training=TRAINING), store)
         model = after
     return model
 
@@ -415,7 +414,7 @@ def test_a_client_that_says_it_trained_otherwise_leaves_a_round_that_proves_noth
     plain = replace(TRAINING, momentum=0.0)
     for work in (None, np.ones(4), np.ones(7), np.full(7, np.nan), np.array(["x"] * 7)):
         store, told = MemoryStore(), {"u": {} if work is None else {WORK: work}}
-        done = finished_round(1, models={"u": (20, START)}, arrays=told, training=plain)
+        done = finished_round(1, models={"u": (20, START)}, arrays=told, task=LOGISTIC, training=plain)
         PREPARATION.keep(CarriedVectorOptions(feature_norm=20), done, store)
         (one,) = kept_rounds(CarriedVectorOptions(), store).rounds
         assert one.lengths.unmet == (

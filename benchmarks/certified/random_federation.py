@@ -15,18 +15,19 @@ import numpy as np
 import torch
 
 from unlearning.certified import AccountedRelease, Sensitivity, Weighting, feature_norm, measured_sensitivity
+from unlearning.local import Learnt, learn
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.sensitivity import KeptBound
 from unlearning.methods.hf_online.vectors import CarryVectors, kept_vector
-from unlearning.methods.preparation import FederatedRound, LocalRound
+from unlearning.methods.preparation import Prepared
 from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.stores import MemoryStore
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import Trained, TrainingSettings, initial_parameters, local_seed, train
+from unlearning.training import TrainingSettings, initial_parameters, local_seed, train
 
-PREPARATION = CarryVectors()
+METHOD, PREPARATION = "hf-online", CarryVectors()
 INPUTS, CLASSES = 4, 3
 TASKS = {
     dtype: make_task(TaskSettings(dataset="npz", num_classes=CLASSES, input_shape=str(INPUTS), dtype=dtype))
@@ -159,29 +160,17 @@ class RandomFederation:
         """Do an ordinary round among these clients, as set now."""
         one = Round(number=self.number, clients=asked, settings=self.settings)
         self.history.append(one)
-        if not self.settings.is_prepared:
-            self.model = self._average(one, self.model, frozenset())
-            return
-        options = self.settings.options
-        sent = PREPARATION.send(options, self.number, self.store, self.exclusions)
-        models, arrays = {}, {}
-        for client in asked:
-            work = self._work(client, one, self.model, sent)
-            trained = PREPARATION.train(options, work, lambda work=work: _ordinary(work))
-            models[client], arrays[client] = (len(work.examples), trained.parameters), work.returns
-        after = weighted_mean(models)
-        done = FederatedRound(
-            number=self.number,
-            before=self.model,
-            after=after,
-            models=models,
-            arrays=arrays,
+        prepared = {METHOD: Prepared(preparation=PREPARATION, options=self.settings.options)}
+        before = Learnt(
+            parameters=self.model,
+            training=self.settings.training,
+            rounds=self.number - 1,
+            prepared=prepared if self.settings.is_prepared else {},
+            stores={METHOD: self.store},
             forgotten=self.exclusions,
-            task=self._task(one),
-            training=one.settings.training,
         )
-        PREPARATION.keep(options, done, self.store)
-        self.model = after
+        after = learn(self._task(one), {client: self.data[client] for client in asked}, before)
+        self.model, self.store = after.parameters, after.stores.get(METHOD, self.store)
 
     def _deletion(self) -> list[Stated]:
         """Forget one client or two."""
@@ -284,26 +273,14 @@ class RandomFederation:
         sent_back = one.settings.options.weighting is Weighting.FIXED
         models = {}
         for client in one.clients:
-            count = len(self.data[client])
+            examples = self.data[client]
             if client not in never:
-                models[client] = (count, _ordinary(self._work(client, one, model)).parameters)
+                training = replace(one.settings.training, seed=local_seed(0, client, one.number))
+                trained = train(self._task(one), model, examples, training)
+                models[client] = (len(examples), trained.parameters)
             elif sent_back:
-                models[client] = (count, model)
+                models[client] = (len(examples), model)
         return weighted_mean(models) if models else model
-
-    def _work(
-        self, client: str, one: Round, model: Vector, sent: Mapping[str, np.ndarray] | None = None
-    ) -> LocalRound:
-        return LocalRound(
-            client_id=client,
-            number=one.number,
-            task=self._task(one),
-            model=model,
-            examples=self.data[client],
-            training=replace(one.settings.training, seed=local_seed(0, client, one.number)),
-            store=MemoryStore(),
-            arrays=sent or {},
-        )
 
     def _task(self, one: Round) -> Task:
         return TASKS[one.settings.dtype]
@@ -339,7 +316,3 @@ def _radius(data: Mapping[str, Examples]) -> float:
 
 def _other(weighting: Weighting) -> Weighting:
     return Weighting.FIXED if weighting is Weighting.RENORMALISED else Weighting.RENORMALISED
-
-
-def _ordinary(work: LocalRound) -> Trained:
-    return train(work.task, work.model, work.examples, work.training)

@@ -20,8 +20,9 @@ import numpy as np
 import torch
 import typer
 
+from benchmarks.data import accuracy_percent, sites_and_test
 from benchmarks.tables import Row, table, write
-from unlearning.evaluation import evaluate
+from benchmarks.timing import time_call
 from unlearning.local import carry_out, problem_of, retained
 from unlearning.methods.exact_ridge.method import ExactRidge, SendSums, layer_of
 from unlearning.methods.exact_ridge.statistics import Statistics, parameters_of, solve
@@ -30,7 +31,7 @@ from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
 from unlearning.stores import MemoryStore
-from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
+from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings
 
@@ -48,9 +49,7 @@ def main(
     settings = TaskSettings(
         dataset="cifar10-features", num_clients=NUM_CLIENTS, max_examples=max_examples, data_dir=data_dir
     )
-    data = {str(number): load_site(settings, number).train for number in range(NUM_CLIENTS)}
-    test = load_server_test(settings)
-    assert test is not None, "the data set has test pictures"
+    data, test = sites_and_test(settings)
     some = frozenset(data["0"].ids[: len(data["0"]) // 10].tolist())
     targets = {
         "a client": Target(Granularity.CLIENT, "0"),
@@ -85,21 +84,17 @@ def main(
 
 def _measured(task: Task, data: Data, test: Examples, target: Target, l2: float) -> Row:
     """Train, forget and compare, for one deletion."""
-    started = time.process_time()
-    before, kept = _trained(task, data, l2)
-    trained_s = time.process_time() - started
-    problem = problem_of(METHOD, task, [target], data, TrainingSettings())
-    started = time.process_time()
-    state = carry_out(METHOD, replace(problem, kept=kept, round=3), before, data)
-    seconds = time.process_time() - started
+    trained_s, (before, kept) = time_call(lambda: _trained(task, data, l2), time.process_time)
+    problem = replace(problem_of(METHOD, task, [target], data, TrainingSettings()), kept=kept, round=3)
+    seconds, state = time_call(lambda: carry_out(METHOD, problem, before, data), time.process_time)
     left = retained(data, [target])
     retrained, _ = _trained(task, left, l2)
     exact = _least_squares(left, l2)
     length = float(np.linalg.norm(exact))
     entry = kept.store.load("1", 1)
     return {
-        "test before %": 100 * float(evaluate(task, before, test).score.mean()),
-        "test after %": 100 * float(evaluate(task, state.parameters, test).score.mean()),
+        "test before %": accuracy_percent(task, before, test),
+        "test after %": accuracy_percent(task, state.parameters, test),
         "moved %": 100 * float(np.linalg.norm(state.parameters - before.astype(np.float64))) / length,
         "off": float(np.linalg.norm(state.parameters - exact)) / length,
         "to the bit": bool(np.array_equal(state.parameters, retrained)),

@@ -14,15 +14,18 @@ from rich.console import Console
 Row = dict[str, Any]
 
 
+def commit() -> str:
+    """Return the short hash of the commit that runs, or "unknown"."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+
+
 def provenance() -> str:
     """Return machine, versions and commit in one line."""
-    commit = run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     return (
         f"{platform.machine()}, {device}, {torch.get_num_threads()} thread(s), torch {torch.__version__}, "
-        f"commit {commit or 'unknown'}"
+        f"commit {commit()}"
     )
 
 
@@ -35,6 +38,14 @@ def median(rows: Iterable[Mapping[str, Any]], key: str) -> str:
     """Return the median of a column to three digits; a dash where no row has a value."""
     values = [row[key] for row in rows if row[key] is not None]
     return f"{statistics.median(values):.3g}" if values else "–"
+
+
+def grouped(rows: Iterable[Row], keys: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
+    """Return the rows of equal values under `keys` together, in the order of first appearance."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return groups
 
 
 def write(output: Path, lines: Iterable[str], found: Mapping[str, Any]) -> None:

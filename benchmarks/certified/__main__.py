@@ -15,9 +15,8 @@ sample gives, to rounding (they add up); with renormalised ones to first order.
 """
 
 import statistics
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -30,7 +29,9 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from benchmarks.certified.published import CONVOLUTIONAL, LOGISTIC, PUBLISHED
+from benchmarks.data import accuracy_percent
 from benchmarks.tables import Row, median, provenance, table, write
+from benchmarks.timing import time_call
 from unlearning.certified import (
     InfluenceSettings,
     OnlineSettings,
@@ -282,10 +283,7 @@ def measure_row(
 ) -> Row:
     """Return distances and correlations of one unlearned model."""
     distance = float(np.linalg.norm(theta - truth))
-    accuracies = [
-        None if test is None else 100 * float(evaluate(task, model, test).score.mean())
-        for model in (theta, truth)
-    ]
+    accuracies = [None if test is None else accuracy_percent(task, model, test) for model in (theta, truth)]
     before, ours, true = (evaluate(task, model, forgotten).loss for model in (original, theta, truth))
     correlation = loss_change_correlation(before, ours, true)
     return {
@@ -296,13 +294,6 @@ def measure_row(
         "test_accuracy": accuracies[0],
         "accuracy_lost": None if test is None else accuracies[1] - accuracies[0],
     }
-
-
-def time_call(way: Callable[[], Any]) -> tuple[float, Any]:
-    """Return wall-clock seconds, and what came of it."""
-    started = time.perf_counter()
-    result = way()
-    return time.perf_counter() - started, result
 
 
 if __name__ == "__main__":

@@ -7,26 +7,25 @@ training; and of one vector's product in a block, by three ways. Data and vector
 not change the number of operations.
 """
 
-import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
 import typer
 from torch.func import functional_call, grad, jvp, vmap
 
-from benchmarks.certified.__main__ import time_call
+from benchmarks.data import NUM_CLASSES, random_examples, task_of
 from benchmarks.tables import Row, provenance, table, write
+from benchmarks.timing import median_seconds
 from unlearning.certified import BlockProducts, UnitVectors, forgotten_by_addition, train_with_tangents
 from unlearning.certified.tangents import TangentBlock, Weights
-from unlearning.tasks import losses
-from unlearning.tasks.models import MODELS
-from unlearning.tasks.task import Examples, Task
+from unlearning.tasks.models import MODELS, Shape
+from unlearning.tasks.task import Task
 from unlearning.training import TrainingSettings, build, initial_parameters, train
 
 
@@ -106,7 +105,7 @@ def deletion_times() -> list[Row]:
     rows: list[Row] = []
     generator = np.random.default_rng(0)
     for model, shape in (("cnn", (1, 28, 28)), ("resnet18", (3, 32, 32))):
-        theta = initial_parameters(random_task(model, shape), 0)
+        theta = initial_parameters(task_named(model, shape), 0)
         names = tuple(map(str, range(10)))
         vectors = UnitVectors(names, generator.standard_normal((10, theta.size), dtype=np.float32))
         for count in (1, 10):
@@ -116,9 +115,9 @@ def deletion_times() -> list[Row]:
                 "in_place": partial(forgotten_by_addition, own, vectors, chosen, out=own),
             }
             row = {"model": model, "dimension": theta.size, "units": count}
-            for key, way in ways.items():
-                row[f"{key}_cpu_ms"] = 1000 * taking_turns({key: way}, 51)[key]
-                row[f"{key}_wall_ms"] = 1000 * statistics.median(time_call(way)[0] for _ in range(51))
+            for clock, read in (("cpu", time.process_time), ("wall", time.perf_counter)):
+                times = median_seconds(ways, 51, read)
+                row |= {f"{key}_{clock}_ms": 1000 * seconds for key, seconds in times.items()}
             rows.append(row)
     return rows
 
@@ -126,13 +125,13 @@ def deletion_times() -> list[Row]:
 def carrying_times(repeats: int) -> list[Row]:
     """Return ratios of training with k tangents to plain training, one epoch of four batches."""
     rows: list[Row] = []
-    cases: Mapping[str, tuple[tuple[int, ...], int, tuple[int, ...]]] = {
+    cases: Mapping[str, tuple[Shape, int, tuple[int, ...]]] = {
         "logistic": ((1, 28, 28), 32, (1, 10, 100, 1000)),
         "cnn": ((1, 28, 28), 32, (1, 4, 16, 64)),
         "resnet18": ((3, 32, 32), 4, (1, 4)),
     }
     for model, (shape, batch_size, counts) in cases.items():
-        task = random_task(model, shape)
+        task = task_named(model, shape)
         examples = random_examples(4 * batch_size, shape)
         settings = TrainingSettings(batch_size=batch_size, learning_rate=0.01)
         start = initial_parameters(task, 0)
@@ -140,7 +139,7 @@ def carrying_times(repeats: int) -> list[Row]:
         for count in counts:
             tangents = np.random.default_rng(0).standard_normal((count, start.size), dtype=np.float32)
             ways[count] = partial(train_with_tangents, task, start, examples, settings, tangents)
-        times = taking_turns(ways, repeats)
+        times = median_seconds(ways, repeats)
         for count in counts:
             ratio = times[count] / times[0]
             row = {"model": model, "vectors": count, "ratio": ratio, "per_vector": (ratio - 1) / count}
@@ -153,7 +152,7 @@ def product_times() -> list[Row]:
     rows: list[Row] = []
     for model, counts in (("logistic", (8, 64, 512)), ("lenet", (8, 64)), ("cnn", (8, 32))):
         shape = (1, 28, 28)
-        task, examples = random_task(model, shape), random_examples(32, shape)
+        task, examples = task_named(model, shape), random_examples(32, shape)
         network = build(task, 0)
         weights = Weights(network)
 
@@ -180,44 +179,15 @@ def product_times() -> list[Row]:
 
             chunk = max(1, 16_000_000 // weights.dimension)
             ways["vmap"] = partial(vmap(one, chunk_size=chunk), parts)
-            times = taking_turns(ways, 3)
+            times = median_seconds(ways, 3)
             shares = {way: times[way] / count / times["gradient"] for way in ("loop", "batched", "vmap")}
             rows.append({"model": model, "vectors": count, **shares})
     return rows
 
 
-def random_task(model: str, shape: tuple[int, ...]) -> Task:
-    """Return a classifier of ten classes; only its size matters."""
-    return Task(
-        name=model,
-        num_classes=10,
-        score_name="accuracy",
-        build_model=partial(MODELS[model].factory, shape, 10),
-        loss=losses.cross_entropy,
-        per_example=losses.classification_measures,
-    )
-
-
-def random_examples(count: int, shape: tuple[int, ...]) -> Examples:
-    """Return normal numbers and random classes."""
-    generator = torch.Generator().manual_seed(0)
-    return Examples(
-        torch.randn(count, *shape, generator=generator),
-        torch.randint(10, (count,), generator=generator),
-        np.array([str(index) for index in range(count)]),
-    )
-
-
-def taking_turns(ways: Mapping[Any, Callable[[], object]], repeats: int) -> dict[Any, float]:
-    """Return median CPU seconds of each way; the ways take turns, and a first turn does not count."""
-    seconds: dict[Any, list[float]] = {name: [] for name in ways}
-    for turn in range(repeats + 1):
-        for name, way in ways.items():
-            started = time.process_time()
-            way()
-            if turn:
-                seconds[name].append(time.process_time() - started)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+def task_named(model: str, shape: Shape) -> Task:
+    """Return a classifier; only its size matters."""
+    return task_of(partial(MODELS[model].factory, shape, NUM_CLASSES))
 
 
 if __name__ == "__main__":

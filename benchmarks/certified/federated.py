@@ -15,9 +15,9 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from benchmarks.tables import Row, median, provenance, table, write
+from benchmarks.data import accuracy_percent, sites_and_test
+from benchmarks.tables import Row, grouped, median, provenance, table, write
 from unlearning.certified import Sensitivity, add_noise, analytic_sigma, feature_norm
-from unlearning.evaluation import evaluate
 from unlearning.local import begin, learn
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.sensitivity import KeptBound
@@ -25,7 +25,7 @@ from unlearning.methods.hf_online.vectors import CarryVectors, kept_vector
 from unlearning.methods.preparation import Prepared
 from unlearning.parameters import Vector, content_hash
 from unlearning.stores import MemoryStore
-from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
+from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings
 
@@ -77,9 +77,7 @@ def main(
         "Accuracies: of the model before, unlearned, unlearned with noise, retrained.",
         "",
     ]
-    groups: dict[tuple[int, int, float], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row["clients"], row["rounds"], row["l2"]), []).append(row)
+    groups = grouped(rows, ("clients", "rounds", "l2"))
     cells = [[*key, *(median(mine, column) for column in COLUMNS)] for key, mine in groups.items()]
     write(output, lines + table(["clients", "rounds", "L2", *COLUMNS.values()], cells), {"rows": rows})
 
@@ -91,9 +89,10 @@ def measure_federation(
     settings = TaskSettings(
         dataset="digits", num_clients=clients, dtype="float64", seed=seed, max_examples=max_examples
     )
+    data, test = sites_and_test(settings)
     setup = Setup(
         task=make_task(settings),
-        data={str(number): load_site(settings, number).train for number in range(clients)},
+        data=data,
         training=TrainingSettings(learning_rate=0.05, batch_size=32, weight_decay=l2, seed=seed),
         rounds=rounds,
     )
@@ -103,17 +102,13 @@ def measure_federation(
     exact = retrain_without(setup, frozenset({LEAVES}))
     unlearned, sensitivity = delete_by_addition(setup, options, store, model, frozenset({LEAVES}))
     sigma = analytic_sigma(epsilon=epsilon, delta=delta, sensitivity=sensitivity.value)
-    test = load_server_test(settings)
-    assert test is not None, "digits has test data"
     models = {
         "before": model,
         "unlearned": unlearned,
         "noisy": add_noise(unlearned, sigma, np.random.default_rng(seed)),
         "retrained": exact,
     }
-    accuracies = {
-        name: 100 * float(evaluate(setup.task, one, test).score.mean()) for name, one in models.items()
-    }
+    accuracies = {name: accuracy_percent(setup.task, one, test) for name, one in models.items()}
     return {
         "clients": clients,
         "rounds": rounds,

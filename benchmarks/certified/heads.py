@@ -26,7 +26,8 @@ import numpy as np
 import typer
 
 from benchmarks.certified.federated import Setup, delete_by_addition, retrain_without, train_federation
-from benchmarks.tables import Row, provenance, table, write
+from benchmarks.data import accuracy_percent, sites_and_test
+from benchmarks.tables import Row, grouped, provenance, table, write
 from unlearning.certified import (
     Inexactness,
     InfluenceSettings,
@@ -40,11 +41,10 @@ from unlearning.certified import (
 )
 from unlearning.curvature import CurvatureKind, CurvatureProduct, gradient
 from unlearning.errors import NumericalError
-from unlearning.evaluation import evaluate
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.parameters import Vector
 from unlearning.solvers import conjugate_gradient
-from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
+from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples, Task, join
 from unlearning.training import TrainingSettings, initial_parameters
 
@@ -101,9 +101,7 @@ def main(
             data_dir=data_dir,
             seed=seed,
         )
-        data = {str(number): load_site(settings, number).train for number in range(CLIENTS)}
-        test = load_server_test(settings)
-        assert test is not None, "the features have test rows"
+        data, test = sites_and_test(settings)
         task = make_task(settings)
         for l2 in WEIGHTS:
             newton += newton_rows(task, data, test, l2)
@@ -174,7 +172,7 @@ def online_rows(setup: Setup, test: Examples) -> list[Row]:
     rows = []
     for count in LEAVING:
         leaving = frozenset(everybody[:count])
-        unlearned, sensitivity = delete_by_addition(options, store, model, leaving)
+        unlearned, sensitivity = delete_by_addition(setup, options, store, model, leaving)
         models = {"before": model, "unlearned": unlearned, "retrained": retrain_without(setup, leaving)}
         training = setup.training
         rows.append(
@@ -209,7 +207,7 @@ def minimum(task: Task, examples: Examples, l2: float, start: Vector) -> Vector:
 def _figures(task: Task, models: Mapping[str, Vector], bound: float, test: Examples) -> Row:
     exact, unlearned = models["retrained"], models["unlearned"]
     error = _length(unlearned - exact)
-    row: Row = {name: _accuracy(task, model, test) for name, model in models.items()}
+    row: Row = {name: accuracy_percent(task, model, test) for name, model in models.items()}
     row |= {
         "distance": _length(models["before"] - exact),
         "error": error,
@@ -220,7 +218,7 @@ def _figures(task: Task, models: Mapping[str, Vector], bound: float, test: Examp
         sigma = analytic_sigma(epsilon=epsilon, delta=DELTA, sensitivity=bound)
         noisy = [add_noise(unlearned, sigma, np.random.default_rng(draw)) for draw in range(DRAWS)]
         row[f"sigma-{epsilon:g}"] = sigma
-        row[f"noisy-{epsilon:g}"] = float(np.mean([_accuracy(task, model, test) for model in noisy]))
+        row[f"noisy-{epsilon:g}"] = float(np.mean([accuracy_percent(task, one, test) for one in noisy]))
     return row
 
 
@@ -234,10 +232,6 @@ def _deletions(data: Mapping[str, Examples]) -> dict[str, np.ndarray]:
     return {"1 % of samples": some, **firsts}
 
 
-def _accuracy(task: Task, model: Vector, test: Examples) -> float:
-    return 100 * float(evaluate(task, model, test).score.mean())
-
-
 def _length(vector: Vector) -> float:
     return float(np.linalg.norm(vector))
 
@@ -245,13 +239,10 @@ def _length(vector: Vector) -> float:
 def _medians(rows: list[Row], columns: Mapping[str, str]) -> list[Row]:
     """Return one row of each case: the medians over seeds of its figures."""
     keys = [key for key in columns if key in KEYS]
-    groups: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
     return [
         dict(zip(keys, case, strict=True))
         | {key: statistics.median(row[key] for row in mine) for key in columns if key not in keys}
-        for case, mine in groups.items()
+        for case, mine in grouped(rows, keys).items()
     ]
 
 

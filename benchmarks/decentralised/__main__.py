@@ -19,10 +19,10 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from benchmarks.decentralised.federation import Experiment, Federation, Row, Trained, made_federation
+from benchmarks.decentralised.federation import Experiment, Federation, Trained, made_federation
 from benchmarks.decentralised.runs import corrected_row, rows_of, sequence_rows, train_federation
 from benchmarks.decentralised.tables import document, drawing
-from benchmarks.tables import provenance
+from benchmarks.tables import Row, provenance
 from benchmarks.tables import write as write_page
 from unlearning.decentralised import CorrectionSettings, PeerCurvature
 from unlearning.durable_files import write_atomically

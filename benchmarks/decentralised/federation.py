@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.data import sites_and_test
 from client.peer.in_process import InProcessNetwork
 from client.peer.journal import MemoryJournal, PeerModel
 from client.peer.learner import SiteLearner
@@ -15,11 +15,9 @@ from client.peer.rules import PeerRules, Round
 from unlearning.decentralised import CorrectionSettings, Graph, erdos_renyi, ring
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Granularity, Target
-from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
+from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples, Task, forgotten_mask
 from unlearning.training import TrainingSettings, initial_parameters
-
-Row = dict[str, Any]
 
 NAMES = tuple(str(index) for index in range(10))
 ALPHA = 0.3
@@ -141,14 +139,13 @@ def made_federation(
         max_examples=experiment.max_examples,
         seed=seed,
     )
-    test = load_server_test(settings)
-    assert test is not None, "the data sets of this benchmark have one"
+    sites, test = sites_and_test(settings)
     generator = np.random.default_rng(seed)
     return Federation(
         experiment=experiment,
         settings=settings,
         task=make_task(settings),
-        sites={name: load_site(settings, index).train for index, name in enumerate(NAMES)},
+        sites=sites,
         test=test,
         graph=ring(NAMES) if topology == "ring" else erdos_renyi(NAMES, EDGE_PROBABILITY, generator),
         leaver=NAMES[int(np.random.default_rng(seed).integers(len(NAMES)))],

@@ -1,16 +1,19 @@
 """What the mean model of the peers that stay knows: accuracies, and how well attacks find what was forgotten."""
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.decentralised.federation import Federation, Row
+from benchmarks.data import accuracy_percent
+from benchmarks.decentralised.federation import Federation
+from benchmarks.tables import Row
 from client.peer.in_process import InProcessNetwork
 from unlearning.evaluation import evaluate
 from unlearning.parameters import Vector
 from unlearning.requests import Forget
-from unlearning.tasks.task import Examples, forgotten_mask, join
+from unlearning.tasks.task import forgotten_mask, join
 from unlearning.verification.membership_inference import confidence_attack
 
 Labels = NDArray[np.int64]
@@ -39,7 +42,7 @@ def quick_accuracy(
     """Return the mean model's accuracy in % on some test examples, the same ones each time."""
     order = np.random.default_rng(federation.settings.seed).permutation(len(federation.test))
     few = federation.test.select(order[:CURVE_EXAMPLES])
-    return 100 * float(evaluate(federation.task, mean_model(network, forgets or {}), few).score.mean())
+    return accuracy_percent(federation.task, mean_model(network, forgets or {}), few)
 
 
 def measure_row(federation: Federation, network: InProcessNetwork, forgets: Mapping[str, Forget]) -> Row:
@@ -54,8 +57,10 @@ def measure_row(federation: Federation, network: InProcessNetwork, forgets: Mapp
         name: forgotten_mask(examples, forgets.get(name, Forget()))
         for name, examples in federation.sites.items()
     }
-    gone = together([federation.sites[name].select(mask) for name, mask in masks.items() if mask.any()])
-    kept = together([federation.sites[name].select(~mask) for name, mask in masks.items() if not mask.all()])
+    gone = reduce(join, [federation.sites[name].select(mask) for name, mask in masks.items() if mask.any()])
+    kept = reduce(
+        join, [federation.sites[name].select(~mask) for name, mask in masks.items() if not mask.all()]
+    )
     generator = np.random.default_rng(federation.settings.seed)
     some = {
         "gone": gone.select(generator.permutation(len(gone))[: 2 * ATTACKED]),
@@ -95,11 +100,3 @@ def of_the_same_classes(
         right.append(there[:size])
     chosen = generator.permutation(sum(map(len, left)))[:ATTACKED]
     return np.concatenate(left)[chosen], np.concatenate(right)[chosen]
-
-
-def together(parts: list[Examples]) -> Examples:
-    """Return all examples of `parts`."""
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = join(whole, part)
-    return whole

@@ -15,7 +15,6 @@ from benchmarks.decentralised.federation import (
     SEQUENCE_SHARE,
     Federation,
     Recording,
-    Row,
     Trained,
     draw_ids,
     forgets_of,
@@ -23,6 +22,8 @@ from benchmarks.decentralised.federation import (
     targets,
 )
 from benchmarks.decentralised.measures import measure_row, models, quick_accuracy
+from benchmarks.tables import Row
+from benchmarks.timing import time_call
 from client.peer.in_process import InProcessNetwork
 from unlearning.decentralised import (
     CorrectionSettings,
@@ -105,15 +106,17 @@ def pdudt_row(
 ) -> Row:
     """Return PDUDT: the leaver's influence subtracted, then half as many rounds as training had."""
     generator = np.random.default_rng(federation.settings.seed)
-    rounds, networks = federation.experiment.rounds // 2, []
+    rounds = federation.experiment.rounds // 2
 
-    def repair() -> None:
+    def repair() -> InProcessNetwork:
         unlearned = without_influence(before.models, before.influence, sigma=0.0, generator=generator)
         starts = dict(zip(NAMES, unlearned.astype(before.models.dtype), strict=True))
-        networks.append(federation.network(sites=sites, graph=graph, rounds=rounds, starts=starts))
-        until_trained(networks[0])
+        network = federation.network(sites=sites, graph=graph, rounds=rounds, starts=starts)
+        until_trained(network)
+        return network
 
-    return {"method": "PDUDT", "seconds": time_work(repair), **measure_row(federation, networks[0], forgets)}
+    seconds, network = time_call(repair, time.process_time)
+    return {"method": "PDUDT", "seconds": seconds, **measure_row(federation, network, forgets)}
 
 
 def sequence_rows(federation: Federation, before: Trained) -> list[Row]:
@@ -165,6 +168,4 @@ def until_trained(network: InProcessNetwork) -> None:
 
 def time_work(work: Callable[[], object]) -> float:
     """Return processor seconds of `work`: other programs on the machine do not count."""
-    started = time.process_time()
-    work()
-    return time.process_time() - started
+    return time_call(work, time.process_time)[0]

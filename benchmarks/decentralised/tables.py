@@ -1,7 +1,7 @@
 """The page of `decentralised`: the paper's tables with its figures beside ours, and two drawings like its figures."""
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,10 @@ from benchmarks.decentralised.federation import (
     SEQUENCE_SHARE,
     SHARE,
     Experiment,
-    Row,
 )
 from benchmarks.decentralised.published import PUBLISHED, TABLES, TIME_SAVED
 from benchmarks.decentralised.runs import DRAWN_ROUNDS
-from benchmarks.tables import table
+from benchmarks.tables import Row, grouped, table
 
 Rows = Sequence[Row]
 
@@ -230,14 +229,13 @@ def _of(rows: Rows, **wanted: object) -> list[Row]:
     return [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
 
 
-def _group(rows: Rows, names: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], list[Row]]]:
-    """Yield rows of equal values under `names`, which are the seeds', in the order of first appearance but
+def _group(rows: Rows, names: Sequence[str]) -> list[tuple[tuple[Any, ...], list[Row]]]:
+    """Return rows of equal values under `names`, which are the seeds', in the order of first appearance but
     for the last.
     """
-    keys = dict.fromkeys(tuple(row[name] for name in names) for row in rows)
-    order: Mapping[Any, int] = {key: at for at, key in enumerate(dict.fromkeys(key[:-1] for key in keys))}
-    for key in sorted(keys, key=lambda key: order[key[:-1]]):
-        yield key, _of(rows, **dict(zip(names, key, strict=True)))
+    groups = grouped(rows, names)
+    order = list(dict.fromkeys(key[:-1] for key in groups))
+    return sorted(groups.items(), key=lambda group: order.index(group[0][:-1]))
 
 
 def _mean(rows: Rows, name: str) -> float:

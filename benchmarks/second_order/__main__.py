@@ -33,6 +33,7 @@ from benchmarks.second_order.convex import (
     run_method,
 )
 from benchmarks.tables import Row, median, table, write
+from benchmarks.timing import time_call
 from unlearning.curvature import gradient
 from unlearning.evaluation import evaluate, predict
 from unlearning.methods.registry import METHODS
@@ -145,9 +146,9 @@ def race(
     """
     objective = RetainedObjective(federation, target)
     objective(theta)
-    started = time.process_time()
-    reached = lbfgs_to(federation, target, objective.gradient_norm)
-    lbfgs_seconds = time.process_time() - started
+    lbfgs_seconds, reached = time_call(
+        lambda: lbfgs_to(federation, target, objective.gradient_norm), time.process_time
+    )
     start = float(np.linalg.norm(federation.original - truth))
     vectors = 2 * theta.nbytes * len(objective.parts)
     return (
@@ -180,9 +181,7 @@ def targets(federation: ConvexFederation) -> dict[str, Target]:
 
 def measure_way(federation: ConvexFederation, target: Target, way: Way, truth: Vector) -> tuple[Vector, Row]:
     """Return the model that a way leads to, and its figures."""
-    started = time.process_time()
-    theta, exchanges = way(federation, target)
-    seconds = time.process_time() - started
+    seconds, (theta, exchanges) = time_call(lambda: way(federation, target), time.process_time)
     forgotten, _ = federation.split(target)
     start = float(np.linalg.norm(federation.original - truth))
     move, true = theta - federation.original, truth - federation.original
@@ -219,10 +218,9 @@ def main(
                 theta, row = measure_way(federation, target, way, truth)
                 rows.setdefault(kind, {}).setdefault(name, []).append(row)
                 if name in RACED:
-                    race = races.setdefault(kind, {})
                     pair = race(federation, target, theta, row, truth)
                     for title, figures in zip((name, FIRST_ORDER + name), pair, strict=True):
-                        race.setdefault(title, []).append(figures)
+                        races.setdefault(kind, {}).setdefault(title, []).append(figures)
     lines = [
         "# Second-order unlearning against exact retraining",
         "",

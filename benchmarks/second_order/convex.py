@@ -11,12 +11,13 @@ from functools import reduce
 
 import numpy as np
 
+from benchmarks.data import sites_and_test
 from unlearning.curvature import gradient
 from unlearning.local import exchange, problem_of
 from unlearning.methods.method import Method, UnlearningState
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Target
-from unlearning.tasks import TaskSettings, load_server_test, load_site, make_task
+from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples, Task, forgotten_mask, join
 from unlearning.testing.convex import hessian, minimiser
 from unlearning.training import TrainingSettings, initial_parameters
@@ -63,9 +64,7 @@ def convex_federation(
         max_examples=max_examples,
     )
     task = make_task(settings)
-    clients = {str(number): load_site(settings, number).train for number in range(num_clients)}
-    test = load_server_test(settings)
-    assert test is not None
+    clients, test = sites_and_test(settings)
     start = initial_parameters(task, seed)
     original = minimiser(task, reduce(join, clients.values()), l2, start)
     return ConvexFederation(task=task, clients=clients, test=test, l2=l2, original=original)

@@ -6,8 +6,6 @@ Random features and labels; neither changes the number of operations. Times are 
 the median of the repetitions, the two ways in turn.
 """
 
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +15,11 @@ import numpy as np
 import torch
 import typer
 
+from benchmarks.data import random_examples
 from benchmarks.tables import Row, provenance, table, write
+from benchmarks.timing import median_seconds
 from unlearning.batched_training import train_many
 from unlearning.tasks import TaskSettings, make_task
-from unlearning.tasks.task import Examples
 from unlearning.training import TrainingSettings, initial_parameters, train
 
 NUM_FEATURES, NUM_EXAMPLES = 472, 400
@@ -58,30 +57,19 @@ def main(
 def measure(name: str, batch_size: int, count: int, repeats: int) -> Row:
     """Return the milliseconds of a step of one model, trained alone and with others at once."""
     task = make_task(TaskSettings(dataset="npz", model=name, num_classes=10, input_shape=str(NUM_FEATURES)))
-    generator = torch.Generator().manual_seed(0)
-    examples = Examples(
-        torch.rand(NUM_EXAMPLES, NUM_FEATURES, generator=generator) - 0.5,
-        torch.randint(10, (NUM_EXAMPLES,), generator=generator),
-        np.asarray([str(number) for number in range(NUM_EXAMPLES)]),
-    )
+    examples = random_examples(NUM_EXAMPLES, (NUM_FEATURES,))
     training = TrainingSettings(batch_size=batch_size, momentum=0.9, learning_rate=0.05)
     settings = [replace(training, seed=seed) for seed in range(count)]
     starts = np.stack([initial_parameters(task, seed) for seed in range(count)])
     steps = count * -(-NUM_EXAMPLES // batch_size)
-    found: dict[str, list[float]] = {"alone": [], "together": []}
     ways: dict[str, Callable[[], object]] = {
         "alone": lambda: [
             train(task, *each) for each in zip(starts, [examples] * count, settings, strict=True)
         ],
         "together": lambda: train_many(task, starts, examples, settings),
     }
-    for repetition in range(repeats + 1):
-        for way, run in ways.items():
-            started = time.process_time()
-            run()
-            if repetition:  # the first is for warming up
-                found[way].append(1e3 * (time.process_time() - started) / steps)
-    alone, together = (statistics.median(found[way]) for way in ("alone", "together"))
+    seconds = median_seconds(ways, repeats)
+    alone, together = (1e3 * seconds[way] / steps for way in ("alone", "together"))
     return {
         "model": name,
         "batch": batch_size,

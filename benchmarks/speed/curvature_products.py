@@ -20,8 +20,6 @@ Data are random; weights are the initial ones. Neither changes the number of ope
 
 import multiprocessing
 import platform
-import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,20 +32,20 @@ import typer
 from rich.console import Console
 from torch import Tensor, nn
 
+from benchmarks.data import NUM_CLASSES, random_examples, task_of
 from benchmarks.tables import table, write
+from benchmarks.timing import DEVICE, device_clock, median_seconds
 from unlearning.curvature import CurvatureKind, CurvatureProduct
 from unlearning.curvature.products import RECORD_AFTER
 from unlearning.errors import NumericalError
 from unlearning.parameters import Vector
 from unlearning.solvers import conjugate_gradient
-from unlearning.tasks import losses
 from unlearning.tasks.models import MODELS, Kind, Shape
-from unlearning.tasks.task import Examples, Task
 from unlearning.training import build, initial_parameters
 
-NUM_CLASSES = 10
 UNLIMITED = 2**40
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+REPETITIONS = 5
+"""Of each solve."""
 GRADIENT = "gradient"
 DOUBLE_BACKWARD = "hessian, plain double backward"
 OURS = {
@@ -92,16 +90,10 @@ class Ways:
 
     def __init__(self, case: Case) -> None:
         segmentation = MODELS[case.model].kind is Kind.SEGMENTATION
-        generator = torch.Generator().manual_seed(0)
-        target_shape = (case.num_examples, *case.shape[1:]) if segmentation else (case.num_examples,)
         self.task = task_of(
             partial(MODELS[case.model].factory, case.shape, NUM_CLASSES), segmentation=segmentation
         )
-        self.examples = Examples(
-            torch.randn(case.num_examples, *case.shape, generator=generator),
-            torch.randint(NUM_CLASSES, target_shape, generator=generator),
-            np.array([str(index) for index in range(case.num_examples)]),
-        )
+        self.examples = random_examples(case.num_examples, case.shape, segmentation=segmentation)
         self.theta = initial_parameters(self.task, 0)
         self.vector = np.random.default_rng(0).standard_normal(self.theta.size).astype(np.float32)
         self.model = build(self.task, 0).to(DEVICE).eval()
@@ -169,18 +161,6 @@ class Ways:
         return lambda: operator @ vector
 
 
-def task_of(build_model: Callable[[], nn.Module], *, segmentation: bool = False) -> Task:
-    """Return a float32 task around a model."""
-    return Task(
-        name="benchmark",
-        num_classes=NUM_CLASSES,
-        score_name="dice" if segmentation else "accuracy",
-        build_model=build_model,
-        loss=losses.cross_entropy_and_dice if segmentation else losses.cross_entropy,
-        per_example=losses.segmentation_measures if segmentation else losses.classification_measures,
-    )
-
-
 def measure_times(case: Case, repetitions: int) -> dict[str, float | str]:
     """Return median seconds of each way, interleaved; the reason in words where a way fails."""
     ways, runnable, result = Ways(case), {}, {}
@@ -199,21 +179,7 @@ def measure_times(case: Case, repetitions: int) -> dict[str, float | str]:
                 raise
             result[name] = f"fails: {type(exc).__name__}"
             runnable.pop(name, None)
-    seconds: dict[str, list[float]] = {name: [] for name in runnable}
-    for _ in range(repetitions):
-        for name, way in runnable.items():
-            start = clock()
-            way()
-            seconds[name].append(clock() - start)
-    return {**{name: statistics.median(values) for name, values in seconds.items()}, **result}
-
-
-def clock() -> float:
-    """Return seconds: of this process's CPU time, or on an accelerator until all that was asked of it is done."""
-    if DEVICE.type == "cpu":
-        return time.process_time()
-    torch.cuda.synchronize()
-    return time.perf_counter()
+    return {**median_seconds(runnable, repetitions, device_clock), **result}
 
 
 def measure_peaks(case: Case) -> dict[str, float | None]:
@@ -264,9 +230,9 @@ def resident_bytes(field: str) -> float:
 def time_against_iterations(case: Case, counts: Iterable[int]) -> dict[int, float]:
     """Return seconds of k conjugate-gradient steps, set-up included, in gradients of the same examples."""
     ways = Ways(case)
-    seconds = {count: seconds_of(partial(solve, ways, count)) for count in counts}
-    unit = seconds_of(ways.way_named(GRADIENT))
-    return {count: value / unit for count, value in seconds.items()}
+    solves = {count: partial(solve, ways, count) for count in counts}
+    seconds = median_seconds({0: ways.way_named(GRADIENT), **solves}, REPETITIONS, device_clock)
+    return {count: seconds[count] / seconds[0] for count in solves}
 
 
 def solve(ways: Ways, iterations: int) -> Vector:
@@ -284,14 +250,14 @@ def solve(ways: Ways, iterations: int) -> Vector:
 
 def time_against_dimension(widths: Iterable[int]) -> dict[int, float]:
     """Return seconds of ten Gauss-Newton steps on perceptrons of growing width, by number of parameters."""
-    result = {}
+    solves = {}
     for width in widths:
         ways = Ways(Case("logistic", (1, 28, 28), 64))
         ways.task = task_of(partial(perceptron, width))
         ways.theta = initial_parameters(ways.task, 0)
         ways.vector = np.random.default_rng(0).standard_normal(ways.theta.size).astype(np.float32)
-        result[ways.theta.size] = seconds_of(partial(solve, ways, 10))
-    return result
+        solves[ways.theta.size] = partial(solve, ways, 10)
+    return median_seconds(solves, REPETITIONS, device_clock)
 
 
 def perceptron(width: int) -> nn.Module:
@@ -300,17 +266,6 @@ def perceptron(width: int) -> nn.Module:
         nn.Flatten(), nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
         nn.Linear(width, NUM_CLASSES),
     )  # fmt: skip
-
-
-def seconds_of(call: Callable[[], object], repetitions: int = 5) -> float:
-    """Return median seconds after one call to warm up."""
-    call()
-    values = []
-    for _ in range(repetitions):
-        start = clock()
-        call()
-        values.append(clock() - start)
-    return statistics.median(values)
 
 
 def page(result: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,6 @@ the requests that wait. Afterwards every request that was answered is looked up 
 the chain of the events is checked.
 """
 
-import json
 import os
 import platform
 import re
@@ -36,6 +35,7 @@ from rich.console import Console
 from benchmarks.speed.deletion_attacks import ATTACKERS, ATTACKS, STRANGER
 from benchmarks.speed.http_attacks import HTTP_ATTACKS
 from benchmarks.speed.postgresql import private_server
+from benchmarks.tables import commit, table, write
 from server.api import deletion_pb2 as pb
 from server.api.access import Role
 from server.api.deletion_pb2_grpc import DeletionServiceStub
@@ -116,21 +116,14 @@ def main(
             url = f"sqlite:///{directory}/{name}.db"
             found = _measure("SQLite", url, under_attack, Path(directory) / name, name)
             outcomes.append(replace(found, attack=(attack.__doc__ or "").partition(":")[0].rstrip(".")))
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
     facts = {
-        "commit": commit,
+        "commit": commit(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "note": note,
         **asdict(load),
     }
-    output.with_suffix(".json").write_text(
-        json.dumps({**facts, "runs": [asdict(item) for item in outcomes]}, indent=2) + "\n"
-    )
-    output.with_suffix(".md").write_text(_page(load, facts, outcomes))
-    console.print(output.with_suffix(".md").read_text())
+    write(output, _page(load, facts, outcomes), {**facts, "runs": [asdict(item) for item in outcomes]})
 
 
 def _measure(name: str, url: str, load: Load, state_dir: Path, attack: str = "") -> Outcome:
@@ -359,48 +352,52 @@ def _postgresql(given: str) -> Iterator[str]:
         yield url
 
 
-_COLUMNS = "answered | failed | lost | chain holds | median, ms | 99 %, ms | longest, ms | MiB | threads | s | load |"
-_LINE = "|---|---|---|---|---|---|---|---|---|---|---|---|"
+_COLUMNS = (
+    *("answered", "failed", "lost", "chain holds", "median, ms", "99 %, ms", "longest, ms"),
+    *("MiB", "threads", "s", "load"),
+)
 
 
-def _page(load: Load, facts: dict[str, Any], outcomes: list[Outcome]) -> str:
+def _page(load: Load, facts: dict[str, Any], outcomes: list[Outcome]) -> list[str]:
     rows = [
-        f"| {item.attack or item.database} | {item.answered:,} | {sum(item.failed.values()):,} | {item.lost:,} "
-        f"| {'yes' if item.chain_holds else 'NO'} | {item.median_ms:.1f} | {item.p99_ms:.1f} "
-        f"| {item.max_ms:.1f} | {item.peak_mib:.0f} | {item.most_threads} "
-        f"| {item.seconds:.1f} | {item.load_average:.1f} |"
+        [
+            item.attack or item.database,
+            f"{item.answered:,}",
+            f"{sum(item.failed.values()):,}",
+            f"{item.lost:,}",
+            "yes" if item.chain_holds else "NO",
+            *(f"{value:.1f}" for value in (item.median_ms, item.p99_ms, item.max_ms)),
+            f"{item.peak_mib:.0f}",
+            item.most_threads,
+            f"{item.seconds:.1f}",
+            f"{item.load_average:.1f}",
+        ]
         for item in outcomes
     ]
-    return "\n".join(
-        [
-            "# The deletion service under load",
-            "",
-            f"Made by `benchmarks.speed.deletion_load` at {facts['commit']}: {load.rate:g} deletion requests a second "
-            f"for {load.seconds:g} s over {load.connections} connections of an operator each, with mutual TLS, "
-            f"{load.beforehand:,} requests in the ledger beforehand; service, database and sender on one machine "
-            f"({facts['cores']} cores, {facts['machine']}).",
-            "",
-            f"| ledger | {_COLUMNS}",
-            _LINE,
-            *rows[:2],
-            "",
-            "## Under attack",
-            "",
-            f"The same {load.rate:g} requests a second of operators into SQLite, while an attacker on the same machine",
-            "does what the first column says. The service starts with 1,024 open files, as systemd has it.",
-            "",
-            f"| attack | {_COLUMNS}",
-            _LINE,
-            *rows[2:],
-            "",
-            "A latency begins when the request was planned, so waiting in a queue is in it. *lost*: answered, but not",
-            "in the ledger afterwards. *load*: the machine's load average at the end; what is above the number of",
-            "cores is waiting, and a good part of it may be work that has nothing to do with this. *MiB*, *threads*:",
-            "the most memory that the service held (PyTorch alone takes most of it), and its threads at the end.",
-            "",
-            *([facts["note"], ""] if facts["note"] else []),
-        ]
-    )
+    return [
+        "# The deletion service under load",
+        "",
+        f"Made by `benchmarks.speed.deletion_load` at {facts['commit']}: {load.rate:g} deletion requests a second "
+        f"for {load.seconds:g} s over {load.connections} connections of an operator each, with mutual TLS, "
+        f"{load.beforehand:,} requests in the ledger beforehand; service, database and sender on one machine "
+        f"({facts['cores']} cores, {facts['machine']}).",
+        "",
+        *table(["ledger", *_COLUMNS], rows[:2]),
+        "",
+        "## Under attack",
+        "",
+        f"The same {load.rate:g} requests a second of operators into SQLite, while an attacker on the same machine",
+        "does what the first column says. The service starts with 1,024 open files, as systemd has it.",
+        "",
+        *table(["attack", *_COLUMNS], rows[2:]),
+        "",
+        "A latency begins when the request was planned, so waiting in a queue is in it. *lost*: answered, but not",
+        "in the ledger afterwards. *load*: the machine's load average at the end; what is above the number of",
+        "cores is waiting, and a good part of it may be work that has nothing to do with this. *MiB*, *threads*:",
+        "the most memory that the service held (PyTorch alone takes most of it), and its threads at the end.",
+        "",
+        *([facts["note"], ""] if facts["note"] else []),
+    ]
 
 
 if __name__ == "__main__":

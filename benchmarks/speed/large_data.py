@@ -14,8 +14,8 @@ medians of processor time. The model is `small-cnn`.
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
@@ -25,8 +25,8 @@ import typer
 from rich.console import Console
 
 from benchmarks.tables import provenance, table, write
+from benchmarks.timing import median_seconds
 from unlearning.local import Learnt, unlearn
-from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.task import Examples, forgotten_mask
@@ -118,21 +118,13 @@ def measure_throughput(directory: Path, count: int, repeats: int) -> dict[str, f
     )
     start = initial_parameters(task, 0)
     training = TrainingSettings(batch_size=32, learning_rate=0.05)
-
-    def seconds(examples: Examples) -> tuple[float, Vector]:
-        began = time.process_time()
-        trained = train(task, start, examples, training).parameters
-        return time.process_time() - began, trained
-
-    ways: dict[str, Examples] = {"in memory": in_memory, "memory-mapped": mapped}
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    models: dict[str, Vector] = {}
-    for _ in range(repeats + 1):
-        for name, examples in ways.items():
-            spent, models[name] = seconds(examples)
-            taken[name].append(spent)
-    assert np.array_equal(models["in memory"], models["memory-mapped"]), "the same bits wherever data lie"
-    speed = {name: count / median(times[1:]) for name, times in taken.items()}
+    ways = {
+        name: partial(train, task, start, examples, training)
+        for name, examples in (("in memory", in_memory), ("memory-mapped", mapped))
+    }
+    one, other = (way().parameters for way in ways.values())
+    assert np.array_equal(one, other), "the same bits wherever data lie"
+    speed = {name: count / seconds for name, seconds in median_seconds(ways, repeats).items()}
     return {**speed, "ratio": speed["memory-mapped"] / speed["in memory"]}
 
 

@@ -249,13 +249,9 @@ def simulation(
             if not result.exists():
                 console.print(done.stdout[-4000:], done.stderr[-4000:])
                 raise typer.Exit(1)
-            found[f"{count:,} virtual clients"] = _seconds_in(result)
+            seconds = json.loads(result.read_text(encoding="utf-8"))
+            found[f"{count:,} virtual clients"] = {kind: seconds[kind] for kind in plan.kinds}
     _write(output, "Ray simulation on this machine, logistic on digits", found)
-
-
-def _seconds_in(result: Path) -> Seconds:
-    found = json.loads(result.read_text(encoding="utf-8"))
-    return {kind: found[kind] for kind in ("stock", "ours", "unlearning")}
 
 
 def _write(output: Path, title: str, found: dict[str, Seconds]) -> None:

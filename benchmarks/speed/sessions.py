@@ -12,9 +12,9 @@ import json
 import os
 import platform
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +23,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.tables import table, write
+from benchmarks.timing import time_call
 from server.federation.checkpoints import CheckpointStore
 from server.federation.state import ActiveDeletion, FederationState, Phase
 from server.ledger import Ledger
@@ -82,8 +83,8 @@ def main(
             console.print(f"{name}: the two transports gave different models.")
             raise typer.Exit(1)
         found[name] = {
-            "session": _json(with_session),
-            "messages": _json(by_messages),
+            "session": asdict(with_session),
+            "messages": asdict(by_messages),
             "parameters": len(start_of(config)),
             "checkpoint_s": checkpoint_seconds(config),
         }
@@ -160,9 +161,8 @@ def checkpoint_seconds(config: Mapping[str, Any], repeats: int = 5) -> float:
     with tempfile.TemporaryDirectory() as name:
         store = CheckpointStore(Path(name))
         for number in range(repeats):
-            begun = time.perf_counter()
-            store.save(replace(state, round=number), token=1)
-            seconds.append(time.perf_counter() - begun)
+            save = partial(store.save, replace(state, round=number), token=1)
+            seconds.append(time_call(save)[0])
     return float(np.median(seconds))
 
 
@@ -170,10 +170,6 @@ def start_of(config: Mapping[str, Any]) -> Any:
     """Return the model that training starts from."""
     settings = RunSettings.from_run_config(config)
     return initial_parameters(make_task(settings.task()), settings.seed)
-
-
-def _json(measured: Measured) -> dict[str, Any]:
-    return {name: getattr(measured, name) for name in Measured.__slots__}
 
 
 def _seconds(value: float | None) -> str:

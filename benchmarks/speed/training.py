@@ -8,19 +8,18 @@ finished. The goal is 0.95 of the plain loop or more. The same loop with the cha
 """
 
 import platform
-import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 import typer
 from torch import nn
 
+from benchmarks.data import random_examples
 from benchmarks.tables import table, write
+from benchmarks.timing import DEVICE, device_clock, median_seconds
 from unlearning.tasks import Examples, Task, TaskSettings, make_task
 from unlearning.training import TrainingSettings, build, initial_parameters, train
 
@@ -32,7 +31,6 @@ CASES = {
 }
 SHAPES = {"fashion-mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
 GOAL = 0.95
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def plain_loop(
@@ -52,12 +50,7 @@ def plain_loop(
 
 def measure(task_settings: TaskSettings, count: int, batch_size: int, repetitions: int) -> dict[str, float]:
     """Return examples a second of each way, interleaved; random examples, as many."""
-    task, generator = make_task(task_settings), torch.Generator().manual_seed(0)
-    examples = Examples(
-        torch.randn(count, *SHAPES[task_settings.dataset], generator=generator),
-        torch.randint(10, (count,), generator=generator),
-        np.asarray([str(number) for number in range(count)]),
-    )
+    task, examples = make_task(task_settings), random_examples(count, SHAPES[task_settings.dataset])
     settings = TrainingSettings(learning_rate=0.01, momentum=0.9, batch_size=batch_size)
     start = initial_parameters(task, 0)
     ways: dict[str, Callable[[], object]] = {
@@ -65,21 +58,8 @@ def measure(task_settings: TaskSettings, count: int, batch_size: int, repetition
         "plain": partial(plain_loop, task, examples, settings, torch.contiguous_format),
         "channels last": partial(plain_loop, task, examples, settings, torch.channels_last),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for repetition in range(repetitions + 1):  # the first warms up
-        for name, way in ways.items():
-            began = _clock()
-            way()
-            if repetition:
-                seconds[name].append(_clock() - began)
-    return {name: count / statistics.median(values) for name, values in seconds.items()}
-
-
-def _clock() -> float:
-    if DEVICE.type == "cpu":
-        return time.process_time()
-    torch.cuda.synchronize()
-    return time.perf_counter()
+    seconds = median_seconds(ways, repetitions, device_clock)
+    return {name: count / median for name, median in seconds.items()}
 
 
 def page(found: dict[str, Any]) -> list[str]:

@@ -12,7 +12,6 @@ import benchmarks.decentralised.__main__ as benchmark
 from benchmarks.decentralised.federation import (
     SHARE,
     Federation,
-    Row,
     Trained,
     draw_ids,
     forgets_of,
@@ -23,6 +22,7 @@ from benchmarks.decentralised.measures import measure_row, of_the_same_classes
 from benchmarks.decentralised.published import PUBLISHED, TABLES
 from benchmarks.decentralised.runs import rows_of, sequence_rows, train_federation
 from benchmarks.decentralised.tables import document, drawing
+from benchmarks.tables import Row
 from unlearning.requests import Granularity
 
 TINY = replace(benchmark.MNIST, dataset="digits", rounds=3, batch_size=10, learning_rate=0.05, compared=())

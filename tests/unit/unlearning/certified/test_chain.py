@@ -22,6 +22,7 @@ from benchmarks.certified.random_federation import (
     Settings,
     Stated,
 )
+from tests.unit.unlearning.certified.problems import ScriptedFederation
 from unlearning.certified import Weighting, feature_norm
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.tasks.task import Examples
@@ -63,14 +64,8 @@ def made(*, scale: float = 0.01, weighting: Weighting = Weighting.FIXED, **train
     return Made(generator, data, start, initial_parameters(TASKS["float64"], 0))
 
 
-class Made(RandomFederation):
+class Made(ScriptedFederation):
     """A federation of which every round and deletion is said."""
-
-    def do_rounds(self, *participants: tuple[str, ...]) -> None:
-        """Do a round among each of these groups of clients."""
-        for clients in participants:
-            self.number += 1
-            self.train(clients)
 
     def set(self, **training: Any) -> None:
         """Change how it trains, at a restart."""

@@ -1,14 +1,14 @@
 """The bound for FedAvg against measured errors of tangents, on small random convex federations."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.unlearning.certified.problems import LOGISTIC, blobs
+from benchmarks.certified.random_federation import Noise, Released, Settings
+from tests.unit.unlearning.certified.problems import LOGISTIC, ScriptedFederation, blobs
 from unlearning.certified import (
     Arithmetic,
     Constants,
@@ -20,35 +20,14 @@ from unlearning.certified import (
     declared_logistic_constants,
     feature_norm,
     federated_bound,
-    train_with_tangents,
-    vector_after_round,
 )
 from unlearning.certified.local_steps import LocalSteps
 from unlearning.errors import NumericalError
-from unlearning.parameters import Vector, weighted_mean
+from unlearning.methods.hf_online.options import CarriedVectorOptions
+from unlearning.methods.hf_online.vectors import kept_rounds, kept_vector
+from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples
-from unlearning.training import TrainingSettings, initial_parameters, local_seed, train
-
-
-@dataclass(frozen=True)
-class Federation:
-    """Clients with their data, who takes part in each round, and how they train."""
-
-    data: Mapping[str, Examples]
-    rounds: tuple[tuple[str, ...], ...]
-    training: TrainingSettings
-    weighting: Weighting
-
-    @property
-    def ground(self) -> Ground:
-        radius = max(feature_norm(LOGISTIC, examples) for examples in self.data.values())
-        return ground_of(radius, self.training.weight_decay, self.training.batch_size)
-
-    def local(self, client: str, number: int) -> TrainingSettings:
-        return replace(self.training, seed=local_seed(0, client, number))
-
-    def num_steps(self, client: str) -> int:
-        return self.training.epochs * -(-len(self.data[client]) // self.training.batch_size)
+from unlearning.training import TrainingSettings, initial_parameters
 
 
 def ground_of(radius: float, l2: float, batch_size: int = 5) -> Ground:
@@ -58,118 +37,43 @@ def ground_of(radius: float, l2: float, batch_size: int = 5) -> Ground:
     return Ground(constants=constants, arithmetic=arithmetic)
 
 
-@dataclass
-class Run:
-    """A federation on its way: its model, every client's vector, and the rounds' lengths."""
+class Federation(ScriptedFederation):
+    """A federation whose vectors and records are looked at."""
 
-    of: Federation
-    model: Vector
-    vectors: dict[str, Vector]
-    lengths: list[RoundLengths]
-    number: int = 0
+    def vector(self, client: str) -> Vector:
+        found = kept_vector(self.settings.options, self.store, client)
+        assert found is not None
+        return found
 
-    @classmethod
-    def begun(cls, of: Federation) -> "Run":
-        return cls(of, initial_parameters(LOGISTIC, 0), {}, [])
+    def error(self, gone: frozenset[str]) -> float:
+        """How far the model with the vectors added is from exact retraining."""
+        unlearned = self.model + sum(self.vector(client) for client in sorted(gone - self.forgotten))
+        return float(np.linalg.norm(unlearned - self.retrain_without(gone)))
 
-    def train(self, rounds: int, without: frozenset[str] = frozenset()) -> None:
-        for names in self.of.rounds[self.number : self.number + rounds]:
-            self.number += 1
-            self._round([name for name in names if name not in without])
-
-    def _round(self, names: list[str]) -> None:
-        of, before = self.of, self.model
-        if not names:
-            return
-        units = sorted(self.vectors)
-        tangents = np.array([self.vectors[unit] for unit in units]).reshape(len(units), before.size)
-        models, carried = {}, {}
-        for name in names:
-            trained, carried[name] = train_with_tangents(
-                LOGISTIC, before, of.data[name], of.local(name, self.number), tangents
-            )
-            models[name] = (len(of.data[name]), trained.parameters)
-        self.model = weighted_mean(models)
-        self.lengths.append(
-            RoundLengths(
-                number=self.number,
-                learning_rate=of.training.learning_rate,
-                clients={
-                    name: LocalWork(
-                        num_examples=count,
-                        num_steps=of.num_steps(name),
-                        distance=float(np.linalg.norm(self.model - local)),
-                    )
-                    for name, (count, local) in models.items()
-                },
-                moved=float(np.linalg.norm(self.model - before)),
-                norm=float(np.linalg.norm(before)),
-                ground=of.ground,
-                vectors={unit: float(np.linalg.norm(self.vectors[unit])) for unit in units},
-            )
-        )
-        zero = np.zeros_like(before)
-        for unit in sorted({*units, *names}):
-            own = {name: carried[name][units.index(unit)] if unit in units else zero for name in names}
-            self.vectors[unit] = vector_after_round(
-                self.vectors.get(unit, zero),
-                own,
-                models,
-                unit=unit,
-                before=before,
-                after=self.model,
-                weighting=of.weighting,
-            )
-
-    def forget(self, clients: frozenset[str], noise: Vector) -> None:
-        self.model = self.model + sum(self.vectors.pop(name) for name in sorted(clients)) + noise
+    def bound(self, gone: frozenset[str], *earlier: EarlierRelease) -> float:
+        lengths = [one.lengths for one in kept_rounds(self.settings.options, self.store).rounds]
+        return federated_bound(lengths, gone, self.settings.options.weighting, earlier=earlier).value
 
 
-def retrained(
-    of: Federation, never: frozenset[str], *, gone_after: int = 99, gone=frozenset(), noise=None
-) -> Vector:
-    """Training without `never`; the others of `gone` leave after a round, and the noise comes then."""
-    model = initial_parameters(LOGISTIC, 0)
-    for number, names in enumerate(of.rounds, start=1):
-        asked = [name for name in names if not (number > gone_after and name in gone)]
-        models = {
-            name: (
-                len(of.data[name]),
-                model
-                if name in never
-                else train(LOGISTIC, model, of.data[name], of.local(name, number)).parameters,
-            )
-            for name in asked
-            if name not in never or of.weighting is Weighting.FIXED
-        }
-        if models:
-            model = weighted_mean(models)
-        if number == gone_after and noise is not None:
-            model = model + noise
-    return model
-
-
-def federation(
-    seed: int, sizes=(7, 12, 20, 9), rounds: int = 6, weighting=Weighting.RENORMALISED, **training
-) -> Federation:
-    generator = np.random.default_rng(seed)
-    names = [f"c{index}" for index in range(len(sizes))]
+def federation(seed: int, sizes=(7, 12, 20, 9), weighting=Weighting.RENORMALISED, **training) -> Federation:
     data = {}
-    for index, (name, size) in enumerate(zip(names, sizes, strict=True)):
+    for index, size in enumerate(sizes):
         own = blobs(size, seed=100 * seed + index)
-        data[name] = Examples(0.4 * own.inputs + 0.1 * index, own.targets, own.ids)
-    taking_part = tuple(
-        tuple(name for name in names if generator.random() < 0.7) or (names[0],) for _ in range(rounds)
-    )
+        data[f"c{index}"] = Examples(0.4 * own.inputs + 0.1 * index, own.targets, own.ids)
+    radius = max(feature_norm(LOGISTIC, examples) for examples in data.values())
     given_settings = {"epochs": 1, "batch_size": 5, "learning_rate": 0.3, "weight_decay": 0.3, **training}
-    return Federation(data, taking_part, TrainingSettings(**given_settings), weighting)
+    start = Settings(
+        training=TrainingSettings(**given_settings),
+        options=CarriedVectorOptions(weighting=weighting, feature_norm=radius),
+    )
+    return Federation(np.random.default_rng(seed), data, start, initial_parameters(LOGISTIC, 0))
 
 
+@pytest.mark.parametrize("weighting", list(Weighting))
 @given(
     seed=st.integers(0, 10**6),
     sizes=st.lists(st.integers(3, 20), min_size=3, max_size=4),
     num_forgotten=st.integers(1, 3),
-    weighting=st.sampled_from(list(Weighting)),
     epochs=st.integers(1, 2),
     learning_rate=st.sampled_from([0.05, 0.3, 0.8]),
     l2=st.sampled_from([0.05, 0.5]),
@@ -179,57 +83,43 @@ def test_the_error_never_exceeds_the_bound(
     seed, sizes, num_forgotten, weighting, epochs, learning_rate, l2
 ) -> None:
     """For random data, sizes, participants, rates and both weightings, of one client and of several."""
-    of = federation(seed, sizes, 4, weighting, epochs=epochs, learning_rate=learning_rate, weight_decay=l2)
-    run = Run.begun(of)
-    run.train(4)
-    gone = frozenset(sorted(run.vectors)[:num_forgotten])
-    exact = retrained(of, gone)
-    error = np.linalg.norm(run.model + sum(run.vectors[name] for name in gone) - exact)
-    assert error <= federated_bound(run.lengths, gone, weighting).value + 1e-12
+    of = federation(seed, sizes, weighting, epochs=epochs, learning_rate=learning_rate, weight_decay=l2)
+    of.do_random_rounds(4)
+    trained = {client for one in of.history for client in one.clients}
+    gone = frozenset(sorted(trained)[:num_forgotten])
+    assert of.error(gone) <= of.bound(gone) + 1e-12
 
 
 @pytest.mark.parametrize("weighting", list(Weighting))
 def test_of_one_client_the_bound_is_of_second_order(weighting) -> None:
     """A client of a tenth of the examples has a bound far below the distance that it is to hide."""
     of = federation(3, (4, 40, 40, 40), weighting=weighting, learning_rate=0.1)
-    of = replace(of, rounds=(tuple(of.data),) * 6)
-    run = Run.begun(of)
-    run.train(6)
-    length = float(np.linalg.norm(run.vectors["c0"]))
-    bound = federated_bound(run.lengths, frozenset({"c0"}), weighting).value
-    assert 0 < bound < 0.5 * length
+    of.do_rounds(*[tuple(of.data)] * 6)
+    length, gone = float(np.linalg.norm(of.vector("c0"))), frozenset({"c0"})
+    assert 0 < of.error(gone) <= of.bound(gone) < 0.5 * length
 
 
 def test_the_bound_holds_for_a_second_deletion_with_noise_at_the_first() -> None:
     """Both are compared with the federation that never had either, with the same noise added at the same time."""
-    of = federation(5, (6, 10, 20, 15), rounds=6)
-    first, second = frozenset({"c0"}), frozenset({"c1"})
-    noise = 0.3 * np.random.default_rng(1).standard_normal(initial_parameters(LOGISTIC, 0).size)
-    run = Run.begun(of)
-    run.train(3)
-    run.forget(first, noise)
-    run.train(3, without=first)
-    unlearned = run.model + run.vectors["c1"]
-    both = first | second
-    exact = retrained(of, both, gone_after=3, gone=first, noise=noise)
-    released = EarlierRelease(number=3, sensitivity=0.0, clients=first)  # the same noise in both
-    bound = federated_bound(run.lengths, both, Weighting.RENORMALISED, earlier=[released]).value
-    assert np.linalg.norm(unlearned - exact) <= bound
+    of = federation(5, (6, 10, 20, 15))
+    first, both = frozenset({"c0"}), frozenset({"c0", "c1"})
+    noise = 0.3 * np.random.default_rng(1).standard_normal(of.model.size)
+    of.do_random_rounds(3)
+    of.delete(first, lambda: Noise(sigma=0.3, vector=noise))
+    at = len(of.history) - 1
+    of.history[at] = Released(model=of.retrain_without(first, until=at) + noise, forgotten=first)
+    of.do_random_rounds(3)
+    released = EarlierRelease(number=4, sensitivity=0.0, clients=first)  # the same noise in both
+    assert 0 < of.error(both) <= of.bound(both, released)
 
 
 def test_an_earlier_release_adds_its_sensitivity_which_training_contracts() -> None:
     """It enters after its round; the later, the less of it has worn off."""
-    of = federation(2)
-    run = Run.begun(of)
-    run.train(6)
-
-    def bound(*earlier: EarlierRelease) -> float:
-        gone = frozenset({"c0"})
-        return federated_bound(run.lengths, gone, Weighting.RENORMALISED, earlier=earlier).value
-
-    plain = bound()
-    late = bound(EarlierRelease(number=6, sensitivity=0.01))
-    early = bound(EarlierRelease(number=1, sensitivity=0.01))
+    of, gone = federation(2), frozenset({"c0"})
+    of.do_random_rounds(6)
+    plain = of.bound(gone)
+    late = of.bound(gone, EarlierRelease(number=6, sensitivity=0.01))
+    early = of.bound(gone, EarlierRelease(number=1, sensitivity=0.01))
     assert late == pytest.approx(plain + 0.01, rel=1e-12)
     assert plain < early < late
 
@@ -237,12 +127,8 @@ def test_an_earlier_release_adds_its_sensitivity_which_training_contracts() -> N
 def test_two_clients_need_more_than_the_bounds_of_each() -> None:
     """What their weights miss of each other is in it."""
     of = federation(4)
-    run = Run.begun(of)
-    run.train(6)
-    one, other, both = (
-        federated_bound(run.lengths, frozenset(names), Weighting.RENORMALISED).value
-        for names in ({"c0"}, {"c1"}, {"c0", "c1"})
-    )
+    of.do_random_rounds(6)
+    one, other, both = (of.bound(frozenset(names)) for names in ({"c0"}, {"c1"}, {"c0", "c1"}))
     assert both > one + other
 
 
@@ -255,14 +141,9 @@ def test_two_clients_need_more_than_the_bounds_of_each() -> None:
 )
 def test_what_two_weights_miss_of_each_other_is_covered(rounds) -> None:
     """In one round both are off although nothing is carried yet; in two only the carried one is."""
-    of = federation(6, (4, 60, 3, 40), weight_decay=0.5)
-    of = replace(of, rounds=rounds)
-    run = Run.begun(of)
-    run.train(len(rounds))
-    gone = frozenset({"c0", "c1"})
-    error = np.linalg.norm(run.model + run.vectors["c0"] + run.vectors["c1"] - retrained(of, gone))
-    bound = federated_bound(run.lengths, gone, Weighting.RENORMALISED).value
-    assert 1e-3 < error <= bound
+    of, gone = federation(6, (4, 60, 3, 40), weight_decay=0.5), frozenset({"c0", "c1"})
+    of.do_rounds(*rounds)
+    assert 1e-3 < of.error(gone) <= of.bound(gone)
 
 
 def one_round(number: int = 1, **given) -> RoundLengths:

@@ -138,20 +138,16 @@ def test_an_unfinished_solve_is_no_converged_one() -> None:
     np.testing.assert_array_equal(cg_solution(state).value, state.x)
 
 
-def advance_ended() -> None:
-    cg_advance(driven(cg_begin(B, SETTINGS)), B)
-
-
-def direction_of_ended() -> None:
-    cg_direction(driven(cg_begin(B, SETTINGS)))
-
-
-def precondition_unasked() -> None:
-    cg_precondition(cg_begin(B, SETTINGS), B)
-
-
-@pytest.mark.parametrize("misuse", [advance_ended, direction_of_ended, precondition_unasked])
-def test_an_answer_that_is_not_awaited_is_refused(misuse: Callable[[], None]) -> None:
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda: cg_advance(driven(cg_begin(B, SETTINGS)), B),
+        lambda: cg_direction(driven(cg_begin(B, SETTINGS))),
+        lambda: cg_precondition(cg_begin(B, SETTINGS), B),
+    ],
+    ids=["advance an ended one", "direction of an ended one", "precondition unasked"],
+)
+def test_an_answer_that_is_not_awaited_is_refused(misuse: Callable[[], object]) -> None:
     """A late reply must not be taken for another exchange's."""
     with pytest.raises(NumericalError):
         misuse()

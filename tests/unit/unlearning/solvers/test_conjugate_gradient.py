@@ -7,18 +7,24 @@ from hypothesis import strategies as st
 
 from tests.unit.unlearning.solvers.matrices import random_vector, symmetric
 from unlearning.errors import NumericalError
-from unlearning.solvers import Outcome, conjugate_gradient, direct_solve
+from unlearning.solvers import Outcome, Solution, conjugate_gradient
 
-SPREAD = np.geomspace(0.01, 10, 30)
+MATRIX = symmetric(np.geomspace(0.01, 10, 30))
+B = random_vector(30)
+
+
+def solve(matrix=MATRIX, b=B, *, max_iterations=200, tolerance=1e-10, **settings) -> Solution:
+    return conjugate_gradient(
+        matrix.__matmul__, b, max_iterations=max_iterations, tolerance=tolerance, **settings
+    )
 
 
 def test_it_finds_the_dense_solution() -> None:
     """And reports the residual that the solution really has."""
-    matrix, b = symmetric(SPREAD), random_vector(30)
-    solution = conjugate_gradient(matrix.__matmul__, b, max_iterations=200, tolerance=1e-12)
+    solution = solve(tolerance=1e-12)
     assert solution.outcome is Outcome.CONVERGED
-    np.testing.assert_allclose(solution.value, np.linalg.solve(matrix, b), rtol=1e-8)
-    assert solution.residuals[0] == pytest.approx(np.linalg.norm(b))
+    np.testing.assert_allclose(solution.value, np.linalg.solve(MATRIX, B), rtol=1e-8)
+    assert solution.residuals[0] == pytest.approx(np.linalg.norm(B))
     assert solution.relative_residual <= 1e-12
     assert len(solution.residuals) == solution.num_products + 1 == len(solution.curvatures) + 1
 
@@ -30,7 +36,7 @@ def test_it_finds_the_dense_solution() -> None:
 def test_it_ends_within_as_many_steps_as_dimensions(eigenvalues: list[float], seed: int) -> None:
     """The theorem of the method; the directions' curvatures lie within the spectrum."""
     matrix, b = symmetric(eigenvalues, seed), random_vector(len(eigenvalues), seed)
-    solution = conjugate_gradient(matrix.__matmul__, b, max_iterations=len(b), tolerance=1e-6)
+    solution = solve(matrix, b, max_iterations=len(b), tolerance=1e-6)
     assert solution.outcome is Outcome.CONVERGED
     assert np.linalg.norm(b - matrix @ solution.value) <= 1.01e-6 * np.linalg.norm(b)
     assert min(eigenvalues) * 0.999 <= min(solution.curvatures)
@@ -39,38 +45,33 @@ def test_it_ends_within_as_many_steps_as_dimensions(eigenvalues: list[float], se
 
 def test_each_step_is_the_best_one_of_its_krylov_space() -> None:
     """After k steps x minimises ½xᵀAx − bᵀx over span(b, Ab, …, A^(k−1)b)."""
-    matrix, b = symmetric(SPREAD), random_vector(30)
     for steps in (1, 2, 5):
         krylov = np.linalg.qr(
-            np.stack([np.linalg.matrix_power(matrix, power) @ b for power in range(steps)], axis=1)
+            np.stack([np.linalg.matrix_power(MATRIX, power) @ B for power in range(steps)], axis=1)
         )[0]
-        best = krylov @ np.linalg.solve(krylov.T @ matrix @ krylov, krylov.T @ b)
-        solution = conjugate_gradient(matrix.__matmul__, b, max_iterations=steps, tolerance=0.0)
+        best = krylov @ np.linalg.solve(krylov.T @ MATRIX @ krylov, krylov.T @ B)
+        solution = solve(max_iterations=steps, tolerance=0.0)
         assert solution.outcome is Outcome.MAX_ITERATIONS
         np.testing.assert_allclose(solution.value, best, rtol=1e-8)
 
 
 def test_a_start_at_the_solution_needs_one_product() -> None:
     """The residual of a start other than zero is computed, not assumed."""
-    matrix, b = symmetric(SPREAD), random_vector(30)
-    x = np.linalg.solve(matrix, b)
-    solution = conjugate_gradient(matrix.__matmul__, b, max_iterations=9, tolerance=1e-8, start=x)
+    x = np.linalg.solve(MATRIX, B)
+    solution = solve(tolerance=1e-8, start=x)
     assert (solution.outcome, solution.num_products) == (Outcome.CONVERGED, 1)
     np.testing.assert_array_equal(solution.value, x)
 
 
 def test_a_start_elsewhere_leads_to_the_same_solution() -> None:
     """The start is subtracted once, with the right sign."""
-    matrix, b = symmetric(SPREAD), random_vector(30)
-    solution = conjugate_gradient(
-        matrix.__matmul__, b, max_iterations=200, tolerance=1e-12, start=random_vector(30, seed=5)
-    )
-    np.testing.assert_allclose(solution.value, np.linalg.solve(matrix, b), rtol=1e-8)
+    solution = solve(tolerance=1e-12, start=random_vector(30, seed=5))
+    np.testing.assert_allclose(solution.value, np.linalg.solve(MATRIX, B), rtol=1e-8)
 
 
 def test_a_right_hand_side_of_zero_costs_nothing() -> None:
     """Nothing to remove, nothing to do."""
-    solution = conjugate_gradient(symmetric(SPREAD).__matmul__, np.zeros(30), max_iterations=9, tolerance=0.1)
+    solution = solve(b=np.zeros(30))
     assert (solution.outcome, solution.num_products, solution.relative_residual) == (Outcome.CONVERGED, 0, 0)
     assert not solution.value.any()
 
@@ -80,9 +81,8 @@ def test_a_good_preconditioner_gives_the_same_solution_in_fewer_steps() -> None:
     scales = np.geomspace(1, 300, 40)
     matrix = np.diag(scales) @ symmetric(np.linspace(1, 3, 40)) @ np.diag(scales)
     b = random_vector(40)
-    limits = {"max_iterations": 1000, "tolerance": 1e-10}
-    plain = conjugate_gradient(matrix.__matmul__, b, **limits)
-    helped = conjugate_gradient(matrix.__matmul__, b, preconditioner=lambda r: r / scales**2, **limits)
+    plain = solve(matrix, b, max_iterations=1000)
+    helped = solve(matrix, b, max_iterations=1000, preconditioner=lambda r: r / scales**2)
     np.testing.assert_allclose(helped.value, np.linalg.solve(matrix, b), rtol=1e-6)
     assert helped.outcome is plain.outcome is Outcome.CONVERGED
     assert helped.num_products < plain.num_products / 2
@@ -90,27 +90,13 @@ def test_a_good_preconditioner_gives_the_same_solution_in_fewer_steps() -> None:
 
 def test_the_exact_inverse_as_preconditioner_needs_one_step() -> None:
     """M⁻¹ is applied to the residual, not to the product."""
-    matrix, b = symmetric(SPREAD), random_vector(30)
-    solution = conjugate_gradient(
-        matrix.__matmul__,
-        b,
-        max_iterations=5,
-        tolerance=1e-8,
-        preconditioner=np.linalg.inv(matrix).__matmul__,
-    )
+    solution = solve(tolerance=1e-8, preconditioner=np.linalg.inv(MATRIX).__matmul__)
     assert (solution.outcome, solution.num_products) == (Outcome.CONVERGED, 1)
 
 
 def test_an_indefinite_preconditioner_is_a_breakdown() -> None:
     """rᵀz ≤ 0 is no length."""
-    solution = conjugate_gradient(
-        symmetric(SPREAD).__matmul__,
-        random_vector(30),
-        max_iterations=5,
-        tolerance=1e-8,
-        preconditioner=np.negative,
-    )
-    assert solution.outcome is Outcome.BREAKDOWN
+    assert solve(preconditioner=np.negative).outcome is Outcome.BREAKDOWN
 
 
 INDEFINITE = np.diag([4.0, 3.0, -1.0])
@@ -120,29 +106,27 @@ TILTED = np.array([4.0, 2.0, 1.0])
 
 def test_negative_curvature_stops_at_the_last_good_iterate() -> None:
     """The value is that after the steps before; the event is recorded where it happened."""
-    stopped = conjugate_gradient(INDEFINITE.__matmul__, TILTED, max_iterations=50, tolerance=1e-10)
+    stopped = solve(INDEFINITE, TILTED)
     assert stopped.outcome is Outcome.NEGATIVE_CURVATURE
     (at,) = stopped.negative_curvature_at
     assert at >= 1
     assert stopped.curvatures[at] < 0
     assert min(stopped.curvatures[:at]) > 0
-    before = conjugate_gradient(INDEFINITE.__matmul__, TILTED, max_iterations=at, tolerance=1e-10)
+    before = solve(INDEFINITE, TILTED, max_iterations=at)
     np.testing.assert_array_equal(stopped.value, before.value)
     assert len(stopped.residuals) == at + 1
 
 
 def test_negative_curvature_at_once_moves_nothing() -> None:
     """From zero there is no good iterate but zero."""
-    solution = conjugate_gradient((-np.eye(3)).__matmul__, TILTED, max_iterations=9, tolerance=1e-10)
+    solution = solve(-np.eye(3), TILTED)
     assert (solution.outcome, solution.negative_curvature_at) == (Outcome.NEGATIVE_CURVATURE, (0,))
     assert not solution.value.any()
 
 
 def test_going_on_after_negative_curvature_never_counts_as_converged() -> None:
     """Here the residual does vanish, at a saddle point."""
-    solution = conjugate_gradient(
-        INDEFINITE.__matmul__, TILTED, max_iterations=9, tolerance=1e-8, ignore_negative_curvature=True
-    )
+    solution = solve(INDEFINITE, TILTED, tolerance=1e-8, ignore_negative_curvature=True)
     np.testing.assert_allclose(solution.value, TILTED / np.diag(INDEFINITE), rtol=1e-6)
     assert solution.relative_residual <= 1e-8
     assert solution.outcome is Outcome.NEGATIVE_CURVATURE
@@ -152,10 +136,7 @@ def test_going_on_after_negative_curvature_never_counts_as_converged() -> None:
 @pytest.mark.parametrize("matrix", [INDEFINITE, -np.eye(3)])
 def test_a_trust_radius_takes_negative_curvature_to_the_boundary(matrix: np.ndarray) -> None:
     """Steihaug's point: on the boundary, and lower than the last good iterate."""
-    solution = conjugate_gradient(
-        matrix.__matmul__, TILTED, max_iterations=50, tolerance=1e-10, trust_radius=3.0
-    )
-    inside = conjugate_gradient(matrix.__matmul__, TILTED, max_iterations=50, tolerance=1e-10)
+    solution, inside = solve(matrix, TILTED, trust_radius=3.0), solve(matrix, TILTED)
 
     def model(x: np.ndarray) -> float:
         return 0.5 * x @ matrix @ x - TILTED @ x
@@ -167,26 +148,20 @@ def test_a_trust_radius_takes_negative_curvature_to_the_boundary(matrix: np.ndar
 
 def test_a_trust_radius_cuts_a_long_step_at_its_boundary() -> None:
     """And the residual is that of the point returned."""
-    matrix, b = symmetric(SPREAD), random_vector(30)
-    solution = conjugate_gradient(matrix.__matmul__, b, max_iterations=99, tolerance=1e-10, trust_radius=5.0)
+    solution = solve(trust_radius=5.0)
     assert solution.outcome is Outcome.TRUST_RADIUS
     assert np.linalg.norm(solution.value) == pytest.approx(5.0)
-    assert solution.residuals[-1] == pytest.approx(np.linalg.norm(b - matrix @ solution.value))
+    assert solution.residuals[-1] == pytest.approx(np.linalg.norm(B - MATRIX @ solution.value))
 
 
 def test_a_wide_trust_radius_changes_nothing() -> None:
     """Bit for bit."""
-    matrix, b = symmetric(SPREAD), random_vector(30)
-    limits = {"max_iterations": 99, "tolerance": 1e-10}
-    wide = conjugate_gradient(matrix.__matmul__, b, trust_radius=1e9, **limits)
-    np.testing.assert_array_equal(wide.value, conjugate_gradient(matrix.__matmul__, b, **limits).value)
+    np.testing.assert_array_equal(solve(trust_radius=1e9).value, solve().value)
 
 
 def test_a_singular_direction_is_a_breakdown() -> None:
     """Zero curvature to rounding is neither positive nor negative."""
-    solution = conjugate_gradient(
-        np.diag([1.0, 1.0, 0.0]).__matmul__, np.array([0.0, 0.0, 1.0]), max_iterations=9, tolerance=1e-10
-    )
+    solution = solve(np.diag([1.0, 1.0, 0.0]), np.array([0.0, 0.0, 1.0]))
     assert solution.outcome is Outcome.BREAKDOWN
     assert not solution.value.any()
 
@@ -194,23 +169,21 @@ def test_a_singular_direction_is_a_breakdown() -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_product_that_is_not_finite_is_a_breakdown_at_the_last_good_iterate(bad: float) -> None:
     """Numbers do not raise."""
-    matrix, b, calls = symmetric(SPREAD), random_vector(30), []
+    calls = []
 
     def product(vector: np.ndarray) -> np.ndarray:
         calls.append(vector)
-        return matrix @ vector if len(calls) < 4 else np.full(30, bad)
+        return MATRIX @ vector if len(calls) < 4 else np.full(30, bad)
 
-    solution = conjugate_gradient(product, b, max_iterations=99, tolerance=1e-10)
-    before = conjugate_gradient(matrix.__matmul__, b, max_iterations=3, tolerance=1e-10)
+    solution = conjugate_gradient(product, B, max_iterations=99, tolerance=1e-10)
+    before = solve(max_iterations=3)
     assert (solution.outcome, solution.num_products) == (Outcome.BREAKDOWN, 4)
     np.testing.assert_array_equal(solution.value, before.value)
 
 
 def test_a_right_hand_side_that_is_not_finite_is_a_breakdown() -> None:
     """Before any product is asked for."""
-    solution = conjugate_gradient(
-        np.eye(2).__matmul__, np.array([1, np.nan]), max_iterations=9, tolerance=0.1
-    )
+    solution = solve(np.eye(2), np.array([1, np.nan]))
     assert (solution.outcome, solution.num_products) == (Outcome.BREAKDOWN, 0)
 
 
@@ -226,9 +199,9 @@ def test_single_precision_vectors_are_summed_in_double_precision() -> None:
 
 def test_arguments_are_not_changed() -> None:
     """Right-hand side and start belong to the caller."""
-    matrix, b, start = symmetric(SPREAD), random_vector(30), random_vector(30, seed=7)
+    b, start = B.copy(), random_vector(30, seed=7)
     copies = b.copy(), start.copy()
-    conjugate_gradient(matrix.__matmul__, b, max_iterations=5, tolerance=0.0, start=start)
+    solve(b=b, start=start, max_iterations=5, tolerance=0.0)
     np.testing.assert_array_equal(b, copies[0])
     np.testing.assert_array_equal(start, copies[1])
 
@@ -243,18 +216,9 @@ def test_a_product_of_another_size_is_refused() -> None:
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     """Before any work is done."""
     with pytest.raises(NumericalError):
-        conjugate_gradient(
-            np.eye(3).__matmul__, np.ones(3), **{"max_iterations": 5, "tolerance": 0.1, **wrong}
-        )
+        solve(**wrong)
 
 
 def test_every_outcome_has_its_advice() -> None:
     """Two lists that must agree; no two say the same."""
     assert len({outcome.advice for outcome in Outcome}) == len(Outcome)
-
-
-def test_it_agrees_with_the_direct_solver() -> None:
-    """Two independent ways to one number."""
-    matrix, b = symmetric(SPREAD), random_vector(30)
-    iterated = conjugate_gradient(matrix.__matmul__, b, max_iterations=200, tolerance=1e-12)
-    np.testing.assert_allclose(iterated.value, direct_solve(matrix.__matmul__, b).value, rtol=1e-8)

@@ -21,10 +21,7 @@ class LocalSteps:
     @classmethod
     def of(cls, constants: Constants, learning_rate: float) -> "LocalSteps":
         """Return steps of SGD at a learning rate on losses of these constants."""
-        rho = max(
-            abs(1 - learning_rate * constants.strong_convexity), abs(1 - learning_rate * constants.smoothness)
-        )
-        return cls(rho, learning_rate, constants)
+        return cls(constants.step_contraction(learning_rate), learning_rate, constants)
 
     def contraction(self, count: int) -> float:
         """Compute ρ^K ≥ ‖J‖."""

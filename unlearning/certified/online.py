@@ -118,13 +118,7 @@ def train_online(
         NumericalError: the model keeps running statistics.
         UpdateRefused: `parameters` does not have the model's length.
     """
-    owner = _owners(units, len(examples))
-    trajectory = _Trajectory(task, parameters, examples, settings)
-    dtype = task.dtype
-    needed = vector_bytes(dimension=parameters.size, num_units=len(units), dtype=dtype)
-    check_memory(needed, settings.memory_limit_bytes, len(units))
-    zeros = torch.zeros(len(units), parameters.size, dtype=dtype, device=trajectory.device)
-    return _carry(trajectory, plan, owner, tuple(units), zeros)
+    return _carry(_Trajectory(task, parameters, examples, settings), plan, units)
 
 
 def repair(
@@ -164,12 +158,7 @@ def repair(
         return OnlineTrained(
             fresh.parameters, UnitVectors(vectors.units, vectors.vectors + fresh.vectors.vectors)
         )
-    owner = _owners(ordered, len(retained))
-    trajectory = _Trajectory(task, parameters, retained, settings)
-    needed = vector_bytes(dimension=parameters.size, num_units=len(units), dtype=task.dtype)
-    check_memory(needed, settings.memory_limit_bytes, len(units))
-    start = torch.from_numpy(np.array(vectors.vectors)).to(trajectory.device, task.dtype)
-    return _carry(trajectory, plan, owner, vectors.units, start)
+    return _carry(_Trajectory(task, parameters, retained, settings), plan, ordered, vectors.vectors)
 
 
 def retrained_on_batches(
@@ -225,12 +214,21 @@ class _Trajectory:
 def _carry(
     trajectory: _Trajectory,
     plan: Sequence[BatchStep],
-    owner: NDArray[np.intp],
-    names: tuple[str, ...],
-    start: Tensor,
+    units: Mapping[str, NDArray[np.intp]],
+    start: NDArray[np.floating] | None = None,
 ) -> OnlineTrained:
-    settings = trajectory.settings
-    block = TangentBlock(trajectory.weights, start, settings.products)
+    """Train along `plan` and carry the units' vectors, from `start` (k, d) or from zero."""
+    settings, weights, dtype = trajectory.settings, trajectory.weights, trajectory.task.dtype
+    owner = _owners(units, len(trajectory.examples))
+    needed = vector_bytes(dimension=weights.dimension, num_units=len(units), dtype=dtype)
+    check_memory(needed, settings.memory_limit_bytes, len(units))
+    block = TangentBlock(
+        weights,
+        torch.zeros(len(units), weights.dimension, dtype=dtype, device=trajectory.device)
+        if start is None
+        else torch.from_numpy(np.array(start)).to(trajectory.device, dtype),
+        settings.products,
+    )
     with exact_kernels(trajectory.device):
         for step in plan:
             loss = trajectory.loss(step.positions)
@@ -241,7 +239,7 @@ def _carry(
                 gradients = trajectory.weights.gradients(loss, create_graph=True)
                 _advance(trajectory, block, gradients, step, owner)
             trajectory.step(plain, step.learning_rate)
-    return OnlineTrained(flatten(trajectory.model), UnitVectors(names, block.tangents.cpu().numpy()))
+    return OnlineTrained(flatten(trajectory.model), UnitVectors(tuple(units), block.tangents.cpu().numpy()))
 
 
 def _advance(

@@ -95,7 +95,7 @@ def _after_step(
     """Compute the recursion of the module's docstring, in exact arithmetic."""
     L, S, M = constants.gradient_bound, constants.smoothness, constants.hessian_lipschitz  # noqa: N806 (legend)
     eta, b, m = step.learning_rate, step.batch_size, step.num_deleted
-    rho = max(abs(1 - eta * constants.strong_convexity), abs(1 - eta * S))
+    rho = constants.step_contraction(eta)
     error = rho * before.error + eta * M * before.moved**2 / 2
     if weighting is Weighting.FIXED:
         drift = eta * m / b * L

@@ -1,11 +1,10 @@
 """What a bound on a federated deletion must know of each round: lengths, counts and constants, no vector."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from unlearning.certified.rounding import Arithmetic
-from unlearning.certified.sensitivity import Constants
+from unlearning.certified.sensitivity import Constants, logistic_constants
 
 _FEATURE_SLACK = 1 + 2e-6  # clients check to 10⁻⁶, and inputs are rounded when they are cast
 
@@ -68,19 +67,14 @@ def declared_logistic_constants(*, feature_norm: float, l2: float, frozen: str =
     Raises:
         ConfigurationError: there is no L2 term, or a value is out of range.
     """
-    largest = feature_norm * _FEATURE_SLACK
-    return Constants(
-        gradient_bound=math.sqrt(2) * largest,
-        smoothness=largest**2 / 2 + l2,
-        strong_convexity=l2,
-        hessian_lipschitz=math.sqrt(2) * largest**3 / (3 * math.sqrt(3)),
+    known = logistic_constants(
+        feature_norm=feature_norm * _FEATURE_SLACK, weight_norm=0.0, l2=l2, features_from="every client"
+    )
+    features = f", on the features of the frozen network {frozen[:16]} as they are computed" if frozen else ""
+    return replace(
+        known,
         source=(
             f"multinomial logistic regression with weight decay {l2:g}, feature norm at most {feature_norm:g} "
-            "(declared, and checked by every client)"
-            + (
-                f", on the features of the frozen network {frozen[:16]} as they are computed"
-                if frozen
-                else ""
-            )
+            f"(declared, and checked by every client){features}"
         ),
     )

@@ -87,11 +87,10 @@ def local_rounding(
         NumericalError: the numbers are too large for float64 to say anything.
     """
     step = step_rounding(constants, of, weight_norm=weight_norm, learning_rate=learning_rate)
-    mu, eta = constants.strong_convexity, learning_rate
-    rho = max(abs(1 - eta * mu), abs(1 - eta * constants.smoothness))
+    rho = constants.step_contraction(learning_rate)
     try:
         model = step.model * sum(rho**power for power in range(count))
-        carried = step.tangent + eta * constants.hessian_lipschitz * model
+        carried = step.tangent + learning_rate * constants.hessian_lipschitz * model
         return LocalRounding(model, count * carried * max(1.0, rho) ** count * (1 + carried) ** count)
     except OverflowError:  # the steps are too large for these constants
         return LocalRounding(math.inf, math.inf)

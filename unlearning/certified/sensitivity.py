@@ -62,6 +62,10 @@ class Constants:
         if problems:
             raise ConfigurationError(problems)
 
+    def step_contraction(self, learning_rate: float) -> float:
+        """Compute ρ = max(|1 − ηλ|, |1 − ηS|), what one step of SGD multiplies distances by at most."""
+        return max(abs(1 - learning_rate * self.strong_convexity), abs(1 - learning_rate * self.smoothness))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:

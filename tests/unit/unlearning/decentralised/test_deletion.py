@@ -1,6 +1,6 @@
 """Corrections against dense float64 oracles and exact retraining on a convex problem."""
 
-from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -40,13 +40,6 @@ def federation() -> ConvexFederation:
     return convex_federation(num_clients=5, max_examples=400)
 
 
-def together(parts: Sequence[Examples]) -> Examples:
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = join(whole, part)
-    return whole
-
-
 def fifth(examples: Examples) -> tuple[Examples, Examples]:
     """Retained and forgotten: every fifth example goes."""
     goes = np.arange(len(examples)) % 5 == 0
@@ -58,9 +51,38 @@ def counts(federation: ConvexFederation, deleted: int) -> FederationCounts:
     return FederationCounts(num_peers=len(federation.clients), num_examples=total, num_deleted=deleted)
 
 
-def gap(federation: ConvexFederation, unlearned: Vector, retained: Examples) -> float:
-    """Distance to the retrained minimum over that before the deletion."""
-    target = minimiser(federation.task, retained, L2, federation.original)
+def correct(
+    federation: ConvexFederation,
+    settings: CorrectionSettings = EXACT,
+    shared: Vector | None = None,
+) -> Correction:
+    """The sample correction of a fifth of client 0's examples."""
+    retained, forgotten = fifth(federation.clients["0"])
+    return sample_correction(
+        federation.task,
+        federation.original,
+        retained,
+        forgotten,
+        settings,
+        counts(federation, len(forgotten)),
+        shared,
+    )
+
+
+def correct_client(
+    federation: ConvexFederation, shared: Vector, settings: CorrectionSettings = EXACT
+) -> Correction:
+    """The correction of client 0 as a whole."""
+    leaver = federation.clients["0"]
+    size = counts(federation, len(leaver))
+    return client_correction(federation.task, federation.original, leaver, settings, size, shared)
+
+
+def gap(federation: ConvexFederation, made: Correction, *retained: Examples) -> float:
+    """Distance to the minimum over these and the other clients' examples, over that before the deletion."""
+    others = [federation.clients[peer] for peer in ("1", "2", "3", "4")]
+    unlearned = federation.original + made.weight * made.vector
+    target = minimiser(federation.task, reduce(join, [*retained, *others]), L2, federation.original)
     return float(np.linalg.norm(unlearned - target) / np.linalg.norm(federation.original - target))
 
 
@@ -78,7 +100,7 @@ def test_a_sample_correction_is_the_dense_formula(federation: ConvexFederation) 
     """Eq. 3 with the peer's own Hessian over what it retains, L2 included."""
     task, theta = federation.task, federation.original
     retained, forgotten = fifth(federation.clients["0"])
-    made = sample_correction(task, theta, retained, forgotten, EXACT, counts(federation, len(forgotten)))
+    made = correct(federation)
     total = len(forgotten) * gradient(task, theta, forgotten, l2=L2)
     expected = np.linalg.solve(hessian(task, theta, retained, L2), total) / len(retained)
     np.testing.assert_allclose(made.vector, expected, rtol=1e-8)
@@ -89,34 +111,17 @@ def test_a_sample_correction_with_everybodys_curvature_comes_to_retraining(
     federation: ConvexFederation, curvatures: dict[str, tuple[int, Vector]]
 ) -> None:
     """Weighted as the peers add it, it is the Newton step: less than 5 % of the distance is left."""
-    retained, forgotten = fifth(federation.clients["0"])
+    retained, _ = fifth(federation.clients["0"])
     own = local_curvature(federation.task, federation.original, retained, EXACT)
     shared = mean_curvature({**curvatures, "0": (len(retained), own)})
-    made = sample_correction(
-        federation.task,
-        federation.original,
-        retained,
-        forgotten,
-        EXACT,
-        counts(federation, len(forgotten)),
-        shared,
-    )
-    unlearned = federation.original + made.weight * made.vector
-    others = [federation.clients[peer] for peer in ("1", "2", "3", "4")]
-    assert gap(federation, unlearned, together([retained, *others])) < 0.05
+    assert gap(federation, correct(federation, shared=shared), retained) < 0.05
 
 
 def test_a_client_correction_comes_to_retraining(
     federation: ConvexFederation, curvatures: dict[str, tuple[int, Vector]]
 ) -> None:
     """With example weights less than 15 % of the distance is left, though the peers differ in size."""
-    shared = mean_curvature(curvatures)
-    leaver = federation.clients["0"]
-    made = client_correction(
-        federation.task, federation.original, leaver, EXACT, counts(federation, len(leaver)), shared
-    )
-    others = together([federation.clients[peer] for peer in ("1", "2", "3", "4")])
-    assert gap(federation, federation.original + made.weight * made.vector, others) < 0.15
+    assert gap(federation, correct_client(federation, mean_curvature(curvatures))) < 0.15
 
 
 def test_class_corrections_of_all_peers_add_up_to_retraining(federation: ConvexFederation) -> None:
@@ -147,7 +152,7 @@ def test_class_corrections_of_all_peers_add_up_to_retraining(federation: ConvexF
                 shared,
             )
             unlearned = unlearned + made.weight * made.vector
-    everything = together(list(retained.values()))
+    everything = reduce(join, retained.values())
     slope = gradient(task, theta, everything, l2=L2)
     newton = theta - np.linalg.solve(hessian(task, theta, everything, L2), slope)
     np.testing.assert_allclose(unlearned, newton, atol=1e-8)
@@ -158,21 +163,9 @@ def test_the_published_weights_are_one_over_the_number_of_peers(
 ) -> None:
     """As published: 1/N for samples, and 1/(N−1) within and 1/N without for a client, whatever the sizes."""
     published = CorrectionSettings(l2=L2, as_published=True)
-    retained, forgotten = fifth(federation.clients["0"])
-    some = sample_correction(
-        federation.task,
-        federation.original,
-        retained,
-        forgotten,
-        published,
-        counts(federation, len(forgotten)),
-    )
     shared = mean_curvature(curvatures)
-    leaver = federation.clients["0"]
-    whole = client_correction(
-        federation.task, federation.original, leaver, published, counts(federation, len(leaver)), shared
-    )
-    slope = gradient(federation.task, federation.original, leaver, l2=L2)
+    some, whole = correct(federation, published), correct_client(federation, shared, published)
+    slope = gradient(federation.task, federation.original, federation.clients["0"], l2=L2)
     matrix = shared.reshape(slope.size, slope.size) + L2 * np.eye(slope.size)
     assert some.weight == whole.weight == pytest.approx(1 / 5)
     np.testing.assert_allclose(whole.vector, np.linalg.solve(matrix, slope) / 4, rtol=1e-8)
@@ -191,18 +184,14 @@ def test_fisher_corrections_are_the_dense_formulas(federation: ConvexFederation)
     }
     for curvature, expected in oracles.items():
         settings = CorrectionSettings(curvature=curvature, l2=L2, damping=0.1, dense_up_to=0, tolerance=1e-11)
-        made = sample_correction(task, theta, retained, forgotten, settings, counts(federation, 1))
-        np.testing.assert_allclose(made.vector, expected, atol=1e-8)
+        np.testing.assert_allclose(correct(federation, settings).vector, expected, atol=1e-8)
 
 
 def test_an_undamped_fisher_diagonal_with_zeros_is_refused(federation: ConvexFederation) -> None:
     """Dividing by zero would send infinities to every peer."""
     settings = CorrectionSettings(curvature=PeerCurvature.FISHER_DIAGONAL)
-    retained, forgotten = fifth(federation.clients["0"])
     with pytest.raises(NumericalError, match="Set a damping"):
-        sample_correction(
-            federation.task, federation.original, retained, forgotten, settings, counts(federation, 1)
-        )
+        correct(federation, settings)
 
 
 def test_noise_reaches_the_models_with_the_certificates_sigma() -> None:

@@ -36,10 +36,11 @@ from benchmarks.tables import Row, median, table, write
 from benchmarks.timing import time_call
 from unlearning.curvature import gradient
 from unlearning.evaluation import evaluate, predict
+from unlearning.local import retained
 from unlearning.methods.registry import METHODS
 from unlearning.parameters import Vector
 from unlearning.requests import Granularity, Target
-from unlearning.tasks import Examples, forgotten_mask
+from unlearning.tasks import Examples
 from unlearning.verification.equivalence import kl_divergence
 
 Way = Callable[[ConvexFederation, Target], tuple[Vector, int]]
@@ -97,12 +98,7 @@ class RetainedObjective:
     """F_R(θ) as a server sees it: each evaluation is one exchange with every client that retains something."""
 
     def __init__(self, federation: ConvexFederation, target: Target, *, stop_at: float = 0.0) -> None:
-        forgets = federation.forgets(target)
-        kept = [
-            examples.select(~forgotten_mask(examples, forgets[client])) if client in forgets else examples
-            for client, examples in federation.clients.items()
-        ]
-        self.parts: list[Examples] = [examples for examples in kept if len(examples)]
+        self.parts: list[Examples] = list(retained(federation.clients, [target]).values())
         self.num_evaluations = 0
         self.gradient_norm = float("inf")
         self.best: Vector = federation.original

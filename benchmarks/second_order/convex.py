@@ -14,6 +14,7 @@ import numpy as np
 from benchmarks.data import sites_and_test
 from unlearning.curvature import gradient
 from unlearning.local import exchange, problem_of
+from unlearning.local.learning import forget_sets
 from unlearning.methods.method import Method, UnlearningState
 from unlearning.parameters import Vector
 from unlearning.requests import Forget, Target
@@ -33,14 +34,9 @@ class ConvexFederation:
     l2: float
     original: Vector
 
-    def forgets(self, target: Target) -> dict[str, Forget]:
-        """Return what each concerned client forgets."""
-        concerned = [target.client_id] if target.client_id is not None else list(self.clients)
-        return dict.fromkeys(concerned, target.forget)
-
     def split(self, target: Target) -> tuple[Examples, Examples]:
         """Return all forgotten and all retained examples."""
-        forgets = self.forgets(target)
+        forgets = forget_sets([target], self.clients)
         forgotten, retained = [], []
         for client, examples in self.clients.items():
             mask = forgotten_mask(examples, forgets.get(client, Forget()))

@@ -82,7 +82,11 @@ def federated_bound(
         ground = _ground_of(one)
         used += [ground.constants] if ground.constants not in used else []
         try:
-            error, distance = _after_round(ground, one, forgotten, lengths, weighting, error, distance)
+            rounded = _rounding_of(ground, one, forgotten, lengths, distance)
+            error, distance = _after_round(
+                ground.constants, one, forgotten, lengths, weighting, error, distance
+            )
+            error, distance = error + rounded, distance + rounded
         except (OverflowError, ZeroDivisionError):
             error = math.inf
         if not math.isfinite(error):
@@ -130,24 +134,6 @@ def _ground_of(one: RoundLengths) -> Ground:
 
 
 def _after_round(
-    ground: Ground,
-    one: RoundLengths,
-    forgotten: frozenset[str],
-    lengths: Mapping[str, float],
-    weighting: Weighting,
-    error: float,
-    distance: float,
-) -> tuple[float, float]:
-    """Compute E and x after the round, rounding included."""
-    rounded = _rounding_of(ground, one, forgotten, lengths, distance)
-    moved = one.moved * _SLACK
-    error, distance = _exactly_after_round(
-        ground.constants, one, forgotten, lengths, weighting, error, distance, moved
-    )
-    return error + rounded, distance + rounded
-
-
-def _exactly_after_round(
     constants: Constants,
     one: RoundLengths,
     forgotten: frozenset[str],
@@ -155,9 +141,9 @@ def _exactly_after_round(
     weighting: Weighting,
     error: float,
     distance: float,
-    whole_move: float,
 ) -> tuple[float, float]:
-    weights = _weights_of(one)
+    """Compute e and x after the round, in exact arithmetic."""
+    weights, whole_move = _weights_of(one), one.moved * _SLACK
     counts = {client: one.clients[client].num_steps for client in weights}
     distances = {client: one.clients[client].distance * _SLACK for client in weights}
     steps = LocalSteps.of(constants, one.learning_rate)

@@ -113,16 +113,6 @@ def classical_sigma(*, epsilon: float, delta: float, sensitivity: float) -> floa
     return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
-def calibrated_sigma(mechanism: Mechanism, *, epsilon: float, delta: float, sensitivity: float) -> float:
-    """Compute σ by the named mechanism.
-
-    Raises:
-        ConfigurationError: a value is out of range; see `analytic_sigma` and `classical_sigma`.
-    """
-    calibrate = analytic_sigma if mechanism is Mechanism.ANALYTIC else classical_sigma
-    return calibrate(epsilon=epsilon, delta=delta, sensitivity=sensitivity)
-
-
 def deletion_capacity(
     sensitivity_of: Callable[[int], float], *, epsilon: float, delta: float, sigma: float, num_examples: int
 ) -> int:

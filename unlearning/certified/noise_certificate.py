@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from unlearning.certified.linear_head import linear_head
-from unlearning.certified.noise import Mechanism, calibrated_sigma
+from unlearning.certified.noise import Mechanism, analytic_sigma, classical_sigma
 from unlearning.certified.sensitivity import Sensitivity
 from unlearning.errors import NumericalError
 from unlearning.tasks.losses import cross_entropy
@@ -75,11 +75,11 @@ def certificate(
     Raises:
         ConfigurationError: ε, δ or Δ is out of the mechanism's range.
     """
-    sigma = calibrated_sigma(mechanism, epsilon=epsilon, delta=delta, sensitivity=sensitivity.value)
+    calibrate = analytic_sigma if mechanism is Mechanism.ANALYTIC else classical_sigma
     return NoiseCertificate(
         epsilon=epsilon,
         delta=delta,
-        sigma=sigma,
+        sigma=calibrate(epsilon=epsilon, delta=delta, sensitivity=sensitivity.value),
         mechanism=mechanism,
         sensitivity=sensitivity,
         unmet=unmet,

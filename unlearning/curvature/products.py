@@ -102,7 +102,8 @@ class CurvatureProduct:
         self._plan = self._make_plan(memory_budget_bytes, micro_batch_size)
         self._kept: list[BatchCurvature] = []
         self._products_with_kept = 0
-        self._num_recorded = 0
+        self.num_recorded = 0
+        """How many micro-batches' derivatives are recordings."""
         self._sum = self._local.zeros()
 
     @property
@@ -152,22 +153,17 @@ class CurvatureProduct:
     def release(self) -> None:
         """Free the kept graphs; the next product builds them again."""
         self._kept.clear()
-        self._products_with_kept = self._num_recorded = 0
-
-    @property
-    def num_recorded(self) -> int:
-        """How many micro-batches' derivatives are recordings."""
-        return self._num_recorded
+        self._products_with_kept = self.num_recorded = 0
 
     def _record(self) -> None:
         """Record the derivatives of as many kept graphs as memory allows; what fails for one fails for all."""
-        self._num_recorded = 0
+        self.num_recorded = 0
         with exact_kernels(self._local.device):
             for graph in self._kept[: self._plan.num_recordable]:
                 if not (isinstance(graph, OutputCurvatureOfBatch) and graph.record()):
                     break
-                self._num_recorded += 1
-        _log.info("%d of %d kept derivatives are recorded.", self._num_recorded, len(self._kept))
+                self.num_recorded += 1
+        _log.info("%d of %d kept derivatives are recorded.", self.num_recorded, len(self._kept))
 
     @property
     def _dtype(self) -> np.dtype[Any]:

@@ -13,27 +13,15 @@ Source: Lian et al., Can Decentralized Algorithms Outperform Centralized Algorit
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import count
 
 import numpy as np
-from torch import nn
 
 from unlearning.errors import NumericalError
 from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, train
-
-
-@dataclass(frozen=True, slots=True)
-class _StopAfter:
-    """Ends training after so many steps."""
-
-    num_steps: int
-    taken: list[None]
-
-    def __call__(self, model: nn.Module) -> bool:
-        self.taken.append(None)
-        return len(self.taken) >= self.num_steps
 
 
 def example_scale(num_examples: int, total: int, num_peers: int) -> float:
@@ -58,7 +46,9 @@ def local_move(
         DataError: there is no example to train on.
     """
     scaled = replace(settings, learning_rate=settings.learning_rate * scale)
-    trained = train(task, parameters, examples, scaled, _StopAfter(num_steps, []) if num_steps else None)
+    taken = count(1)
+    stop = (lambda _: next(taken) >= num_steps) if num_steps else None
+    trained = train(task, parameters, examples, scaled, stop)
     move: Vector = trained.parameters - parameters
     return move
 

@@ -1,13 +1,16 @@
 """Methods that do as another one does and look at what it is given and gives, or change one thing about it."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from unlearning.methods.method import ClientSite, Instruction, Method, Problem, Reply, UnlearningState
 from unlearning.testing.deletions import Wrapped
 from unlearning.testing.equality import are_equal
+
+Result = TypeVar("Result")
 
 
 class Restarted(Wrapped):
@@ -28,44 +31,36 @@ class Watched(Wrapped):
 
     seen = ""
 
-    def _compare(self, call: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        changed = [name for name in before if not are_equal(before[name], after[name])]
+    def _look(self, call: str, given: Mapping[str, Any], do: Callable[[], Result]) -> Result:
+        """Do the call, and note what it has changed of what it was given."""
+        before = copy.deepcopy(given)
+        result = do()
+        changed = [name for name in before if not are_equal(before[name], given[name])]
         if changed and not self.seen:
             self.seen = f"{call}() changed its {changed[0]}"
+        return result
 
     def begin(self, problem: Problem, parameters: Any) -> UnlearningState:
         """Look at `begin`."""
         given = {"problem": problem, "parameters": parameters}
-        before = copy.deepcopy(given)
-        state = super().begin(problem, parameters)
-        self._compare("begin", before, given)
-        return state
+        return self._look("begin", given, partial(super().begin, problem, parameters))
 
     def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:
         """Look at `configure`."""
         given = {"problem": problem, "state": state}
-        before = copy.deepcopy(given)
-        instructions = super().configure(problem, state)
-        self._compare("configure", before, given)
-        return instructions
+        return self._look("configure", given, partial(super().configure, problem, state))
 
     def client_step(self, instruction: Instruction, site: ClientSite) -> Reply:
         """Look at `client_step`; its site's store and memo are there to be written to."""
         given = {"instruction": instruction, "forget": site.forget, "retain": site.retain}
-        before = copy.deepcopy(given)
-        reply = super().client_step(instruction, site)
-        self._compare("client_step", before, given)
-        return reply
+        return self._look("client_step", given, partial(super().client_step, instruction, site))
 
     def aggregate(
         self, problem: Problem, state: UnlearningState, replies: Mapping[str, Reply]
     ) -> UnlearningState:
         """Look at `aggregate`."""
         given = {"problem": problem, "state": state, "replies": replies}
-        before = copy.deepcopy(given)
-        following = super().aggregate(problem, state, replies)
-        self._compare("aggregate", before, given)
-        return following
+        return self._look("aggregate", given, partial(super().aggregate, problem, state, replies))
 
 
 class WithMemo(Wrapped):

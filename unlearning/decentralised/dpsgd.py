@@ -19,7 +19,7 @@ from itertools import count
 import numpy as np
 
 from unlearning.errors import NumericalError
-from unlearning.parameters import Vector
+from unlearning.parameters import Vector, add_weighted
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, train
 
@@ -65,8 +65,6 @@ def mix(own: str, row: Mapping[str, float], models: Mapping[str, Vector]) -> Vec
     if own not in models:
         raise NumericalError(f"Mixing at peer {own!r} needs its own model.")
     missing = sum(weight for other, weight in row.items() if other not in models)
-    total = np.zeros(models[own].shape)
-    for other in sorted(models):
-        weight = row.get(other, 0.0) + (missing if other == own else 0.0)
-        total += weight * models[other].astype(np.float64)
-    return total.astype(models[own].dtype)
+    shares = {**row, own: row.get(own, 0.0) + missing}
+    terms = {other: (shares.get(other, 0.0), model) for other, model in models.items()}
+    return add_weighted(np.zeros_like(models[own]), terms)

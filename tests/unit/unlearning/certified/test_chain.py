@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,20 +93,14 @@ def test_the_vectors_of_fixed_weights_are_as_stale_as_the_bound_says() -> None:
     assert is_nearly_tight(one.forget(LARGE))
 
 
-def test_every_round_counts_by_its_own_constants() -> None:
-    """With those of the last round, whose weight decay is a hundredth, the others would weigh next to nothing."""
+@pytest.mark.parametrize("last", [{"weight_decay": 1.0}, {"learning_rate": 1e-5}])
+def test_every_round_counts_by_its_own_constants_and_steps(last: dict[str, float]) -> None:
+    """With those of the last round, of which a hundredth or a thousandth is left, the others would weigh next to
+    nothing.
+    """
     one = made()
     one.do_rounds((OTHER, LARGE), (OTHER, LARGE))
-    one.set(weight_decay=1.0)
-    one.do_rounds((OTHER,))
-    assert is_nearly_tight(one.forget(LARGE))
-
-
-def test_every_round_counts_by_its_own_learning_rate_and_steps() -> None:
-    """As above, with steps a thousandth as long at the end."""
-    one = made()
-    one.do_rounds((OTHER, LARGE), (OTHER, LARGE))
-    one.set(learning_rate=1e-5)
+    one.set(**last)
     one.do_rounds((OTHER,))
     assert is_nearly_tight(one.forget(LARGE))
 
@@ -122,18 +117,12 @@ def opposite_errors() -> Made:
     return one
 
 
-def test_the_error_of_an_earlier_release_is_contained() -> None:
+@pytest.mark.parametrize("between", [(), ((OTHER,),)], ids=["at once", "after more rounds"])
+def test_the_error_of_an_earlier_release_is_contained(between: tuple[tuple[str, ...], ...]) -> None:
     """Both errors add up in what is true of the later deletion."""
     one = opposite_errors()
     assert is_nearly_tight(one.forget(LARGE))
-    assert is_nearly_tight(one.forget(LATER))
-
-
-def test_the_error_of_an_earlier_release_is_contained_after_more_rounds() -> None:
-    """The same, where training goes on between the two."""
-    one = opposite_errors()
-    one.forget(LARGE)
-    one.do_rounds((OTHER,))
+    one.do_rounds(*between)
     assert is_nearly_tight(one.forget(LATER))
 
 
@@ -156,22 +145,22 @@ def test_rounding_to_single_precision_is_not_certified() -> None:
     assert stated.distance > 1e-9
 
 
-def test_rounding_of_double_precision_is_part_of_the_bound() -> None:
-    """With steps of 10⁻⁷ the bound of exact arithmetic is 10⁻¹⁸."""
-    one = made(weighting=Weighting.RENORMALISED, learning_rate=1e-7, weight_decay=0.05)
+@pytest.mark.parametrize(
+    ("scale", "learning_rate", "least"),
+    [
+        pytest.param(0.01, 1e-7, 1e-17, id="rounding: in exact arithmetic the bound is 1e-18"),
+        pytest.param(
+            1.0, 0.3, 1e-5, id="what a first derivative leaves out: with one client it is all of it"
+        ),
+    ],
+)
+def test_no_part_of_the_bound_is_left_out(scale: float, learning_rate: float, least: float) -> None:
+    """With renormalised weights and one client, where next to nothing else is in the bound."""
+    one = made(scale=scale, weighting=Weighting.RENORMALISED, learning_rate=learning_rate, weight_decay=0.05)
     one.do_rounds((OTHER, LARGE), (OTHER, LARGE), (OTHER,))
     stated = one.forget(LARGE)
     assert stated.is_certified
-    assert stated.distance > 1e-17
-
-
-def test_what_a_first_derivative_leaves_out_is_part_of_the_bound() -> None:
-    """With renormalised weights and one client it is all of it."""
-    one = made(scale=1.0, weighting=Weighting.RENORMALISED, learning_rate=0.3, weight_decay=0.05)
-    one.do_rounds((OTHER, LARGE), (OTHER, LARGE), (OTHER,))
-    stated = one.forget(LARGE)
-    assert stated.is_certified
-    assert stated.distance > 1e-5
+    assert stated.distance > least
 
 
 def test_rounds_of_two_weightings_are_not_certified() -> None:

@@ -13,7 +13,6 @@ from unlearning.certified.noise import (
     classical_sigma,
     gaussian_delta,
     gaussian_epsilon,
-    largest_ratio,
 )
 from unlearning.errors import ConfigurationError
 
@@ -88,11 +87,6 @@ def test_no_noise_hides_nothing() -> None:
     assert gaussian_epsilon(delta=1e-5, sigma=0.0, sensitivity=0.1) == math.inf
     assert gaussian_delta(epsilon=1.0, sigma=0.0, sensitivity=0.0) == 0.0
     assert gaussian_epsilon(delta=1e-5, sigma=0.0, sensitivity=0.0) == 0.0
-
-
-def test_the_largest_ratio_is_the_inverse_of_the_unit_sigma() -> None:
-    """For Δ = 1, σ = 1/ratio."""
-    assert 1 / largest_ratio(epsilon=0.5, delta=1e-5) == pytest.approx(KNOWN[0.5], abs=6e-7)
 
 
 def test_every_wrong_number_is_named_at_once() -> None:

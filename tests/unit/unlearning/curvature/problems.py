@@ -189,13 +189,12 @@ def tiny_problem(family: str, dtype: torch.dtype = torch.float64, num_examples: 
 
 def trainable_mask(problem: TinyProblem) -> NDArray[np.bool_]:
     """Which entries of the flat vector are trained, (d,); of two names of one weight, the last."""
-    mask, start = [], 0
+    mask = []
     floats = travelling(problem.model)
     last = {id(tensor): name for name, tensor in floats.items()}
     for name, tensor in floats.items():
         trained = tensor.requires_grad and last[id(tensor)] == name
         mask.append(np.full(tensor.numel(), trained))
-        start += tensor.numel()
     return np.concatenate(mask)
 
 

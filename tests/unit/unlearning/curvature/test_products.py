@@ -50,18 +50,6 @@ def test_the_l2_term_of_the_gradient_is_that_of_weight_decay() -> None:
     np.testing.assert_allclose(found, dense_gradient(problem) + 0.7 * problem.theta, rtol=1e-10)
 
 
-def test_a_hessian_product_is_the_change_of_the_gradient() -> None:
-    """With the L2 term in both; the logistic loss is smooth, so a small step shows the derivative."""
-    problem, step = tiny_problem("logistic"), 1e-6
-    vector = np.random.default_rng(0).standard_normal(problem.theta.size)
-    after, before = (
-        gradient(problem.task, problem.theta + sign * step * vector, problem.examples, l2=0.1)
-        for sign in (1, -1)
-    )
-    found = product_of(problem, l2=0.1)(vector)
-    np.testing.assert_allclose(found, (after - before) / (2 * step), rtol=1e-6, atol=1e-9)
-
-
 def test_a_single_precision_task_gives_single_precision_products() -> None:
     """The vector may be of another precision; the answer is the task's, and close to the exact one."""
     problem = tiny_problem("cnn", torch.float32)

@@ -293,7 +293,8 @@ def _direct_terms(
             yield unit, eta * count / size * (weights.flat(own) + settings.l2 * _flat_weights(weights))
             continue
         vector = block.tangents[unit]
-        curved = weights.product(own, vector) + settings.l2 * _zero_untrained(weights, vector)
+        product = weights.flat(weights.products(own, vector[None]))
+        curved = product + settings.l2 * _zero_untrained(weights, vector)
         yield unit, eta * count / (size - count) * (weights.flat(own) - whole + curved)
 
 

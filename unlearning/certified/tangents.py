@@ -96,12 +96,18 @@ class Weights:
             whole[place] = part.detach().reshape(-1)
         return whole
 
-    def product(self, gradients: Sequence[Tensor], vector: Tensor) -> Tensor:
-        """Compute H v as a flat vector (d,) from the gradients' graph, which is kept."""
-        parts = tuple(
-            vector[place].reshape(one.shape) for place, one in zip(self.places, self.tensors, strict=True)
-        )
-        return self.flat(_products(gradients, self.tensors, parts, batched=False))
+    def products(self, gradients: Sequence[Tensor], block: Tensor) -> tuple[Tensor, ...]:
+        """Compute H a for every row a of `block` (rows, d), a tensor (rows, ...) a trainable parameter.
+
+        The graph of `gradients` is kept. Of a single row the tensors are as the parameters are.
+        """
+        shaped = [
+            block[:, place].reshape(-1, *one.shape)
+            for place, one in zip(self.places, self.tensors, strict=True)
+        ]
+        if len(block) > 1:
+            return _products(gradients, self.tensors, shaped, batched=True)
+        return _products(gradients, self.tensors, [vectors[0] for vectors in shaped], batched=False)
 
 
 class TangentBlock:
@@ -133,7 +139,8 @@ class TangentBlock:
             self._velocities = torch.zeros_like(self.tangents)
         for start in range(0, len(self), self._rows):
             rows = slice(start, min(start + self._rows, len(self)))
-            for place, part in zip(self.weights.places, self._of_rows(gradients, rows), strict=True):
+            products = self.weights.products(gradients, self.tangents[rows])
+            for place, part in zip(self.weights.places, products, strict=True):
                 block = self.tangents[rows, place]
                 # not in place: autograd may return one tensor for two parameters, or an expanded one
                 change = part.reshape(len(block), -1)
@@ -144,20 +151,6 @@ class TangentBlock:
                 if self._velocities is not None:
                     change = self._velocities[rows, place].mul_(momentum).add_(change)
                 block.sub_(change, alpha=learning_rate)
-
-    def _of_rows(self, gradients: Sequence[Tensor], rows: slice) -> tuple[Tensor, ...]:
-        """Compute H a for the tangents at `rows`, a tensor (rows, ...) a trainable parameter."""
-        block = self.tangents[rows]
-        shaped = [
-            (block[:, place].reshape(-1, *one.shape), one)
-            for place, one in zip(self.weights.places, self.weights.tensors, strict=True)
-        ]
-        if len(block) > 1:
-            return _products(
-                gradients, self.weights.tensors, [vectors for vectors, _ in shaped], batched=True
-            )
-        parts = [vectors[0] for vectors, _ in shaped]
-        return _products(gradients, self.weights.tensors, parts, batched=False)
 
 
 def vector_bytes(*, dimension: int, num_units: int, dtype: torch.dtype, momentum: bool = False) -> int:

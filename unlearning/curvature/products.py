@@ -49,12 +49,11 @@ class ProductPath(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """The micro-batches, how many of them are kept and may be recorded, and a batch's graph in bytes."""
+    """The micro-batches, and how many of them are kept and may be recorded."""
 
     batches: tuple[slice, ...]
     num_kept: int
     num_recordable: int
-    batch_bytes: int
 
     @property
     def path(self) -> ProductPath:
@@ -191,9 +190,7 @@ class CurvatureProduct:
         num_recordable = min(num_kept, spare // max(1, RECORDING_GRAPHS * batch_bytes))
         if batch_bytes < RECORD_FROM_BYTES:
             num_recordable = 0
-        plan = _Plan(
-            batches=batches, num_kept=num_kept, num_recordable=num_recordable, batch_bytes=batch_bytes
-        )
+        plan = _Plan(batches=batches, num_kept=num_kept, num_recordable=num_recordable)
         reduced = asked_size is None and fitting < min(preferred, len(self._local))
         _log.info(
             "%s products over %d examples, %s path: the graphs of %d of %d micro-batches are kept; one of %d "

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tests.unit.unlearning.certified.problems import DIMENSION, LOGISTIC, QUADRATIC, blobs
+from tests.unit.unlearning.curvature.problems import tiny_problem
 from unlearning.certified import BlockProducts, train_with_tangents, vector_bytes
 from unlearning.errors import ConfigurationError, NumericalError, UpdateRefused
 from unlearning.parameters import Vector
@@ -165,23 +166,10 @@ def test_running_statistics_are_refused() -> None:
 
 def test_fused_attention_is_refused_by_name() -> None:
     """It has no second derivative; the message says what to replace."""
-
-    class Attention(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed = nn.Linear(1, 8)
-            self.head = nn.Linear(8, 3)
-
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            tokens = self.embed(inputs.unsqueeze(-1)).unsqueeze(1)
-            mixed = nn.functional.scaled_dot_product_attention(tokens, tokens, tokens)
-            outputs: torch.Tensor = self.head(mixed.squeeze(1).mean(dim=1))
-            return outputs
-
-    task: Task = replace(LOGISTIC, build_model=Attention, dtype=torch.float32)
-    start = initial_parameters(task, 0)
+    problem = tiny_problem("fused-attention", torch.float32)
+    tangents = np.ones((1, problem.theta.size), dtype=np.float32)
     with pytest.raises(NumericalError, match="written-out form"):
-        train_with_tangents(task, start, blobs(), SETTINGS, np.ones((1, start.size), dtype=np.float32))
+        train_with_tangents(problem.task, problem.theta, problem.examples, SETTINGS, tangents)
 
 
 def test_a_tangent_of_another_length_is_refused() -> None:

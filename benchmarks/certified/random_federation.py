@@ -19,7 +19,7 @@ from unlearning.local import Learnt, learn
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.sensitivity import KeptBound
 from unlearning.methods.hf_online.vectors import CarryVectors, kept_vector
-from unlearning.methods.preparation import FederatedRound, LocalRound
+from unlearning.methods.preparation import Prepared
 from unlearning.parameters import Vector, content_hash, weighted_mean
 from unlearning.requests import Exclusions, Granularity, Target
 from unlearning.stores import MemoryStore

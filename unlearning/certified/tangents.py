@@ -22,8 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from unlearning.curvature.local_loss import trainable_places
 from unlearning.errors import ConfigurationError, NumericalError
-from unlearning.parameters import Vector, check_length, is_held, layout
+from unlearning.parameters import Vector, check_length, is_held
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import Trained, TrainingSettings, train
 
@@ -59,15 +60,7 @@ class Weights:
                     f"The layer {name!r} normalises by the batch and keeps running statistics, which no tangent "
                     "follows. Use GroupNorm."
                 )
-        slots = layout(model)
-        self.dimension = slots[-1].stop if slots else 0
-        tensors = model.state_dict(keep_vars=True)
-        # a parameter under two names counts once, at the last, as in unlearning.curvature
-        places = {
-            tensors[slot.name]: slice(slot.start, slot.stop)
-            for slot in slots
-            if isinstance(tensors[slot.name], nn.Parameter) and tensors[slot.name].requires_grad
-        }
+        self.dimension, places = trainable_places(model)
         if not places:
             raise NumericalError("The model has no trainable parameter, so no tangent. Unfreeze some.")
         self.tensors: tuple[Tensor, ...] = tuple(places)

@@ -43,14 +43,7 @@ class LocalLoss:
         self.device = device or computing_device()
         self.model = model_with(task, parameters).to(self.device).eval()
         _refuse_batch_statistics(self.model)
-        slots = layout(self.model)
-        self.dimension = slots[-1].stop if slots else 0
-        tensors = self.model.state_dict(keep_vars=True)
-        places: dict[nn.Parameter, slice] = {}
-        for slot in slots:
-            tensor = tensors[slot.name]
-            if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
-                places[tensor] = slice(slot.start, slot.stop)
+        self.dimension, places = trainable_places(self.model)
         if not places:
             raise NumericalError("The model has no trainable parameter, so no gradient. Unfreeze some.")
         self.trainable: tuple[nn.Parameter, ...] = tuple(places)
@@ -103,6 +96,18 @@ class LocalLoss:
         """Add `scale` times one tensor a trainable parameter into the flat `total` (d,), in place."""
         for part, place in zip(parts, self.places, strict=True):
             total[place].add_(part.detach().reshape(-1), alpha=scale)
+
+
+def trainable_places(model: nn.Module) -> tuple[int, dict[nn.Parameter, slice]]:
+    """Return d, and where in the flat vector (d,) each trainable parameter is; of two names of one, at the last."""
+    slots = layout(model)
+    tensors = model.state_dict(keep_vars=True)
+    places = {
+        tensors[slot.name]: slice(slot.start, slot.stop)
+        for slot in slots
+        if isinstance(tensors[slot.name], nn.Parameter) and tensors[slot.name].requires_grad
+    }
+    return slots[-1].stop if slots else 0, places
 
 
 @contextmanager

@@ -34,6 +34,21 @@ def main(
 ) -> None:
     """Measure deletion time, the cost of carrying, and ways to multiply a block."""
     found = {"deletion": deletion_times(), "carrying": carrying_times(repeats), "products": product_times()}
+    times = [f"{way}_{clock}_ms" for way in ("fresh", "in_place") for clock in ("cpu", "wall")]
+    deletion = (
+        [row["model"], f"{row['dimension']:,}", row["units"], *(f"{row[time]:.3g}" for time in times)]
+        for row in found["deletion"]
+    )
+    styles = {"ratio": ".2f", "per_vector": ".3f", "megabytes": ".3g"}
+    carrying = (
+        [row["model"], row["vectors"], *(f"{row[key]:{style}}" for key, style in styles.items())]
+        for row in found["carrying"]
+    )
+    products = (
+        [row["model"], row["vectors"], *(f"{row[key]:.2f}" for key in ("loop", "batched", "vmap"))]
+        for row in found["products"]
+    )
+    clocks = [f"{way}, {clock}" for way in ("new array", "in place") for clock in ("CPU", "clock")]
     lines = [
         "# What certified unlearning costs",
         "",
@@ -41,62 +56,23 @@ def main(
         "",
         "## A deletion by vector addition",
         "",
-    ]
-    lines += [
         "Milliseconds, medians of 51, float32; CPU time and wall-clock time. "
         "*In place*: into the model's own memory.",
         "",
-    ]
-    times = [f"{way}_{clock}_ms" for way in ("fresh", "in_place") for clock in ("cpu", "wall")]
-    lines += table(
-        [
-            "model",
-            "parameters",
-            "units",
-            "new array, CPU",
-            "new array, clock",
-            "in place, CPU",
-            "in place, clock",
-        ],
-        (
-            [row["model"], f"{row['dimension']:,}", row["units"], *(f"{row[time]:.3g}" for time in times)]
-            for row in found["deletion"]
-        ),
-    )
-    lines += [
+        *table(["model", "parameters", "units", *clocks], deletion),
         "",
         "## Carrying vectors through local training",
         "",
         "`train_with_tangents` over `train`, float32, CPU time; *a vector*: the added time of one, in plain trainings.",
         "",
-    ]
-    lines += table(
-        ["model", "vectors", "× plain training", "a vector", "MB of vectors"],
-        (
-            [
-                row["model"],
-                row["vectors"],
-                f"{row['ratio']:.2f}",
-                f"{row['per_vector']:.3f}",
-                f"{row['megabytes']:.3g}",
-            ]
-            for row in found["carrying"]
-        ),
-    )
-    lines += [
+        *table(["model", "vectors", "× plain training", "a vector", "MB of vectors"], carrying),
         "",
         "## A block of products with one kept graph",
         "",
         "CPU time of one vector's product, in gradients of the same batch of 32. The last needs no kept graph.",
         "",
+        *table(["model", "vectors", "loop", "is_grads_batched", "vmap(jvp(grad))"], products),
     ]
-    lines += table(
-        ["model", "vectors", "loop", "is_grads_batched", "vmap(jvp(grad))"],
-        (
-            [row["model"], row["vectors"], *(f"{row[key]:.2f}" for key in ("loop", "batched", "vmap"))]
-            for row in found["products"]
-        ),
-    )
     write(output, lines, found)
 
 

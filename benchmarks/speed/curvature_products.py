@@ -199,26 +199,20 @@ def peak_of(case: Case, name: str) -> float | None:
     torch.set_num_threads(1)
     ways = Ways(case)
     ways.warm_up()
-    if DEVICE.type == "cuda":
-        return _device_peak_of(ways, name)
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return None
-    before = resident_bytes("VmRSS")
+    is_on_device = DEVICE.type == "cuda"
+    if is_on_device:
+        torch.cuda.reset_peak_memory_stats()
+        before: float = torch.cuda.memory_allocated()
+    else:
+        try:
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        except OSError:
+            return None
+        before = resident_bytes("VmRSS")
     way = ways.way_named(name)
     way()
     way()
-    return resident_bytes("VmHWM") - before
-
-
-def _device_peak_of(ways: Ways, name: str) -> float:
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    way = ways.way_named(name)
-    way()
-    way()
-    return torch.cuda.max_memory_allocated() - before
+    return (torch.cuda.max_memory_allocated() if is_on_device else resident_bytes("VmHWM")) - before
 
 
 def resident_bytes(field: str) -> float:

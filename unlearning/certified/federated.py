@@ -44,22 +44,18 @@ def vector_after_round(
     total = sum(count for count, _ in models.values())
     own = models[unit][0] if unit in models else 0
     moved = np.zeros(vector.size)
-    if weighting is Weighting.RENORMALISED:
-        if own == total:
-            return _like(vector, vector.astype(np.float64) + before - after)
+    if weighting is Weighting.FIXED:
+        for client in sorted(models):
+            moved += models[client][0] / total * carried[client].astype(np.float64)
+        if own:
+            moved += own / total * (before.astype(np.float64) - models[unit][1])
+    elif own == total:
+        moved = vector.astype(np.float64) + before - after
+    else:
         for client in sorted(models):
             if client != unit:
                 moved += models[client][0] / (total - own) * carried[client].astype(np.float64)
         if own:
             moved += own / (total - own) * (after.astype(np.float64) - models[unit][1])
-        return _like(vector, moved)
-    for client in sorted(models):
-        moved += models[client][0] / total * carried[client].astype(np.float64)
-    if own:
-        moved += own / total * (before.astype(np.float64) - models[unit][1])
-    return _like(vector, moved)
-
-
-def _like(vector: Vector, moved: Vector) -> Vector:
-    same: Vector = moved.astype(vector.dtype)
-    return same
+    after_round: Vector = moved.astype(vector.dtype)
+    return after_round

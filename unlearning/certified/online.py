@@ -282,19 +282,21 @@ def _direct_terms(
     weights, settings = trajectory.weights, trajectory.settings
     eta, size = step.learning_rate, len(step.positions)
     renormalised = settings.weighting is Weighting.RENORMALISED
+    w = weights.flat(weights.tensors)
     whole = weights.flat(gradients) if renormalised else None
     for unit, members in _members(step, owner):
         count = len(members)
         if whole is not None and count == size:  # retraining leaves the step out, L2 term and all
-            yield unit, eta * (whole + settings.l2 * _flat_weights(weights))
+            yield unit, eta * (whole + settings.l2 * w)
             continue
         own = weights.gradients(trajectory.loss(members), create_graph=renormalised)
         if whole is None:
-            yield unit, eta * count / size * (weights.flat(own) + settings.l2 * _flat_weights(weights))
+            yield unit, eta * count / size * (weights.flat(own) + settings.l2 * w)
             continue
         vector = block.tangents[unit]
         product = weights.flat(weights.products(own, vector[None]))
-        curved = product + settings.l2 * _zero_untrained(weights, vector)
+        trained = weights.flat([vector[place] for place in weights.places])
+        curved = product + settings.l2 * trained
         yield unit, eta * count / (size - count) * (weights.flat(own) - whole + curved)
 
 
@@ -317,12 +319,3 @@ def _owners(units: Mapping[str, NDArray[np.intp]], num_examples: int) -> NDArray
             )
         owner[positions] = number
     return owner
-
-
-def _flat_weights(weights: Weights) -> Tensor:
-    return weights.flat(weights.tensors)
-
-
-def _zero_untrained(weights: Weights, vector: Tensor) -> Tensor:
-    """Return `vector` with zeros where nothing is trained."""
-    return weights.flat([vector[place] for place in weights.places])

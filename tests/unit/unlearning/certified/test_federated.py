@@ -11,9 +11,11 @@ AFTER = np.array([1.0, 2.0])
 CARRIED = {"u": np.array([8.0, 8.0]), "v": np.array([3.0, 0.0]), "w": np.array([0.0, 3.0])}
 
 
-def after_round(weighting: Weighting, models=None, unit="u", after=AFTER) -> np.ndarray:
+def after_round(
+    weighting: Weighting, models=MODELS, unit="u", after=AFTER, vector=VECTOR, carried=CARRIED
+) -> np.ndarray:
     return vector_after_round(
-        VECTOR, CARRIED, models or MODELS, unit=unit, before=BEFORE, after=after, weighting=weighting
+        vector, carried, models, unit=unit, before=BEFORE, after=after, weighting=weighting
     )
 
 
@@ -46,14 +48,7 @@ def test_alone_in_a_round_the_client_takes_all_of_it_back() -> None:
 def test_without_a_client_of_no_weight_the_model_stays() -> None:
     """One without examples leaves a vector of zeros at zero."""
     models = {"u": (0, MODELS["u"][1]), "v": MODELS["v"]}
-    still = {name: np.zeros(2) for name in models}
-    moved = vector_after_round(
-        np.zeros(2),
-        still,
-        models,
-        unit="u",
-        before=BEFORE,
-        after=MODELS["v"][1],
-        weighting=Weighting.RENORMALISED,
-    )
-    np.testing.assert_array_equal(moved, np.zeros(2))
+    nothing, after = np.zeros(2), MODELS["v"][1]
+    still = dict.fromkeys(models, nothing)
+    moved = after_round(Weighting.RENORMALISED, models, after=after, vector=nothing, carried=still)
+    np.testing.assert_array_equal(moved, nothing)

@@ -13,6 +13,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -93,25 +94,15 @@ def _digest(settings: object) -> str:
 
 def cases(experiments: Sequence[Experiment], seeds: int, *, first: int = 0) -> Iterator[Case]:
     """Yield all cases, one seed after the other, so that a stopped run has whole tables of fewer seeds."""
-    for seed in range(first, seeds):
-        for experiment in experiments:
-            for partition in ("iid", "dirichlet"):
-                for topology in ("ring", "ER"):
-                    kinds = [
-                        str(level) for level in (Granularity.SAMPLE, Granularity.CLASS, Granularity.CLIENT)
-                    ]
-                    if (partition, topology) == ("iid", "ER"):
-                        kinds.append("sequence")
-                    if (partition, topology, seed) == ("iid", "ring", 0) and experiment.compared:
-                        kinds.append("curvature")
-                    for kind in kinds:
-                        yield Case(
-                            experiment=experiment,
-                            partition=partition,
-                            topology=topology,
-                            seed=seed,
-                            kind=kind,
-                        )
+    seed_by_seed = product(range(first, seeds), experiments, ("iid", "dirichlet"), ("ring", "ER"))
+    for seed, experiment, partition, topology in seed_by_seed:
+        kinds = [str(level) for level in (Granularity.SAMPLE, Granularity.CLASS, Granularity.CLIENT)]
+        if (partition, topology) == ("iid", "ER"):
+            kinds.append("sequence")
+        if (partition, topology, seed) == ("iid", "ring", 0) and experiment.compared:
+            kinds.append("curvature")
+        for kind in kinds:
+            yield Case(experiment=experiment, partition=partition, topology=topology, seed=seed, kind=kind)
 
 
 def compute_rows(case: Case, data_dir: str, work: Path) -> list[Row]:

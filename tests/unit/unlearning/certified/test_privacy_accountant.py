@@ -39,8 +39,9 @@ BUDGET = account(epsilon=1.0)
 
 
 def test_without_a_budget_several_releases_are_not_proven_together() -> None:
-    """What is added up afterwards is a record; a promise is set beforehand."""
+    """What is added up afterwards is a record; a promise is set beforehand, and there is no ε at which to say a δ."""
     assert account(release(), epsilon=None).basis is Basis.PROVEN
+    assert account(release(), epsilon=None).spent_delta is None
     assert account(release(), release(), epsilon=None).basis is Basis.EMPIRICAL
     assert account(release(), release(delta=0.0), epsilon=None).basis is Basis.PROVEN
 
@@ -93,11 +94,6 @@ def test_after_a_release_without_noise_no_sum_is_claimed() -> None:
     assert values["basis"] == "none"
     assert "To whoever has seen all 2 releases nothing is claimed" in values["statement"]
     assert math.isfinite(values["epsilon_of_this_release"])
-
-
-def test_without_a_budget_no_delta_is_spent() -> None:
-    """There is no ε at which to say it."""
-    assert account(release(), epsilon=None).spent_delta is None
 
 
 @pytest.mark.parametrize("sensitivity", [release().sensitivity, measured_sensitivity(0.5, "here"), None])

@@ -83,13 +83,11 @@ def test_the_same_generator_gives_the_same_estimate() -> None:
     assert extremes(matrix, steps=4) != extremes(matrix, seed=1, steps=4)
 
 
-def test_a_product_that_is_not_finite_is_refused() -> None:
-    """There is no spectrum to speak of."""
-    with pytest.raises(NumericalError, match="not finite"):
-        extremes(np.full((3, 3), np.nan))
-
-
-def test_no_steps_give_no_estimate() -> None:
+@pytest.mark.parametrize(
+    ("matrix", "steps", "message"),
+    [(np.full((3, 3), np.nan), 20, "not finite"), (np.eye(3), 0, "steps of 1 or more")],
+)
+def test_where_there_is_no_estimate_it_is_refused(matrix: np.ndarray, steps: int, message: str) -> None:
     """Instead of an error about empty arrays."""
-    with pytest.raises(NumericalError, match="steps of 1 or more"):
-        extremes(np.eye(3), steps=0)
+    with pytest.raises(NumericalError, match=message):
+        extremes(matrix, steps=steps)

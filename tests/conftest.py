@@ -11,7 +11,7 @@ import torch
 from hypothesis import settings
 
 from server.operations.logs import PACKAGES
-from tests.federation import InProcessFederation
+from tests.federation import InProcessFederation, federations
 
 pytest_plugins = ["tests.ledgers"]
 
@@ -55,14 +55,15 @@ def same_logs_in_every_order() -> Iterator[None]:
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[Callable[..., InProcessFederation]]:
-    """Makes federations in this process; their ledgers are closed at the end."""
-    made: list[InProcessFederation] = []
+    """Makes federations in this process."""
+    with federations(tmp_path, InProcessFederation) as make:
+        yield make
 
-    def make(**settings: object) -> InProcessFederation:
-        directory = tmp_path / str(settings.pop("name", "server"))
-        made.append(InProcessFederation(directory, settings))
-        return made[-1]
 
-    yield make
-    for one in made:
-        one.close()
+@pytest.fixture(scope="module")
+def shared_federation(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., InProcessFederation]]:
+    """The same for what the tests of a file share."""
+    with federations(tmp_path_factory.mktemp("shared"), InProcessFederation) as make:
+        yield make

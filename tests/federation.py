@@ -1,10 +1,11 @@
 """A whole federation in this process, for tests: the real server and client code on an in-process Grid."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from client.app import app as client_app
 from server.app import AppRun, run_federation
@@ -36,6 +37,13 @@ DEFAULTS: Mapping[str, Any] = {
     "wait-timeout-s": 0.2,
     "round-timeout-s": 60.0,
 }
+SMALL: Mapping[str, Any] = {
+    "num_clients": 3,
+    "max_examples": 150,
+    "recovery_max_rounds": 1,
+    "attack_samples": 20,
+}
+"""For tests that do not ask how well something is learnt or forgotten."""
 
 
 class InProcessFederation:
@@ -103,11 +111,13 @@ class InProcessFederation:
         )
         return admit(self.ledger, new, by_operator=True, now=datetime.now(UTC))
 
-    def delete(self, target: Target, method: str, *, rounds: int, **parameters: Any) -> DeletionRequest:
-        """File a request and run to the end of so many rounds; the request, which must have been completed."""
-        filed = self.file(target, method, **parameters)
-        self.run(rounds=rounds)
-        done = self.ledger.get(filed.id)
+    def forget(
+        self, target: Target, method: str = "puf-special", *, rounds: int | None = None, **parameters: Any
+    ) -> DeletionRequest:
+        """File a request and run on until there were `rounds` rounds; the request, which must be completed by then."""
+        request = self.file(target, method, **parameters)
+        self.run(**({} if rounds is None else {"rounds": rounds}))
+        done = self.ledger.get(request.id)
         assert done.status is Status.COMPLETED, done.reason
         return done
 
@@ -129,6 +139,25 @@ class InProcessFederation:
         """Close the ledger."""
         if self._ledger is not None:
             self._ledger.close()
+
+
+Made = TypeVar("Made", bound=InProcessFederation)
+
+
+@contextmanager
+def federations(
+    directory: Path, kind: Callable[[Path, Mapping[str, Any]], Made]
+) -> Iterator[Callable[..., Made]]:
+    """Give a function that makes federations in folders of `directory`; their ledgers are closed at the end."""
+    made: list[Made] = []
+
+    def make(name: str = "server", **settings: object) -> Made:
+        made.append(kind(directory / name, settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
 def client(client_id: str) -> Target:

@@ -1,119 +1,155 @@
-"""Plans of a live federation: who can serve a request, at what price, and why the others cannot."""
+"""Plans of a live federation, also as `flower-unlearn plan` and `methods` say them: who can serve a request, at what price.
+
+The federation is prepared for PGA and has trained two rounds; client 0 was forgotten by PUF-Special.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
+from typer.testing import CliRunner
 
-from server.requests.plan import Plan
+from server.api.server import serve
+from server.cli import app
+from server.requests.plan import PlannedMethod, Plan
 from server.requests.planning import past_deletions, plan
 from tests.federation import InProcessFederation, client
 from unlearning.errors import UnknownClient
 from unlearning.methods.registry import METHODS
-from unlearning.plain import from_plain, to_plain
-from unlearning.requests import Granularity, Status, Target
+from unlearning.plain import from_plain
+from unlearning.requests import Granularity, Target
 
-PARAMETERS = 650  # digits, logistic regression, 4 bytes each
+MODEL = 650 * 4
+"""Its bytes: digits, logistic regression, 4 bytes each."""
+
+Command = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory):
-    federation = InProcessFederation(tmp_path_factory.mktemp("plan"), {"prepare": "pga", "rounds": 3})
-    federation.run()
-    yield federation
-    federation.close()
+def trained(shared_federation) -> InProcessFederation:
+    one: InProcessFederation = shared_federation(
+        prepare="pga", rounds=2, recovery_max_rounds=1, max_examples=200
+    )
+    one.run()
+    assert past_deletions(one.ledger) == {}
+    one.forget(client("0"))
+    return one
 
 
-def by_name(found: Plan):
+@pytest.fixture(scope="module")
+def found(trained: InProcessFederation) -> Plan:
+    """The plan for client 3."""
+    return plan(trained.ledger, client("3"))
+
+
+@pytest.fixture(scope="module")
+def command(trained: InProcessFederation) -> Iterator[Command]:
+    """Runs `flower-unlearn` on a wide screen; what it says, runs of white space as one blank."""
+    running = serve(trained.ledger, trained.directory / "reports", "127.0.0.1:0")
+
+    def run(*arguments: str) -> str:
+        runner = CliRunner(env={"COLUMNS": "500"})
+        done = runner.invoke(app, ["--server", running.address, *arguments])
+        assert done.exit_code == 0, done.output
+        return re.sub(r"\s+", " ", done.stdout.replace("│", " "))
+
+    yield run
+    running.stop(0)
+
+
+def by_name(found: Plan) -> Mapping[str, PlannedMethod]:
     return {item.method: item for item in found.methods}
 
 
-def test_every_method_is_in_the_plan(trained):
-    """One that cannot serve is there too, with the reason."""
-    assert set(by_name(plan(trained.ledger, client("1")))) == set(METHODS)
+def test_methods_says_what_each_method_is_needs_and_takes(command: Command) -> None:
+    """Levels, paper, needs, what preparing keeps, and each parameter's default."""
+    said = command("methods")
+    for name, method in METHODS.items():
+        info = method.info
+        assert f" {name} " in said
+        levels = ", ".join(sorted(info.granularities)) + ("" if info.several_at_once else " (one)")
+        assert levels in said
+        assert f"{info.title}: {info.source}" in said
+        assert f"needs: {'; '.join(sorted(info.needs)) or 'nothing'}" in said
+        assert info.preparation is None or f'prepare = "{name}", which keeps {info.preparation.keeps}' in said
+        for parameter, field in method.Parameters.model_fields.items():
+            default = json.loads(method.Parameters().model_dump_json())[parameter]
+            assert field.is_required() or f"{parameter}={json.dumps(default)}" in said, (name, parameter)
 
 
-def test_the_unprepared_are_refused_and_the_prepared_are_not(trained):
-    """This federation prepares for PGA and not for FedEraser."""
-    found = by_name(plan(trained.ledger, client("1")))
-    assert not found["pga"].refusal
-    assert 'prepare = "federaser"' in found["federaser"].refusal
+def test_methods_says_what_past_deletions_took(command: Command) -> None:
+    """Of those that there were: one, by PUF-Special."""
+    found = re.findall(r"here: ([\d.e+-]+) s, [\d.]+ [kMG]?B \((\d+) deletion", command("methods"))
+    assert [int(deletions) for _, deletions in found] == [1]
 
 
-def test_a_method_of_another_granularity_is_refused(trained):
+def test_the_price_is_that_of_the_closed_formula(found: Plan) -> None:
+    """PUF-Special: the model to the target and back; Retrain: two rounds of the two that stay, as one of recovery."""
+    special, retrain = (by_name(found)[name] for name in ("puf-special", "retrain"))
+    assert (special.bytes, special.rounds) == (2 * MODEL, 0.5)
+    assert special.flops is not None
+    assert retrain.bytes == 2 * MODEL * 2 * 2
+    assert found.recovery_bytes == 2 * MODEL * 2
+    assert found.round_seconds is not None
+    assert found.round_seconds > 0
+
+
+def test_the_unprepared_are_refused_and_come_last(found: Plan) -> None:
+    """This federation prepares for PGA alone; who looks for a method has those first that can serve."""
+    assert set(by_name(found)) == set(METHODS)
+    assert 'prepare = "federaser"' in by_name(found)["federaser"].refusal
+    refused = [item.method for item in found.methods if item.refusal]
+    assert set(refused) == {"exact-ridge", "federaser", "fedau-learning", "hf-online", "sisa"}
+    assert refused == [item.method for item in found.methods][-len(refused) :]
+
+
+def test_plan_prices_those_that_can_serve_and_gives_the_others_reasons(command: Command, found: Plan) -> None:
+    """Bytes, rounds and FLOPs of each that can; of each other its whole reason."""
+    said = command("plan", "--client", "3")
+    for item in found.methods:
+        assert f" {item.method} " in said
+        assert item.refusal in said
+    assert "5.2 kB" in said
+    assert "= 0.5 round(s)" in said
+    assert f"{by_name(found)['puf-special'].flops:.3g} FLOPs" in said
+    assert "Then recovery: at most 1 round(s)" in said
+
+
+def test_plan_is_the_same_as_json(command: Command, found: Plan) -> None:
+    """For programs."""
+    assert from_plain(Plan, json.loads(command("plan", "--client", "3", "--json"))) == found
+
+
+def test_a_method_of_another_granularity_is_refused(trained: InProcessFederation) -> None:
     """PGA forgets whole clients."""
     samples = Target(Granularity.SAMPLE, "1", frozenset({"17"}))
     assert "works at the level(s) client" in by_name(plan(trained.ledger, samples))["pga"].refusal
 
 
-def test_the_price_is_that_of_the_closed_formula(trained):
-    """PUF-Special: the model to the target and back; Retrain: three rounds of three clients."""
-    found = by_name(plan(trained.ledger, client("1")))
-    model = 4 * PARAMETERS
-    assert found["puf-special"].bytes == 2 * model
-    assert found["retrain"].bytes == 2 * model * 3 * 3
-    assert found["puf-special"].rounds == pytest.approx(1 / 3)
-
-
-def test_those_that_can_serve_come_first(trained):
-    """Sorted for a person who looks for a method, not for a reason."""
-    refusals = [bool(item.refusal) for item in plan(trained.ledger, client("1")).methods]
-    assert refusals == sorted(refusals)
-
-
-def test_a_recovery_round_is_priced_by_the_rounds_that_were(trained):
-    """Three clients stay; the seconds are measured."""
-    found = plan(trained.ledger, client("1"))
-    assert found.recovery_bytes == 2 * 4 * PARAMETERS * 3
-    assert found.round_seconds is not None
-    assert found.round_seconds > 0
-
-
-def test_a_plan_survives_json(trained):
-    """It travels as JSON."""
-    found = plan(trained.ledger, client("1"))
-    assert from_plain(Plan, to_plain(found)) == found
-
-
-def test_an_unknown_client_has_no_plan(trained):
-    """As on admission."""
+def test_an_unknown_client_has_no_plan(trained: InProcessFederation, federation) -> None:
+    """As on admission; and before the start there is nothing to plan with yet."""
     with pytest.raises(UnknownClient):
         plan(trained.ledger, client("99"))
+    with pytest.raises(UnknownClient, match="has not started"):
+        plan(federation().ledger, client("1"))
 
 
-def test_a_federation_that_has_not_started_has_no_plan(tmp_path):
-    """There is nothing to plan with yet."""
-    federation = InProcessFederation(tmp_path, {})
-    try:
-        with pytest.raises(UnknownClient, match="has not started"):
-            plan(federation.ledger, client("1"))
-    finally:
-        federation.close()
-
-
-def test_what_a_deletion_took_is_in_the_next_plan(tmp_path):
+def test_what_a_deletion_took_is_in_the_next_plan(trained: InProcessFederation, found: Plan) -> None:
     """Medians over completed deletions of this federation, by method."""
-    federation = InProcessFederation(tmp_path, {"rounds": 1, "recovery-max-rounds": 1})
-    try:
-        federation.run()
-        assert past_deletions(federation.ledger) == {}
-        request = federation.file(client("1"))
-        federation.run(rounds=2)
-        assert federation.ledger.get(request.id).status is Status.COMPLETED
-        past = by_name(plan(federation.ledger, client("2")))["puf-special"].measured
-        assert past is not None
-        assert past.deletions == 1
-        assert past.bytes >= 2 * 4 * PARAMETERS
-        assert past.recovery_rounds == federation.ledger.get(request.id).result["recovery_rounds"]
-    finally:
-        federation.close()
+    [request] = trained.ledger.list_requests()
+    past = by_name(found)["puf-special"].measured
+    assert past is not None
+    assert past.deletions == 1
+    assert past.bytes >= 2 * MODEL
+    assert past.recovery_rounds == request.result["recovery_rounds"]
 
 
-def test_with_shards_a_client_concerns_its_own_and_a_class_all_of_them(tmp_path):
+def test_with_shards_a_client_concerns_its_own_and_a_class_all_of_them(federation) -> None:
     """Four clients in two shards, two rounds: one neighbour trains again, or all four do."""
-    federation = InProcessFederation(tmp_path, {"prepare": "sisa shards=2 slices=2", "rounds": 2})
-    try:
-        model = 4 * federation.run().parameters.size
-        of_client = by_name(plan(federation.ledger, client("1")))["sisa"]
-        of_class = by_name(plan(federation.ledger, Target(Granularity.CLASS, class_label=3)))["sisa"]
-        assert of_client.bytes == 2 * model * 1 * 2
-        assert of_class.bytes == 2 * model * 4 * 2
-    finally:
-        federation.close()
+    one = federation(prepare="sisa shards=2 slices=2", rounds=2)
+    model = 4 * one.run().parameters.size
+    of_client = by_name(plan(one.ledger, client("1")))["sisa"]
+    of_class = by_name(plan(one.ledger, Target(Granularity.CLASS, class_label=3)))["sisa"]
+    assert of_client.bytes == 2 * model * 1 * 2
+    assert of_class.bytes == 2 * model * 4 * 2

@@ -1,16 +1,15 @@
 """A ledger's password is in no file and in no message of a federation that uses it."""
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
-import sqlalchemy as sa
 from flwr.common.serde import message_to_proto
 
 from server.ledger import Ledger
 from server.operations.backup import back_up
 from server.operations.metrics import LedgerCollector
 from server.state_directory.ledger_address import VARIABLE
-from tests.ledgers import NOW
+from tests.ledgers import NOW, new_database
 from tests.residue import files_with
 from unlearning.requests import Status
 
@@ -18,16 +17,10 @@ CANARY = "canary-hunter2-4711"
 
 
 @pytest.fixture(scope="module")
-def url_with_password(postgresql_server: str) -> str:
+def url_with_password(postgresql_server: str) -> Iterator[str]:
     """A ledger whose server takes any password."""
-    name = "ledger_with_a_password"
-    admin = sa.create_engine(postgresql_server, isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    admin.dispose()
-    url = sa.make_url(postgresql_server).set(database=name, password=CANARY)
-    return url.render_as_string(hide_password=False)
+    with new_database(postgresql_server) as url:
+        yield url.set(password=CANARY).render_as_string(hide_password=False)
 
 
 def test_no_file_and_no_message_has_the_ledgers_password(
@@ -60,4 +53,4 @@ def test_a_password_that_an_earlier_version_wrote_down_is_gone_after_a_start(fed
     one = federation(num_clients=2, max_examples=100, rounds=1)
     (one.directory / "settings.json").write_text(f'{{"ledger": "postgresql://ada:{CANARY}@db/x"}}')
     one.run()
-    assert files_with(Path(one.directory), CANARY) == []
+    assert files_with(one.directory, CANARY) == []

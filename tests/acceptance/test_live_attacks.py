@@ -2,22 +2,16 @@
 
 import pytest
 
-from tests.federation import InProcessFederation, client
+from tests.federation import client
 from unlearning.verification.standard_attacks import ATTACKS, MIA_U
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
+def report(shared_federation):
     """The report of one client's deletion from a small network that has learnt the digits."""
-    federation = InProcessFederation(
-        tmp_path_factory.mktemp("federation"),
-        {"model": "mlp", "local_epochs": 3, "recovery_max_rounds": 1, "attack_samples": 1000},
-    )
-    federation.run()
-    request = federation.file(client("1"))
-    federation.run(rounds=3)
-    federation.close()
-    return federation.report(request.id)
+    one = shared_federation(model="mlp", local_epochs=3, recovery_max_rounds=1, attack_samples=1000)
+    one.run()
+    return one.report(one.forget(client("1"), rounds=3).id)
 
 
 def test_every_attack_runs_on_the_model_that_the_deletion_leaves(report):

@@ -1,4 +1,4 @@
-"""Plans of a live federation, also as `flower-unlearn plan` and `methods` say them: who can serve a request, at what price.
+"""Plans of a live federation, also as `flower-unlearn plan` and `methods` say them: who can serve, and at what price.
 
 The federation is prepared for PGA and has trained two rounds; client 0 was forgotten by PUF-Special.
 """
@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from server.api.server import serve
 from server.cli import app
-from server.requests.plan import PlannedMethod, Plan
+from server.requests.plan import Plan, PlannedMethod
 from server.requests.planning import past_deletions, plan
 from tests.federation import InProcessFederation, client
 from unlearning.errors import UnknownClient

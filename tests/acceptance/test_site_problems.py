@@ -1,7 +1,5 @@
 """A site whose num-partitions or partition-id does not fit the run is named after its first round, by name."""
 
-from pathlib import Path
-
 import pytest
 from typer.testing import CliRunner
 
@@ -11,19 +9,14 @@ from tests.federation import InProcessFederation
 
 
 @pytest.fixture
-def federation(tmp_path: Path):
-    """Of three clients, which have the three parts of the data."""
-    made = InProcessFederation(tmp_path, {"num-clients": 3})
-    yield made
-    made.close()
+def of_three(federation) -> InProcessFederation:
+    """Clients that have the three parts of the data."""
+    return federation(num_clients=3)
 
 
 def set_up(federation: InProcessFederation, client: str, **changes: int) -> None:
-    context = federation.grid.contexts[federation.node(client)]
-    context.node_config = {
-        **context.node_config,
-        **{key.replace("_", "-"): value for key, value in changes.items()},
-    }
+    config = federation.grid.contexts[federation.node(client)].node_config
+    config.update({key.replace("_", "-"): value for key, value in changes.items()})
 
 
 def known(federation: InProcessFederation) -> dict[str, str]:
@@ -35,31 +28,31 @@ def status(federation: InProcessFederation, client: str) -> str:
     return CliRunner().invoke(site, ["status", "--state-dir", str(directory)]).output
 
 
-def test_parts_that_fit_are_no_problem(federation, caplog):
+def test_parts_that_fit_are_no_problem(of_three, caplog):
     """Nothing is said anywhere."""
-    federation.run(rounds=2)
-    assert known(federation) == {}
+    of_three.run(rounds=2)
+    assert known(of_three) == {}
     assert "part " not in caplog.text
-    assert "problem" not in status(federation, "2")
+    assert "problem" not in status(of_three, "2")
 
 
-def test_another_number_of_parts_is_named_until_it_is_mended(federation, caplog):
+def test_another_number_of_parts_is_named_until_it_is_mended(of_three, caplog):
     """In the log and in the ledger after the first round; at the site with the next message."""
-    set_up(federation, "2", num_partitions=4)
-    federation.run(rounds=2)
-    assert "It has part 2 of 4" in known(federation)["2"]
+    set_up(of_three, "2", num_partitions=4)
+    of_three.run(rounds=2)
+    assert "It has part 2 of 4" in known(of_three)["2"]
     assert caplog.text.count("Client 2: It has part 2 of 4") == 1
-    assert "problem: It has part 2 of 4" in status(federation, "2")
-    assert "problem" not in status(federation, "1")
-    set_up(federation, "2", num_partitions=3)
-    federation.run(rounds=4)
-    assert known(federation) == {}
-    assert "problem" not in status(federation, "2")
+    assert "problem: It has part 2 of 4" in status(of_three, "2")
+    assert "problem" not in status(of_three, "1")
+    set_up(of_three, "2", num_partitions=3)
+    of_three.run(rounds=4)
+    assert known(of_three) == {}
+    assert "problem" not in status(of_three, "2")
 
 
-def test_a_part_that_is_not_there_is_named(federation):
+def test_a_part_that_is_not_there_is_named(of_three):
     """The site cannot load it, and says so itself."""
-    set_up(federation, "2", partition_id=3)
-    federation.run(rounds=1)
-    assert "There are the partitions 0 to 2, got 3" in known(federation)["2"]
-    assert "problem: There are the partitions 0 to 2, got 3" in status(federation, "2")
+    set_up(of_three, "2", partition_id=3)
+    of_three.run(rounds=1)
+    assert "There are the partitions 0 to 2, got 3" in known(of_three)["2"]
+    assert "problem: There are the partitions 0 to 2, got 3" in status(of_three, "2")

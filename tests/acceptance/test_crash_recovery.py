@@ -9,6 +9,7 @@ import pytest
 from client.memory import DirectoryMemory
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
+from tests.federation import SMALL
 from tests.kills import Killer
 from unlearning.methods.registry import METHODS
 from unlearning.parameters import content_hash
@@ -38,10 +39,7 @@ def test_a_kill_at_any_write_changes_nothing_in_the_end(federation, monkeypatch,
     settings = {
         "requests": SCRIPT,
         "rounds": 3,
-        "recovery_max_rounds": 1,
-        "num_clients": 3,
-        "max_examples": 150,
-        "attack_samples": 20,
+        **SMALL,
     }
     killer = Killer(monkeypatch, DURABLE_STEPS)
     whole = federation(name="whole", **settings)
@@ -94,10 +92,7 @@ def test_every_method_survives_kills(federation, monkeypatch, method):
     settings = {
         "requests": f"at=1 client=1 method={method} {WITHOUT_PREPARATION[method]}",
         "rounds": 2,
-        "recovery_max_rounds": 1,
-        "num_clients": 3,
-        "max_examples": 150,
-        "attack_samples": 20,
+        **SMALL,
     }
     killer = Killer(monkeypatch, (*DURABLE_STEPS, (DirectoryMemory, "add_tombstones")))
     whole = federation(name="whole", **settings)

@@ -12,7 +12,7 @@ from server.ledger import NewRequest
 from server.ledger.texts import Kind
 from server.requests.admission import admit
 from server.state_directory.ledger_address import ledger_url
-from tests.federation import client
+from tests.federation import SMALL, client
 from unlearning.deadlines import Amendment, Ground, Particulars
 from unlearning.requests import Status
 
@@ -23,8 +23,7 @@ def test_a_held_request_waits_and_its_texts_are_in_no_file_but_the_ledger(federa
     """Held, it sits in the ledger while its client sits out; released, it is completed; redacted, it verifies."""
     make_key_pair(tmp_path / "keys")
     key = str(tmp_path / "keys" / SIGNING_KEY)
-    small = {"num_clients": 3, "recovery_max_rounds": 1, "max_examples": 150, "attack_samples": 20}
-    one = federation(rounds=1, certificate_key=key, **small)
+    one = federation(rounds=1, certificate_key=key, **SMALL)
     one.run()
     now = datetime.now(UTC)
     received = now.date() - timedelta(days=2)

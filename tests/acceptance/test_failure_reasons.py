@@ -9,19 +9,13 @@ from flwr.app import Message
 
 from server.ledger.silence import silent_clients
 from strategies.messages import arrays_content, failure_values, reply_content
-from tests.federation import InProcessFederation, client
+from tests.federation import SMALL, InProcessFederation, client
 from unlearning.errors import FlowerUnlearningError
 from unlearning.methods.method import Reply
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Status
 
-SMALL = {
-    "num_clients": 3,
-    "max_examples": 150,
-    "recovery_max_rounds": 1,
-    "attack_samples": 20,
-    "max_attempts": 1,
-}
+SETTINGS = {**SMALL, "max_attempts": 1}
 
 
 def answer_with(one: InProcessFederation, change: Callable[[Message], None], *nodes: str) -> None:
@@ -62,7 +56,7 @@ def failed(
 ) -> str:
     """The reason of a request whose target's answer is changed; it must have failed, and its last event say why."""
     prepare = method if METHODS[method].info.preparation else ""
-    one = federation(**{**SMALL, **settings})
+    one = federation(**{**SETTINGS, **settings})
     one.prepare(prepare)
     one.run(rounds=1)
     answer_with(one, change, "1")
@@ -131,7 +125,7 @@ def lose_answers(one: InProcessFederation, kind: str) -> None:
 
 def test_a_failure_says_that_no_answer_came_in_time(federation):
     """The deadline that was not met."""
-    one = federation(**{**SMALL, "round_timeout_s": 0.5})
+    one = federation(**{**SETTINGS, "round_timeout_s": 0.5})
     one.run(rounds=1)
     lose_answers(one, "train.unlearn")
     request = one.file(client("1"), "gradient-ascent")
@@ -141,7 +135,7 @@ def test_a_failure_says_that_no_answer_came_in_time(federation):
 
 def test_a_client_that_is_online_and_silent_is_named_in_the_log(federation, caplog):
     """After the second message in a row that it lets pass, with what to do."""
-    one = federation(**{**SMALL, "round_timeout_s": 0.5})
+    one = federation(**{**SETTINGS, "round_timeout_s": 0.5})
     one.run(rounds=1)
     lose_answers(one, "train")
     one.run(rounds=2)
@@ -173,7 +167,7 @@ def test_answers_without_anything_but_a_vector_end_no_federation(federation, met
         for name, value in reply_content(Reply(vector=vector, num_examples=5), {}).items():
             answer.content[name] = value
 
-    one = federation(**SMALL)
+    one = federation(**SETTINGS)
     one.prepare(method if METHODS[method].info.preparation else "")
     one.run(rounds=2)
     answer_with(one, bare, "0", "1", "2")

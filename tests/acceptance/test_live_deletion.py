@@ -8,7 +8,7 @@ import pytest
 
 from server.live_loop import LOOK_S
 from strategies.messages import WHOAMI
-from tests.federation import client
+from tests.federation import SMALL, client
 from unlearning.errors import AlreadyForgotten
 from unlearning.methods.registry import METHODS
 from unlearning.parameters import content_hash
@@ -310,13 +310,7 @@ def test_a_client_cannot_file_for_another_one(federation):
 
 def test_the_same_seed_gives_the_same_model(federation):
     """Two federations with the same settings end with equal bits, through an unlearning round too."""
-    settings = {
-        "requests": "at=1 client=2 method=puf-regular",
-        "num_clients": 3,
-        "max_examples": 150,
-        "attack_samples": 20,
-        "recovery_max_rounds": 1,
-    }
+    settings = {"requests": "at=1 client=2 method=puf-regular", **SMALL}
     first = federation(name="a", **settings).run()
     second = federation(name="b", **settings).run()
     assert content_hash(first.parameters) == content_hash(second.parameters)

@@ -1,7 +1,6 @@
 """A full disk, a database that goes away, a clock that jumps: the federation waits and goes on, to the same bits."""
 
 import errno
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,8 @@ from server.federation.outages import is_outage, run_through_outages
 from server.federation.state import FederationState
 from server.ledger import LedgerUnavailable
 from server.ledger.database import Database
+from tests.federation import SMALL
+from tests.ledgers import new_database
 from unlearning import durable_files
 from unlearning.errors import Fenced
 from unlearning.parameters import content_hash
@@ -26,10 +27,7 @@ from unlearning.requests import Status
 SETTINGS = {
     "requests": "at=1 client=2 method=puf-regular",
     "rounds": 2,
-    "num_clients": 3,
-    "max_examples": 200,
-    "recovery_max_rounds": 1,
-    "attack_samples": 20,
+    **SMALL,
 }
 
 
@@ -62,15 +60,9 @@ def wait_this_way(monkeypatch: pytest.MonkeyPatch, wait: Callable[[float], None]
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory) -> str:
+def expected(shared_federation) -> str:
     """The model's hash without any fault."""
-    from tests.federation import InProcessFederation
-
-    one = InProcessFederation(tmp_path_factory.mktemp("whole"), SETTINGS)
-    try:
-        return content_hash(one.run().parameters)
-    finally:
-        one.close()
+    return content_hash(shared_federation(**SETTINGS).run().parameters)
 
 
 def finished_like(one, state: FederationState, expected: str) -> None:
@@ -151,25 +143,18 @@ def test_a_database_that_goes_away_is_waited_for(federation, monkeypatch, expect
 
 
 def test_a_real_postgresql_that_goes_away_is_waited_for(
-    federation,
-    monkeypatch,
-    expected,
-    caplog,
-    postgresql_server,
+    federation, monkeypatch, expected, caplog, postgresql_server
 ):
     """In the middle of a round its connections are cut and new ones refused; after three tries it is back."""
-    server = sa.make_url(postgresql_server)
-    name = f"outage_{os.urandom(6).hex()}"
-    admin = sa.create_engine(server, isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
+    admin = sa.create_engine(postgresql_server, isolation_level="AUTOCOMMIT")
+    with new_database(postgresql_server) as url, admin.connect() as connection:
 
         def allow_connections(answer: str) -> None:
-            connection.exec_driver_sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS {answer}")
+            connection.exec_driver_sql(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS {answer}")
             cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
-            connection.exec_driver_sql(cut, (name,))
+            connection.exec_driver_sql(cut, (url.database,))
 
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-        one = federation(**SETTINGS, ledger=server.set(database=name).render_as_string(hide_password=False))
+        one = federation(**SETTINGS, ledger=url.render_as_string(hide_password=False))
         waits: list[float] = []
 
         def wait(seconds: float) -> None:
@@ -191,8 +176,6 @@ def test_a_real_postgresql_that_goes_away_is_waited_for(
         assert len(waits) == 3
         assert "not currently accepting connections" in caplog.text
         assert content_hash(state.parameters) == expected
-        allow_connections("true")
-        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
     admin.dispose()
 
 

@@ -13,19 +13,11 @@ from client.memory import DirectoryMemory
 from server.ledger import Ledger
 from server.processes.process_group import ProcessGroup
 from server.state_directory.ledger_address import ledger_url
-from tests.federation import client
+from tests.federation import SMALL, client
 from unlearning.durable_files import erase_partials, open_to_others, write_atomically
 from unlearning.requests import Granularity, Target
 
-SMALL = {
-    "num_clients": 3,
-    "max_examples": 150,
-    "rounds": 2,
-    "recovery_max_rounds": 1,
-    "attack_samples": 10,
-    "prepare": "federaser every=1; hf-online",
-    "shadow_federations": 4,
-}
+SETTINGS = {**SMALL, "prepare": "federaser every=1; hf-online", "shadow_federations": 4}
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +36,7 @@ def everything_below(directory: Path) -> list[Path]:
 def test_no_file_of_a_federation_is_open_to_others(federation, monkeypatch):
     """Ledger, settings, checkpoints, histories, shadow models, reports, clients' memories."""
     monkeypatch.setattr("client.app.keep_private", lambda: None)  # each file by its own mode
-    one = federation(**SMALL)
+    one = federation(**SETTINGS)
     one.run()
     one.file(client("2"))
     one.run(rounds=3)
@@ -58,7 +50,7 @@ def test_no_file_of_a_federation_is_open_to_others(federation, monkeypatch):
 
 def test_what_an_earlier_version_left_open_is_closed_at_the_start_and_said(federation, caplog):
     """At the server, in its ledger, and at a client's site."""
-    one = federation(**SMALL)
+    one = federation(**SETTINGS)
     one.run()
     site = one.directory / "clients" / "1"
     DirectoryMemory(site).file_request(Target(Granularity.CLIENT, "1"), "not", {})
@@ -125,7 +117,7 @@ def test_a_file_that_is_being_written_is_private_from_its_first_byte(tmp_path, m
 
 def test_what_a_killed_process_left_half_written_is_erased_at_the_next_start(federation):
     """It may carry what was forgotten since."""
-    one = federation(**SMALL)
+    one = federation(**SETTINGS)
     one.run()
     left = [
         one.directory / folder / f".x.npz.{os.getpid() + 1}" for folder in ("checkpoints", "reports", "kept")

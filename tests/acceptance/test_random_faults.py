@@ -18,7 +18,7 @@ from server.ledger import Ledger, chain
 from server.report import page
 from strategies.in_process_grid import InProcessGrid
 from strategies.run_config import RunSettings
-from tests.federation import InProcessFederation
+from tests.federation import SMALL, InProcessFederation
 from tests.kills import Killed, Killer
 from unlearning import durable_files
 from unlearning.parameters import content_hash
@@ -106,11 +106,10 @@ def survive(make: Callable[..., InProcessFederation], killer: Killer, seed: int)
     """One federation with kills beside the same without; fails where the two differ."""
     generator = np.random.default_rng(seed)
     settings = {
+        **SMALL,
         "rounds": ROUNDS,
         "num_clients": NUM_CLIENTS,
         "max_examples": 200,
-        "recovery_max_rounds": 1,
-        "attack_samples": 20,
         "seed": seed,
     }
     whole = make(name=f"whole-{seed}", **settings)

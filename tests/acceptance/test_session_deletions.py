@@ -6,7 +6,6 @@ The real server and client code run in this process, the streams are real gRPC o
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from server.federation.state import FederationState, Phase
 from strategies.messages import SESSION, UNLEARN, WHOAMI
 from strategies.sessions.session_grid import SessionGrid
 from tests.deletion_service import free_port
-from tests.federation import InProcessFederation, client
+from tests.federation import InProcessFederation, client, federations
+from tests.kills import Killed
 from tests.sessions import SessionFederation, Vanished
 from unlearning.methods.method import ClientSite, Instruction, Reply
 from unlearning.methods.newton_cg.method import NewtonCg
@@ -56,48 +56,36 @@ def one_computes_at_a_time() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def making(directory: Path) -> Iterator[Making]:
-    """Give a function that makes federations with sessions; close their ledgers at the end."""
-    made: list[InProcessFederation] = []
-
-    def one(name: str, *, with_sessions: bool = True, **settings: Any) -> SessionFederation:
-        address = {"session_address": f"127.0.0.1:{free_port()}"} if with_sessions else {}
-        made.append(SessionFederation(directory / name, {**SETTINGS, **address, **settings}))
-        return made[-1]  # type: ignore[return-value]
-
-    yield one
-    for federation in made:
-        federation.close()
+def small(directory: Path, settings: Mapping[str, Any]) -> SessionFederation:
+    """A federation that may hold sessions, unless its address for them is empty."""
+    address = {"session_address": f"127.0.0.1:{free_port()}"}
+    return SessionFederation(directory, {**SETTINGS, **address, **settings})
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Making]:
-    with making(tmp_path) as made:
+    with federations(tmp_path, small) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def served(one_computes_at_a_time: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """By transport: a federation of the logistic model that has forgotten client 2, and the request."""
-    with making(tmp_path_factory.mktemp("served")) as make:
+    with federations(tmp_path_factory.mktemp("served"), small) as make:
         yield both_transports(make)
 
 
 def both_transports(make: Making, model: str = "logistic", **parameters: Any) -> Served:
     """Serve the same deletion over sessions and by messages."""
-    over = {
-        name: make(name, with_sessions=name == "session", model=model) for name in ("session", "messages")
-    }
+    over = {"session": make("session", model=model)}
+    over["messages"] = make("messages", model=model, session_address="")
     return {name: (one, forget_client_2(one, **parameters)) for name, one in over.items()}
 
 
 def forget_client_2(federation: InProcessFederation, **parameters: Any) -> DeletionRequest:
     """Run a training round, file the request, and run on until it is served."""
     federation.run()
-    request = federation.file(client("2"), "newton-cg", **{**LONG_SOLVE, **parameters})
-    federation.run()
-    return federation.ledger.get(request.id)
+    return federation.forget(client("2"), "newton-cg", **{**LONG_SOLVE, **parameters})
 
 
 def unlearning_of(federation: InProcessFederation, request: DeletionRequest) -> dict[str, Any]:
@@ -112,7 +100,6 @@ def kinds(federation: InProcessFederation) -> list[str]:
 
 def have_the_same_iterates(over: Served) -> None:
     """The model to the bit and every residual, though over the session graphs are kept between products."""
-    assert [request.status for _, request in over.values()] == [Status.COMPLETED] * 2
     session, messages = (unlearning_of(*one) for one in over.values())
     assert session["findings"] == messages["findings"]
     assert len(session["findings"]["solve 1"]["residuals"]) > 2
@@ -201,10 +188,6 @@ def test_what_is_forgotten_ends_the_process_that_held_it(make):
     assert invited.count(1002) > max(invited.count(1001), invited.count(1003))
 
 
-class Killed(BaseException):
-    """The server's process is gone."""
-
-
 @pytest.mark.parametrize("exchanges", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_server_that_died_in_a_session_goes_on_in_a_new_one(make, served, monkeypatch, exchanges):
     """From the checkpoint after that many exchanges, to the same bits; nothing is asked twice."""
@@ -236,9 +219,8 @@ def test_a_server_that_died_in_a_session_goes_on_in_a_new_one(make, served, monk
 def test_a_client_lost_in_a_session_is_named_in_the_report(make, monkeypatch, loss):
     """The solve goes on over those that remain, whether Flower notices the loss or only the stream."""
     monkeypatch.setattr("server.app.SessionGrid", partial(SessionGrid, reconnect_s=0.3))
-    monkeypatch.setattr(
-        "strategies.sessions.session_grid.ENDING_S", 0.5
-    )  # the lost client's process never ends
+    # The lost client's process never ends.
+    monkeypatch.setattr("strategies.sessions.session_grid.ENDING_S", 0.5)
     step = NewtonCg.client_step
 
     def failing(self: NewtonCg, instruction: Instruction, site: ClientSite) -> Reply:
@@ -250,9 +232,7 @@ def test_a_client_lost_in_a_session_is_named_in_the_report(make, monkeypatch, lo
     federation.run()
     smallest = min(federation.checkpoint().num_examples[name] for name in ("0", "1"))
     monkeypatch.setattr(NewtonCg, "client_step", failing)
-    request = federation.file(client("2"), "newton-cg", **LONG_SOLVE)
-    federation.run()
-    assert federation.ledger.get(request.id).status is Status.COMPLETED
+    request = federation.forget(client("2"), "newton-cg", **LONG_SOLVE)
     unlearning = unlearning_of(federation, request)
     (gone,) = (name for name in ("0", "1") if federation.checkpoint().num_examples[name] == smallest)
     assert unlearning["findings"]["clients lost during the solve"].startswith(gone)

@@ -22,7 +22,8 @@ from strategies.in_process_grid import InProcessGrid
 from strategies.messages import TRAIN, UNLEARN, named_arrays
 from strategies.run_config import local_seed
 from strategies.shadows import FIT_SHADOWS, TRAIN_SHADOWS, shadow_models
-from tests.federation import InProcessFederation, client
+from tests.federation import client
+from tests.kills import Killed
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
 from unlearning.tasks import load_site
@@ -70,18 +71,16 @@ def settings_of(directory, **more):
 
 
 @pytest.fixture(scope="module")
-def history(tmp_path_factory):
+def history(shared_federation, tmp_path_factory):
     """A federation that learns by heart, forgets client 1 by retraining, and trains two rounds more."""
-    directory = tmp_path_factory.mktemp("shadows")
-    federation = InProcessFederation(directory / "server", settings_of(directory))
+    federation = shared_federation(**settings_of(tmp_path_factory.mktemp("data")))
     federation.original = federation.run()
     federation.shadows_before = ShadowStore(federation.directory).load()
     federation.request = federation.file(client("1"), "retrain")
     federation.retrained = federation.run()
     federation.last_report = federation.report(federation.request.id)
     federation.later = federation.run(rounds=ROUNDS + 2)
-    yield federation
-    federation.close()
+    return federation
 
 
 @pytest.mark.parametrize("attack", [LIRA_ONLINE, LIRA_OFFLINE])
@@ -212,11 +211,9 @@ def test_two_shadow_rounds_at_most_follow_a_training_round(
     assert shadows.is_due(rounds, turns) == is_due
 
 
-def test_shadow_federations_leave_the_federation_alone(history, tmp_path):
+def test_shadow_federations_leave_the_federation_alone(history, federation, tmp_path):
     """Without them it is the same, bit for bit, and so are the rounds in its ledger."""
-    plain = InProcessFederation(
-        tmp_path / "plain", settings_of(tmp_path, shadow_federations=0, mia_u_classifiers=False)
-    )
+    plain = federation(**settings_of(tmp_path, shadow_federations=0, mia_u_classifiers=False))
     assert content_hash(plain.run().parameters) == content_hash(history.original.parameters)
     request = plain.file(client("1"), "retrain")
     assert content_hash(plain.run(rounds=ROUNDS + 2).parameters) == content_hash(history.later.parameters)
@@ -225,7 +222,6 @@ def test_shadow_federations_leave_the_federation_alone(history, tmp_path):
     assert not (plain.directory / "shadows").exists()
     report = plain.report(request.id)
     assert sum("set shadow-federations" in text for text in report["not_measured"]) == 1
-    plain.close()
 
 
 def test_a_backup_holds_no_shadow_model(history, tmp_path):
@@ -239,17 +235,15 @@ def test_a_backup_holds_no_shadow_model(history, tmp_path):
     assert [path for path in (tmp_path / "backup").rglob("*") if "shadows" in path.parts] == []
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
 @pytest.mark.parametrize("is_written", [False, True], ids=["before-the-write", "after-the-write"])
-def test_after_a_kill_between_shadow_rounds_they_go_on_where_they_were(tmp_path, monkeypatch, is_written):
+def test_after_a_kill_between_shadow_rounds_they_go_on_where_they_were(
+    federation, tmp_path, monkeypatch, is_written
+):
     """The same shadow models and the same model, bit for bit, as without the kill."""
-    few = {"rounds": 3, "local_epochs": 1}
-    whole = InProcessFederation(tmp_path / "whole", settings_of(tmp_path, **few))
+    few = settings_of(tmp_path, rounds=3, local_epochs=1)
+    whole = federation("whole", **few)
     expected, unbroken = whole.run(), ShadowStore(whole.directory).load()
-    one = InProcessFederation(tmp_path / "killed", settings_of(tmp_path, **few))
+    one = federation("killed", **few)
     save = ShadowStore.save
 
     def killed_in_round_2(store, state):
@@ -270,9 +264,9 @@ def test_after_a_kill_between_shadow_rounds_they_go_on_where_they_were(tmp_path,
     assert after.took_part == unbroken.took_part
 
 
-def test_a_kill_right_before_the_erasure_brings_no_shadow_model_back(tmp_path, monkeypatch):
+def test_a_kill_right_before_the_erasure_brings_no_shadow_model_back(federation, tmp_path, monkeypatch):
     """The unlearned model is committed, the old shadow models are still on disk: the next start erases them."""
-    one = InProcessFederation(tmp_path / "one", settings_of(tmp_path, rounds=1, local_epochs=1))
+    one = federation(**settings_of(tmp_path, rounds=1, local_epochs=1))
     one.run()
     request = one.file(client("1"), "natural")
 
@@ -292,10 +286,9 @@ def test_a_kill_right_before_the_erasure_brings_no_shadow_model_back(tmp_path, m
     assert LIRA_ONLINE in report["attacks"]["after"]
 
 
-def test_a_deletion_does_not_wait_for_shadow_models_that_are_behind(tmp_path):
+def test_a_deletion_does_not_wait_for_shadow_models_that_are_behind(federation, tmp_path):
     """The second of two deletions finds them at their beginning, says so, and is carried out."""
-    settings = settings_of(tmp_path, rounds=3, local_epochs=1, mia_u_classifiers=False)
-    one = InProcessFederation(tmp_path / "one", settings)
+    one = federation(**settings_of(tmp_path, rounds=3, local_epochs=1, mia_u_classifiers=False))
     one.run()
     requests = [one.file(client(name), method) for name, method in (("0", "natural"), ("1", "puf-special"))]
     one.run()
@@ -304,23 +297,18 @@ def test_a_deletion_does_not_wait_for_shadow_models_that_are_behind(tmp_path):
     assert LIRA_ONLINE not in reports[1]["attacks"]["after"]
     notes = reports[1]["measurements"][0]["not_measured"]
     assert any("have had 0 of 3 rounds" in note for note in notes)
-    one.close()
 
 
-def test_without_a_test_set_of_the_server_clients_held_out_examples_are_compared_with(tmp_path):
+def test_without_a_test_set_of_the_server_clients_held_out_examples_are_compared_with(federation, tmp_path):
     """Each client owns its data; half of what it holds out is in each shadow model, and the others are asked."""
-    settings = settings_of(tmp_path, rounds=2, mia_u_classifiers=False)
-    one = InProcessFederation(tmp_path / "one", {**settings, "data_dir": ""})
+    one = federation(**settings_of(tmp_path, rounds=2, mia_u_classifiers=False, data_dir=""))
     for number, context in enumerate(one.grid.contexts.values()):
         directory = tmp_path / f"site-{number}"
         write_data(directory / "train.npz", 60, seed=number)
         write_data(directory / "test.npz", 40, seed=number)
         context.node_config["data-dir"] = str(directory)
     one.run()
-    request = one.file(client("1"), "natural")
-    one.run()
-    report = one.report(request.id)
-    figure = report["attacks"]["before"][LIRA_ONLINE]
+    figure = one.report(one.forget(client("1"), "natural").id)["attacks"]["before"][LIRA_ONLINE]
     assert (figure["num_forgotten"], figure["num_test"]) == (60, 80)
     asked = [
         message.metadata.dst_node_id
@@ -330,4 +318,3 @@ def test_without_a_test_set_of_the_server_clients_held_out_examples_are_compared
     assert asked == [one.node(name) for name in "012"]
     trained = next(item for item in one.grid.sent if item.metadata.message_type == TRAIN_SHADOWS)
     assert trained.metadata.dst_node_id == one.node("0")
-    one.close()

@@ -5,8 +5,54 @@ import pickle
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from strategies.messages import VECTOR
+
+Forge = Callable[[Message, RecordDict], Message]
+"""Makes the answer to a message, given the honest one's content."""
+
+
+def but_for(**records: Any) -> Forge:
+    """The honest answer, but for these records."""
+    return lambda asked, honest: Message(RecordDict({**honest, **records}), reply_to=asked)
+
+
+HONEST = but_for()
+
+
+def with_records(**records: Any) -> Forge:
+    """An answer of these records only."""
+    return lambda asked, _honest: Message(RecordDict(records), reply_to=asked)
+
+
+def with_array(array: Array, name: str = VECTOR) -> Forge:
+    """The honest answer, but for one array."""
+    return but_for(arrays=ArrayRecord({name: array}))
+
+
+def with_arrays(more: Mapping[str, Array]) -> Forge:
+    """The honest answer, and more arrays."""
+    return lambda asked, honest: but_for(arrays=ArrayRecord({**honest["arrays"], **more}))(asked, honest)
+
+
+def raw(data: bytes, stype: str = "numpy.ndarray") -> Array:
+    """An array of these bytes, whatever they are."""
+    return Array("float64", (3,), stype, data)
+
+
+def with_json(text: str) -> Forge:
+    """The honest answer, but for its JSON."""
+    return but_for(config=ConfigRecord({"json": text}))
+
+
+def with_metrics(values: Mapping[str, Any]) -> Forge:
+    """The honest answer, but for its metrics."""
+    return but_for(metrics=MetricRecord({"num-examples": 10, "loss": 1.0, **values}))
 
 
 def npy(header: bytes, body: bytes = b"", version: bytes = b"\x01\x00", length: int | None = None) -> bytes:

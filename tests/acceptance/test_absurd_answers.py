@@ -4,15 +4,17 @@ Every method whose exchange has retained clients train is asked twice, once with
 client absent: the unlearned models are the same to the bit.
 """
 
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, Message, RecordDict
 
 from strategies.messages import VECTOR, vector_of
-from tests.acceptance.test_hostile_clients import HOSTILE, Forge, Hostile, absent, with_array
+from tests.acceptance.test_hostile_clients import HOSTILE, Hostile, absent
 from tests.federation import InProcessFederation, client
+from tests.hostile import Forge, with_array, with_arrays
 from unlearning.errors import UnsupportedRequest
 from unlearning.methods.federaser import KeepUpdates
 from unlearning.methods.preparation import FederatedRound
@@ -56,7 +58,7 @@ def deleted(
     if METHODS[method]:
         one.prepare(METHODS[method])
     one.run()
-    Hostile(one, iter(lambda: forge, None), ("train.unlearn",))
+    Hostile(one, repeat(forge), ("train.unlearn",))
     parameters = {"degradation_rounds": 1, "guidance_rounds": 1} if method == "mode" else {}
     request = one.file(target or client("4"), method=method, **parameters)
     one.run(rounds=3)
@@ -94,7 +96,7 @@ def test_what_a_target_answers_for_the_method_may_be_larger(federation):
     """Its own bounds are those of every update, and the gate."""
     one = federation(**SETTINGS)
     one.run()
-    Hostile(one, iter(lambda: million_times, None), ("train.unlearn",))
+    Hostile(one, repeat(million_times), ("train.unlearn",))
     request = one.file(client(HOSTILE), method="puf-regular")
     one.run(rounds=3)
     assert "no step of unlearning" in one.ledger.get(request.id).reason
@@ -137,13 +139,14 @@ def test_a_tangent_of_any_length_leaves_the_next_round_its_clients(federation):
     one.prepare("hf-online")
 
     def forge(asked: Message, honest: RecordDict) -> Message:
-        arrays = dict(honest["arrays"])
-        for name, array in honest["arrays"].items():
-            if name != VECTOR and array.numpy().ndim == 2:
-                arrays[name] = Array(np.full_like(array.numpy(), np.finfo(array.dtype).max))
-        return Message(RecordDict({**honest, "arrays": ArrayRecord(arrays)}), reply_to=asked)
+        longest = {
+            name: Array(np.full_like(array.numpy(), np.finfo(array.dtype).max))
+            for name, array in honest["arrays"].items()
+            if name != VECTOR and array.numpy().ndim == 2
+        }
+        return with_arrays(longest)(asked, honest)
 
-    Hostile(one, iter(lambda: forge, None), ("train",))
+    Hostile(one, repeat(forge), ("train",))
     one.run()
     records = one.ledger.rounds()
     assert [record.metrics["participants"] for record in records[1:]] == [["0", "1"]] * 3

@@ -1,15 +1,17 @@
 """Why an unlearning attempt failed, as the request and the ledger tell it; and answers that no method can use."""
 
 import json
-from collections.abc import Callable
+from itertools import repeat
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 
 from server.ledger.silence import silent_clients
-from strategies.messages import arrays_content, failure_values, reply_content
+from strategies.messages import UNLEARN, arrays_content, failure_values, reply_content, told_values, vector_of
+from tests.acceptance.test_hostile_clients import Hostile
 from tests.federation import SMALL, InProcessFederation, client
+from tests.hostile import HONEST, Forge, but_for, with_json, with_metrics
 from unlearning.errors import FlowerUnlearningError
 from unlearning.methods.method import Reply
 from unlearning.methods.registry import METHODS
@@ -18,48 +20,23 @@ from unlearning.requests import Status
 SETTINGS = {**SMALL, "max_attempts": 1}
 
 
-def answer_with(one: InProcessFederation, change: Callable[[Message], None], *nodes: str) -> None:
-    """Let these clients' answers to unlearning messages be changed in place."""
-    original = one.grid.pull_messages
-
-    def pull(ids):
-        answers = list(original(ids))
-        for answer in answers:
-            is_unlearning = answer.metadata.message_type.startswith("train.unlearn")
-            if is_unlearning and answer.metadata.src_node_id in {one.node(name) for name in nodes}:
-                change(answer)
-        return answers
-
-    one.grid.pull_messages = pull  # type: ignore[method-assign]
+def answer_with(one: InProcessFederation, forge: Forge, *clients: str) -> None:
+    """Let these clients answer unlearning messages so."""
+    Hostile(one, repeat(forge), (UNLEARN,), clients=clients)
 
 
-def not_finite(answer: Message) -> None:
-    for name, value in reply_content(
-        Reply(vector=np.full(650, np.nan, np.float32), num_examples=5), {}
-    ).items():
-        answer.content[name] = value
+def replying(reply: Reply) -> Forge:
+    """The honest answer, but for all that a method's reply is put into."""
+    return but_for(**reply_content(reply, {}))
 
 
-def declining(answer: Message) -> None:
-    error = FlowerUnlearningError("Not today.")
-    answer.content["config"] = arrays_content({}, failure_values(error))["config"]
-
-
-def three_numbers(answer: Message) -> None:
-    head = Reply(vector=np.ones(3, np.float32), num_examples=5, values={"has_head": True})
-    for name, value in reply_content(head, {}).items():
-        answer.content[name] = value
-
-
-def failed(
-    federation, method: str, change: Callable[[Message], None] = lambda _answer: None, **settings
-) -> str:
+def failed(federation, method: str, forge: Forge = HONEST, **settings) -> str:
     """The reason of a request whose target's answer is changed; it must have failed, and its last event say why."""
     prepare = method if METHODS[method].info.preparation else ""
     one = federation(**{**SETTINGS, **settings})
     one.prepare(prepare)
     one.run(rounds=1)
-    answer_with(one, change, "1")
+    answer_with(one, forge, "1")
     request = one.file(client("1"), method)
     one.run(rounds=2)
     done = one.ledger.get(request.id)
@@ -72,7 +49,8 @@ def failed(
 @pytest.mark.parametrize("method", ["puf-special", "gradient-ascent", "mode"])
 def test_a_failure_says_that_an_update_was_not_finite(federation, method):
     """Whose, and how many of its values."""
-    reason = failed(federation, method, not_finite)
+    not_finite = Reply(vector=np.full(650, np.nan, np.float32), num_examples=5)
+    reason = failed(federation, method, replying(not_finite))
     assert "client 1: 650 of 650 values are not finite" in reason
 
 
@@ -85,10 +63,7 @@ def test_a_failure_says_that_an_update_was_too_long(federation):
 
 def test_a_failure_says_that_an_answer_counts_too_many_examples(federation):
     """A count is a weight wherever answers are averaged, in unlearning too."""
-
-    def greedy(answer: Message) -> None:
-        answer.content["metrics"]["num-examples"] = 10**9
-
+    greedy = with_metrics({"num-examples": 10**9})
     reason = failed(federation, "puf-special", greedy, max_client_examples=1000)
     assert "client 1: It counts 1,000,000,000 examples, max-client-examples allows 1,000." in reason
 
@@ -97,10 +72,10 @@ def test_a_failure_says_that_an_answer_counts_too_many_examples(federation):
 def test_the_second_count_of_hf_kcu_is_bounded_too(federation, count):
     """How much a client says to retain weighs its step as much as what it says to forget."""
 
-    def greedy(answer: Message) -> None:
-        values = json.loads(str(answer.content["config"]["json"]))
-        values["values"]["num_retained"] = count
-        answer.content["config"]["json"] = json.dumps(values)
+    def greedy(asked: Message, honest: RecordDict) -> Message:
+        told = told_values(honest)
+        told["values"]["num_retained"] = count
+        return with_json(json.dumps(told))(asked, honest)
 
     reason = failed(federation, "hf-kcu", greedy)
     assert (
@@ -147,25 +122,24 @@ def test_a_client_that_is_online_and_silent_is_named_in_the_log(federation, capl
 
 def test_a_failure_says_that_the_client_declined(federation):
     """In the client's own words."""
+    declining = but_for(**arrays_content({}, failure_values(FlowerUnlearningError("Not today."))))
     assert "client 1: FlowerUnlearningError: Not today" in failed(federation, "puf-special", declining)
 
 
 @pytest.mark.parametrize("method", ["fedau", "fedau-learning"])
 def test_a_head_of_another_length_fails_the_request_and_not_the_federation(federation, method):
     """Methods check such vectors themselves; the attempt fails, and the rounds go on."""
-    assert "got an array of shape (3,)" in failed(federation, method, three_numbers)
+    head = Reply(vector=np.ones(3, np.float32), num_examples=5, values={"has_head": True})
+    assert "got an array of shape (3,)" in failed(federation, method, replying(head))
 
 
 @pytest.mark.parametrize("method", ["hf-kcu", "newton-cg", "fedau-learning", "pga", "federaser"])
 def test_answers_without_anything_but_a_vector_end_no_federation(federation, method):
     """Every client leaves out what its method sends beside the vector: the request ends, the training goes on."""
 
-    def bare(answer: Message) -> None:
-        vector = answer.content.array_records["arrays"]["vector"].numpy()
-        for name in list(answer.content):
-            del answer.content[name]
-        for name, value in reply_content(Reply(vector=vector, num_examples=5), {}).items():
-            answer.content[name] = value
+    def bare(asked: Message, honest: RecordDict) -> Message:
+        reply = Reply(vector=vector_of(honest["arrays"]), num_examples=5)
+        return Message(reply_content(reply, {}), reply_to=asked)
 
     one = federation(**SETTINGS)
     one.prepare(method if METHODS[method].info.preparation else "")

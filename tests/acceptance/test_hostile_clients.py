@@ -3,8 +3,9 @@
 Every answer passes through Flower's own serialisation (`InProcessGrid`), and through the whole live loop.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import cycle
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import closing
+from itertools import cycle, repeat
 from typing import Any
 
 import numpy as np
@@ -15,56 +16,29 @@ from hypothesis import strategies as st
 
 from server.federation.state import Phase
 from strategies.messages import VECTOR, arrays_content, reply_content, vector_of
+from strategies.observations import read_observations
 from tests.federation import InProcessFederation, client
-from tests.hostile import ARRAYS, JSON, head, npy, saved
+from tests.hostile import (
+    ARRAYS,
+    HONEST,
+    JSON,
+    Forge,
+    but_for,
+    head,
+    npy,
+    raw,
+    saved,
+    with_array,
+    with_arrays,
+    with_json,
+    with_metrics,
+    with_records,
+)
 from unlearning.methods.method import Reply
 from unlearning.parameters import content_hash
-from unlearning.requests import Status
 from unlearning.untrusted import MAX_ARRAYS
 
 HOSTILE = "2"
-Forge = Callable[[Message, RecordDict], Message]
-"""Makes the answer to a message, given the honest one's content."""
-
-
-def with_array(array: Array, name: str = VECTOR) -> Forge:
-    """The honest answer, but for one array."""
-    return lambda asked, honest: Message(
-        RecordDict({**honest, "arrays": ArrayRecord({name: array})}), reply_to=asked
-    )
-
-
-def with_arrays(more: Mapping[str, Array]) -> Forge:
-    """The honest answer, and more arrays."""
-    return lambda asked, honest: Message(
-        RecordDict({**honest, "arrays": ArrayRecord({**honest["arrays"], **more})}), reply_to=asked
-    )
-
-
-def raw(data: bytes, stype: str = "numpy.ndarray") -> Array:
-    """An array of these bytes, whatever they are."""
-    return Array("float64", (3,), stype, data)
-
-
-def with_json(text: str) -> Forge:
-    """The honest answer, but for its JSON."""
-    return lambda asked, honest: Message(
-        RecordDict({**honest, "config": ConfigRecord({"json": text})}), reply_to=asked
-    )
-
-
-def with_metrics(values: Mapping[str, Any]) -> Forge:
-    """The honest answer, but for its metrics."""
-    return lambda asked, honest: Message(
-        RecordDict({**honest, "metrics": MetricRecord({"num-examples": 10, "loss": 1.0, **values})}),
-        reply_to=asked,
-    )
-
-
-def with_records(**records: Any) -> Forge:
-    """An answer of these records only."""
-    return lambda asked, _honest: Message(RecordDict(records), reply_to=asked)
-
 
 SIZE = 650  # parameters of the logistic model of digits
 TRAINING: dict[str, Forge] = {
@@ -119,23 +93,34 @@ OF_A_DAY = [
 
 
 class Hostile:
-    """Lets client 2 answer messages of some types with what `forges` give, one after another."""
+    """Lets clients answer messages of some types (by default all) with what `forges` give, one after another."""
 
-    def __init__(self, one: InProcessFederation, forges: Iterator[Forge], kinds: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        one: InProcessFederation,
+        forges: Iterator[Forge],
+        kinds: Container[str] | None = None,
+        *,
+        clients: Container[str] = (HOSTILE,),
+    ) -> None:
         self._honest = one.grid._client_app
-        self._forges, self._kinds = forges, kinds
+        self._forges, self._kinds, self._clients = forges, kinds, clients
         one.grid._client_app = self  # type: ignore[assignment]
 
     def __call__(self, message: Message, context: Any) -> Message:
         reply = self._honest(message, context)  # type: ignore[operator]
-        if context.node_config["client-id"] == HOSTILE and message.metadata.message_type in self._kinds:
+        is_forged = self._kinds is None or message.metadata.message_type in self._kinds
+        if context.node_config["client-id"] in self._clients and is_forged:
             return next(self._forges)(message, reply.content)
         return reply
 
 
-def absent(asked: Message, honest: RecordDict) -> Message:
+def dying_with(reason: str) -> Forge:
     """What a client answers whose process has died."""
-    return Message(Error(code=2, reason="it died"), reply_to=asked)
+    return lambda asked, _honest: Message(Error(code=2, reason=reason), reply_to=asked)
+
+
+absent = dying_with("it died")
 
 
 def adding(message: Message, context: Any) -> Message:
@@ -149,17 +134,23 @@ def adding(message: Message, context: Any) -> Message:
     )
 
 
-def run_with(one: InProcessFederation, forges: list[Forge]) -> str:
-    """One training round for each of these answers; the hash of the model after them."""
-    one.grid._client_app = adding
-    Hostile(one, iter(forges), ("train",))
-    return content_hash(one.run(rounds=len(forges)).parameters)
+@pytest.fixture
+def of_three(federation) -> Callable[..., InProcessFederation]:
+    """Makes federations of three clients that add, of which one answers with forgeries."""
+
+    def make(forges: Iterable[Forge], kind: str, **settings: Any) -> InProcessFederation:
+        one: InProcessFederation = federation(num_clients=3, evaluate_every=0, **settings)
+        one.grid._client_app = adding
+        Hostile(one, iter(forges), (kind,))
+        return one
+
+    return make
 
 
-def test_every_bad_answer_is_refused_by_name_and_the_model_is_that_of_the_others(federation):
+def test_every_bad_answer_is_refused_by_name_and_the_model_is_that_of_the_others(of_three):
     """One round for each; the same federation without the client comes to the same model, bit for bit."""
-    one = federation(num_clients=3, evaluate_every=0)
-    found = run_with(one, list(TRAINING.values()))
+    one = of_three(TRAINING.values(), "train", rounds=len(TRAINING))
+    found = content_hash(one.run().parameters)
     records = [record for record in one.ledger.all_rounds() if record.kind == "training"]
     unnamed = [
         kind
@@ -168,8 +159,8 @@ def test_every_bad_answer_is_refused_by_name_and_the_model_is_that_of_the_others
     ]
     assert unnamed == []
     assert all(len(record.metrics["refused"][HOSTILE]) <= 500 for record in records)
-    other = federation(name="other", num_clients=3, evaluate_every=0)
-    assert run_with(other, [absent] * len(TRAINING)) == found
+    other = of_three(repeat(absent), "train", rounds=len(TRAINING), name="other")
+    assert content_hash(other.run().parameters) == found
 
 
 @pytest.mark.parametrize(
@@ -187,9 +178,7 @@ def test_a_deletion_goes_on_whatever_one_retained_client_answers(federation, kin
     one = federation(rounds=1, num_clients=4, recovery_max_rounds=1)
     one.run()
     Hostile(one, cycle([TRAINING[name] for name in OF_A_DAY]), kinds)
-    request = one.file(client("1"), method="puf-regular")
-    one.run(rounds=2)
-    assert one.ledger.get(request.id).status is Status.COMPLETED
+    one.forget(client("1"), "puf-regular", rounds=2)
     assert any(HOSTILE in record.metrics["refused"] for record in one.ledger.all_rounds())
 
 
@@ -204,11 +193,9 @@ def test_a_deletion_goes_on_whatever_one_retained_client_answers(federation, kin
         "records: JSON is an array",
     ],
 )
-def test_a_node_that_cannot_say_who_it_is_takes_no_part(federation, name):
+def test_a_node_that_cannot_say_who_it_is_takes_no_part(of_three, name):
     """It is named by its node, and the others train without it."""
-    one = federation(rounds=1, num_clients=3, min_clients=2, evaluate_every=0)
-    one.grid._client_app = adding
-    Hostile(one, cycle([TRAINING[name]]), ("query.whoami",))
+    one = of_three(repeat(TRAINING[name]), "query.whoami", rounds=1, min_clients=2)
     assert one.run().training_rounds == 1
     [record] = one.ledger.rounds()
     assert record.metrics["participants"] == ["0", "1"]
@@ -219,25 +206,19 @@ def test_a_node_that_cannot_say_who_it_is_takes_no_part(federation, name):
     "declared",
     ["", "x" * 201, "a\nb", "a\u202eb", "\x1b[2J", " 2", 7, None, ["2"], {"id": "2"}],
 )
-def test_an_id_that_could_forge_a_line_of_the_log_is_none(federation, declared):
+def test_an_id_that_could_forge_a_line_of_the_log_is_none(of_three, declared):
     """Whoever declares it speaks for nobody."""
-    one = federation(rounds=1, num_clients=3, min_clients=2, evaluate_every=0)
-    one.grid._client_app = adding
-    Hostile(
-        one,
-        cycle([lambda asked, _: Message(arrays_content({}, {"client-id": declared}), reply_to=asked)]),
-        ("query.whoami",),
-    )
+    forge = with_records(**arrays_content({}, {"client-id": declared}))
+    one = of_three(repeat(forge), "query.whoami", rounds=1, min_clients=2)
     one.run()
     [record] = one.ledger.rounds()
     assert f"node {one.node(HOSTILE)}" in record.metrics["refused"]
     assert [known.client_id for known in one.ledger.clients()] == ["0", "1"]
 
 
-def test_an_answer_that_flower_cannot_put_together_costs_its_sender_the_round_only(federation):
+def test_an_answer_that_flower_cannot_put_together_costs_its_sender_the_round_only(of_three):
     """What a SuperNode sends reaches the server as objects that Flower joins when answers are fetched."""
-    one = federation(rounds=2, num_clients=3, evaluate_every=0)
-    one.grid._client_app = adding
+    one = of_three(repeat(HONEST), "train", rounds=2)
     original = one.grid.pull_messages
 
     def pull(ids):
@@ -255,12 +236,10 @@ def test_an_answer_that_flower_cannot_put_together_costs_its_sender_the_round_on
         assert "RecursionError" in record.metrics["refused"][HOSTILE]
 
 
-def test_a_clients_error_is_one_short_line_wherever_it_is_shown(federation, caplog):
+def test_a_clients_error_is_one_short_line_wherever_it_is_shown(of_three, caplog):
     """It forges no line of the log, colours none, and takes no room in the ledger."""
-    one = federation(rounds=1, num_clients=3, evaluate_every=0)
-    one.grid._client_app = adding
     text = "it failed\n2026-01-01 INFO server: all is well\x1b[31m\u202e" + "x" * 5_000_000
-    Hostile(one, cycle([lambda asked, _: Message(Error(code=2, reason=text), reply_to=asked)]), ("train",))
+    one = of_three(repeat(dying_with(text)), "train", rounds=1)
     one.run()
     [record] = one.ledger.rounds()
     assert record.metrics["failed"][HOSTILE].isprintable()
@@ -288,21 +267,69 @@ def test_a_clients_error_is_one_short_line_wherever_it_is_shown(federation, capl
         },
     ],
 )
-def test_an_account_that_is_none_is_dropped(federation, account):
+def test_an_account_that_is_none_is_dropped(of_three, account):
     """What a client says of its session is written down by its schema only."""
-    one = federation(rounds=1, num_clients=3, evaluate_every=0)
-    one.grid._client_app = adding
-    original = one.grid._client_app
-
-    def app(message, context):
-        reply = original(message, context)
-        if message.metadata.message_type == "train":
-            reply.content["config"] = arrays_content({}, {"account": account})["config"]
-        return reply
-
-    one.grid._client_app = app
+    one = of_three(repeat(but_for(**arrays_content({}, {"account": account}))), "train", rounds=1)
     one.run()
-    assert "session" not in one.ledger.rounds()[0].metrics
+    [record] = one.ledger.rounds()
+    assert record.metrics["participants"] == ["0", "1", HOSTILE]
+    assert "session" not in record.metrics
+
+
+@pytest.mark.parametrize(
+    "filed",
+    [
+        "not a list",
+        [7],
+        [{"key": "a"}],
+        [{"key": "a", "target": {"granularity": "planet"}}],
+        [{"key": "a", "target": None, "method": "puf-special"}],
+        [{"key": "a", "target": {"granularity": "client"}, "parameters": 3}],
+        [
+            {
+                "key": "beyond the safe range",
+                "target": {"granularity": "client"},
+                "method": "puf-special",
+                "parameters": {"unlearning_rate": 100},
+            }
+        ],
+    ],
+)
+def test_a_malformed_request_of_a_site_is_refused_and_recorded(federation, filed):
+    """The run goes on, a deletion is still served, and what could be told apart is in the refusals."""
+    one = federation(rounds=1, recovery_max_rounds=1)
+    Hostile(one, repeat(but_for(**arrays_content({}, {"site-requests": filed, "client-id": HOSTILE}))))
+    one.run()
+    one.forget(client("1"), rounds=2)
+    told_apart = isinstance(filed, list) and isinstance(filed[0], dict)
+    assert {item.caller for item in one.ledger.refusals()} == ({HOSTILE} if told_apart else set())
+
+
+MEASURED = {
+    "retained.sums": np.array([2.0, 1.0, 1.0]),
+    "retained.losses": np.array([0.5, 0.5]),
+    "retained.confidences": np.array([0.6, 0.6]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("retained.sums", Array(np.array([2.5, 1.0, 1.0]))),
+        ("retained.losses", Array(np.zeros((2, 2)))),
+        ("retained.losses", Array(np.zeros(3))),
+        ("retained.sums", Array(np.array(["a", "b", "c"]))),
+        ("retained.sums", raw(b"nonsense")),
+    ],
+)
+def test_a_malformed_measurement_is_left_out_and_the_others_count(name, array):
+    """One client's nonsense does not end the others' measurement; of nonsense alone nothing is left."""
+    good, bad = (arrays_content(MEASURED, {}) for _ in range(2))
+    bad["arrays"] = ArrayRecord({**bad["arrays"], name: array})
+    found = read_observations({"0": good, "1": bad}, "retained").merged
+    assert found is not None
+    assert found.num_examples == 2
+    assert read_observations({"1": bad}, "retained").merged is None
 
 
 MUTATIONS = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4)
@@ -335,19 +362,13 @@ def test_no_mutation_of_an_answer_ends_the_loop(tmp_path_factory, where, changes
             for position, value in changes:
                 data[position % len(data)] = value
             arrays[name] = raw(bytes(data))
-        return Message(RecordDict({**honest, "arrays": ArrayRecord(arrays)}), reply_to=asked)
+        return with_arrays(arrays)(asked, honest)
 
-    one = InProcessFederation(
-        tmp_path_factory.mktemp("fuzz"),
-        {"rounds": 1, "num_clients": 4, "recovery_max_rounds": 1, "min_clients": 2, "max_norm_factor": 5.0},
-    )
-    try:
-        Hostile(one, cycle([forge]), (message_type,))
+    settings = {"rounds": 1, "recovery_max_rounds": 1, "min_clients": 2, "max_norm_factor": 5.0}
+    with closing(InProcessFederation(tmp_path_factory.mktemp("fuzz"), settings)) as one:
+        Hostile(one, repeat(forge), (message_type,))
         one.run()
-        request = one.file(client("1"), method="puf-regular")
-        state = one.run(rounds=2)
-        assert one.ledger.get(request.id).status is Status.COMPLETED
+        one.forget(client("1"), "puf-regular", rounds=2)
+        state = one.checkpoint()
         assert np.isfinite(state.parameters).all()
         assert state.phase is Phase.TRAINING
-    finally:
-        one.close()

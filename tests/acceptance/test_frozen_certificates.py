@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from server.certificate.document import decode, encode
 from server.certificate.keys import PUBLIC_KEY, SIGNING_KEY, load_signing_key, make_key_pair
 from server.cli import app
-from tests.acceptance.test_own_tasks import TASK, Apps
+from tests.acceptance.test_own_app import Apps
+from tests.own_pictures import TASK
 from unlearning.training import frozen_part
 
 REPOSITORY = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""An app with a task and data of its own: what it is given, and what becomes of mistakes in it."""
+"""An app with a task and data of its own in a federation: what it is given, what is forgotten, and mistakes in it."""
 
 import json
 import logging
@@ -15,75 +15,152 @@ from torch import nn
 
 from client import make_client_app
 from server import make_server_app
+from server.federation.checkpoints import CheckpointStore
+from server.federation.state import FederationState
+from strategies import built_in
 from strategies.in_process_grid import run_apps
 from strategies.task_source import TaskSource
-from tests.tasks import tiny_classification
+from tests.federation import DEFAULTS
+from tests.own_pictures import (
+    NUM_EXAMPLES,
+    TASK,
+    build_model,
+    load_site,
+    load_test,
+    make_task,
+    own_training,
+    pictures,
+)
 from unlearning.errors import AppError, ConfigurationError
 from unlearning.tasks import Examples, Site, Task
+from unlearning.tasks.losses import regression_measures, squared_error
+from unlearning.tasks.task import numbered
+from unlearning.training import frozen_part
 
+NUM_CLIENTS = 3
 Settings = Mapping[str, Any]
 
 
-def make_task(settings: Settings) -> Task:
-    """Two classes of points in `inputs` dimensions."""
-    return replace(tiny_classification(lambda: nn.Linear(settings["inputs"], 2)), name="points")
+class Apps:
+    """A federation of an app's functions; a client may have its own."""
+
+    def __init__(self, directory: Path, load=load_site, test=load_test, make=make_task) -> None:
+        self.directory = directory
+        self.server = make_server_app(make, test, table="own")
+        self.clients = {None: make_client_app(make, load, table="own")}
+
+    def at(self, client: int, make=make_task, load=load_site) -> "Apps":
+        """Give one client other functions than the rest."""
+        self.clients[client] = make_client_app(make, load, table="own")
+        return self
+
+    def run(self, **changes: Any) -> FederationState:
+        own = {
+            "num-clients": NUM_CLIENTS,
+            "own.files": str(self.directory),
+            "state-dir": str(self.directory / "state"),
+        }
+        dropped = ("dataset", "model", "partition", "alpha")
+        config = {name: value for name, value in DEFAULTS.items() if name not in dropped} | own | changes
+
+        def answer(message: Message, context: Context) -> Message:
+            one = self.clients.get(int(context.node_config["partition-id"]), self.clients[None])
+            return one(message, context)
+
+        run_apps(self.server, answer, config, num_clients=NUM_CLIENTS)
+        state = CheckpointStore(self.directory / "state" / "checkpoints").newest()
+        assert state is not None
+        return state
+
+    def report(self) -> dict[str, Any]:
+        (path,) = self.directory.glob("state/reports/*/report.json")
+        return json.loads(path.read_text(encoding="utf-8"))
 
 
-def load_site(settings: Settings, node_config: Mapping[str, Any]) -> Site:
-    """Forty points of this client's own."""
-    return Site(points(settings, 40, int(node_config["partition-id"])), points(settings, 0, 0))
+@pytest.fixture
+def logged(caplog, monkeypatch) -> pytest.LogCaptureFixture:
+    """The log; a ServerApp keeps Flower's from who listens above."""
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(logging.getLogger("flwr"), "handlers", [])
+    return caplog
 
 
-def load_test(settings: Settings) -> Examples | None:
-    """Points that no client has."""
-    return points(settings, 50, 99)
+def test_own_training_on_a_frozen_backbone_with_data_in_files(tmp_path):
+    """The head's 82 numbers are all that travels; what is asked for is forgotten; the report names the task."""
+    apps = Apps(tmp_path)
+    changes = {"local-epochs": 10, "rounds": 4, "requests": "at=3 client=1 method=puf-special"}
+    state = apps.run(**changes)
+    assert state.parameters.shape == (82,)
+    report = apps.report()
+    assert report["request"]["id"] == "r-000001"
+    assert report["federation"]["task"] == "own pictures"
+    assert report["federation"]["clients_retained"] == ["0", "2"]
+    tests = {one["stage"]: one["test"] for one in report["measurements"]}
+    assert tests["before"]["score"] > 0.9
+    assert tests["before"]["num_examples"] == NUM_EXAMPLES
 
 
-def points(settings: Settings, count: int, seed: int) -> Examples:
-    inputs = np.random.default_rng(seed).normal(size=(count, settings["inputs"]))
-    targets = (inputs.sum(axis=1) > 0).astype(np.int64)
-    ids = np.array([f"{seed}-{number}" for number in range(count)], dtype=np.str_)
-    return Examples(torch.from_numpy(inputs), torch.from_numpy(targets), ids)
+def test_a_method_that_differentiates_the_loss_is_refused_with_own_training(tmp_path, logged):
+    """At admission, by its name and the function's."""
+    Apps(tmp_path).run(rounds=3, requests="at=1 client=1 method=newton-cg")
+    assert (
+        "Federated Newton-CG works with derivatives of a loss, and this task trains by its own" in logged.text
+    )
+    assert "own function tests.own_pictures.own_training" in logged.text
 
 
-def config(directory: Path, **more: object) -> dict[str, Any]:
-    return {
-        "state-dir": str(directory),
-        "num-clients": 3,
-        "rounds": 2,
-        "attack-samples": 10,
-        "recovery-max-rounds": 1,
-        "max-score-loss": 0.0,
-        "wait-timeout-s": 1.0,
-        "own.inputs": 5,
-        **{name.replace("_", "-"): value for name, value in more.items()},
-    }
+def test_a_deletion_behind_a_frozen_backbone_is_certified(tmp_path):
+    """A linear head on fixed features, whose norm is what is declared; that of the pictures is a hundred times it."""
+    task = replace(TASK, train=None, dtype=torch.float64)
+    apps = Apps(tmp_path, make=lambda _: task)
+    state = apps.run(
+        **{"rounds": 3, "learning-rate": 0.05, "weight-decay": 0.1, "recovery-max-rounds": 0},
+        prepare="hf-online feature_norm=4 sigma=0.5 epsilon=500 delta=1e-5",
+        requests="at=2 client=1 method=hf-online",
+    )
+    assert state.parameters.shape == (82,)
+    account = apps.report()["unlearning"]["findings"]["privacy account"]
+    assert account["basis"] == "proven", account["statement"]
+    assert f"on the features of the frozen network {frozen_part(task)[:16]}" in account["constants"]
 
 
-SERVER = make_server_app(make_task, load_test, table="own")
-CLIENT = make_client_app(make_task, load_site, table="own")
+def other_backbone(settings: Mapping[str, Any]) -> Task:
+    def build() -> nn.Module:
+        model = build_model()
+        with torch.no_grad():
+            model[0][1].bias.add_(0.5)
+        return model
+
+    return replace(TASK, build_model=build)
 
 
-def run_with(client_1: Any, directory: Path, **more: object) -> None:
-    """Run a federation whose client 1 has another app."""
-
-    def app(message: Message, context: Context) -> Message:
-        return (client_1 if context.node_config["partition-id"] == 1 else CLIENT)(message, context)
-
-    run_apps(SERVER, app, config(directory, **more), num_clients=3)
+def diverging(model: nn.Module, loader: Any, settings: Any) -> float:
+    return float("nan")
 
 
-def test_an_own_app_learns_and_forgets(tmp_path):
-    """From its own data, with a setting of its own; the report names its task."""
-    run_apps(SERVER, CLIENT, config(tmp_path, requests="at=1 client=2"), num_clients=3)
-    report = json.loads((tmp_path / "reports" / "r-000001" / "report.json").read_text())
-    assert report["federation"]["task"] == "points"
-    assert report["federation"]["clients_retained"] == ["0", "1"]
-    assert report["measurements"][-1]["test"]["num_examples"] == 50
+def train_all(model: nn.Module, loader: Any, settings: Any) -> float:
+    """Its optimiser has the backbone too, for it sets requires_grad itself and takes it back."""
+    with torch.no_grad():
+        model[0][4].weight.mul_(0.9)
+    return own_training(model, loader, settings)
+
+
+class ShortDataset(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        inputs, labels = pictures(2)
+        return torch.from_numpy(inputs[index]), int(labels[index])
+
+
+def load_short(settings: Mapping[str, Any], node_config: Mapping[str, Any]) -> Site:
+    examples = Examples.from_dataset(ShortDataset())
+    return Site(examples, examples.select(np.zeros(0, dtype=np.intp)))
 
 
 def raises(settings: Settings) -> Task:
-    return make_task({"inputs": settings["no such key"]})
+    return replace(TASK, name=settings["no such key"])
 
 
 def nothing(settings: Settings) -> None:
@@ -91,19 +168,11 @@ def nothing(settings: Settings) -> None:
 
 
 def larger(settings: Settings) -> Task:
-    return make_task({"inputs": settings["inputs"] + 1})
+    return replace(TASK, build_model=lambda: nn.Sequential(*build_model()[:-1], nn.Linear(40, 3)))
 
 
 def losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(outputs, targets, reduction="none")
-
-
-def not_scalar(settings: Settings) -> Task:
-    return replace(make_task(settings), loss=losses)
-
-
-def no_model(settings: Settings) -> Task:
-    return replace(make_task(settings), build_model=dict)
 
 
 def unreadable(settings: Settings, node_config: Mapping[str, Any]) -> Site:
@@ -112,7 +181,7 @@ def unreadable(settings: Settings, node_config: Mapping[str, Any]) -> Site:
 
 def repeated(settings: Settings, node_config: Mapping[str, Any]) -> Site:
     site = load_site(settings, node_config)
-    twins = Examples(site.train.inputs, site.train.targets, np.array(["twin"] * 40))
+    twins = Examples(site.train.inputs, site.train.targets, np.array(["twin"] * NUM_EXAMPLES))
     return replace(site, train=twins)
 
 
@@ -121,34 +190,47 @@ def bare(settings: Settings, node_config: Mapping[str, Any]) -> Examples:
 
 
 @pytest.mark.parametrize(
-    ("task", "site", "words"),
+    ("functions", "said"),
     [
-        (raises, load_site, "test_own_app.raises raised KeyError: 'no such key' (/"),
-        (nothing, load_site, "test_own_app.nothing must return a unlearning.tasks.task.Task, got None"),
+        ({"make": raises}, "test_own_app.raises raised KeyError: 'no such key' (/"),
+        ({"make": nothing}, "test_own_app.nothing must return a unlearning.tasks.task.Task, got None"),
         (
-            larger,
-            load_site,
-            "The model of tests.acceptance.test_own_app.larger on this machine: The model has 14",
+            {"make": larger},
+            "The model of tests.acceptance.test_own_app.larger on this machine: The model has 123",
         ),
-        (not_scalar, load_site, "test_own_app.losses must return one floating-point number"),
-        (no_model, load_site, "builtins.dict must return a torch.nn.modules.module.Module, got dict {}"),
-        (make_task, unreadable, "test_own_app.unreadable raised OSError: the disk is away"),
-        (make_task, repeated, "must give each example an id of its own, got 'twin' 40 times"),
-        (make_task, bare, "test_own_app.bare must return a unlearning.tasks.task.Site, got Examples"),
+        (
+            {"make": lambda _: replace(TASK, train=None, loss=losses)},
+            "test_own_app.losses must return one floating-point number",
+        ),
+        (
+            {"make": lambda _: replace(TASK, build_model=dict)},
+            "builtins.dict must return a torch.nn.modules.module.Module, got dict {}",
+        ),
+        ({"make": other_backbone}, "AppError: The frozen part of the model of own pictures has the SHA-256"),
+        (
+            {"make": lambda _: replace(TASK, train=diverging)},
+            "AppError: The training function tests.acceptance.test_own_app.diverging returned the loss nan",
+        ),
+        (
+            {"make": lambda _: replace(TASK, train=train_all)},
+            "tests.acceptance.test_own_app.train_all has changed the frozen part of the model (0.4.weight)",
+        ),
+        ({"load": unreadable}, "test_own_app.unreadable raised OSError: the disk is away"),
+        ({"load": repeated}, "must give each example an id of its own, got 'twin' 40 times"),
+        ({"load": bare}, "test_own_app.bare must return a unlearning.tasks.task.Site, got Examples"),
+        ({"load": load_short}, "ShortDataset says that it holds 50 examples, and number 4"),
     ],
 )
-def test_a_mistake_at_one_client_is_one_sentence_and_the_round_goes_on(
-    tmp_path, caplog, monkeypatch, task, site, words
+def test_a_client_whose_functions_do_not_keep_their_promise_is_left_out_by_name(
+    tmp_path, logged, functions, said
 ):
-    """It names the client, the function and what was got; the others make the model."""
-    caplog.set_level(logging.INFO)
-    monkeypatch.setattr(logging.getLogger("flwr"), "handlers", [])  # so that the lines reach caplog's
-    run_with(make_client_app(task, site, table="own"), tmp_path)
-    said = [line for line in caplog.messages if words in line]
-    assert said, caplog.messages
-    assert "client 1" in said[0].lower()
-    assert "\n" not in said[0]
-    assert sum("2 of 3 client(s)" in line for line in caplog.messages) == 2
+    """One sentence with the client and the function; the rounds go on with the others."""
+    state = Apps(tmp_path).at(2, **functions).run(rounds=2)
+    assert state.round == 2
+    assert set(state.num_examples) == {"0", "1"}
+    lines = [line for line in logged.messages if line.startswith("Client 2 did not take part: ")]
+    assert lines
+    assert all(said in line and "\n" not in line for line in lines)
 
 
 def test_a_request_for_a_client_with_a_mistake_is_not_lost(tmp_path):
@@ -161,13 +243,9 @@ def test_a_request_for_a_client_with_a_mistake_is_not_lost(tmp_path):
             raise OSError("the disk is away")
         return load_site(settings, node_config)
 
-    run_with(
-        make_client_app(make_task, sometimes, table="own"),
-        tmp_path,
-        rounds=6,
-        requests="at=1 client=1 method=puf-special",
-    )
-    assert (tmp_path / "reports" / "r-000001" / "report.json").exists()
+    apps = Apps(tmp_path).at(1, load=sometimes)
+    apps.run(rounds=6, requests="at=1 client=1 method=puf-special")
+    assert apps.report()["request"]["id"] == "r-000001"
 
 
 @pytest.mark.parametrize(
@@ -180,10 +258,9 @@ def test_a_request_for_a_client_with_a_mistake_is_not_lost(tmp_path):
 )
 def test_a_mistake_at_the_server_ends_the_start_in_a_sentence(tmp_path, task, test, words):
     """Before anything is written."""
-    app = make_server_app(task, test, table="own")
     with pytest.raises(AppError, match=words):
-        run_apps(app, CLIENT, config(tmp_path / "new"), num_clients=1)
-    assert not (tmp_path / "new").exists()
+        Apps(tmp_path, test=test, make=task).run()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -209,9 +286,40 @@ def test_the_table_has_the_name_of_the_package():
 
 def test_built_in_tasks_take_no_table():
     """A key with a dot is nobody's."""
-    from strategies import built_in
-
     with pytest.raises(
         ConfigurationError, match=r"hospital.depth: there is no table 'hospital'; the built-in"
     ):
         built_in.SOURCE.read({"hospital.depth": 3})
+
+
+def test_a_regression_is_forgotten_and_attacked_as_far_as_that_goes(tmp_path, logged):
+    """Targets of two numbers, token ids as inputs; a class is refused, attacks on labels are not measured."""
+
+    def make(settings: Mapping[str, Any]) -> Task:
+        return Task(
+            name="own numbers",
+            num_classes=0,
+            score_name="nearness",
+            build_model=lambda: nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(20, 2)),
+            loss=squared_error,
+            per_example=regression_measures,
+        )
+
+    def words(site: int) -> Examples:
+        random = np.random.default_rng(site)
+        tokens = torch.from_numpy(random.integers(0, 10, (NUM_EXAMPLES, 5)))
+        targets = torch.stack([(tokens < 5).double().mean(dim=1), tokens.double().mean(dim=1) / 10], dim=1)
+        return Examples(tokens, targets, numbered(NUM_EXAMPLES))
+
+    def load(settings: Mapping[str, Any], node_config: Mapping[str, Any]) -> Site:
+        own = words(int(node_config["partition-id"]))
+        return Site(own.select(np.arange(30)), own.select(np.arange(30, NUM_EXAMPLES)))
+
+    apps = Apps(tmp_path, load, lambda _: words(99), make)
+    apps.run(rounds=5, requests="at=1 class=1 method=puf-special; at=3 client=1 method=hf-kcu-influence")
+    assert "A class cannot be forgotten here: own numbers is measured by nearness" in logged.text
+    report = apps.report()
+    after = report["measurements"][-1]
+    assert {"yeom", "confidence"} <= set(after["figures"])
+    assert 0.5 < after["test"]["score"] <= 1
+    assert [note.partition(":")[0] for note in after["not_measured"]] == ["threshold attacks", "MIA-U"]

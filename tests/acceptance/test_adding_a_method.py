@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.federation.state import FederationState
 from tests.federation import client
+from unlearning.errors import InvalidRequest
 from unlearning.local import begin, unlearn
 from unlearning.methods import registry
-from unlearning.requests import Status
 from unlearning.tasks import TaskSettings, load_site, make_task
 from unlearning.testing import check_method
 from unlearning.training import TrainingSettings, local_seed, train
@@ -34,10 +33,7 @@ def test_the_documented_method_serves_a_request(federation, documented):
     """Filed, carried out and reported like any other."""
     one = federation()
     one.run()
-    request = one.file(client("2"), documented.info.name, rate=0.5)
-    state = one.run(rounds=3)
-    assert isinstance(state, FederationState)
-    assert one.ledger.get(request.id).status is Status.COMPLETED
+    one.forget(client("2"), documented.info.name, rounds=3, rate=0.5)
     unlearning = next(record for record in one.ledger.rounds() if record.kind == "unlearning")
     assert unlearning.metrics["participants"] == ["0", "1", "3"]
 
@@ -67,8 +63,6 @@ def test_the_documented_method_keeps_to_the_contract(documented):
 
 def test_the_documented_method_refuses_a_bad_parameter(federation, documented):
     """On admission."""
-    from unlearning.errors import InvalidRequest
-
     one = federation()
     one.run()
     with pytest.raises(InvalidRequest, match="rate"):

@@ -4,6 +4,8 @@ The real code runs in this process; the "kill" is an exception that nothing catc
 right after a write. Killing real processes is in tests/integration.
 """
 
+from datetime import UTC, datetime
+
 import pytest
 
 from client.memory import DirectoryMemory
@@ -11,6 +13,7 @@ from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
 from tests.federation import SMALL
 from tests.kills import Killer
+from unlearning.errors import Fenced
 from unlearning.methods.registry import METHODS
 from unlearning.parameters import content_hash
 from unlearning.requests import Status
@@ -116,10 +119,6 @@ def test_the_kills_leave_no_method_out():
 
 def test_an_old_server_process_is_fenced_off(federation):
     """Two ServerApps at once: the older one may not write any more."""
-    from datetime import UTC, datetime
-
-    from unlearning.errors import Fenced
-
     one = federation(rounds=3)
     ledger = one.ledger
     original = one.grid.push_messages

@@ -1,6 +1,5 @@
 """Exact ridge in a live federation, against least squares on the data that is left, and what it refuses."""
 
-import json
 from collections.abc import Iterable
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from tests.federation import InProcessFederation, client
 from unlearning.errors import ConfigurationError, UnsupportedRequest
 from unlearning.parameters import Vector
-from unlearning.requests import NOTHING, Forget, Granularity, Status, Target
+from unlearning.requests import NOTHING, Forget, Granularity, Target
 from unlearning.tasks import forgotten_mask, load_site
 
 L2 = 0.5
@@ -48,15 +47,12 @@ def test_each_deletion_ends_at_the_head_of_what_is_left(federation):
     samples = Target(Granularity.SAMPLE, "0", ids)
     left = least_squares(one, [0, 2]), least_squares(one, [0, 2], samples.forget)
     for number, target, exact in ((3, client("1"), left[0]), (4, samples, left[1])):
-        request = one.file(target, "exact-ridge")
-        model = one.run(rounds=number).parameters
-        done = one.ledger.get(request.id)
-        assert done.status is Status.COMPLETED, done.reason
-        assert_near(model, exact)
-        report = json.loads((one.directory / "reports" / request.id / "report.json").read_text())
-        assert report["unlearning"]["findings"]["certificate"].startswith("exact: ‖θ − θ*‖ ≤ ")
-        assert 0 < report["unlearning"]["findings"]["bound on ‖θ − θ*‖"] < 1e-5
-        assert report["unlearning"]["findings"]["clients asked"] == (1 if target is samples else 0)
+        done = one.forget(target, "exact-ridge", rounds=number)
+        assert_near(one.checkpoint().parameters, exact)
+        findings = one.report(done.id)["unlearning"]["findings"]
+        assert findings["certificate"].startswith("exact: ‖θ − θ*‖ ≤ ")
+        assert 0 < findings["bound on ‖θ − θ*‖"] < 1e-5
+        assert findings["clients asked"] == (1 if target is samples else 0)
 
 
 def test_a_client_that_is_away_is_forgotten_all_the_same(federation):
@@ -64,10 +60,8 @@ def test_a_client_that_is_away_is_forgotten_all_the_same(federation):
     one = federation(**SETTINGS)
     one.run()
     one.grid.offline.add(one.node("1"))
-    request = one.file(client("1"), "exact-ridge")
-    model = one.run(rounds=3).parameters
-    assert one.ledger.get(request.id).status is Status.COMPLETED
-    assert_near(model, least_squares(one, [0, 2]))
+    one.forget(client("1"), "exact-ridge", rounds=3)
+    assert_near(one.checkpoint().parameters, least_squares(one, [0, 2]))
 
 
 def test_another_method_is_refused_by_name(federation):

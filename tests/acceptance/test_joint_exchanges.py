@@ -8,11 +8,11 @@ import pytest
 from client import answering, handlers
 from server.federation.clients import Clients
 from strategies.exchange import Exchange
-from strategies.joint_exchange import MEASURE_TOO
+from strategies.joint_exchange import MEASURE_TOO, JointMessages
 from strategies.messages import MEASURE, NOTICE, TRAIN, UNLEARN, told_values
 from tests.federation import InProcessFederation, client
 from unlearning.errors import DataError
-from unlearning.requests import Granularity, Status, Target
+from unlearning.requests import Granularity, Target
 from unlearning.tasks import load_site
 
 SETTINGS: dict[str, Any] = {"rounds": 1, "recovery_max_rounds": 2, "recovery_target": 1.0}
@@ -22,10 +22,16 @@ SETTINGS: dict[str, Any] = {"rounds": 1, "recovery_max_rounds": 2, "recovery_tar
 def forget(one: InProcessFederation, target: Target, method: str, **parameters: Any) -> dict[str, Any]:
     """Train a round, then forget; return the report."""
     one.run()
-    request = one.file(target, method, **parameters)
-    one.run()
-    assert one.ledger.get(request.id).status is Status.COMPLETED
-    return one.report(request.id)
+    return one.report(one.forget(target, method, **parameters).id)
+
+
+def measure_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure in an exchange of its own after the one of the work."""
+
+    def apart(self: Clients, both: JointMessages) -> tuple[Exchange, Exchange]:
+        return self.exchange(both.work), self.exchange(both.measurement)
+
+    monkeypatch.setattr(Clients, "exchange_both", apart)
 
 
 @pytest.fixture
@@ -87,11 +93,7 @@ def test_models_and_figures_are_those_of_exchanges_of_their_own(
     for name in ("joint", "apart"):
         one = federation(name=name, num_clients=3, fraction=0.67, **SETTINGS)
         if name == "apart":
-            monkeypatch.setattr(
-                Clients,
-                "exchange_both",
-                lambda self, both: (self.exchange(both.work), self.exchange(both.measurement)),
-            )
+            measure_apart(monkeypatch)
         chosen = target
         if target == SAMPLES:
             ids = load_site(one.settings.task(), 1).train.ids[:3].tolist()
@@ -171,11 +173,7 @@ def test_costs_are_those_of_the_two_halves(federation, monkeypatch):
     for name in ("joint", "apart"):
         one = federation(name=name, num_clients=3, **SETTINGS)
         if name == "apart":
-            monkeypatch.setattr(
-                Clients,
-                "exchange_both",
-                lambda self, both: (self.exchange(both.work), self.exchange(both.measurement)),
-            )
+            measure_apart(monkeypatch)
         report = forget(one, client("2"), "puf-regular")
         costs[name] = {part: report[part] for part in ("unlearning", "recovery", "measuring")}
     for part in ("unlearning", "recovery"):

@@ -6,13 +6,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from client.memory import DirectoryMemory
 from server.live_loop import LOOK_S
 from strategies.messages import WHOAMI
 from tests.federation import SMALL, client
-from unlearning.errors import AlreadyForgotten
 from unlearning.methods.registry import METHODS
 from unlearning.parameters import content_hash
 from unlearning.requests import Granularity, Status, Target
+from unlearning.tasks import load_site
 
 
 def trained_on(federation, client_id: str, since: int = 0) -> list[int]:
@@ -25,32 +26,25 @@ def trained_on(federation, client_id: str, since: int = 0) -> list[int]:
     ]
 
 
-def test_a_request_filed_between_rounds_is_completed(federation):
-    """The main job: train, forget a client, recover, verify, report."""
-    one = federation()
-    one.run()
-    request = one.file(client("2"))
-    one.run(rounds=3)
-    done = one.ledger.get(request.id)
-    assert done.status is Status.COMPLETED
-    report = one.report(request.id)
-    assert report["request"]["id"] == request.id
-    assert (one.directory / "reports" / request.id / "report.html").exists()
-
-
-def test_rounds_keep_their_pace_and_a_request_does_not_wait_for_the_next(federation, monkeypatch):
-    """A round begins when the interval is over; a deletion that comes meanwhile is carried out at once."""
-    clock = [1000.0]
+@pytest.fixture
+def waits(monkeypatch) -> list[float]:
+    """How long each of the waits between rounds was; the clock goes on by them alone."""
     waits: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: 1000.0 + sum(waits), sleep=waits.append)
+    monkeypatch.setattr("server.live_loop.time", clock)
+    return waits
+
+
+def test_rounds_keep_their_pace_and_a_request_does_not_wait_for_the_next(federation, monkeypatch, waits):
+    """A round begins when the interval is over; a deletion that comes meanwhile is carried out at once."""
 
     def sleep(seconds: float) -> None:
         waits.append(seconds)
-        clock[0] += seconds
         if len(waits) == 3:
             one.file(client("1"))
 
     one = federation(rounds=2, round_interval_s=60.0)
-    monkeypatch.setattr("server.live_loop.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    monkeypatch.setattr("server.live_loop.time.sleep", sleep)
     one.run()
     kinds = [record.kind for record in one.ledger.rounds()]
     assert kinds == ["training", "unlearning", *["recovery"] * (len(kinds) - 3), "training"]
@@ -58,16 +52,11 @@ def test_rounds_keep_their_pace_and_a_request_does_not_wait_for_the_next(federat
     assert max(waits) <= LOOK_S
 
 
+@pytest.mark.usefixtures("waits")
 def test_waiting_for_the_next_round_announces_nothing(federation, monkeypatch):
     """To announce a privacy account costs a write to the ledger; a wait of a minute has three hundred looks."""
-    clock = [1000.0]
     announced: list[int] = []
-
-    def sleep(seconds: float) -> None:
-        clock[0] += seconds
-
     one = federation(rounds=2, round_interval_s=60.0)
-    monkeypatch.setattr("server.live_loop.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
     monkeypatch.setattr("server.live_loop.announce_account", lambda _, state: announced.append(state.round))
     one.run()
     assert announced == [0, 1, 2]
@@ -102,8 +91,7 @@ def test_the_client_itself_refuses_to_train_after_it_was_forgotten(federation):
     """The tombstone at the client holds even against a server that forgot about it."""
     one = federation()
     one.run()
-    one.file(client("2"))
-    one.run(rounds=3)
+    one.forget(client("2"), rounds=3)
     other = federation(name="other-server")
     for node_id, context in other.grid.contexts.items():
         context.node_config["state-dir"] = one.grid.contexts[node_id].node_config["state-dir"]
@@ -128,10 +116,7 @@ def test_a_class_is_forgotten_on_every_client(federation):
     """Class level: no client trains on the class any more, and the model no longer tells it."""
     one = federation()
     one.run()
-    request = one.file(Target(Granularity.CLASS, class_label=4))
-    one.run(rounds=3)
-    assert one.ledger.get(request.id).status is Status.COMPLETED
-    report = one.report(request.id)
+    report = one.report(one.forget(Target(Granularity.CLASS, class_label=4), rounds=3).id)
     scores = [item["forgotten"]["score"] for item in report["measurements"]]
     assert scores[0] > 0.8
     assert scores[-1] < 0.1
@@ -141,9 +126,7 @@ def test_recovery_from_a_class_is_judged_by_the_other_classes(federation):
     """Over all classes no model that has forgotten one is as good as before, and one that knows it all is too soon."""
     one = federation(rounds=8, recovery_max_rounds=12, recovery_tolerance=0.05)
     one.run()
-    request = one.file(Target(Granularity.CLASS, class_label=4))
-    one.run(rounds=9)
-    report = one.report(request.id)
+    report = one.report(one.forget(Target(Granularity.CLASS, class_label=4), rounds=9).id)
     assert report["recovery"]["rounds"] < 12
     assert "accuracy without the forgotten classes" in report["recovery"]["stop_reason"]
     assert "accuracy without the forgotten classes of at least" in report["stop_rule"]
@@ -161,9 +144,7 @@ def test_a_forgotten_client_is_not_asked_about_a_class(federation):
     one.file(client("2"))
     one.run(rounds=2)
     before = len(one.grid.sent)
-    request = one.file(Target(Granularity.CLASS, class_label=4))
-    one.run(rounds=3)
-    assert one.ledger.get(request.id).status is Status.COMPLETED
+    one.forget(Target(Granularity.CLASS, class_label=4), rounds=3)
     asked = {
         message.metadata.dst_node_id
         for message in one.grid.sent[before:]
@@ -272,40 +253,20 @@ def test_unknown_sample_ids_fail_the_request_for_good(federation):
     assert content_hash(one.checkpoint().parameters) == before
 
 
-def test_a_forgotten_client_is_refused_on_admission(federation):
-    """Forgetting twice is not possible."""
-    one = federation(requests="at=1 client=3")
-    one.run()
-    with pytest.raises(AlreadyForgotten):
-        one.file(client("3"))
-
-
-def test_a_client_files_a_request_at_its_own_site(federation):
-    """It travels with the next answer, is served, and the client learns what became of it."""
-    from client.memory import DirectoryMemory
-
+@pytest.mark.parametrize("named", ["1", "3"])
+def test_a_client_files_a_request_at_its_own_site(federation, named):
+    """It travels with the next answer and is served for the client, whomever it names; its site learns the end."""
     one = federation()
     memory = DirectoryMemory(Path(one.grid.contexts[one.node("1")].node_config["state-dir"]))
-    memory.file_request(client("1"), "puf-special", {})
-    one.run(rounds=3)
+    memory.file_request(client(named), "puf-special", {})
+    state = one.run(rounds=3)
+    assert list(state.exclusions.clients) == ["1"]
     (request,) = one.ledger.list_requests()
     assert request.target.client_id == "1"
     assert request.status is Status.COMPLETED
     assert memory.outbox() == []
     [answered] = memory.answered_requests()
     assert answered["answer"] == "r-000001 is completed. Its report: flower-unlearn report r-000001"
-
-
-def test_a_client_cannot_file_for_another_one(federation):
-    """Whoever it names, it speaks for itself."""
-    from client.memory import DirectoryMemory
-
-    one = federation(rounds=3)
-    memory = DirectoryMemory(Path(one.grid.contexts[one.node("1")].node_config["state-dir"]))
-    memory.file_request(client("3"), "puf-special", {})
-    state = one.run()
-    assert not state.exclusions.is_forgotten("3")
-    assert state.exclusions.is_forgotten("1")
 
 
 def test_the_same_seed_gives_the_same_model(federation):
@@ -326,8 +287,6 @@ def test_the_checkpoints_from_before_the_deletion_are_erased(federation):
 
 
 def sample_ids(federation, client_id: str, count: int) -> list[str]:
-    from unlearning.tasks import load_site
-
     site = load_site(federation.settings.task(), int(client_id))
     return sorted(site.train.ids.tolist())[:count]
 
@@ -353,10 +312,7 @@ def test_every_method_serves_a_live_request(federation, method, granularity):
         prepare += f" samples={','.join(ids)}"
     one.prepare(prepare)
     one.run(rounds=1)
-    request = one.file(Target(granularity, "1", ids), method)
-    one.run(rounds=2)
-    assert one.ledger.get(request.id).status is Status.COMPLETED
-    report = one.report(request.id)
+    report = one.report(one.forget(Target(granularity, "1", ids), method, rounds=2).id)
     changed = report["model_hash_before"] != report["model_hash_after_unlearning"]
     assert changed == (method != "natural")  # the baseline only leaves the data out
     assert report["unlearning"]["rounds"] >= 1

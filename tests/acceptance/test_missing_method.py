@@ -4,11 +4,9 @@ import logging
 from dataclasses import replace
 
 from client.app import app as client_app
-from strategies.in_process_grid import InProcessGrid
 from tests.federation import client
 from unlearning.methods import registry
 from unlearning.methods.puf import PufRegular
-from unlearning.requests import Status
 
 
 class Own(PufRegular):
@@ -32,12 +30,9 @@ def test_a_client_whose_machine_lacks_the_method_is_named(federation, monkeypatc
             there.setattr(registry, "METHODS", without)
             return client_app(message, context)
 
-    configs = [dict(context.node_config) for context in one.grid.contexts.values()]
-    one.grid = InProcessGrid(app, configs, one.run_config)
+    one.grid._client_app = app
     one.run()
-    request = one.file(client("1"), "own-method")
-    one.run(rounds=3)
-    assert one.ledger.get(request.id).status is Status.COMPLETED
+    one.forget(client("1"), "own-method", rounds=3)
     (record,) = [record for record in one.ledger.rounds() if record.kind == "unlearning"]
     assert record.metrics["participants"] == ["0", "1", "2"]
     assert record.metrics["failed"]["3"].startswith(

@@ -166,8 +166,8 @@ def test_a_client_lost_during_the_solve_is_left_out_and_said():
         iterations=300,
         curvature="hessian",
     )
-    staying = {key: value for key, value in federation().clients.items() if key != "3"}
-    without = replace(federation(), clients=staying)
+    remaining = {key: value for key, value in federation().clients.items() if key != "3"}
+    without = replace(federation(), clients=remaining)
     np.testing.assert_allclose(lost.parameters, exact_newton(without, target("client")), atol=1e-8)
     assert "3" in lost.findings["clients lost during the solve"]
 

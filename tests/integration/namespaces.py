@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import pytest
+
 ADDRESSES = "192.0.2"
 """The first three numbers of every host's address: a network for documentation, nobody's real one."""
 
@@ -245,6 +247,16 @@ class Network:
         for end, where, name in ((ends[0], namespace, _DEVICE), (ends[1], switch, port)):
             _ip("link", "set", end, "netns", where)
             _ip("-n", where, "link", "set", end, "name", name)
+
+
+@contextmanager
+def network_or_skip(hosts: Sequence[str], *, on_bad_cable: str = "") -> Iterator[Network]:
+    """A network; where this machine cannot do it, or what is done with it, the test is skipped."""
+    try:
+        with Network(hosts, on_bad_cable=on_bad_cable, seed=1) as made:
+            yield made
+    except NetworkUnavailable as exc:
+        pytest.skip(f"no namespaces on this machine (they need root): {exc}")
 
 
 def _ip(*arguments: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.conftest import REPOSITORY
 from tests.integration.guide import UNTIL, Block, Place, blocks
 from tests.integration.guide_hosts import GuideHost
-from tests.integration.namespaces import Network, NetworkUnavailable
+from tests.integration.namespaces import Network, network_or_skip
 
 BY_COMMANDS = ("On every host", "By commands", "Your first deletion", "Check it")
 STEP_BY_STEP = ("On every host", "The server", "Each client", "The run", "Check it")
@@ -103,12 +103,8 @@ class Reader:
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
     """Who follows the guide, where this machine has what that takes."""
-    with ExitStack() as stack:
-        try:
-            network = stack.enter_context(Network([SERVER, *SITES]))
-            yield Reader(network, tmp_path, stack)
-        except NetworkUnavailable as exc:
-            pytest.skip(f"no namespaces on this machine (they need root): {exc}")
+    with network_or_skip([SERVER, *SITES]) as network, ExitStack() as stack:
+        yield Reader(network, tmp_path, stack)
 
 
 @pytest.mark.slow

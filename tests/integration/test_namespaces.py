@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.integration.live_federation import TRAIN, UNLEARN, LiveFederation, hashes
-from tests.integration.namespaces import Network, NetworkUnavailable
+from tests.integration.namespaces import Network, network_or_skip
 from tests.integration.separate_hosts import (
     CONTROL_PORT,
     DELETION_PORT,
@@ -36,11 +36,8 @@ BAD_CABLE = 0
 def network() -> Iterator[Network]:
     """The hosts, where this machine lets us have them."""
     hosts = [SERVER, *map(host_of, range(NUM_CLIENTS))]
-    try:
-        with Network(hosts, on_bad_cable=host_of(BAD_CABLE), seed=1) as made:
-            yield made
-    except NetworkUnavailable as exc:
-        pytest.skip(f"no network namespaces on this machine (they need root): {exc}")
+    with network_or_skip(hosts, on_bad_cable=host_of(BAD_CABLE)) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from server.ledger.database import Database
 from server.processes.flower_control import program
 from server.processes.process_group import ProcessGroup
 from server.state_directory.ledger_address import ledger_url
-from tests.integration.namespaces import Network, NetworkUnavailable
+from tests.integration.namespaces import Network, network_or_skip
 from tests.programs import run_program
 
 SERVER = "server"
@@ -113,11 +113,8 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path):
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    try:
-        with Network([SERVER, *SITES], on_bad_cable=SITES[-1], seed=1) as made:
-            yield made
-    except NetworkUnavailable as exc:
-        pytest.skip(f"no network namespaces on this machine (they need root): {exc}")
+    with network_or_skip([SERVER, *SITES]) as made:
+        yield made
 
 
 class Hosts:

@@ -11,7 +11,7 @@ import pytest
 from client.memory import DirectoryMemory
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
-from tests.federation import SMALL
+from tests.federation import SMALL, InProcessFederation
 from tests.kills import Killer
 from unlearning.errors import Fenced
 from unlearning.methods.registry import METHODS
@@ -39,31 +39,42 @@ DURABLE_STEPS = (
 )
 def test_a_kill_at_any_write_changes_nothing_in_the_end(federation, monkeypatch, stride):
     """For the writes of a run with two deletions: kill there, start again, compare with no kill."""
-    settings = {
-        "requests": SCRIPT,
-        "rounds": 3,
-        **SMALL,
-    }
     killer = Killer(monkeypatch, DURABLE_STEPS)
-    whole = federation(name="whole", **settings)
-    expected = content_hash(whole.run().parameters)
-    total = killer.passed
+    total, rounds = check_kills(
+        federation, killer, 1 + stride // 2, stride, num_requests=2, requests=SCRIPT, rounds=3
+    )
     assert total > 40
-    for kill_at in range(1 + stride // 2, total + 1, stride):
-        one = federation(name=f"killed-{kill_at}", **settings)
+    assert list(rounds) == list(range(1, len(rounds) + 1))  # each has a record
+
+
+def check_kills(
+    federation, killer: Killer, first: int, stride: int, *, num_requests: int, **settings: object
+) -> tuple[int, dict[int, str]]:
+    """Kill at every `stride`-th write from the `first` one on: the bits, the completions and the rounds of no kill.
+
+    Returns how many places for a kill there were, and what each round was for.
+    """
+    whole = federation(name="whole", **SMALL, **settings)
+    expected = content_hash(whole.run().parameters)
+    total, rounds = killer.passed, rounds_of(whole)
+    for kill_at in range(first, total + 1, stride):
+        one = federation(name=f"killed-{kill_at}", **SMALL, **settings)
         state = killer.survive(one, kill_at)
         requests = one.ledger.list_requests()
-        assert [request.status for request in requests] == [Status.COMPLETED] * 2, kill_at
-        assert content_hash(state.parameters) == expected, f"killed at write {kill_at}"
-        completed = [event for event in one.ledger.events() if event.to_status is Status.COMPLETED]
-        assert len(completed) == 2, f"killed at write {kill_at}"
-        unlearned = {
-            record.round: record.request_ids for record in one.ledger.rounds() if record.kind == "unlearning"
-        }
-        assert len(unlearned) <= 2, f"killed at write {kill_at}: an unlearning round was done twice"
-        recorded = {record.round for record in one.ledger.rounds()}
-        assert recorded == set(range(1, state.round + 1)), f"killed at write {kill_at}: a round has no record"
+        assert [request.status for request in requests] == [Status.COMPLETED] * num_requests, kill_at
+        assert content_hash(state.parameters) == expected, f"killed at write {kill_at} of {total}"
+        completed = [event for event in one.ledger.all_events() if event.to_status is Status.COMPLETED]
+        assert len(completed) == num_requests, f"killed at write {kill_at}"
+        assert rounds_of(one) == rounds, (
+            f"killed at write {kill_at}: a round has no record, or was done twice"
+        )
         one.close()
+    return total, rounds
+
+
+def rounds_of(one: InProcessFederation) -> dict[int, str]:
+    """What each round was for; one that was begun again has the number that it had."""
+    return {record.round: record.kind for record in one.ledger.rounds()}
 
 
 WITHOUT_PREPARATION = {
@@ -92,23 +103,10 @@ STRIDE = 11
 @pytest.mark.parametrize("method", WITHOUT_PREPARATION)
 def test_every_method_survives_kills(federation, monkeypatch, method):
     """At every eleventh write, from another one on with each method: the bits and the one completion of no kill."""
-    settings = {
-        "requests": f"at=1 client=1 method={method} {WITHOUT_PREPARATION[method]}",
-        "rounds": 2,
-        **SMALL,
-    }
+    script = f"at=1 client=1 method={method} {WITHOUT_PREPARATION[method]}"
     killer = Killer(monkeypatch, (*DURABLE_STEPS, (DirectoryMemory, "add_tombstones")))
-    whole = federation(name="whole", **settings)
-    expected = content_hash(whole.run().parameters)
-    total = killer.passed
     first = 1 + list(WITHOUT_PREPARATION).index(method)
-    for kill_at in range(first, total + 1, STRIDE):
-        one = federation(name=f"killed-{kill_at}", **settings)
-        state = killer.survive(one, kill_at)
-        assert content_hash(state.parameters) == expected, f"killed at write {kill_at} of {total}"
-        completed = [event for event in one.ledger.all_events() if event.to_status is Status.COMPLETED]
-        assert len(completed) == 1, f"killed at write {kill_at}"
-        one.close()
+    check_kills(federation, killer, first, STRIDE, num_requests=1, requests=script, rounds=2)
 
 
 def test_the_kills_leave_no_method_out():

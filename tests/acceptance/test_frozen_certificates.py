@@ -48,33 +48,23 @@ def test_the_model_as_it_was_written_holds_with_its_frozen_part(directory):
     assert f"on the certified frozen part, {frozen_part(TASK)[:16]}." in said
 
 
-def other_backbone(values: Any) -> Any:
-    values["0.1.weight"] = values["0.1.weight"] + 1e-3
-    return values
+def plus(name: str, difference: float | torch.Tensor) -> Callable[[Any], Any]:
+    """Change one tensor, or add it."""
 
+    def change(values: Any) -> Any:
+        values[name] = values.get(name, 0) + difference
+        return values
 
-def other_statistics(values: Any) -> Any:
-    values["0.2.num_batches_tracked"] = values["0.2.num_batches_tracked"] + 1
-    return values
-
-
-def other_head(values: Any) -> Any:
-    values["2.bias"] = values["2.bias"] + 1e-3
-    return values
-
-
-def with_one_more(values: Any) -> Any:
-    values["0.9.weight"] = torch.ones(2)
-    return values
+    return change
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (other_backbone, "its frozen part is another"),
-        (other_statistics, "its frozen part is another"),
-        (with_one_more, "its frozen part is another"),
-        (other_head, "another model"),
+        (plus("0.1.weight", 1e-3), "its frozen part is another"),
+        (plus("0.2.num_batches_tracked", 1), "its frozen part is another"),
+        (plus("0.9.weight", torch.ones(2)), "its frozen part is another"),
+        (plus("2.bias", 1e-3), "another model"),
         (dict, "does not say which of its tensors were trained"),
     ],
 )

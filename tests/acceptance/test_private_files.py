@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,6 @@ from server.processes.process_group import ProcessGroup
 from server.state_directory.ledger_address import ledger_url
 from tests.federation import SMALL, client
 from unlearning.durable_files import erase_partials, open_to_others, write_atomically
-from unlearning.requests import Granularity, Target
 
 SETTINGS = {**SMALL, "prepare": "federaser every=1; hf-online", "shadow_federations": 4}
 
@@ -28,20 +26,14 @@ def careless_umask() -> Iterator[None]:
     os.umask(before)
 
 
-def everything_below(directory: Path) -> list[Path]:
-    """All that the program made in a directory that the test made."""
-    return sorted(directory.iterdir())
-
-
 def test_no_file_of_a_federation_is_open_to_others(federation, monkeypatch):
     """Ledger, settings, checkpoints, histories, shadow models, reports, clients' memories."""
     monkeypatch.setattr("client.app.keep_private", lambda: None)  # each file by its own mode
     one = federation(**SETTINGS)
     one.run()
-    one.file(client("2"))
-    one.run(rounds=3)
-    DirectoryMemory(one.directory / "clients" / "1").file_request(Target(Granularity.CLIENT, "1"), "not", {})
-    made = everything_below(one.directory)
+    one.forget(client("2"), rounds=3)
+    DirectoryMemory(one.directory / "clients" / "1").file_request(client("1"), "not", {})
+    made = list(one.directory.iterdir())
     assert {"ledger.db", "settings.json", "checkpoints", "kept", "reports", "clients"} <= {
         path.name for path in made
     }
@@ -52,14 +44,13 @@ def test_what_an_earlier_version_left_open_is_closed_at_the_start_and_said(feder
     """At the server, in its ledger, and at a client's site."""
     one = federation(**SETTINGS)
     one.run()
-    site = one.directory / "clients" / "1"
-    DirectoryMemory(site).file_request(Target(Granularity.CLIENT, "1"), "not", {})
+    DirectoryMemory(one.directory / "clients" / "1").file_request(client("1"), "not", {})
     for path in one.directory.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     caplog.clear()
     one.run()
     assert "could be read by others" in caplog.text
-    mended = [path for path in everything_below(one.directory) if path.name != "clients"]
+    mended = [path for path in one.directory.iterdir() if path.name != "clients"]
     assert list(open_to_others(mended)) == []
 
 

@@ -6,7 +6,7 @@ right after it holds lines of what is said, in their order; `…` stands for wha
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -50,13 +50,7 @@ class Block:
                 text = text.replace(name, value)
             return text
 
-        return Block(
-            chapter=self.chapter,
-            marker=self.marker,
-            commands=put(self.commands),
-            said=tuple(map(put, self.said)),
-            line=self.line,
-        )
+        return replace(self, commands=put(self.commands), said=tuple(map(put, self.said)))
 
     def missing_in(self, output: str) -> str:
         """The first line of what the guide prints that `output` does not say in its place; empty if it says all."""
@@ -85,11 +79,8 @@ def blocks(guide: Path = GUIDE) -> list[Block]:
             found.append(Block(chapter=chapter, marker=marker, commands=text, said=(), line=line))
             marker = ""
         elif kind == "text" and found:
-            last = found[-1]
             said = tuple(filter(None, map(str.strip, text.splitlines())))
-            found[-1] = Block(
-                chapter=last.chapter, marker=last.marker, commands=last.commands, said=said, line=last.line
-            )
+            found[-1] = replace(found[-1], said=said)
     return found
 
 

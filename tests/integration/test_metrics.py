@@ -6,7 +6,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -27,8 +26,8 @@ START = datetime(2026, 3, 1, tzinfo=UTC)
 class Book:
     """A ledger and a clock that the test moves."""
 
-    def __init__(self, directory: Path) -> None:
-        self.ledger = Ledger.open(f"sqlite:///{directory / 'ledger.db'}")
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
         self.token = self.ledger.acquire_fence("loop", now=START)
         self.now = START
         self.ledger.register_clients(
@@ -51,10 +50,8 @@ class Book:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Iterator[Book]:
-    made = Book(tmp_path)
-    yield made
-    made.ledger.close()
+def book(sqlite_ledger: Ledger) -> Book:
+    return Book(sqlite_ledger)
 
 
 @pytest.fixture

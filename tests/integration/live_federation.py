@@ -1,20 +1,22 @@
 """A live federation of real processes, as the tests of deletions and of kills see it."""
 
+import json
 import re
-import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from server.api.client import DeletionClient
+from server.api.tls import TlsFiles
 from server.ledger import Event, Ledger, RoundRecord
 from server.processes.app_directory import write_app
-from server.processes.deployment import WORKER, supernode
+from server.processes.deployment import WORKER, LocalDeployment, supernode
 from server.processes.flower_control import ConfigValue, flower_environment, program
 from strategies.run_config import RunSettings
 from tests.federation import InProcessFederation
 from tests.integration.deployments import FrugalDeployment
+from tests.programs import run_well
 from tests.supervised import SeldomAsked, supervised
 from unlearning.requests import DeletionRequest, Granularity, Status, Target
 from unlearning.tasks import load_site
@@ -101,11 +103,7 @@ class LiveFederation:
         Raises:
             AssertionError: it did not end well.
         """
-        done = subprocess.run(
-            [program(name), *arguments], env=flower_environment(), capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, f"{name} {arguments}: {done.stdout}\n{done.stderr}"
-        return done.stdout
+        return run_well([program(name), *arguments], self._directory, flower_environment(), timeout_s=120.0)
 
     def flower_unlearn(self, *arguments: str) -> str:
         """Run `flower-unlearn` against the deletion service."""
@@ -206,10 +204,8 @@ class LiveFederation:
         for request in self.ledger.list_requests():
             (unlearning,) = self.rounds_of(request, "unlearning")
             batches.setdefault(unlearning.round, []).append(request)
-        undisturbed = InProcessFederation(
-            self._directory / f"undisturbed-{len(self.ledger.list_requests())}", self.run_config
-        )
-        try:
+        directory = self._directory / f"undisturbed-{len(self.ledger.list_requests())}"
+        with closing(InProcessFederation(directory, self.run_config)) as undisturbed:
             for number in sorted(batches):
                 rounds = sum(record.round < number for record in self.training_rounds())
                 undisturbed.run(rounds=rounds)
@@ -217,8 +213,6 @@ class LiveFederation:
                     undisturbed.file(self.filed[request.id])
                 undisturbed.run(rounds=rounds)  # no more training: the deletion alone
             return undisturbed.ledger.list_requests()
-        finally:
-            undisturbed.close()
 
     # --- inside
 
@@ -229,6 +223,31 @@ class LiveFederation:
     def _created(url: str) -> str:
         Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         return url
+
+
+def forget(
+    deployment: LocalDeployment,
+    target: Target,
+    method: str,
+    *,
+    after_rounds: int,
+    tls: TlsFiles | None = None,
+) -> dict[str, Any]:
+    """Submit the run of any app and after so many rounds a request; return the report when it is completed."""
+    deployment.submit_run()
+    layout = deployment.layout
+    with (
+        closing(Ledger.open(layout.ledger_url)) as ledger,
+        DeletionClient(layout.deletion_address, tls) as service,
+    ):
+        deployment.wait_until(
+            lambda: len(list(ledger.all_rounds())) >= after_rounds, WAIT_S, f"{after_rounds} rounds are over"
+        )
+        request = service.submit(target, method=method, idempotency_key="")
+        deployment.wait_until(lambda: not ledger.get(request.id).is_open, WAIT_S, "the deletion is over")
+        assert ledger.get(request.id).status is Status.COMPLETED
+        report: dict[str, Any] = json.loads(service.report(request.id).json)
+        return report
 
 
 def hashes(request: DeletionRequest) -> dict[str, str]:

@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 
-from server.api.client import DeletionClient
 from server.ledger import Ledger
 from server.processes.flower_control import FLOWER_ENVIRONMENT, ConfigValue
+from tests.federation import client
 from tests.integration.conftest import REPOSITORY
 from tests.integration.deployments import FrugalDeployment
+from tests.integration.live_federation import forget
 from tests.integration.own_app_deployment import simulate
 from tests.ledgers import new_database
 from tests.programs import run_well
-from unlearning.requests import Granularity, Target
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-WAIT_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,8 @@ def test_it_learns_and_forgets_in_simulation(example: Example, tmp_path: Path):
         "requests": f"at=4 client=1 method={example.method}",
     }
     state = simulate(tmp_path / "federation", example.directory, settings, num_clients=example.num_clients)
-    check(example, report_in(state))
+    (path,) = state.glob("reports/*/report.json")
+    check(example, json.loads(path.read_text(encoding="utf-8")))
 
 
 @pytest.mark.long
@@ -114,20 +114,7 @@ def test_it_learns_and_forgets_on_real_processes(example: Example, tmp_path: Pat
         with_sessions=True,
     ) as deployment:
         deployment.run_config["transport"] = "session"
-        deployment.submit_run()
-        with closing(Ledger.open(deployment.layout.ledger_url)) as ledger:
-            deployment.wait_until(lambda: len(list(ledger.all_rounds())) >= 4, WAIT_S, "four rounds are over")
-            service = DeletionClient(deployment.layout.deletion_address)
-            target = Target(Granularity.CLIENT, "1")
-            request = service.submit(target, method=example.method, idempotency_key="")
-            deployment.wait_until(lambda: not ledger.get(request.id).is_open, WAIT_S, "the deletion is over")
-        check(example, report_in(deployment.layout.state_dir))
-
-
-def report_in(state: Path) -> dict[str, Any]:
-    (path,) = state.glob("reports/*/report.json")
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+        check(example, forget(deployment, client("1"), example.method, after_rounds=4))
 
 
 def check(example: Example, report: dict[str, Any]) -> None:

@@ -11,16 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from server.api.client import DeletionClient
 from server.api.tls import TlsFiles
-from server.ledger import Ledger
 from server.processes.deployment import LocalDeployment, supernode
 from server.processes.layout import FLEET_SPEAKS_HTTP, Layout, free_ports
 from server.processes.process_group import ProcessGroup
 from strategies.installation import DEPLOY
 from tests.integration.conftest import REPOSITORY
-from tests.integration.live_federation import SETTINGS, WAIT_S
-from unlearning.requests import Granularity, Status, Target
+from tests.integration.live_federation import SETTINGS, forget
 
 NGINX = shutil.which("nginx")
 
@@ -52,17 +49,10 @@ def test_a_federation_forgets_behind_it(tmp_path: Path):
     layout.prepare()
     proxy = nginx(layout, port, tmp_path)
     try:
-        with live, closing(Ledger.open(layout.ledger_url)) as ledger:
-            live.submit_run()
-            live.wait_until(lambda: len(list(ledger.all_rounds())) >= 2, WAIT_S, "two rounds are over")
+        with live:
             certificates = layout.certificates_dir
             tls = TlsFiles(layout.authority, certificates / "operator.pem", certificates / "operator.key")
-            with DeletionClient(layout.deletion_address, tls) as service:
-                request = service.submit(
-                    Target(Granularity.CLIENT, "1"), method="puf-special", idempotency_key=""
-                )
-            live.wait_until(lambda: not ledger.get(request.id).is_open, WAIT_S, "the deletion is over")
-            assert ledger.get(request.id).status is Status.COMPLETED
+            forget(live, client("1"), "puf-special", after_rounds=2, tls=tls)
             for path in ("/v1/control/list-runs", "/v1/runtime/pull-messages", "/health", "/docs"):
                 assert status(layout, port, path) == 404
             assert status(layout, port, "/v1/fleet/../control/list-runs") == 404

@@ -9,8 +9,8 @@ so is what LiRA makes of them.
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,7 @@ def outcome_in(state_dir: Path) -> Outcome:
     """Read what a run has left in its state directory."""
     state = CheckpointStore(state_dir / "checkpoints").newest()
     assert state is not None
-    ledger = Ledger.open(ledger_url(state_dir))
-    try:
+    with closing(Ledger.open(ledger_url(state_dir))) as ledger:
         requests = ledger.list_requests()
         assert [request.status for request in requests] == [Status.COMPLETED] * 3
         shadows = ShadowStore(state_dir).load()
@@ -87,8 +86,6 @@ def outcome_in(state_dir: Path) -> Outcome:
             shadows=np.stack(shadows.models),
             lira=[reports[2]["attacks"][when]["lira-online"] for when in ("before", "after")],
         )
-    finally:
-        ledger.close()
 
 
 def run_in_process(directory: Path) -> Outcome:
@@ -113,10 +110,12 @@ def run_in_simulation(directory: Path) -> Outcome:
     command = [program("flwr"), "run", str(REPOSITORY), "local", "--stream"]
     command += ["--federation-config", f"num-supernodes={NUM_CLIENTS}"]
     command += ["--run-config", config_argument({**RUN_CONFIG, "state-dir": str(state_dir)})]
-    with local_superlink_stopped(directory / "flower"):
+    try:
         done = subprocess.run(
             command, env=environment, cwd=directory, capture_output=True, text=True, timeout=RUN_TIMEOUT_S
         )
+    finally:
+        kill_local_superlink(directory / "flower")  # `flwr run . local` starts one and leaves it behind
     assert (state_dir / "ledger.db").exists(), done.stdout + done.stderr
     return outcome_in(state_dir)
 
@@ -137,15 +136,6 @@ def run_on_processes(directory: Path) -> Outcome:
         status = deployment.wait_until_finished(run_id, RUN_TIMEOUT_S)
         assert status == "finished:completed", deployment.control.log(run_id)
     return outcome_in(state_dir)
-
-
-@contextmanager
-def local_superlink_stopped(home: Path) -> Iterator[None]:
-    """Afterwards, end the SuperLink that `flwr run . local` starts and leaves behind, and its children."""
-    try:
-        yield
-    finally:
-        kill_local_superlink(home)
 
 
 @pytest.fixture(scope="module")
@@ -175,15 +165,5 @@ def test_each_deletion_changes_the_model_twice(expected: Outcome) -> None:
     """The hashes compare different models: before, unlearned, recovered; the second deletion has many exchanges."""
     assert [len(set(models.values())) for models in expected.models] == [3, 3, 3]
     assert expected.exchanges[1] > 2
-    assert [kind for kind, _, _ in expected.rounds] == [
-        "training",
-        "unlearning",
-        "recovery",
-        "training",
-        "unlearning",
-        "recovery",
-        "training",
-        "unlearning",
-        "recovery",
-        "training",
-    ]
+    kinds = [kind for kind, _, _ in expected.rounds]
+    assert kinds == ["training", "unlearning", "recovery"] * 3 + ["training"]

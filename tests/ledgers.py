@@ -127,6 +127,16 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield made.render_as_string(hide_password=False)
 
 
+CANARY = "canary-hunter2-4711"
+
+
+@pytest.fixture
+def url_with_password(postgresql_server: str) -> Iterator[str]:
+    """The URL of a database on a server that takes any password."""
+    with new_database(postgresql_server) as made:
+        yield made.set(password=CANARY).render_as_string(hide_password=False)
+
+
 @pytest.fixture
 def ledger(url: str) -> Iterator[Ledger]:
     opened = Ledger.open(url)

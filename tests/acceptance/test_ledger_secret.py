@@ -1,26 +1,14 @@
 """A ledger's password is in no file and in no message of a federation that uses it."""
 
-from collections.abc import Iterator
-
-import pytest
 from flwr.common.serde import message_to_proto
 
 from server.ledger import Ledger
 from server.operations.backup import back_up
 from server.operations.metrics import LedgerCollector
 from server.state_directory.ledger_address import VARIABLE
-from tests.ledgers import NOW, new_database
+from tests.ledgers import CANARY, NOW
 from tests.residue import files_with
 from unlearning.requests import Status
-
-CANARY = "canary-hunter2-4711"
-
-
-@pytest.fixture(scope="module")
-def url_with_password(postgresql_server: str) -> Iterator[str]:
-    """A ledger whose server takes any password."""
-    with new_database(postgresql_server) as url:
-        yield url.set(password=CANARY).render_as_string(hide_password=False)
 
 
 def test_no_file_and_no_message_has_the_ledgers_password(

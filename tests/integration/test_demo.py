@@ -88,16 +88,10 @@ def told(tmp_path_factory) -> Told:
 class TestTheWholeStory:
     """One run, looked at from several sides."""
 
-    def test_it_ends_well(self, told):
-        """Exit code 0."""
+    def test_it_ends_well_and_leaves_the_report_only(self, told):
+        """No process of the demo survives it; logs, ledger and checkpoints, which held what was forgotten, are gone."""
         assert told.status == 0, told.output
-
-    def test_nothing_lives_on(self, told):
-        """No process of the demo survives it."""
         assert told.left == []
-
-    def test_only_the_report_is_left(self, told):
-        """Logs, ledger and checkpoints, which held what was forgotten, are gone."""
         assert sorted(path.name for path in told.directory.iterdir()) == [
             *("certificate-signing.pub", "certificate.json", "report.html", "report.json")
         ]
@@ -117,15 +111,12 @@ class TestTheWholeStory:
         assert status == 0, said
         assert "The certificate holds" in said
 
-    def test_the_request_came_while_rounds_went_on(self, told):
-        """Training rounds before the request and after its completion."""
-        kinds = [line.split()[3] for line in told.output.splitlines() if " round " in line[:14]]
-        assert kinds == [*["training"] * 3, "unlearning", "recovery", "recovery", "training"], told.output
-
-    def test_the_one_who_left_trains_no_more(self, told):
-        """Client 0 takes part up to the unlearning round and in none that follows."""
-        target = told.report["request"]["client_id"]
+    def test_rounds_go_on_without_the_one_who_left(self, told):
+        """Before the request and after its completion; it takes part up to the unlearning round and never after it."""
         rounds = [line for line in told.output.splitlines() if " round " in line[:14]]
+        kinds = [line.split()[3] for line in rounds]
+        assert kinds == [*["training"] * 3, "unlearning", "recovery", "recovery", "training"], told.output
+        target = told.report["request"]["client_id"]
         clients = [line.split("client", 1)[1].split("test")[0] for line in rounds]
         assert [target in names for names in clients] == [True] * 4 + [False] * 3
 

@@ -25,13 +25,17 @@ def forget(one: InProcessFederation, target: Target, method: str, **parameters: 
     return one.report(one.forget(target, method, **parameters).id)
 
 
-def measure_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure in an exchange of its own after the one of the work."""
+def joint_and_apart(
+    federation, monkeypatch: pytest.MonkeyPatch, target: Target, method: str, **settings: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The reports of one deletion, measured with the work, and in an exchange of its own after the one of the work."""
 
     def apart(self: Clients, both: JointMessages) -> tuple[Exchange, Exchange]:
         return self.exchange(both.work), self.exchange(both.measurement)
 
+    joint = forget(federation(name="joint", num_clients=3, **SETTINGS, **settings), target, method)
     monkeypatch.setattr(Clients, "exchange_both", apart)
+    return joint, forget(federation(name="apart", num_clients=3, **SETTINGS, **settings), target, method)
 
 
 @pytest.fixture
@@ -89,19 +93,14 @@ def test_models_and_figures_are_those_of_exchanges_of_their_own(
     """The same two exchanges, one after the other, give the same model and the same measurements, to the bit."""
     if not has_test_set:
         monkeypatch.setattr("unlearning.tasks.load_server_test", lambda _settings: None)
-    found = []
-    for name in ("joint", "apart"):
-        one = federation(name=name, num_clients=3, fraction=0.67, **SETTINGS)
-        if name == "apart":
-            measure_apart(monkeypatch)
-        chosen = target
-        if target == SAMPLES:
-            ids = load_site(one.settings.task(), 1).train.ids[:3].tolist()
-            chosen = Target(Granularity.SAMPLE, "1", sample_ids=frozenset(ids))
-        report = forget(one, chosen, method)
-        hashes = [report[name] for name in report if name.startswith("model_hash")]
-        found.append((hashes, report["measurements"], report["attacks"], report["recovery"]["stop_reason"]))
-    assert found[0] == found[1]
+    if target == SAMPLES:
+        ids = load_site(federation(num_clients=3).settings.task(), 1).train.ids[:3].tolist()
+        target = Target(Granularity.SAMPLE, "1", sample_ids=frozenset(ids))
+    joint, apart = joint_and_apart(federation, monkeypatch, target, method, fraction=0.67)
+    hashes = ("model_hash_before", "model_hash_after_unlearning", "model_hash_after", "model_hash_frozen")
+    for part in (*hashes, "measurements", "attacks"):
+        assert joint[part] == apart[part]
+    assert joint["recovery"]["stop_reason"] == apart["recovery"]["stop_reason"]
 
 
 @pytest.mark.parametrize("error", [DataError("no room to measure"), RuntimeError("no room to measure")])
@@ -169,19 +168,12 @@ def test_a_client_of_an_earlier_version_trains_and_its_missing_measurement_is_na
 
 def test_costs_are_those_of_the_two_halves(federation, monkeypatch):
     """Recovery's and unlearning's bytes are as if nothing were measured; measuring costs less than by itself."""
-    costs = {}
-    for name in ("joint", "apart"):
-        one = federation(name=name, num_clients=3, **SETTINGS)
-        if name == "apart":
-            measure_apart(monkeypatch)
-        report = forget(one, client("2"), "puf-regular")
-        costs[name] = {part: report[part] for part in ("unlearning", "recovery", "measuring")}
+    joint, apart = joint_and_apart(federation, monkeypatch, client("2"), "puf-regular")
     for part in ("unlearning", "recovery"):
         for way in ("bytes_sent", "bytes_received"):
-            assert costs["joint"][part][way] == pytest.approx(costs["apart"][part][way], rel=0.02)
-    assert costs["joint"]["measuring"]["bytes_sent"] < 0.8 * costs["apart"]["measuring"]["bytes_sent"]
-    assert costs["joint"]["measuring"]["bytes_received"] == pytest.approx(
-        costs["apart"]["measuring"]["bytes_received"], rel=0.05
-    )
-    assert costs["joint"]["measuring"]["seconds"] > 0
-    assert costs["joint"]["measuring"]["peak_memory"]["client_bytes"] > 2**26
+            assert joint[part][way] == pytest.approx(apart[part][way], rel=0.02)
+    measuring, by_itself = joint["measuring"], apart["measuring"]
+    assert measuring["bytes_sent"] < 0.8 * by_itself["bytes_sent"]
+    assert measuring["bytes_received"] == pytest.approx(by_itself["bytes_received"], rel=0.05)
+    assert measuring["seconds"] > 0
+    assert measuring["peak_memory"]["client_bytes"] > 2**26

@@ -33,8 +33,7 @@ def replying(reply: Reply) -> Forge:
 def failed(federation, method: str, forge: Forge = HONEST, **settings) -> str:
     """The reason of a request whose target's answer is changed; it must have failed, and its last event say why."""
     prepare = method if METHODS[method].info.preparation else ""
-    one = federation(**{**SETTINGS, **settings})
-    one.prepare(prepare)
+    one = federation(**SETTINGS, prepare=prepare, **settings)
     one.run(rounds=1)
     answer_with(one, forge, "1")
     request = one.file(client("1"), method)
@@ -141,8 +140,7 @@ def test_answers_without_anything_but_a_vector_end_no_federation(federation, met
         reply = Reply(vector=vector_of(honest["arrays"]), num_examples=5)
         return Message(reply_content(reply, {}), reply_to=asked)
 
-    one = federation(**SETTINGS)
-    one.prepare(method if METHODS[method].info.preparation else "")
+    one = federation(**SETTINGS, prepare=method if METHODS[method].info.preparation else "")
     one.run(rounds=2)
     answer_with(one, bare, "0", "1", "2")
     request = one.file(client("1"), method)

@@ -45,9 +45,9 @@ def share(value: float | None) -> str:
     return MISSING if value is None else f"{100 * value:.1f}\u202f%"
 
 
-def number(value: float | None) -> str:
-    """Return a number with three digits, or that it was not measured."""
-    return MISSING if value is None else f"{value:.3f}"
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number with a fixed number of digits, or that it was not measured."""
+    return MISSING if value is None else f"{value:.{digits}f}"
 
 
 def size(value: int | None) -> str:

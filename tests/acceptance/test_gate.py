@@ -57,7 +57,7 @@ def test_another_method_serves_what_was_held(federation):
     """A new request for the same client; it is then excluded, and hears of it."""
     one = federation(**GATED, recovery_max_rounds=3)
     held(one)
-    one.delete(client("1"), "natural", rounds=3)
+    one.forget(client("1"), "natural", rounds=3)
     assert one.checkpoint().exclusions.is_forgotten("1")
     assert tombstones(one, "1")
 
@@ -224,7 +224,7 @@ def test_a_round_whose_average_is_not_finite_is_not_committed(federation, monkey
     one = federation(**{**GATED, "max_round_score_loss": 0.0})
     before = content_hash(one.run().parameters)
     monkeypatch.setattr(
-        "strategies.prepared_rounds.weighted_mean", lambda _models: np.full(650, np.inf, dtype=np.float32)
+        "strategies.round_plan.weighted_mean", lambda _models: np.full(650, np.inf, dtype=np.float32)
     )
     state = one.run(rounds=3)
     assert content_hash(state.parameters) == before

@@ -84,12 +84,12 @@ def test_two_deletions_one_after_the_other_with_restarts_between(federation, met
     one.run(rounds=2)
     assert kept_files(one, of_client="1")
     one.new_grid()
-    one.delete(client("1"), method, rounds=3)
+    one.forget(client("1"), method, rounds=3)
     between = one.checkpoint()
     assert kept_files(one, of_client="1") == {}
     assert kept_files(one, of_client="2")
     one.new_grid()
-    done = one.delete(client("2"), method, rounds=4)
+    done = one.forget(client("2"), method, rounds=4)
     assert done.result["model_hash_before"] == content_hash(between.parameters)
     assert done.result["model_hash_unlearned"] != done.result["model_hash_before"]
     assert kept_files(one, of_client="2") == {}
@@ -192,7 +192,7 @@ def test_federaser_asks_those_of_the_stored_round_and_not_a_sample_of_today(fede
     settings = {**SMALL, "num_clients": 4, "fraction": 0.5}
     one = federation(prepare="federaser", **settings)
     one.run(rounds=4)
-    report = one.report(one.delete(client("1"), "federaser", rounds=4).id)
+    report = one.report(one.forget(client("1"), "federaser", rounds=4).id)
     findings = report["unlearning"]["findings"]
     assert findings["left out of calibrations, their stored updates not used"] == "nobody"
     assert findings["stored rounds replayed"] == 4
@@ -206,7 +206,7 @@ def test_sisa_gives_the_bits_of_a_federation_that_never_had_the_client(federatio
     without.grid.offline.add(without.node("2"))
     expected = without.run()
     one.run()
-    one.delete(client("2"), "sisa", rounds=4)
+    one.forget(client("2"), "sisa", rounds=4)
     assert content_hash(one.checkpoint().parameters) == content_hash(expected.parameters)
     unlearning = [record for record in one.ledger.rounds() if record.kind == "unlearning"]
     assert [record.metrics["participants"] for record in unlearning] == [["0", "4"]]
@@ -301,7 +301,7 @@ def test_hf_online_adds_a_vector_and_contacts_nobody(federation):
     with np.load(entry) as file:
         expected = before.parameters + file["vector"]
     sent = len(one.grid.sent)
-    done = one.delete(client("1"), "hf-online", rounds=3)
+    done = one.forget(client("1"), "hf-online", rounds=3)
     assert done.result["model_hash_unlearned"] == content_hash(expected)
     kinds = {m.metadata.message_type for m in one.grid.sent[sent:] if m.metadata.group_id == "4"}
     assert kinds <= {MEASURE, WHOAMI}

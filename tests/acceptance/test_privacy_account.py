@@ -54,7 +54,7 @@ def kept(one: InProcessFederation) -> DirectoryStore:
 
 def deleted(one: InProcessFederation, name: str, rounds: int, **parameters) -> dict:
     """The account after a deletion, which must have been completed."""
-    return account(one, one.delete(client(name), "hf-online", rounds=rounds, **parameters).id)
+    return account(one, one.forget(client(name), "hf-online", rounds=rounds, **parameters).id)
 
 
 @pytest.fixture

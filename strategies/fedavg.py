@@ -105,7 +105,7 @@ class FedAvg(Strategy):
         """Go by `plan` from now on."""
         self.plan = plan
 
-    def _site_values(self, client: str) -> Json:
+    def site_values(self, client: str) -> Json:
         """Return what every message tells a client; the hash of the frozen part too, where there is one."""
         values = self.plan.site_values(client)
         return {**values, FROZEN_PART: self._frozen_part} if self._frozen_part else values
@@ -220,7 +220,7 @@ class FedAvg(Strategy):
                 member.node_id,
                 message_type,
                 server_round,
-                {**training, **(also or {}), CLIENT_ID: client, **self._site_values(client)},
+                {**training, **(also or {}), CLIENT_ID: client, **self.site_values(client)},
                 arrays,
             )
             for client, member in members.items()
@@ -336,7 +336,7 @@ class FedAvg(Strategy):
                 server_round,
                 {
                     **(also or {}),
-                    **self._site_values(client),
+                    **self.site_values(client),
                     "forget": to_plain(forgets.get(client, NOTHING)),
                     "samples": self.settings.attack_samples,
                 },
@@ -348,7 +348,7 @@ class FedAvg(Strategy):
     def notices(self, server_round: int, members: Mapping[str, Member]) -> dict[str, Message]:
         """Tell `members` what every message tells a client, and nothing else."""
         return {
-            client: compose(member.node_id, NOTICE, server_round, self._site_values(client))
+            client: compose(member.node_id, NOTICE, server_round, self.site_values(client))
             for client, member in members.items()
         }
 

@@ -193,10 +193,14 @@ def reply_of(content: RecordDict, *, max_size: int | None = None) -> Reply:
     max_size: how many numbers its vector may hold, where that is known.
 
     Raises:
-        UpdateRefused: a record or a value is missing or of the wrong type, or the number of examples makes no sense.
+        UpdateRefused: the client says that it could not do its work; or a record or a value is missing or of the wrong
+            type, or the number of examples makes no sense.
     """
+    told = values_of(content)
+    if "error" in told:
+        raise UpdateRefused(as_line(told["error"]))
     vector, arrays = _arrays_of(content, max_size)
-    metrics, values = _metrics_of(content), values_of(content).get("values", {})
+    metrics, values = _metrics_of(content), told.get("values", {})
     count = metrics.pop(NUM_EXAMPLES, 0.0)
     if not 0 <= count <= MAX_EXAMPLES or count != int(count):  # NaN is in no interval
         raise UpdateRefused(f"The reply counts {count:g} examples.")

@@ -154,7 +154,7 @@ class UnlearningStrategy(Strategy):
             if not instruction.arrays:  # the same model for many clients is one object on the wire
                 record = records.setdefault(id(instruction.model), record)
             assert self._asked is not None, "instructions are asked for"
-            told = self.fedavg.plan.site_values(client)
+            told = self.fedavg.site_values(client)
             values = {**instruction_values(self.method.info.name, instruction), **told}
             messages[client] = compose(self._asked.nodes[client], UNLEARN, server_round, values, record)
         return messages

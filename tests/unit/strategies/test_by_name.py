@@ -10,7 +10,7 @@ from strategies import FedAvg, PUFSpecial
 from strategies.by_name import class_name, strategies_by_name
 from strategies.messages import vector_of
 from strategies.unlearning_strategy import UnlearningStrategy
-from unlearning.errors import InvalidRequest, UnsupportedRequest
+from unlearning.errors import InvalidRequest, MethodFailed, UnsupportedRequest
 from unlearning.methods.method import Method
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity, Target
@@ -55,6 +55,18 @@ def test_each_unlearns_and_recovers_under_flowers_own_start(method: Method, fede
         if message.metadata.message_type == "train"
     ]
     assert {*later} == {one.node("0"), one.node("2")}
+
+
+def test_a_client_with_another_frozen_part_does_not_unlearn(federation, monkeypatch):
+    """As it does not train: what it would answer belongs to another model than the certificate names."""
+    one = federation(**TINY)
+    fedavg = FedAvg(one.task, one.settings)
+    trained = fedavg.start(one.grid, fedavg.initial_arrays(), num_rounds=1)
+    monkeypatch.setattr("strategies.fedavg.frozen_part", lambda task: "5b" * 32)
+    forget = PUFSpecial(CLIENT, FedAvg(one.task, one.settings))
+    with pytest.raises(MethodFailed, match=r"client\(s\) 1 gave none"):
+        forget.start(one.grid, trained.arrays, num_rounds=1)
+    assert "AppError: The frozen part of the model of digits/logistic has" in forget.outcome.refused["1"]
 
 
 @pytest.mark.parametrize("part", ["client", "sample"])

@@ -198,17 +198,23 @@ def figures_of(record: RoundRecord, own_requests: frozenset[str]) -> RoundRecord
     return replace(record, request_ids=served, metrics=figures)
 
 
-def check_may_cancel(caller: Caller, request: DeletionRequest) -> None:
-    """Refuse that a client withdraws what it did not file itself, here or at its own site.
+def may_cancel(caller: Caller, request: DeletionRequest) -> bool:
+    """Tell whether a caller may withdraw a request: a client only what it filed itself, here or at its own site.
 
     Of a request that was filed before roles were written down nobody can say whether this client or an operator of
     the same name filed it, so it counts as somebody else's.
+    """
+    own = {(caller.name, str(Role.CLIENT)), (f"site of client {caller.name}", SITE)}
+    return not caller.is_client or (request.submitted_by, request.submitted_role) in own
+
+
+def check_may_cancel(caller: Caller, request: DeletionRequest) -> None:
+    """Refuse that a client withdraws what somebody else filed.
 
     Raises:
         AccessDenied: somebody else filed it.
     """
-    own = {(caller.name, str(Role.CLIENT)), (f"site of client {caller.name}", SITE)}
-    if caller.is_client and (request.submitted_by, request.submitted_role) not in own:
+    if not may_cancel(caller, request):
         role = request.submitted_role
         as_what = f" as {role}" if role else " before the ledger wrote down as what"
         raise AccessDenied(

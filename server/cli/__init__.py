@@ -1,6 +1,6 @@
 """The command `flower-unlearn`: file deletion requests, follow them, and run the deletion service.
 
-Each command is a function in a module of its own (`cli_*.py`) and one line here. Errors reach the
+Each command is a function in one of the modules beside this one, and one line here. Errors reach the
 user as one message on stderr: exit code 2 for a refusal, 1 for anything else, never a stack trace.
 """
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.access import ALLOWED, Role
+from server.api.access import ALLOWED, Role, may_cancel
 from server.certificate.checks import Check, Outcome, check_report_content, check_signature
 from server.certificate.document import Certificate, decode
 from server.certificate.ledger_check import LedgerView, check_ledger
@@ -212,13 +212,11 @@ def _check_ledger(console: Console, certificate: Certificate, content: bytes) ->
 def _possible(console: Console, asked: DeletionRequest, events: Iterable[Event]) -> frozenset[str]:
     """Return which buttons the page has: what the state and the caller's role allow."""
     moves = LEGAL_MOVES[asked.status]
-    own = not console.caller.is_client or asked.submitted_by in (
-        console.caller.name,
-        f"site of client {console.caller.name}",
-    )
     waits = asked.status in (Status.RECEIVED, Status.SCHEDULED, Status.FAILED)
     possible = {
-        "cancel": Status.CANCELLED in moves and console.may("CancelRequest") and own,
+        "cancel": Status.CANCELLED in moves
+        and console.may("CancelRequest")
+        and may_cancel(console.caller, asked),
         "retry": asked.status is Status.FAILED and asked.retryable and console.may("RetryRequest"),
         "extend": not asked.is_answered
         and not asked.extended_days

@@ -313,6 +313,10 @@ def test_a_client_sees_and_files_its_own(guarded: Desk, people: Authority) -> No
     browser.post(draft, method="puf-special")
     filed = browser.follow(browser.post(f"{draft}/summary"))
     assert "Cancel this request" in browser.page(filed)
+    browser.follow(browser.post(f"{filed}/cancel"))
+    namesake = guarded.calling(people.certify("3", "operator"))
+    others = submit(namesake, Target(Granularity.SAMPLE, "3", frozenset({"a"})))
+    assert "Cancel this request" not in browser.page(f"/requests/{others.id}")
 
 
 # Register

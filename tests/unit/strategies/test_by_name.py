@@ -62,7 +62,7 @@ def test_a_client_with_another_frozen_part_does_not_unlearn(federation, monkeypa
     one = federation(**TINY)
     fedavg = FedAvg(one.task, one.settings)
     trained = fedavg.start(one.grid, fedavg.initial_arrays(), num_rounds=1)
-    monkeypatch.setattr("strategies.fedavg.frozen_part", lambda task: "5b" * 32)
+    monkeypatch.setattr("strategies.fedavg.frozen_part", lambda _task: "5b" * 32)
     forget = PUFSpecial(CLIENT, FedAvg(one.task, one.settings))
     with pytest.raises(MethodFailed, match=r"client\(s\) 1 gave none"):
         forget.start(one.grid, trained.arrays, num_rounds=1)

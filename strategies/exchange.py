@@ -122,11 +122,13 @@ class _Collected:
     """What has come of an exchange so far, by client.
 
     waiting: the client by the id of each message that it has not answered.
+    spare: the ids of messages whose client has answered another one; their answers may come, too.
     lost: why, where no message is waited for any more because the answer was lost.
     """
 
     messages: Mapping[str, Message]
     waiting: dict[str, str] = field(default_factory=dict)
+    spare: set[str] = field(default_factory=set)
     lost: dict[str, str] = field(default_factory=dict)
     answered: dict[str, Message] = field(default_factory=dict)
     values: dict[str, Json] = field(default_factory=dict)
@@ -156,7 +158,11 @@ class _Collected:
             if client is not None:
                 self._fail(client, Failure(reply, is_refusal=True))
             return
-        client = self.waiting.pop(reply.metadata.reply_to_message_id, None)
+        answered = reply.metadata.reply_to_message_id
+        client = self.waiting.pop(answered, None)
+        if client is None and answered in self.spare:
+            self.spare.remove(answered)
+            return
         if client is None:
             self.refused[f"node {reply.metadata.src_node_id}"] = "It answers no open message."
             return
@@ -206,6 +212,7 @@ class _Collected:
 
     def _settle(self, client: str) -> None:
         """Wait for no other answer of a client: the first counts."""
+        self.spare |= {key for key, other in self.waiting.items() if other == client}
         self.waiting = {key: other for key, other in self.waiting.items() if other != client}
         self.lost.pop(client, None)
 

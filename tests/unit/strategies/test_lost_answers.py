@@ -95,6 +95,24 @@ def test_the_first_answer_counts_where_it_comes_after_all():
     assert {int(named_arrays(reply)["number"]) for reply in done.replies.values()} <= set(range(1, 10))
 
 
+def test_two_answers_of_a_client_that_was_asked_again_are_no_refusal(monkeypatch):
+    """Both come at the same look: the first counts, and an honest client is not written down for the second."""
+
+    class AtOnce(LosingGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            ids = list(message_ids)
+            if "message-2" in ids:
+                self.found.set()
+                time.sleep(0.3)  # until the look at the first has ended, too
+            return super().pull_messages(ids)
+
+    grid = AtOnce([1], num_clients=1)
+    monkeypatch.setattr("strategies.fetching._LOOK_S", 0.5)
+    done = ask(grid)
+    assert (list(done.messages), done.asked_again, done.refused) == (["a"], {"a": 1}, {})
+    assert int(named_arrays(done.replies["a"])["number"]) == 1
+
+
 def test_it_is_asked_so_often_and_no_more():
     """Then Flower's own word that it is lost makes a failure that says so."""
 

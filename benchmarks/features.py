@@ -46,14 +46,15 @@ def main(
 ) -> None:
     """Write the features of CIFAR-10's pictures and their labels."""
     console = Console()
-    extract, content = Extractor(), {}
+    extract = Extractor()
+    content: dict[str, Any] = {}
     for half in ("train", "test"):
         arrays = read_cifar("CIFAR10", pictures, half == "train")
         stop = rows or len(arrays)
         content[f"x_{half}"] = extract.features(arrays.inputs[:stop], half)
         content[f"y_{half}"] = np.asarray(arrays.targets[:stop])
-    known = None if like is None else dict(np.load(like))
-    if known is None:
+    known = {} if like is None else dict(np.load(like))
+    if not known:
         low, high = (np.quantile(content["x_test"], share, axis=0) for share in QUANTILES)
     else:
         low, high = known["low"], known["high"]
@@ -62,7 +63,7 @@ def main(
     output.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(output, **content, low=low.astype(np.float32), high=high.astype(np.float32))
     console.print(f"{output}: {len(content['x_train'])} + {len(content['x_test'])} rows")
-    for name in ("x_train", "x_test") if known is not None else ():
+    for name in ("x_train", "x_test") if known else ():
         console.print(f"{name} beside {like}: {difference(content[name], known[name])}")
 
 
@@ -110,7 +111,8 @@ class Extractor:
 def quantised(values: NDArray[np.float32], low: NDArray[Any], high: NDArray[Any]) -> Bytes:
     """Return the nearest of 256 steps from `low` to `high`, which bound what lies outside."""
     steps = (values - low) / np.where(high > low, high - low, 1.0) * 255
-    return np.clip(np.rint(steps), 0, 255).astype(np.uint8)
+    found: Bytes = np.clip(np.rint(steps), 0, 255).astype(np.uint8)
+    return found
 
 
 def difference(ours: Bytes, theirs: Bytes) -> str:

@@ -283,7 +283,7 @@ def measure_row(
 ) -> Row:
     """Return distances and correlations of one unlearned model."""
     distance = float(np.linalg.norm(theta - truth))
-    accuracies = [None if test is None else accuracy_percent(task, model, test) for model in (theta, truth)]
+    accuracies = [] if test is None else [accuracy_percent(task, model, test) for model in (theta, truth)]
     before, ours, true = (evaluate(task, model, forgotten).loss for model in (original, theta, truth))
     correlation = loss_change_correlation(before, ours, true)
     return {
@@ -291,8 +291,8 @@ def measure_row(
         "gap": distance / float(np.linalg.norm(original - truth)),
         "pearson": correlation.pearson,
         "spearman": correlation.spearman,
-        "test_accuracy": accuracies[0],
-        "accuracy_lost": None if test is None else accuracies[1] - accuracies[0],
+        "test_accuracy": accuracies[0] if accuracies else None,
+        "accuracy_lost": accuracies[1] - accuracies[0] if accuracies else None,
     }
 
 

@@ -39,7 +39,7 @@ def main(
             else:
                 ratios.append((0.0, case))
     largest, where = max(ratios)
-    rows = [
+    rows: list[list[object]] = [
         ["federations", federations],
         ["deletions that were certified", len(ratios)],
         ["deletions that were not (an assumption is unmet)", sum(refused.values())],

@@ -17,6 +17,7 @@ from typing import Annotated
 import numpy as np
 import torch
 import typer
+from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
 from benchmarks.data import NUM_CLASSES, random_examples, task_of
@@ -25,8 +26,10 @@ from benchmarks.timing import median_seconds
 from unlearning.certified import BlockProducts, UnitVectors, forgotten_by_addition, train_with_tangents
 from unlearning.certified.tangents import TangentBlock, Weights
 from unlearning.tasks.models import MODELS, Shape
-from unlearning.tasks.task import Task
+from unlearning.tasks.task import Examples, Task
 from unlearning.training import TrainingSettings, build, initial_parameters, train
+
+Tensors = Mapping[str, Tensor]
 
 
 def main(
@@ -132,33 +135,39 @@ def product_times() -> list[Row]:
         network = build(task, 0)
         weights = Weights(network)
 
-        def loss(
-            parameters: dict[str, torch.Tensor], network=network, task=task, examples=examples
-        ) -> torch.Tensor:
-            return task.loss(functional_call(network, parameters, (examples.inputs,)), examples.targets)
-
+        loss = partial(loss_at, network, task, examples)
         plain = dict(network.named_parameters())
         detached = {name: value.detach() for name, value in plain.items()}
         graph = weights.gradients(loss(plain), create_graph=True)
         for count in counts:
             tangents = torch.randn(count, weights.dimension)
-            ways: dict[str, Callable[[], object]] = {
-                "gradient": lambda weights=weights, loss=loss, plain=plain: weights.gradients(loss(plain))
-            }
+            ways: dict[str, Callable[[], object]] = {"gradient": partial(gradient_at, weights, loss, plain)}
             for how in (BlockProducts.LOOP, BlockProducts.BATCHED):
                 block = TangentBlock(weights, tangents.clone(), how)
                 ways[how] = partial(block.advance, graph, learning_rate=0.0)
             parts = {name: torch.randn(count, *value.shape) for name, value in detached.items()}
-
-            def one(vector: dict[str, torch.Tensor], loss=loss, detached=detached) -> object:
-                return jvp(grad(loss), (detached,), (vector,))[1]
-
             chunk = max(1, 16_000_000 // weights.dimension)
-            ways["vmap"] = partial(vmap(one, chunk_size=chunk), parts)
+            ways["vmap"] = partial(vmap(partial(product_at, loss, detached), chunk_size=chunk), parts)
             times = median_seconds(ways, 3)
             shares = {way: times[way] / count / times["gradient"] for way in ("loop", "batched", "vmap")}
             rows.append({"model": model, "vectors": count, **shares})
     return rows
+
+
+def loss_at(network: nn.Module, task: Task, examples: Examples, parameters: Tensors) -> Tensor:
+    """Return the loss of a model with these parameters."""
+    outputs = functional_call(network, dict(parameters), (examples.inputs,))
+    return task.loss(outputs, examples.targets)
+
+
+def gradient_at(weights: Weights, loss: Callable[[Tensors], Tensor], parameters: Tensors) -> object:
+    """Return the gradients by the weights."""
+    return weights.gradients(loss(parameters))
+
+
+def product_at(loss: Callable[[Tensors], Tensor], parameters: Tensors, vector: Tensors) -> object:
+    """Return the Hessian's product with a vector, forward over reverse."""
+    return jvp(grad(loss), (parameters,), (vector,))[1]
 
 
 def task_named(model: str, shape: Shape) -> Task:

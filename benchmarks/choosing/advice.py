@@ -119,7 +119,7 @@ def rendered(text: str, comparisons: Mapping[str, Comparison]) -> str:
     Raises:
         KeyError: there is no such case, method or file entry.
     """
-    return re.sub(r"\{([^}|]+)(?:\|([^}]+))?\}", lambda found: _figure(*found.groups(), comparisons), text)
+    return re.sub(r"\{([^}|]+)(?:\|([^}]+))?\}", lambda found: _figure(found[1], found[2], comparisons), text)
 
 
 def _figure(name: str, style: str | None, comparisons: Mapping[str, Comparison]) -> str:

@@ -99,7 +99,7 @@ def spread_of_retrain(case: Case, results: Path = RESULTS) -> float:
         for row in rows_of(case.experiment, results)
         if (row["setting"], row["case"], row["method"]) == (case.setting, case.case, RETRAIN)
     ]
-    return max(100 * statistics.stdev(row[score] for row in rows) for score in SCORES)
+    return 100 * max(statistics.stdev(float(row[score]) for row in rows) for score in SCORES)
 
 
 def _figures(rows: Sequence[Row], retrained: Mapping[int, Row], case: Case) -> Figures:

@@ -26,11 +26,12 @@ def with_tables(page: str, cases: Sequence[Case], comparisons: Mapping[str, Comp
     }
     for name, lines in tables.items():
         made = f"<!-- {name} -->\n" + "\n".join(lines) + f"\n<!-- end of {name} -->"
-        page, count = re.subn(rf"(?s)<!-- {name} -->.*<!-- end of {name} -->", lambda _, new=made: new, page)
-        if count != 1:
+        parts = re.split(rf"(?s)<!-- {name} -->.*<!-- end of {name} -->", page)
+        if len(parts) != 2:
             raise ValueError(
                 f"The page has no place for its table: <!-- {name} --> … <!-- end of {name} -->."
             )
+        page = made.join(parts)
     return page
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.choosing.measured import Case
 from server.bench.figures import save
@@ -50,6 +50,7 @@ def draw(cases: Sequence[Case], comparisons: Mapping[str, Comparison], path: Pat
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.lines import Line2D
 
     shown = [case for case in cases if case.key in SHOWN]
     size = (10.5, 2.75 * len(shown) + 1.3)
@@ -68,7 +69,7 @@ def draw(cases: Sequence[Case], comparisons: Mapping[str, Comparison], path: Pat
     rows[-1][0].set_xlabel("bytes, share of retraining's")
     rows[-1][1].set_xlabel("seconds, share of retraining's")
     marks = [
-        plt.Line2D([], [], color=colour, marker=marker, linestyle="", markersize=8, label=name)
+        Line2D([], [], color=colour, marker=marker, linestyle="", markersize=8, label=name)
         for name, (colour, marker) in STYLES.items()
     ]
     figure.legend(handles=marks, loc="outside lower center", ncols=5, fontsize=9, frameon=False)
@@ -84,8 +85,8 @@ def _panel(axes: "Axes", case: Case, found: Comparison, cost: str) -> None:
     for name, one in found.methods.items():
         colour, marker = STYLES[name]
         share = _cost(one, cost) / _cost(found.retrain, cost)
-        shape = {"marker": marker, "markersize": 11 if marker == "*" else 8, "color": colour}
-        edge = (
+        shape: dict[str, Any] = {"marker": marker, "markersize": 11 if marker == "*" else 8, "color": colour}
+        edge: dict[str, Any] = (
             {"markeredgewidth": 2} if marker in "x+" else {"markeredgecolor": "white", "markeredgewidth": 0.6}
         )
         axes.plot([share], [max(one.distance, _SMALLEST)], linestyle="", zorder=3, **shape, **edge)

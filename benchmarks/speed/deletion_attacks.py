@@ -55,7 +55,7 @@ def half_open(attack: Attack) -> None:
         yield b""
 
     def keep_open(name: str) -> None:
-        call: Any = attack.channel(name).stream_unary(f"{SERVICE}/GetRequest")
+        call: Any = attack.channel(name).stream_unary(f"{SERVICE}/GetRequest", None, None)
         calls = [call.future(silence()) for _ in range(8)]
         while True:
             time.sleep(PAUSE_S)
@@ -69,7 +69,7 @@ def big_messages(attack: Attack) -> None:
     content = bytes(100 * 1024 * 1024)
 
     def send(_: str) -> None:
-        call: Any = attack.channel(STRANGER).unary_unary(f"{SERVICE}/GetRequest")
+        call: Any = attack.channel(STRANGER).unary_unary(f"{SERVICE}/GetRequest", None, None)
         while True:
             with contextlib.suppress(grpc.RpcError):
                 call(content, timeout=60)
@@ -145,7 +145,7 @@ def flood(attack: Attack) -> None:
     """Let eight clients call as fast as they are answered, refused or not."""
 
     def call_on(name: str) -> None:
-        call: Any = attack.channel(name).unary_unary(f"{SERVICE}/GetRequest")
+        call: Any = attack.channel(name).unary_unary(f"{SERVICE}/GetRequest", None, None)
         while True:
             with contextlib.suppress(grpc.RpcError):
                 call(pb.GetRequestRequest(id="r-000001").SerializeToString(), timeout=60)

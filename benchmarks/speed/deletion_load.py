@@ -254,7 +254,7 @@ def running_service(url: str, state_dir: Path, certificates: Path) -> Iterator[S
         found = re.search(r"listens at (\S+)\.\n.* https://(\S+), .*\n.* http://(\S+)/metrics", said)
         if found is None:
             raise RuntimeError(f"The service did not start: {said!r}.")
-        yield Service(*found.groups(), process.pid)
+        yield Service(found[1], found[2], found[3], process.pid)
     finally:
         process.terminate()
         process.communicate(timeout=60)

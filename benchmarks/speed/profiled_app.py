@@ -110,6 +110,7 @@ class ServerProfile:
         clock.within(Clients, "exchange", "reading answers")
         clock.within(FedAvg, "aggregate", "arithmetic: averaging, and the checks before it")
         clock.within(ServerTestSet, "observe", "arithmetic: the score on the server's test set")
+        self.messages: dict[str, list[float]] = {}
         step = LiveLoop.step
 
         def timed_step(loop: LiveLoop, state: Any) -> Any:
@@ -127,8 +128,7 @@ class ServerProfile:
             self.messages = {}
             return following
 
-        LiveLoop.step = timed_step  # type: ignore[method-assign]  # the clock stands in the loop's place
-        self.messages: dict[str, list[float]] = {}
+        LiveLoop.step = timed_step  # type: ignore[method-assign, assignment]  # the clock stands in the loop's place
         exchange = Clients.exchange
 
         def timed_exchange(clients: Clients, messages: Any) -> Any:
@@ -137,7 +137,7 @@ class ServerProfile:
             self.messages = {who: [began, time.time()] for who in messages}
             return done
 
-        Clients.exchange = timed_exchange  # type: ignore[method-assign]  # as above
+        Clients.exchange = timed_exchange  # type: ignore[method-assign, assignment]  # as above
         atexit.register(self.write)
 
     def write(self) -> None:

@@ -87,7 +87,7 @@ class Plan:
 class Arm:
     """One way to run rounds: what the deployment is given, and the kinds of rounds that are timed."""
 
-    deployment: dict[str, bool]
+    deployment: dict[str, Any]
     settings: dict[str, ConfigValue]
     training: str
     kinds: tuple[str, ...]
@@ -236,7 +236,7 @@ def simulation(
                 "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port),
                 "OMP_NUM_THREADS": "1",
             }
-            config = {"dataset": "digits", "model": "logistic", "num-clients": count}
+            config: dict[str, ConfigValue] = {"dataset": "digits", "model": "logistic", "num-clients": count}
             command = [program("flwr"), "run", str(app_dir), "local", "--stream"]
             command += ["--federation-config", f"num-supernodes={count}"]
             command += ["--run-config", config_argument(config)]

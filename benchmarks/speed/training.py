@@ -37,7 +37,7 @@ def plain_loop(
     task: Task, examples: Examples, settings: TrainingSettings, layout: torch.memory_format
 ) -> None:
     """Train one epoch as anybody would write it."""
-    model = build(task, 0).to(DEVICE, memory_format=layout).train()
+    model = build(task, 0).to(DEVICE).to(memory_format=layout).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate, momentum=settings.momentum)
     inputs = examples.inputs.contiguous(memory_format=layout).to(DEVICE)
     targets = examples.targets.to(DEVICE)

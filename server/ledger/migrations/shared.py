@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -160,9 +161,14 @@ def insert_moves(moves: Iterable[tuple[str, str]]) -> None:
 # The chain
 
 
+def has_rows(name: str) -> bool:
+    """Tell whether a table has any row: a new ledger's have none, and to reflect one takes milliseconds."""
+    return op.get_bind().scalar(sa.text(f"SELECT 1 FROM {name} LIMIT 1")) is not None
+
+
 def reflect(name: str) -> sa.Table:
     """Return a table as it stands in the database now."""
-    return sa.Table(name, sa.MetaData(), autoload_with=op.get_bind())
+    return sa.Table(name, sa.MetaData(), autoload_with=op.get_bind(), resolve_fks=False)
 
 
 def create_events(name: str, *, need_request: bool) -> sa.Table:
@@ -202,14 +208,20 @@ class Chain:
 
     def __init__(self) -> None:
         self._connection = op.get_bind()
-        self._events, self._exclusions = reflect("events"), reflect("exclusions")
-        columns = self._events.c
-        newest = sa.select(columns.sequence, columns.hash).order_by(columns.sequence.desc()).limit(1)
+        newest = sa.text("SELECT sequence, hash FROM events ORDER BY sequence DESC LIMIT 1")
         row = self._connection.execute(newest).one_or_none()
         self.is_empty = row is None
         self._sequence: int = 0 if row is None else row.sequence
         self._hash: str = GENESIS_HASH if row is None else row.hash
         self._now = datetime.now(UTC)
+
+    @cached_property
+    def _events(self) -> sa.Table:
+        return reflect("events")
+
+    @cached_property
+    def _exclusions(self) -> sa.Table:
+        return reflect("exclusions")
 
     def append(self, number: int | None, kind: str, detail: Mapping[str, Any]) -> None:
         values = {
@@ -235,9 +247,11 @@ class Chain:
         self.append(row.number, kind, {"request_sha256": row_hash({**row._mapping, **more})})
 
 
-def pages(table: sa.Table, key: str) -> Iterator[sa.Row[Any]]:
+def pages(name: str, key: str) -> Iterator[sa.Row[Any]]:
     """Yield the rows of a table in the order of its key, a thousand in memory at once."""
-    last = 0
+    if not has_rows(name):
+        return
+    table, last = reflect(name), 0
     while True:
         after = sa.select(table).where(table.c[key] > last).order_by(table.c[key]).limit(1000)
         rows = op.get_bind().execute(after).all()

@@ -22,6 +22,7 @@ from server.ledger.migrations.shared import (
     Chain,
     check_each_row,
     create_events,
+    has_rows,
     hash_of_rows,
     is_sqlite,
     make_append_only,
@@ -72,6 +73,8 @@ def downgrade() -> None:
 
 
 def _move_ids() -> None:
+    if not has_rows("requests"):
+        return
     connection = op.get_bind()
     requests, samples = reflect("requests"), reflect("request_samples")
     for number in connection.scalars(sa.select(requests.c.number)).all():  # one list in memory at a time
@@ -134,19 +137,19 @@ def _postgresql_triggers() -> None:
 def _take_over() -> None:
     """Commit to what stands in the ledger; to nothing where it is new."""
     connection, chain = op.get_bind(), Chain()
-    for row in pages(reflect("requests"), "number"):
+    for row in pages("requests", "number"):
         form = "keyed:" if _is_over(row) else "plain:"
         chain.append_request(row, "taken-over", form if row.num_samples else None)
     for name in ("rounds", "refusals"):
-        table = reflect(name)
-        ends = sa.select(sa.func.min(table.c.sequence), sa.func.max(table.c.sequence))
+        ends = sa.text(f"SELECT min(sequence), max(sequence) FROM {name}")
         first, last = connection.execute(ends).one()
         if first is not None:
-            digest = hash_of_rows(pages(table, "sequence"))
+            digest = hash_of_rows(pages(name, "sequence"))
             chain.append(None, "sealed", {"table": name, "first": first, "last": last, "sha256": digest})
-    fence = connection.execute(sa.select(reflect("fence"))).all()
-    if any(row.token for row in fence):
+    if has_rows("fence WHERE token <> 0"):
+        fence = connection.execute(sa.select(reflect("fence"))).all()
         chain.append(None, "sealed", {"table": "fence", "sha256": hash_of_rows(fence)})
-    facts = sorted(connection.execute(sa.select(reflect("federation_facts"))).all(), key=lambda row: row.key)
-    if facts:
+    if has_rows("federation_facts"):
+        found = connection.execute(sa.select(reflect("federation_facts"))).all()
+        facts = sorted(found, key=lambda row: row.key)
         chain.append(None, "sealed", {"table": "federation_facts", "sha256": hash_of_rows(facts)})

@@ -79,12 +79,12 @@ def _add_columns() -> None:
     ):
         op.add_column("requests", column)
     op.create_index("ix_requests_due_on", "requests", ["due_on"])
-    connection, requests = op.get_bind(), reflect("requests")
-    rows = connection.execute(sa.select(requests.c.number, requests.c.created_at)).all()
-    for row in rows:
+    days = (sa.column(name, sa.Date) for name in ("received_on", "due_on"))
+    requests = sa.table("requests", sa.column("number"), *days)
+    for row in pages("requests", "number"):
         day = utc(row.created_at).date()
         values = {"received_on": day, "due_on": _one_month_after(day)}
-        connection.execute(sa.update(requests).where(requests.c.number == row.number).values(values))
+        op.execute(sa.update(requests).where(requests.c.number == row.number).values(values))
     if not is_sqlite():
         for name in ("received_on", "due_on", "extended_days", "is_held"):
             op.alter_column("requests", name, server_default=None)
@@ -137,7 +137,7 @@ def _seal_anew() -> None:
     if chain.is_empty:
         return
     samples = reflect("request_samples")
-    for row in pages(reflect("requests"), "number"):
+    for row in pages("requests", "number"):
         listed = sa.select(samples.c.sha256, samples.c.is_keyed).where(samples.c.request_number == row.number)
         found = op.get_bind().execute(listed).one_or_none()
         digest = found and f"{'keyed' if found.is_keyed else 'plain'}:{found.sha256}"

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from server.bench import runner
-from server.bench.columns import Row
-from server.bench.experiment import Experiment
+from benchmarks.bench import runner
+from benchmarks.bench.columns import Row
+from benchmarks.bench.experiment import Experiment
 
 
 def written(directory: Path, text: str) -> Path:

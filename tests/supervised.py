@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from benchmarks.deployment import LocalDeployment
 from server.operations.supervisor import Supervisor
-from server.processes.deployment import LocalDeployment
 from server.processes.flower_control import ConfigValue, FlowerControl, Run
 from unlearning.growing_pause import GrowingPause
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from server.bench.columns import ORIGINAL, RETRAIN, Row
-from server.bench.experiment import found
+from benchmarks.bench.columns import ORIGINAL, RETRAIN, Row
+from benchmarks.bench.experiment import found
 from server.requests.comparisons import Comparison, Figures
 
 RESULTS = Path("docs/results")

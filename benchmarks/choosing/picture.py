@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.bench.figures import save
 from benchmarks.choosing.measured import Case
-from server.bench.figures import save
 from server.requests.comparisons import Comparison, Figures
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.deployment import LocalDeployment
 from benchmarks.speed.rounds import write_app
 from benchmarks.tables import table, write
-from server.processes.deployment import LocalDeployment
 
 app = typer.Typer(add_completion=False)
 LIMIT_S = 900.0

@@ -23,8 +23,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from benchmarks.deployment import LocalDeployment
 from benchmarks.tables import table, write
-from server.processes.deployment import LocalDeployment
 from server.processes.flower_control import ConfigValue, config_argument, flower_environment, program
 from server.processes.layout import free_ports
 from server.processes.process_group import kill_local_superlink

@@ -22,12 +22,12 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from benchmarks.deployment import LocalDeployment
 from benchmarks.tables import table, write
 from benchmarks.timing import time_call
 from server.federation.checkpoints import CheckpointStore
 from server.federation.state import ActiveDeletion, FederationState, Phase
 from server.ledger import Ledger
-from server.processes.deployment import LocalDeployment
 from strategies.run_config import RunSettings
 from unlearning.methods.method import UnlearningState
 from unlearning.requests import Granularity, Status, Target

@@ -18,9 +18,9 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.demo.simulation import LocalSimulation
 from benchmarks.speed.rounds import write_app
 from benchmarks.tables import table, write
-from server.demo.simulation import LocalSimulation
 
 app = typer.Typer(add_completion=False)
 KINDS: Mapping[str, str] = {

@@ -8,7 +8,7 @@ from typing import Literal
 
 import psutil
 
-from server.processes.deployment import SUPERNODE, WORKER, LocalDeployment
+from benchmarks.deployment import SUPERNODE, WORKER, LocalDeployment
 from unlearning.errors import DeploymentError
 
 SITE = ("SuperNode", "SuperExec")

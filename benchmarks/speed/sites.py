@@ -24,10 +24,10 @@ from typing import Annotated, Any
 import psutil
 import typer
 
+from benchmarks.deployment import WORKER, LocalDeployment, supernode
 from benchmarks.speed.rounds import Plan, write_app
 from benchmarks.speed.site_processes import SITE, at_rest, census, memory, processor_seconds, sizes_mib
 from benchmarks.tables import table, write
-from server.processes.deployment import WORKER, LocalDeployment, supernode
 from server.processes.flower_control import ConfigValue
 from unlearning.errors import DeploymentError
 

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from benchmarks.demo import demo_command
 from server.api.tls import TlsFiles
 from server.cli import audit as cli_audit
 from server.cli import certificates as cli_verify
@@ -32,7 +33,6 @@ from server.cli.http_token import http_token
 from server.cli.model import model_command
 from server.cli.new import new_command
 from server.cli.plan import plan_command
-from server.demo import demo_command
 from server.operations.federation_file import VARIABLE as FILE_VARIABLE
 from unlearning.durable_files import keep_private
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, RequestError

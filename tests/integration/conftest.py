@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.processes.deployment import LocalDeployment
+from benchmarks.deployment import LocalDeployment
 from server.processes.flower_control import ConfigValue
 from tests.integration.deployments import SELDOM
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from server.processes.deployment import LocalDeployment, supernode
+from benchmarks.deployment import LocalDeployment, supernode
 
 SELDOM: Mapping[str, str] = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1.0"}
 """As often as a SuperExec looks for messages by itself; each look costs processor time, at every node."""

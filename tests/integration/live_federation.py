@@ -7,11 +7,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.deployment import WORKER, LocalDeployment, supernode
 from server.api.client import DeletionClient
 from server.api.tls import TlsFiles
 from server.ledger import Event, Ledger, RoundRecord
 from server.processes.app_directory import write_app
-from server.processes.deployment import WORKER, LocalDeployment, supernode
 from server.processes.flower_control import ConfigValue, flower_environment, program
 from strategies.run_config import RunSettings
 from tests.federation import InProcessFederation

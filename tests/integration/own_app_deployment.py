@@ -9,11 +9,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.demo.simulation import LocalSimulation
+from benchmarks.demo.story import MAX_STARTS, RAY_GAVE_UP
+from benchmarks.deployment import LocalDeployment
 from server.api.client import DeletionClient
-from server.demo.simulation import LocalSimulation
-from server.demo.story import MAX_STARTS, RAY_GAVE_UP
 from server.ledger import Ledger
-from server.processes.deployment import LocalDeployment
 from server.processes.flower_control import ConfigValue
 from unlearning.requests import Granularity, Target
 

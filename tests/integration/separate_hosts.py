@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.deployment import DELETION_SERVICE, SUPEREXEC, SUPERLINK, supernode
 from server.processes.app_directory import write_app
-from server.processes.deployment import DELETION_SERVICE, SUPEREXEC, SUPERLINK, supernode
 from server.processes.flower_control import ConfigValue, FlowerControl, config_argument, program
 from server.processes.layout import FEDERATION
 from strategies.installation import run_script

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from server.demo import exit_on_signals
-from server.demo.scenario import SETTINGS, make_scenario
-from server.demo.view import interpret, outcome_table
+from benchmarks.demo import exit_on_signals
+from benchmarks.demo.scenario import SETTINGS, make_scenario
+from benchmarks.demo.view import interpret, outcome_table
 from server.processes.app_directory import write_app
 from server.processes.flower_control import program
 from strategies.run_config import RunSettings

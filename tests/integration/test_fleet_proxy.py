@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.deployment import LocalDeployment, supernode
 from server.api.tls import TlsFiles
-from server.processes.deployment import LocalDeployment, supernode
 from server.processes.layout import FLEET_SPEAKS_HTTP, Layout, free_ports
 from server.processes.process_group import ProcessGroup
 from strategies.installation import DEPLOY

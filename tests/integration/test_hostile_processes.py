@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
+from benchmarks.deployment import SUPEREXEC, LocalDeployment
 from server.ledger import Ledger
-from server.processes.deployment import SUPEREXEC, LocalDeployment
 from tests.integration.conftest import REPOSITORY
 from tests.integration.hostile_client import FORGED, HOSTILE
 

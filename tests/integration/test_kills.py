@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from server.processes.deployment import DELETION_SERVICE, SUPERLINK, supernode
+from benchmarks.deployment import DELETION_SERVICE, SUPERLINK, supernode
 from tests.federation import client
 from tests.integration.deployments import kill_server_app, restart
 from tests.integration.live_federation import (

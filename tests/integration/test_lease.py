@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.deployment import LocalDeployment, supernode
 from client.worker.node import LEASE_S
 from server.ledger import SITE_PROBLEMS, ClientRecord, Ledger
 from server.ledger.silence import presence
-from server.processes.deployment import LocalDeployment, supernode
 from server.processes.flower_control import flower_environment, program
 from server.processes.process_group import ProcessGroup
 from tests.integration.conftest import REPOSITORY

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from server.processes.deployment import SUPEREXEC, SUPERLINK, LocalDeployment, supernode
+from benchmarks.deployment import SUPEREXEC, SUPERLINK, LocalDeployment, supernode
 from server.processes.flower_control import ConfigValue
 from tests.integration.conftest import REPOSITORY, TRIVIAL_APP, Trivial
 from tests.integration.deployments import connected_clients, living_pids, restart

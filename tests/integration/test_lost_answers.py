@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.processes.deployment import supernode
+from benchmarks.deployment import supernode
 from server.processes.layout import free_ports
 from tests.integration.live_federation import (
     TRAIN,

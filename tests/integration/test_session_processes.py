@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.processes.deployment import WORKER
+from benchmarks.deployment import WORKER
 from tests.integration.live_federation import WAIT_S, LiveFederation, live_federation
 from tests.residue import rows_in_memory
 from unlearning.requests import Granularity, Status, Target

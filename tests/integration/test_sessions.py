@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.deployment import supernode
 from server.federation.checkpoints import CheckpointStore
-from server.processes.deployment import supernode
 from tests.federation import client
 from tests.integration.deployments import restart
 from tests.integration.live_federation import (

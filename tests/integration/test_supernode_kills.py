@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from server.processes.deployment import supernode
+from benchmarks.deployment import supernode
 from server.processes.flower_control import ConfigValue
 from tests.federation import client
 from tests.integration.deployments import restart

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.deployment import WORKER, supernode
 from client.worker.places import WorkerPlaces
 from client.worker.server import ask_status
 from server.operations.checklist import Level
 from server.operations.checklist.supernodes import GIVEN_UP, check_supernodes, supernodes_here
-from server.processes.deployment import WORKER, supernode
 from server.processes.flower_control import flower_environment
 from tests.integration.deployments import FrugalDeployment, restart
 

@@ -5,8 +5,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from server.demo import story as demo_story
-from server.demo.story import MAX_STARTS, RAY_GAVE_UP, RunFollower
+from benchmarks.demo import story as demo_story
+from benchmarks.demo.story import MAX_STARTS, RAY_GAVE_UP, RunFollower
 from unlearning.errors import DeploymentError
 
 LOG = f"Traceback (most recent call last):\n  File node.py\nException: {RAY_GAVE_UP}. This could happen ..."

@@ -4,7 +4,7 @@
     OUTPUT/NAME.md           tables
     OUTPUT/NAME-*.png        figures
 
-Where finished parts are kept: `server.bench.parts`.
+Where finished parts are kept: `benchmarks.bench.parts`.
 """
 
 import logging
@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from server.bench import oracles, shadows
-from server.bench.columns import RETRAIN, Row
-from server.bench.experiment import Experiment
-from server.bench.made import all_loads, all_made
-from server.bench.parts import ORACLES, Part, of_any_machine, parts_of
-from server.bench.seed_run import SeedRun
+from benchmarks.bench import oracles, shadows
+from benchmarks.bench.columns import RETRAIN, Row
+from benchmarks.bench.experiment import Experiment
+from benchmarks.bench.made import all_loads, all_made
+from benchmarks.bench.parts import ORACLES, Part, of_any_machine, parts_of
+from benchmarks.bench.seed_run import SeedRun
 
 Progress = Callable[[int, int, str], None]
 """Called with parts done, parts in all, and what is being worked at."""

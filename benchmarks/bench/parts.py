@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server.bench.cases import Case, Contender, Setting
-from server.bench.columns import ORIGINAL, RETRAIN
-from server.bench.experiment import Experiment
+from benchmarks.bench.cases import Case, Contender, Setting
+from benchmarks.bench.columns import ORIGINAL, RETRAIN
+from benchmarks.bench.experiment import Experiment
 
 DEFAULTS: Mapping[str, Any] = {
     "wait-timeout-s": 1.0,

@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from server.bench import measures, oracles
-from server.bench.cases import Case, Contender, Setting
-from server.bench.columns import ORIGINAL, RETRAIN, Row
-from server.bench.experiment import Experiment
-from server.bench.federations import ClientBroke, SeedFederations, facts_of, newest, task_of
-from server.bench.made import load, made_here
-from server.bench.parts import ORACLES, Part, row_path
+from benchmarks.bench import measures, oracles
+from benchmarks.bench.cases import Case, Contender, Setting
+from benchmarks.bench.columns import ORIGINAL, RETRAIN, Row
+from benchmarks.bench.experiment import Experiment
+from benchmarks.bench.federations import ClientBroke, SeedFederations, facts_of, newest, task_of
+from benchmarks.bench.made import load, made_here
+from benchmarks.bench.parts import ORACLES, Part, row_path
 from server.deletion.measuring import forget_sets
 from server.federation.context import FederationContext
 from server.federation.observing import ServerTestSet, observe_all

@@ -14,14 +14,14 @@ from uuid import uuid4
 from flwr.app import Message
 from flwr.supercore.object_ref import load_app
 
+from benchmarks.bench.alone import alone
+from benchmarks.bench.cases import Case, Contender, Setting
+from benchmarks.bench.client_data import ClientData, Shared
+from benchmarks.bench.columns import ORIGINAL, RETRAIN
+from benchmarks.bench.experiment import Experiment
+from benchmarks.bench.first_pass import FirstPass
+from benchmarks.bench.parts import DEFAULTS, digest, seed_directory, shared_directory
 from server.app import AppRun, open_federation, run_federation
-from server.bench.alone import alone
-from server.bench.cases import Case, Contender, Setting
-from server.bench.client_data import ClientData, Shared
-from server.bench.columns import ORIGINAL, RETRAIN
-from server.bench.experiment import Experiment
-from server.bench.first_pass import FirstPass
-from server.bench.parts import DEFAULTS, digest, seed_directory, shared_directory
 from server.federation.checkpoints import CheckpointStore
 from server.federation.context import FederationContext
 from server.federation.state import FederationState

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from server.bench.alone import alone
+from benchmarks.bench.alone import alone
 from strategies import built_in
 from strategies.run_config import RunSettings
 from unlearning.archive import pack_arrays

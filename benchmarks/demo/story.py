@@ -15,19 +15,19 @@ from tempfile import mkdtemp
 
 from rich.console import Console
 
+from benchmarks.demo.scenario import LIVE, ROUNDS_AFTER, ROUNDS_BEFORE, Scenario, make_scenario
+from benchmarks.demo.simulation import LocalSimulation
+from benchmarks.demo.view import interpret, introduce, outcome_table
+from benchmarks.deployment import LocalDeployment
 from server.api.client import DeletionClient
 from server.api.narrator import GOING_ON, Narrator
 from server.certificate.checks import check_report, check_signature
 from server.certificate.document import decode
 from server.certificate.keys import PUBLIC_KEY, load_public_key, make_key_pair
 from server.certificate.ledger_check import LedgerView, check_ledger, open_ledger
-from server.demo.scenario import LIVE, ROUNDS_AFTER, ROUNDS_BEFORE, Scenario, make_scenario
-from server.demo.simulation import LocalSimulation
-from server.demo.view import interpret, introduce, outcome_table
 from server.ledger import Event, Ledger, RoundRecord
 from server.operations.superlink_residue import erase_residue
 from server.processes.app_directory import write_app
-from server.processes.deployment import LocalDeployment
 from server.processes.layout import FLEET_SPEAKS_HTTP
 from server.state_directory.files import REPORTS
 from server.state_directory.ledger_address import ledger_url

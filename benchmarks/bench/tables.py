@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from server.bench.cases import Case, Published, Setting
-from server.bench.columns import COLUMNS, ORIGINAL, RETRAIN, TABLES, Row
-from server.bench.experiment import Experiment
+from benchmarks.bench.cases import Case, Published, Setting
+from benchmarks.bench.columns import COLUMNS, ORIGINAL, RETRAIN, TABLES, Row
+from benchmarks.bench.experiment import Experiment
 
 TITLES = {ORIGINAL: "Original", RETRAIN: "Retrain"}
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from server.bench import oracles, runner, shadows, tables
-from server.bench.parts import row_path, shared_directory
-from server.bench.seed_run import SeedRun
+from benchmarks.bench import oracles, runner, shadows, tables
+from benchmarks.bench.parts import row_path, shared_directory
+from benchmarks.bench.seed_run import SeedRun
 from tests.experiments import read, rows_of
 from unlearning.batched_training import train_federations
 from unlearning.requests import Granularity
@@ -36,7 +36,7 @@ def run_of(tmp_path, experiment, seed):
 def scored(monkeypatch):
     """Let the first pass find what it is told: the later an example, the more vulnerable."""
     monkeypatch.setattr(
-        "server.bench.first_pass.FirstPass._computed",
+        "benchmarks.bench.first_pass.FirstPass._computed",
         lambda _, clients, client: np.arange(len(clients[client]), dtype=np.float64),
     )
 
@@ -91,7 +91,7 @@ def test_a_first_pass_is_made_once_for_all_seeds_and_both_kinds_of_experiment(tm
     """Oracles and shadow federations of the same clients forget the same examples."""
     made = []
     monkeypatch.setattr(
-        "server.bench.first_pass.FirstPass._computed",
+        "benchmarks.bench.first_pass.FirstPass._computed",
         lambda _, clients, client: made.append(client) or np.arange(len(clients[client]), dtype=np.float64),
     )
     experiments = [read(tmp_path, MIXED), read(tmp_path, MIXED.replace("shadows: 8", "oracles: 4"))]

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from server.demo.scenario import Scenario
+from benchmarks.demo.scenario import Scenario
 from server.report.words import WEAK_ATTACK, count, share
 from unlearning.verification.measurement import CONFIDENCE, CONFIDENCE_POWER, YEOM
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from server.processes.deployment import SUPERLINK, LocalDeployment
+from benchmarks.deployment import SUPERLINK, LocalDeployment
 from server.processes.flower_control import ConfigValue, FlowerControl, config_argument
 from server.processes.layout import FEDERATION
 

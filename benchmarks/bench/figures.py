@@ -8,8 +8,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from server.bench.columns import ORIGINAL, RETRAIN, Row
-from server.bench.experiment import Experiment
+from benchmarks.bench.columns import ORIGINAL, RETRAIN, Row
+from benchmarks.bench.experiment import Experiment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

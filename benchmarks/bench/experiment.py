@@ -7,8 +7,8 @@ settings:                                                           # optional: 
   - {name: IID}
   - {name: label skew, run: {partition: dirichlet, alpha: 0.3}}
 seeds: [0, 1, 2]
-oracles: 100                                                        # optional, instead of seeds: `server.bench.oracles`
-shadows: 16                                                         # or this: `server.bench.shadows`
+oracles: 100                                                        # optional, instead of seeds: `benchmarks.bench.oracles`
+shadows: 16                                                         # or this: `benchmarks.bench.shadows`
 cases:
   - {name: two clients, clients: ["0", "1"]}
   - {name: half of a client's samples, clients: ["0"], share: 0.5}
@@ -31,9 +31,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from server.bench.cases import Case, Contender, Published, Setting, Strict
-from server.bench.columns import COLUMNS, ORIGINAL, RETRAIN
-from server.bench.experiment_files import read_values, shipped_experiments
+from benchmarks.bench.cases import Case, Contender, Published, Setting, Strict
+from benchmarks.bench.columns import COLUMNS, ORIGINAL, RETRAIN
+from benchmarks.bench.experiment_files import read_values, shipped_experiments
 from strategies import built_in
 from strategies.run_config import RunSettings
 from unlearning.batched_training import suits

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from server.bench.columns import Row
-from server.bench.oracles import Ends, Margins, of_ends, read, stacked
+from benchmarks.bench.columns import Row
+from benchmarks.bench.oracles import Ends, Margins, of_ends, read, stacked
 from unlearning.verification.u_lira import FEWEST_PAIRS, u_lira_of_shadows
 
 

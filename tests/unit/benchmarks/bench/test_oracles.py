@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from server.bench import oracles, tables
-from server.bench.client_data import ClientData
-from server.bench.columns import RETRAIN
-from server.bench.parts import FIRST_ORACLE, ORACLES, Part, parts_of
-from server.bench.seed_run import SeedRun
+from benchmarks.bench import oracles, tables
+from benchmarks.bench.client_data import ClientData
+from benchmarks.bench.columns import RETRAIN
+from benchmarks.bench.parts import FIRST_ORACLE, ORACLES, Part, parts_of
+from benchmarks.bench.seed_run import SeedRun
 from tests.experiments import read, rows_of
 from unlearning.batched_training import train_federations
 from unlearning.tasks import make_task

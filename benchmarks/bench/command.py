@@ -15,8 +15,8 @@ from unlearning.durable_files import write_atomically
 from unlearning.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from server.bench.columns import Row
-    from server.bench.experiment import Experiment
+    from benchmarks.bench.columns import Row
+    from benchmarks.bench.experiment import Experiment
 
 
 def bench_command(
@@ -47,8 +47,8 @@ def bench_command(
 ) -> None:
     """Run an experiment: train, retrain and forget by every method; write the papers' tables and figures."""
     # Imported here because they bring in PyTorch, which no other command of people needs.
-    from server.bench.experiment import Experiment, found
-    from server.bench.experiment_files import shipped_experiments
+    from benchmarks.bench.experiment import Experiment, found
+    from benchmarks.bench.experiment_files import shipped_experiments
 
     if list_them:
         for name, (path, size) in shipped_experiments().items():
@@ -64,7 +64,7 @@ def bench_command(
     if seed:
         chosen = chosen.model_copy(update={"seeds": tuple(seed)})
 
-    from server.bench import runner
+    from benchmarks.bench import runner
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     logging.getLogger("server").setLevel(logging.ERROR)
@@ -80,7 +80,7 @@ def bench_command(
 
 
 def _run(chosen: "Experiment", work: Path, jobs: int, console: Console) -> "list[Row]":
-    from server.bench import runner
+    from benchmarks.bench import runner
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.fields[left]}"), console=console) as progress:
@@ -98,7 +98,7 @@ def _run(chosen: "Experiment", work: Path, jobs: int, console: Console) -> "list
 
 def _write(chosen: "Experiment", rows: "list[Row]", command: str, output: Path) -> list[Path]:
     """Write tables, rows and figures; return their files. The page names the command that made them."""
-    from server.bench import figures, runner, tables
+    from benchmarks.bench import figures, runner, tables
 
     output.mkdir(parents=True, exist_ok=True)
     base = output / chosen.name

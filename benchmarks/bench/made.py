@@ -10,7 +10,7 @@ from pathlib import Path
 from subprocess import run
 from typing import Any
 
-from server.bench.columns import Row
+from benchmarks.bench.columns import Row
 
 COMMIT_VARIABLE = "FLOWER_UNLEARNING_COMMIT"
 """The commit, on a machine that has the code without its repository."""

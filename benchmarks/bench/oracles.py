@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from server.bench.cases import Case
-from server.bench.client_data import DEALING_SEED, ClientData
-from server.bench.columns import ORIGINAL, Row
+from benchmarks.bench.cases import Case
+from benchmarks.bench.client_data import DEALING_SEED, ClientData
+from benchmarks.bench.columns import ORIGINAL, Row
 from unlearning.archive import pack_arrays
 from unlearning.durable_files import write_atomically
 from unlearning.evaluation import predict
@@ -30,7 +30,7 @@ from unlearning.verification.u_lira import FEWEST, ULira, centred, mixed, u_lira
 
 Margins = dict[str, NDArray[np.float64]]
 """φ of one model (n,) or several (m, n), by `forget`, `retained` and `test`; `had` is 1 where a model was trained on
-the example of `forget` before it was unlearned, else 0 (`server.bench.shadows`)."""
+the example of `forget` before it was unlearned, else 0 (`benchmarks.bench.shadows`)."""
 
 Ends = tuple[NDArray[np.intp], NDArray[np.intp]]
 """Positions among the forgotten examples: of the most vulnerable and of the least."""

@@ -36,7 +36,7 @@ def demo_command(
     with exit_on_signals():
         console.print("[bold]A live federation forgets a client[/bold]  (loading PyTorch …)")
         # Imported here because it needs PyTorch, which takes seconds; other commands do not.
-        from server.demo.story import tell
+        from benchmarks.demo.story import tell
 
         tell(
             console,

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import yaml
 from flwr.app import Message
+from server.cli.bench import packed_rows
 from typer.testing import CliRunner
 
+from benchmarks.bench import figures, runner, tables
+from benchmarks.bench.cases import Case, Contender
+from benchmarks.bench.columns import Row
+from benchmarks.bench.experiment import Experiment, found
+from benchmarks.bench.experiment_files import SHIPPED, shipped_experiments
+from benchmarks.bench.federations import newest, task_of
+from benchmarks.bench.parts import parts_of, row_path, seed_directory
 from client.in_process import clients_in_process
-from server.bench import figures, runner, tables
-from server.bench.cases import Case, Contender
-from server.bench.columns import Row
-from server.bench.experiment import Experiment, found
-from server.bench.experiment_files import SHIPPED, shipped_experiments
-from server.bench.federations import newest, task_of
-from server.bench.parts import parts_of, row_path, seed_directory
 from server.cli import app
-from server.cli.bench import packed_rows
 from strategies import built_in
 from strategies.messages import arrays_content, failure_values
 from tests.experiments import read, rows_of, written

@@ -2,7 +2,7 @@
 
 A client has its own directory, as a node configuration names one, where it plants a backdoor or noise, and in an
 experiment with oracles or shadow federations: there every seed has the examples of the same clients. With oracles only
-training differs; with shadow federations each seed has one half of what the case forgets (`server.bench.shadows`).
+training differs; with shadow federations each seed has one half of what the case forgets (`benchmarks.bench.shadows`).
 """
 
 from dataclasses import dataclass, replace
@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from server.bench import measures
-from server.bench.cases import Case, GaussianNoise, Setting
-from server.bench.first_pass import FirstPass
+from benchmarks.bench import measures
+from benchmarks.bench.cases import Case, GaussianNoise, Setting
+from benchmarks.bench.first_pass import FirstPass
 from unlearning.archive import pack_arrays
 from unlearning.durable_files import write_atomically
 from unlearning.requests import Exclusions, Granularity, Target

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from server.bench.cases import Backdoor
-from server.bench.columns import Row
+from benchmarks.bench.cases import Backdoor
+from benchmarks.bench.columns import Row
 from server.ledger import Ledger
 from unlearning.errors import DataError
 from unlearning.evaluation import evaluate, predict

@@ -7,8 +7,8 @@ settings:                                                           # optional: 
   - {name: IID}
   - {name: label skew, run: {partition: dirichlet, alpha: 0.3}}
 seeds: [0, 1, 2]
-oracles: 100                                                        # optional, instead of seeds: `benchmarks.bench.oracles`
-shadows: 16                                                         # or this: `benchmarks.bench.shadows`
+oracles: 100                                                  # optional, instead of seeds: `benchmarks.bench.oracles`
+shadows: 16                                                   # or this: `benchmarks.bench.shadows`
 cases:
   - {name: two clients, clients: ["0", "1"]}
   - {name: half of a client's samples, clients: ["0"], share: 0.5}

@@ -1,11 +1,13 @@
 """The command `flower-unlearn`: file deletion requests, follow them, and run the deletion service.
 
-Each command is a function in one of the modules beside this one, and one line here. Errors reach the
-user as one message on stderr: exit code 2 for a refusal, 1 for anything else, never a stack trace.
+Each command is a function in one of the modules beside this one, and one line here; `demo` and `bench`, which no
+server runs, are in `benchmarks/` and come as entry points of the installed package. Errors reach the user as one
+message on stderr: exit code 2 for a refusal, 1 for anything else, never a stack trace.
 """
 
 import logging
 import os
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +15,6 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from benchmarks.demo import demo_command
 from server.api.tls import TlsFiles
 from server.cli import audit as cli_audit
 from server.cli import certificates as cli_verify
@@ -25,7 +26,6 @@ from server.cli import serve as cli_serve
 from server.cli import setup as cli_setup
 from server.cli import start as cli_start
 from server.cli import watch as cli_watch
-from server.cli.bench import bench_command
 from server.cli.connection import DEFAULT_SERVER, Connection
 from server.cli.console import console_command
 from server.cli.federation_file import READ_THE_FILE, use_federation_file
@@ -40,6 +40,7 @@ from unlearning.garbage import end_without_collecting
 
 log = logging.getLogger(__name__)
 _DEBUG = "FLOWER_UNLEARNING_DEBUG"
+ENTRY_POINTS = "flower_unlearning.commands"
 
 
 class _Messages(TyperGroup):
@@ -130,8 +131,8 @@ app.command("check")(cli_operations.check)
 app.command("erase-residue")(cli_operations.erase_residue)
 app.command("backup")(cli_operations.backup)
 app.command("restore")(cli_operations.restore)
-app.command("demo")(demo_command)
-app.command("bench")(bench_command)
+for point in entry_points(group=ENTRY_POINTS):
+    app.command(point.name)(point.load())
 
 
 def main() -> None:

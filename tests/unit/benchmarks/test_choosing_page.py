@@ -16,7 +16,7 @@ from server.requests.comparisons import FILE, Comparison, Figures, compared
 from unlearning.methods.registry import METHODS
 from unlearning.requests import Granularity
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")

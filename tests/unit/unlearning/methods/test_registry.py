@@ -14,10 +14,7 @@ METHODS_FOLDER = ROOT / "unlearning" / "methods"
 
 OTHER_MEANINGS = {
     ("unlearning/methods/__init__.py", DEFAULT_METHOD),  # the one place where the default is said
-    (
-        "benchmarks/bench/columns.py",
-        "retrain",
-    ),  # the row of the retrained model, whatever methods a table has
+    ("benchmarks/bench/columns.py", "retrain"),  # the row of the retrained model, whatever the methods are
     ("unlearning/tasks/partitions.py", "natural"),  # the data set's own division among clients
     ("unlearning/tasks/settings.py", "natural"),
     ("unlearning/tasks/loading.py", "natural"),

@@ -28,7 +28,7 @@ def own_files(name: str) -> set[Path]:
     return {file} if file.parent == METHODS_FOLDER else set(file.parent.glob("*.py"))
 
 
-@pytest.mark.parametrize("package", ["unlearning", "strategies", "client", "server"])
+@pytest.mark.parametrize("package", ["unlearning", "strategies", "client", "server", "benchmarks/bench"])
 def test_nothing_names_a_method_but_the_method_itself(package):
     """What the program must know of a method it asks the method; a table by name would forget the next one."""
     own = {name: own_files(name) for name in METHODS}

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import yaml
 from flwr.app import Message
-from server.cli.bench import packed_rows
 from typer.testing import CliRunner
 
 from benchmarks.bench import figures, runner, tables
 from benchmarks.bench.cases import Case, Contender
 from benchmarks.bench.columns import Row
+from benchmarks.bench.command import packed_rows
 from benchmarks.bench.experiment import Experiment, found
 from benchmarks.bench.experiment_files import SHIPPED, shipped_experiments
 from benchmarks.bench.federations import newest, task_of

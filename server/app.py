@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from logging import getLogger
 from pathlib import Path
@@ -45,7 +45,6 @@ from server.state_directory.files import (
     CHECKPOINTS,
     KEPT,
     SETTINGS_FILE,
-    erase_replay_inputs,
     erase_unfinished,
     private_state,
 )
@@ -151,8 +150,6 @@ def run_federation(
     check_certificate_key(settings.certificate_key)
     with open_federation(grid, run, run_id=run_id) as context:
         state = context.checkpoints.newest()
-        if state is not None:
-            state = key_samples(state, context.ledger)
         if state is None:
             _log.info("A new federation in %s", context.state_dir)
             state = FederationState(parameters=initial_parameters(context.task, settings.seed))
@@ -171,16 +168,6 @@ def run_federation(
         digest = content_hash(state.parameters)
         _log.info("Done after round %d; model %s in %s", state.round, digest, context.state_dir)
         return state
-
-
-def key_samples(state: FederationState, ledger: Ledger) -> FederationState:
-    """Return `state` with sample ids as the ledger names them; a checkpoint of an earlier version has them in clear."""
-    if ledger.keys is None:
-        return state
-    deletion = state.deletion
-    if deletion is not None:
-        deletion = replace(deletion, targets=tuple(ledger.key_target(target) for target in deletion.targets))
-    return replace(state, exclusions=ledger.keys.exclusions(state.exclusions), deletion=deletion)
 
 
 def _check_same_model(task: Task, size: int, state_dir: Path) -> None:
@@ -211,7 +198,6 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
         token = ledger.acquire_fence(f"{gethostname()}:{os.getpid()} run {run_id}", now=_now())
         writer = LedgerWriter(ledger, token, _now)
         erase_unfinished(state_dir)
-        erase_replay_inputs(state_dir)
         clients = Clients(grid=sessions or grid, fedavg=fedavg, writer=writer)
         test_set = ServerTestSet(task, run.test, settings)
         yield FederationContext(

@@ -77,11 +77,11 @@ def new_sqlite_ledgers_are_copies(tmp_path_factory: pytest.TempPathFactory) -> I
     made.close()
     dialect, compiled = made._engine.dialect, {}
 
-    def migrate_a_copy(self: Database, revision: str = "head") -> None:
+    def migrate_a_copy(self: Database) -> None:
         url = sa.make_url(self.name)
-        if url.get_backend_name() == "sqlite" and revision == "head":
+        if url.get_backend_name() == "sqlite":
             copy_if_new(template, Path(url.database or ""))
-        migrate(self, revision)
+        migrate(self)
 
     def create_a_sharing_engine(url: sa.URL, **given: Any) -> sa.Engine:
         engine = create_engine(url, **given)

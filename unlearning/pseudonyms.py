@@ -11,7 +11,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from unlearning.requests import Exclusions, Forget, Target
+from unlearning.requests import Forget, Target
 
 PREFIX = "hmac:"
 # 2**-88 is then the chance that two of a million ids share one.
@@ -41,13 +41,6 @@ class SubjectKeys:
         if target.client_id is None or all(map(is_keyed, target.sample_ids)):
             return target
         return replace(target, sample_ids=keyed_ids(self.of(target.client_id), target.sample_ids))
-
-    def exclusions(self, exclusions: Exclusions) -> Exclusions:
-        """Return `exclusions` with keyed ids; those that are keyed stay."""
-        clients = {
-            client: key_forget(forget, self.of(client)) for client, forget in exclusions.clients.items()
-        }
-        return Exclusions(clients, exclusions.classes)
 
 
 def is_keyed(sample_id: str) -> bool:

@@ -146,17 +146,14 @@ def check_samples(certificate: Certificate, samples: Path | None, keys: Path | N
         ids = parse_sample_ids(read_file(samples).decode())
     except (InvalidRequest, UnicodeError) as exc:
         raise CertificateError(f"{samples} cannot be read as a list of sample ids: {exc}") from exc
-    if asked.sample_ids_commitment is None:  # an earlier certificate: anybody can test a guess
-        holds = hash_of_ids(ids) == asked.sample_ids_sha256
-    elif keys is None:
+    if keys is None:
         return Check.skip(
             of, "Give --subject-key FILE as well; without the key nobody can tell which samples they are."
         )
-    else:
-        holds = any(
-            commitment(key, asked.id, hash_of_ids(keyed_ids(key, ids))) == asked.sample_ids_commitment
-            for key in read_client_keys(keys, asked.client_id)
-        )
+    holds = any(
+        commitment(key, asked.id, hash_of_ids(keyed_ids(key, ids))) == asked.sample_ids_commitment
+        for key in read_client_keys(keys, asked.client_id)
+    )
     if not holds:
         return Check.refuse(of, f"The {len(ids):,} sample(s) of {samples} are not those that are certified.")
     return Check.confirm(of, f"The {len(ids):,} sample(s) of {samples} are those that are certified.")

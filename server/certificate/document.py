@@ -2,9 +2,8 @@
 
     {"certificate": {...}, "signature": {"algorithm": "ed25519", "value": HEX}}     or "signature": null
 
-Canonical form: RFC 8785 (JSON Canonicalization Scheme); of version 1, which is still read, a form of Python's own.
-The file is the canonical form and a newline. The signature (RFC 8032) covers the canonical form of the member
-`certificate`. docs/certificate.md explains every field.
+Canonical form: RFC 8785 (JSON Canonicalization Scheme). The file is the canonical form and a newline. The signature
+(RFC 8032) covers the canonical form of the member `certificate`. docs/certificate.md explains every field.
 """
 
 import json
@@ -22,7 +21,7 @@ from server.certificate.keys import key_id
 from unlearning.errors import CertificateError
 
 NAME = "certificate.json"
-VERSION: Literal[2] = 2
+VERSION = 1
 # RFC 8785 knows the whole numbers that a float64 holds exactly, one by one.
 _LARGEST_INTEGER = 2**53 - 1
 
@@ -31,10 +30,7 @@ Sha256: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Day: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 
 # Fields of a request that a certificate goes without, where there is nothing to say.
-_LEFT_OUT = (
-    *("sample_ids_sha256", "sample_ids_commitment"),
-    *("received_on", "due_on", "extended_days", "ground", "reference_sha256"),
-)
+_LEFT_OUT = ("sample_ids_commitment", "ground", "reference_sha256")
 
 
 class _Part(BaseModel):
@@ -45,8 +41,7 @@ class CertifiedRequest(_Part):
     """What was asked. Ids of samples stay out: their number, and a keyed commitment to them.
 
     sample_ids_commitment: `unlearning.pseudonyms.commitment`, which only who holds the client's key can test.
-    sample_ids_sha256: in certificates of before, which anybody can test who guesses the ids.
-    received_on, due_on: days, the deadline with its `extended_days`; left out in certificates of before.
+    received_on, due_on: days, the deadline with its `extended_days`.
     ground: a letter of Art. 17(1) GDPR. reference_sha256: salted hash of the filer's reference; without one left out.
     """
 
@@ -55,14 +50,13 @@ class CertifiedRequest(_Part):
     client_id: str | None
     class_label: int | None
     num_samples: int | None
-    sample_ids_sha256: Sha256 | None = None
     sample_ids_commitment: Sha256 | None = None
     submitted_by: str
     created_at: str
     served_with: list[str]
-    received_on: Day | None = None
-    due_on: Day | None = None
-    extended_days: int | None = Field(default=None, ge=0, le=60)
+    received_on: Day
+    due_on: Day
+    extended_days: int = Field(ge=0, le=60)
     ground: str | None = Field(default=None, pattern="^[a-f]$")
     reference_sha256: Sha256 | None = None
 
@@ -140,13 +134,12 @@ class Certificate(_Part):
     """Everything that a certificate states.
 
     privacy: of a deletion by addition of vectors; without it the field is left out.
-    replay: in certificates of before: which files were kept to execute the server step again.
     scores: mean loss and score of the three sets, `before` and `after`.
     not_measured: texts. key_id: of the signing key, None where unsigned (and then why).
     """
 
     format: Literal["flower-unlearning deletion certificate"] = "flower-unlearning deletion certificate"
-    version: Literal[1, 2] = VERSION
+    version: int = Field(default=VERSION, ge=VERSION, le=VERSION)  # a Literal would take true for 1
     issued_at: str
     federation: str
     request: CertifiedRequest
@@ -158,7 +151,6 @@ class Certificate(_Part):
     not_measured: list[str]
     software: dict[str, str]
     report_sha256: Sha256
-    replay: dict[str, Any] | None = None
     privacy: CertifiedPrivacy | None = None
     key_id: Sha256 | None
     unsigned_because: str
@@ -183,29 +175,21 @@ class CertificateFile:
         return True
 
 
-def canonical(value: Any, version: int = VERSION) -> bytes:
-    """Return `value` in the canonical form of certificates of this version: RFC 8785, but of version 1.
+def canonical(value: Any) -> bytes:
+    """Return `value` in the canonical form of certificates, RFC 8785.
 
     Raises:
         ValueError: it holds a number that the form has no word for, or text that is no Unicode.
-        TypeError: it holds something that JSON does not know (version 1).
     """
-    if version != 1:
-        return rfc8785.dumps(value)
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode()
+    return rfc8785.dumps(value)
 
 
 def encode(certificate: Certificate, key: Ed25519PrivateKey | None) -> bytes:
-    """Return the certificate's file, signed where there is a key, in the form of the certificate's version."""
+    """Return the certificate's file, signed where there is a key."""
     assert certificate.key_id == (None if key is None else key_id(key.public_key())), "the key it names signs"
-    version = certificate.version
-    content = certificate.model_dump(mode="json")
-    if version != 1:
-        content = exact_numbers(content)
-    for name in ("privacy", "replay"):
-        if content[name] is None:
-            del content[name]
+    content = exact_numbers(certificate.model_dump(mode="json"))
+    if content["privacy"] is None:
+        del content["privacy"]
     if content["model"]["frozen"] is None:
         del content["model"]["frozen"]
     for name in _LEFT_OUT:
@@ -213,8 +197,8 @@ def encode(certificate: Certificate, key: Ed25519PrivateKey | None) -> bytes:
             del content["request"][name]
     signature = None
     if key is not None:
-        signature = {"algorithm": "ed25519", "value": key.sign(canonical(content, version)).hex()}
-    return canonical({"certificate": content, "signature": signature}, version) + b"\n"
+        signature = {"algorithm": "ed25519", "value": key.sign(canonical(content)).hex()}
+    return canonical({"certificate": content, "signature": signature}) + b"\n"
 
 
 def exact_numbers(value: Any) -> Any:
@@ -235,8 +219,8 @@ def decode(content: bytes) -> CertificateFile:
         CertificateError: they are no certificate, or not in the canonical form.
     """
     try:
-        value, version = _read(content)
-        is_canonical = canonical(value, version) + b"\n" == content
+        value = json.loads(content, parse_int=_double)
+        is_canonical = canonical(value) + b"\n" == content
     except (ValueError, OverflowError, RecursionError) as exc:
         raise CertificateError(
             f"The certificate cannot be read; it was cut short or damaged. Fetch it again. ({exc})"
@@ -257,18 +241,7 @@ def decode(content: bytes) -> CertificateFile:
             "The certificate was written anew by another program: its bytes are not in the canonical form. "
             "Fetch the original file."
         )
-    return CertificateFile(
-        certificate, canonical(value["certificate"], version), _signature_in(value["signature"])
-    )
-
-
-def _read(content: bytes) -> tuple[Any, int]:
-    """Return the JSON of a file, its numbers as its form has them, and the version that it says it is of."""
-    value = json.loads(content)
-    certificate = value.get("certificate") if isinstance(value, dict) else None
-    if isinstance(certificate, dict) and certificate.get("version") == 1:
-        return value, 1
-    return json.loads(content, parse_int=_double), VERSION
+    return CertificateFile(certificate, canonical(value["certificate"]), _signature_in(value["signature"]))
 
 
 def _double(digits: str) -> int | float:

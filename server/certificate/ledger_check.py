@@ -126,12 +126,9 @@ def _facts(certificate: Certificate, request: DeletionRequest) -> Iterator[tuple
     yield "submitter", asked.submitted_by, request.submitted_by
     filed_at = request.created_at.astimezone(UTC).isoformat(timespec="seconds")
     yield "time of filing", asked.created_at, filed_at
-    if asked.received_on is not None:  # a certificate of before goes without
-        yield "day of receipt", asked.received_on, request.received_on.isoformat()
+    yield "day of receipt", asked.received_on, request.received_on.isoformat()
     yield "method", certificate.method.name, request.method
-    asked_with = dict(request.parameters)
-    written = asked_with if certificate.version == 1 else exact_numbers(asked_with)
-    for name, value in sorted(written.items()):
+    for name, value in sorted(exact_numbers(dict(request.parameters)).items()):
         yield f"parameter {name}", certificate.method.parameters.get(name), value
     yield "model before", certificate.model.before, result.get("model_hash_before")
     yield "unlearned model", certificate.model.unlearned, result.get("model_hash_unlearned")
@@ -143,8 +140,6 @@ def _amendable(
 ) -> Iterator[tuple[str, object, object]]:
     """Yield the same of what may be amended later: as it stood at the certificate's event."""
     asked, until = certificate.request, certificate.ledger.event.sequence
-    if asked.received_on is None:  # as above
-        return
     ground: object = request.ground
     reference: object = None
     for event in reversed(events):

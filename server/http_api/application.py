@@ -133,9 +133,7 @@ class HttpApi:
         """Return the certificate of a completed request, byte for byte."""
         found = await self._report(request, caller)
         if not found.certificate:
-            raise RequestNotFound(
-                "This request has a report and no certificate: an earlier version completed it."
-            )
+            raise RequestNotFound("This request has a report and no certificate.")
         return Response(found.certificate, media_type="application/json")
 
     async def timestamp(self, request: Request, caller: Caller) -> Response:

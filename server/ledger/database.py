@@ -79,17 +79,6 @@ class Database:
                     connection.exec_driver_sql(f"LOCK TABLE {', '.join(_ERASABLE)} IN ACCESS SHARE MODE")
                 yield connection
 
-    def compact(self, column: "sa.Column[Any]") -> None:
-        """Have the files written anew without what was erased in a column before this program overwrote by itself.
-
-        Raises:
-            LedgerUnavailable: somebody else uses the database.
-        """
-        if self._engine.dialect.name == "sqlite":
-            with self._translate_errors(), closing(self._engine.raw_connection()) as connection:
-                connection.execute("VACUUM")
-        self.clear(column)
-
     def clear(self, column: "sa.Column[Any]") -> bool:
         """Have what was erased in a column gone from the database's files; return whether it could be done.
 
@@ -136,8 +125,8 @@ class Database:
                     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
                 yield connection
 
-    def migrate(self, revision: str = "head") -> None:
-        """Bring the schema forward to this revision; safe when several processes do it at once.
+    def migrate(self) -> None:
+        """Bring the schema forward to the newest revision; safe when several processes do it at once.
 
         Raises:
             LedgerUnavailable: the database cannot be written.
@@ -149,13 +138,10 @@ class Database:
             _make_private_file(Path(self._url.database or "").resolve())
         config = _alembic()
         with self.writing() as connection:
-            if (
-                revision == "head"
-                and MigrationContext.configure(connection).get_current_revision() == _newest()
-            ):
+            if MigrationContext.configure(connection).get_current_revision() == _newest():
                 return
             config.attributes["connection"] = connection
-            command.upgrade(config, revision)
+            command.upgrade(config, "head")
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import sqlalchemy as sa
 
 from server.ledger import schema
-from unlearning.pseudonyms import SubjectKeys, is_keyed
+from unlearning.pseudonyms import SubjectKeys
 from unlearning.requests import Granularity, Target, hash_of_text, list_ids
 
 _table = schema.request_samples
@@ -20,9 +20,8 @@ def insert(connection: sa.Connection, number: int, values: Mapping[str, object])
 
 def values_of(sample_ids: Iterable[str]) -> dict[str, object]:
     """Return the columns for a list of ids."""
-    ids = frozenset(sample_ids)
-    listed = list_ids(ids)
-    return {"sha256": hash_of_text(listed), "is_keyed": all(map(is_keyed, ids)), "sample_ids": listed}
+    listed = list_ids(sample_ids)
+    return {"sha256": hash_of_text(listed), "sample_ids": listed}
 
 
 def load(connection: sa.Connection, number: int) -> frozenset[str]:
@@ -47,4 +46,4 @@ def give_back(connection: sa.Connection, number: int) -> None:
 def names_same(connection: sa.Connection, number: int, values: Mapping[str, object]) -> bool:
     """Return whether the request in row `number` names these samples; by their hash, which outlives the ids."""
     known = connection.scalar(sa.select(_table.c.sha256).where(_table.c.request_number == number))
-    return not known or known == values["sha256"]
+    return known is None or known == values["sha256"]

@@ -94,10 +94,7 @@ request_samples = sa.Table(
     "request_samples",
     metadata,
     sa.Column("request_number", sa.ForeignKey("requests.number"), primary_key=True, autoincrement=False),
-    sa.Column("sha256", sa.String(64), nullable=False),  # of sample_ids; "" of ids of before it was kept
-    sa.Column(
-        "is_keyed", sa.Boolean, nullable=False
-    ),  # whether the ids are keyed hashes (unlearning.pseudonyms)
+    sa.Column("sha256", sa.String(64), nullable=False),  # of sample_ids
     sa.Column("sample_ids", sa.Text, nullable=True),  # unlearning.requests.listed_ids; null once given back
 )
 

@@ -61,20 +61,14 @@ def hash_of_rows(hashes: Iterable[str]) -> str:
 
 def request_hash(connection: sa.Connection, row: sa.Row[Any]) -> str:
     """Compute the hash of a request's row with what belongs to it elsewhere: the list of its ids, and its exclusion."""
-    more = {"samples_sha256": _samples_hash(connection, row), "excluded_at": _excluded_at(connection, row)}
-    return row_hash(schema.requests, row, **more)
-
-
-def _samples_hash(connection: sa.Connection, row: sa.Row[Any]) -> str | None:
-    table = schema.request_samples
-    query = sa.select(table.c.sha256, table.c.is_keyed).where(table.c.request_number == row.number)
-    found = connection.execute(query).one_or_none()
-    return None if found is None else f"{'keyed' if found.is_keyed else 'plain'}:{found.sha256}"
-
-
-def _excluded_at(connection: sa.Connection, row: sa.Row[Any]) -> datetime | None:
-    table = schema.exclusions
-    return connection.scalar(sa.select(table.c.at).where(table.c.request_number == row.number))
+    found = {
+        name: connection.scalar(sa.select(column).where(column.table.c.request_number == row.number))
+        for name, column in (
+            ("samples_sha256", schema.request_samples.c.sha256),
+            ("excluded_at", schema.exclusions.c.at),
+        )
+    }
+    return row_hash(schema.requests, row, **found)
 
 
 def seal_rows(connection: sa.Connection, table: sa.Table, rows: Iterable[sa.Row[Any]], now: datetime) -> None:

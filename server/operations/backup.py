@@ -41,7 +41,7 @@ from server.operations.restore_steps import (
     refuse_half_restored,
     stage,
 )
-from server.state_directory.files import CHECKPOINTS, REPLACED, REPLAY, SHADOWS, UNDONE_FILE
+from server.state_directory.files import CHECKPOINTS, REPLACED, SHADOWS, UNDONE_FILE
 from unlearning.durable_files import copy_private, make_private, write_atomically
 from unlearning.errors import BackupError
 from unlearning.requests import Status
@@ -263,12 +263,12 @@ def _events_to_undo(ledger: Ledger, manifest: Manifest) -> Iterator[str]:
 
 
 def _state_files(state_dir: Path) -> Iterator[Path]:
-    """Yield all plain files but the ledger's, checkpoints, an earlier version's inputs of replays and shadow models
-    (they carry what was forgotten, or will be), unfinished ones and what earlier restores left.
+    """Yield all plain files but the ledger's, checkpoints and shadow models (they carry what was forgotten, or will
+    be), unfinished ones and what earlier restores left.
     """
     for path in sorted(state_dir.rglob("*")):
         first = path.relative_to(state_dir).parts[0]
-        skipped = first in (CHECKPOINTS, REPLAY, SHADOWS) or first.startswith(NOT_COPIED)
+        skipped = first in (CHECKPOINTS, SHADOWS) or first.startswith(NOT_COPIED)
         if skipped or path.name.startswith("."):
             continue
         if path.is_symlink():

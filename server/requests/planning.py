@@ -61,8 +61,7 @@ def past_deletions(ledger: Ledger) -> dict[str, Measured]:
     """Return what the completed deletions took, by method: unlearning and recovery together."""
     results: dict[str, list[Mapping[str, Any]]] = {}
     for request in ledger.list_requests(statuses=(Status.COMPLETED,)):
-        if "cost" in request.result:  # deletions of earlier versions have none
-            results.setdefault(request.method, []).append(request.result)
+        results.setdefault(request.method, []).append(request.result)
     return {
         method: Measured(
             deletions=len(items),

@@ -4,7 +4,6 @@ What a deletion uses up is computed in `server.deletion.privacy_account`, which 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from server.ledger import Ledger
@@ -23,9 +22,8 @@ RELEASED = "noise-released"
 """The kind of the event of a release: its detail is the release, in plain values."""
 
 RELEASE = "privacy_release"
-"""The key under which older requests' results, and findings, hold the release."""
+"""The key under which findings hold the release."""
 
-_OLDER = "It was counted by an earlier version of this program, whose bounds did not hold in all cases."
 _WHAT_TO_DO = (
     "Choose retrain, which needs no noise; or give more noise (sigma) or a larger budget in prepare and restart the "
     "run. Noise that is larger from now on takes nothing back of what is used up."
@@ -46,17 +44,11 @@ def may_serve_together(settings: RunSettings, method: Method) -> bool:
 
 
 def earlier_releases(ledger: Ledger) -> tuple[AccountedRelease, ...]:
-    """Return the releases with noise so far, in their order: all that were noted, also of attempts that failed since.
-
-    Of earlier versions, which noted none, those of completed requests; what they proved is not taken over.
-    """
+    """Return the releases with noise so far, in their order, those of attempts that failed since included."""
     releases: dict[tuple[str, str], AccountedRelease] = {}
     for request in ledger.list_requests():
         if request.method not in METHODS or not METHODS[request.method].info.draws_noise:
             continue
-        if RELEASE in request.result and not request.result[RELEASE].get("after"):
-            release = from_plain(AccountedRelease, request.result[RELEASE], exactly=True)
-            releases[release.name, ""] = replace(release, unmet=(*release.unmet, _OLDER))
         for event in ledger.all_events(request.id):
             if event.kind == RELEASED:
                 release = from_plain(AccountedRelease, event.detail, exactly=True)

@@ -1,17 +1,14 @@
 """The server's state directory as files: what lies in it, for its owner alone, and nothing half-written."""
 
-import shutil
 from logging import getLogger
 from pathlib import Path
 
 from server.state_directory.ledger_address import LEDGER_FILE
-from unlearning.durable_files import close_state, erase_partials, make_private, sync_directory
+from unlearning.durable_files import close_state, erase_partials, make_private
 
 _log = getLogger(__name__)
 
 CHECKPOINTS, KEPT, REPORTS, SHADOWS = "checkpoints", "kept", "reports", "shadows"
-REPLAY = "replay"
-"""Where earlier versions kept models and updates of deletions, so that they could be executed again."""
 SETTINGS_FILE = "settings.json"
 """The run's settings, which say what model a checkpoint's vector belongs to."""
 UNDONE_FILE, RESIDUE_FILE = "undone-by-restore.json", "residue-erased.json"
@@ -54,18 +51,3 @@ def erase_unfinished(state_dir: Path) -> None:
     for folder in FOLDERS:
         for path in erase_partials(state_dir / folder):
             _log.info("%s was left half-written by a process that died; erased.", path)
-
-
-def erase_replay_inputs(state_dir: Path) -> None:
-    """Erase what an earlier version kept of deletions: nothing reads it, and it carries what was forgotten."""
-    directory = state_dir / REPLAY
-    if directory.is_dir():
-        kept = ", ".join(sorted(path.name for path in directory.iterdir())) or "nothing"
-        shutil.rmtree(directory)
-        sync_directory(state_dir)
-        _log.warning(
-            "%s held inputs of deletions for replays (%s). They still carried what was forgotten, and this "
-            "version replays none: erased.",
-            directory,
-            kept,
-        )

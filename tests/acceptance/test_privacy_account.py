@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from datetime import UTC, datetime
 from unittest.mock import Mock
 
@@ -20,12 +19,11 @@ from server.requests.privacy_budget import earlier_releases
 from server.state_directory.files import NOISE_SECRET, UNDONE_FILE
 from tests.federation import InProcessFederation, client
 from tests.kills import Killer
-from unlearning.certified import Basis, analytic_sigma, create_key
+from unlearning.certified import analytic_sigma, create_key
 from unlearning.errors import MethodFailed, UnsupportedRequest
 from unlearning.methods.hf_online.options import CarriedVectorOptions
 from unlearning.methods.hf_online.vectors import kept_vector
 from unlearning.parameters import content_hash
-from unlearning.plain import to_plain
 from unlearning.requests import Status
 from unlearning.stores import DirectoryStore
 
@@ -371,19 +369,6 @@ def test_a_release_counts_though_its_attempt_failed_afterwards(trained, monkeypa
     assert (found["num_releases"], found["basis"]) == (2, "proven")
     assert found["spent_epsilon"] > found["epsilon_of_this_release"]
     assert given_up.clients == ("1",)
-
-
-def test_a_release_of_an_earlier_version_counts_and_proves_nothing(trained):
-    """It is in the request's result, without the hashes by which it could be followed."""
-    one = trained(BUDGET + " sensitivity=0.01")
-    deleted(one, "1", rounds=2)
-    (release,) = earlier_releases(one.ledger)
-    old = {name: to_plain(release)[name] for name in ("name", "number", "sigma", "sensitivity", "unmet")}
-    request = one.ledger.get("r-000001")
-    request = replace(request, result={"privacy_release": old})
-    found = earlier_releases(Mock(list_requests=lambda: [request], all_events=lambda _request_id: []))
-    assert [one.basis for one in found] == [Basis.EMPIRICAL]
-    assert "earlier version" in found[0].unmet[0]
 
 
 @pytest.mark.slow

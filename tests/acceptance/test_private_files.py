@@ -1,7 +1,6 @@
 """What a federation writes is its owner's alone, whatever the umask says, and what was open before is mended."""
 
 import os
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +12,7 @@ from server.ledger import Ledger
 from server.processes.process_group import ProcessGroup
 from server.state_directory.ledger_address import ledger_url
 from tests.federation import SMALL, client
-from unlearning.durable_files import erase_partials, open_to_others, write_atomically
+from unlearning.durable_files import open_to_others, write_atomically
 
 SETTINGS = {**SMALL, "prepare": "federaser every=1; hf-online", "shadow_federations": 4}
 
@@ -118,36 +117,3 @@ def test_what_a_killed_process_left_half_written_is_erased_at_the_next_start(fed
         path.write_bytes(b"forgotten")
     one.run()
     assert [path for path in left if path.exists()] == []
-
-
-def test_what_an_earlier_version_kept_for_replays_is_erased_at_the_start_and_said(federation, caplog):
-    """Models and updates that still carry what was forgotten; this version has no use for them."""
-    one = federation(num_clients=2, max_examples=100, rounds=1)
-    left = one.directory / "replay" / "r-000001" / "begin.npz"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"forgotten")
-    one.run()
-    assert not (one.directory / "replay").exists()
-    assert "replays (r-000001)" in caplog.text
-
-
-def test_only_half_written_files_are_erased(tmp_path):
-    """Not a hidden file of another kind, nor a link."""
-    (tmp_path / ".keep").touch()
-    (tmp_path / "a.npz.12").touch()
-    (tmp_path / ".link.12").symlink_to(tmp_path / ".keep")
-    (tmp_path / ".a.npz.12").write_bytes(b"x")
-    assert erase_partials(tmp_path) == [tmp_path / ".a.npz.12"]
-    assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_files_of_several_threads_are_private_too(tmp_path):
-    """The mode is given with each file, not by a umask that is set for a moment."""
-    threads = [
-        threading.Thread(target=write_atomically, args=(tmp_path / str(number), b"x")) for number in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert list(open_to_others(tmp_path.iterdir())) == []

@@ -1,16 +1,11 @@
 """The events' hash chain, refusals and facts on SQLite and PostgreSQL, and how the first schema gets them."""
 
-from collections.abc import Iterator
-from datetime import date, timedelta
-
 import pytest
 import sqlalchemy as sa
 
 from server.ledger import Ledger
 from server.ledger.chain import GENESIS_HASH
-from server.ledger.database import Database
-from tests.ledgers import CLIENT_4, LATER, NOW, advance, refusal, submit
-from unlearning.deadlines import Amendment, Ground
+from tests.ledgers import LATER, NOW, advance, refusal, submit
 from unlearning.requests import Status
 
 # The chain
@@ -97,79 +92,6 @@ def test_the_database_refuses_a_fork_of_the_chain(ledger: Ledger, sql: sa.Engine
                 "SELECT 7, request_number, 'forged', actor, detail, at, previous_hash, 'x' FROM events"
             )
         )
-
-
-# From the first schema on
-
-FIRST_SCHEMA_ROWS = [
-    "INSERT INTO requests (idempotency_key, target_key, target, client_id, method, parameters, submitted_by, "
-    "status, reason, retryable, attempts, created_at, updated_at, result) VALUES ('k', 'client/3', "
-    '\'{"granularity": "client", "client_id": "3", "sample_ids": [], "class_label": null}\', '
-    "'3', 'puf', '{}', 'ada', 'received', '', false, 0, '2026-01-31 23:30:00', '2026-01-31 23:30:00', '{}')",
-    "INSERT INTO events (request_number, kind, actor, detail, at) VALUES "
-    "(1, 'submitted', 'ada', '{\"last_round_sequence\": 0}', '2026-03-01 12:00:00.123456')",
-    "INSERT INTO events (sequence, request_number, kind, from_status, to_status, actor, detail, at) VALUES "
-    "(5, 1, 'moved', 'received', 'scheduled', 'löop', '{\"loss\": 0.1, \"é\": [1, null]}', '2026-03-01 12:05:00')",
-    "UPDATE requests SET status = 'scheduled'",
-]
-
-
-@pytest.fixture
-def of_first_schema(empty_url: str) -> str:
-    """The URL of a ledger of the first schema with a request and two events, a number missing between them."""
-    database = Database(empty_url)
-    database.migrate("0001")
-    with database.writing() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(sa.text("SET LOCAL TIME ZONE 'UTC'"))
-        for statement in FIRST_SCHEMA_ROWS:
-            connection.exec_driver_sql(statement)
-    database.close()
-    return empty_url
-
-
-@pytest.fixture
-def opened(of_first_schema: str) -> Iterator[Ledger]:
-    ledger = Ledger.open(of_first_schema)
-    yield ledger
-    ledger.close()
-
-
-def test_events_of_the_first_schema_are_kept_and_chained(opened: Ledger) -> None:
-    """The migrations change nothing of them, and today's function finds their chain whole."""
-    first, second, *added = opened.events()
-    assert (first.sequence, first.kind, first.actor, first.at) == (1, "submitted", "ada", NOW)
-    assert (second.sequence, second.kind, second.actor) == (5, "moved", "löop")
-    assert second.detail == {"loss": 0.1, "é": [1, None]}
-    assert second.at - first.at == timedelta(minutes=5) - timedelta(microseconds=123456)
-    assert [event.kind for event in added] == ["taken-over", "dated"]
-    assert opened.verify_chain() is None
-    assert opened.verify() == ""
-
-
-def test_a_request_of_the_first_schema_is_due_a_month_after_it_was_filed(opened: Ledger) -> None:
-    """On the last day of a shorter month; and it is refused and amended as any other."""
-    (found,) = opened.list_requests()
-    assert (found.received_on, found.due_on) == (date(2026, 1, 31), date(2026, 2, 28))
-    assert (found.extended_days, found.ground, found.is_held, found.is_redacted) == (0, None, False, False)
-    assert opened.refuse(found.id, reason="x", by="ada", now=LATER).status is Status.REFUSED
-    assert opened.amend(found.id, what=Amendment(ground="c"), by="ada", now=LATER).ground is Ground.C
-    assert opened.verify() == ""
-
-
-def test_a_ledger_of_the_first_schema_goes_on_after_the_migration(
-    opened: Ledger, of_first_schema: str
-) -> None:
-    """Its requests move on, new events follow the old ones, and the old ones stay append-only."""
-    token = opened.acquire_fence("loop", now=NOW)
-    opened.move("r-000001", Status.UNLEARNING, token=token, now=LATER)
-    submit(opened, CLIENT_4, key="new")
-    assert [event.sequence for event in opened.events("r-000001")] == [1, 5, 6, 7, 9]  # 8: the fence's
-    assert opened.verify() == ""
-    engine = sa.create_engine(of_first_schema)
-    with pytest.raises(sa.exc.IntegrityError, match="append-only"), engine.begin() as connection:
-        connection.execute(sa.text("DELETE FROM events WHERE sequence = 1"))
-    engine.dispose()
 
 
 # Refusals

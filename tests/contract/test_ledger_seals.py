@@ -81,7 +81,7 @@ def test_a_removed_row_is_found(full: Ledger, owner: sa.Connection, name: str) -
             {"sequence": 9, "round": 9, "kind": "training", "request_ids": [], "metrics": {}, "at": NOW},
         ),
         ("exclusions", {"request_number": 2, "at": NOW}),
-        ("request_samples", {"request_number": 2, "sha256": "", "is_keyed": True, "sample_ids": '["x"]'}),
+        ("request_samples", {"request_number": 2, "sha256": "", "sample_ids": '["x"]'}),
         (
             "request_texts",
             {"request_number": 2, "kind": "note", "sha256": "0" * 64, "salt": "00", "text": "x"},

@@ -1,22 +1,38 @@
 """The live loop: rounds go on, and between two of them deletion requests are taken and carried out.
 
-One step takes the federation's state and gives the next one, durably; so killing the process between or
-inside steps costs at most the work of one step.
+A step takes the federation's state and returns what it decided, a `Step`; `LiveLoop.commit` alone writes it, and
+`LiveLoop._recover` is its inverse after a crash. A process may be killed anywhere, for at most one step's work:
+
+- Everything but a claim and a verdict goes to the checkpoint first, then to the ledger. After a crash in between the
+  ledger is moved to where the checkpoint is.
+- A claim goes to the ledger first. After a crash in between, requests are `unlearning` that no checkpoint knows: they
+  go back into the queue.
+- The verdict on an attempt that failed, or whose model the gate rejects, goes to the ledger first. After a crash in
+  between the checkpoint follows it, back to the model before; were the checkpoint first, a request that has failed
+  permanently would be tried again.
+- A completion goes to the ledger first; after a crash in between what the ledger calls completed is not done again.
+- Rounds are recorded before their checkpoint: one that is done again is recorded again, so none goes unrecorded.
+- What is erased comes last. Files that a crash leaves are erased at the next start or with the next deletion.
+
+Every commit first checks the fence: a newer server process that has taken over stops this one.
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
 from logging import getLogger
 
 from server.deletion import queue, steps
+from server.deletion.failed_attempt import finish_giving_up
 from server.deletion.privacy_account import announce_account
 from server.federation.context import FederationContext
 from server.federation.roster_records import RoundResult
 from server.federation.scripted_requests import ScriptedRequest
 from server.federation.state import FederationState, Phase
+from server.federation.step import Move, RoundDone, Step
 from server.requests.admission import FEDERATION, admit
-from unlearning.errors import RequestError, TrainingFailed
+from unlearning.errors import IllegalMove, RequestError, TrainingFailed
 from unlearning.methods.eligibility import FederationProfile
 from unlearning.peak_memory import MemoryWatch
 from unlearning.plain import to_plain
@@ -31,8 +47,8 @@ LOOK_S = 0.2
 class LiveLoop:
     """Runs a federation from `state` until the configured number of rounds is done, or for ever.
 
-    notes: the last thing noted of a request that waits, so that it is noted once.
-    shadow_turns: rounds of shadow federations since the last training round.
+    noted: the last thing noted of a request that waits, so that it is noted once.
+    saved: the state of the newest checkpoint, which is not written again.
     announced: what the ledger knows of what this federation is.
     every_round_counts: as in `run_federation`.
     """
@@ -48,8 +64,8 @@ class LiveLoop:
         self._scripted = scripted
         self._every_round_counts = every_round_counts
         self._refused: set[str] = set()
-        self._notes: dict[str, str] = {}
-        self._shadow_turns = 0
+        self._noted: dict[str, str] = {}
+        self._saved: FederationState | None = None
         self._announced: FederationProfile | None = None
         self._next_round_at = 0.0
 
@@ -65,8 +81,7 @@ class LiveLoop:
         clients.await_clients()
         clients.register()
         context.shadows.resume(state)
-        state = queue.reconcile(context, context.preparations.resume(state))
-        context.save(state)
+        state = self._recover(context.preparations.resume(state))
         self._announce(state)
         while (following := self.step(state)) is not None:
             if following is not state:  # a step that only waited has nothing to announce
@@ -79,31 +94,99 @@ class LiveLoop:
         with MemoryWatch() as self._context.clients.memory:
             return self._next_state(state)
 
+    def commit(self, step: Step) -> list[DeletionRequest]:
+        """Make durable what a step decided; return the requests that it moved.
+
+        Raises:
+            Fenced: a newer server process has taken over.
+            IllegalMove: a request may not be moved so, and the step does not expect that.
+        """
+        context, writer = self._context, self._context.writer
+        writer.check_fence()
+        for note in step.notes:
+            writer.note(note.request_id, note.kind, note.detail)
+        if step.round is not None:
+            context.records.record(step.round.result, step.round.kind, step.round.request_ids)
+        moved = self._move(step) if step.ledger_first else []
+        if step.state is not self._saved:
+            saved = replace(step.state, event_sequence=context.ledger.last_event_sequence())
+            context.checkpoints.save(saved, token=writer.token)
+            self._saved = step.state
+        if not step.ledger_first:
+            moved = self._move(step)
+        for clean in step.cleanup:
+            clean()
+        return moved
+
+    def _move(self, step: Step) -> list[DeletionRequest]:
+        moved = []
+        for move in step.moves:
+            try:
+                moved.append(self._context.writer.move(**asdict(move)))
+            except IllegalMove as exc:
+                if not step.overtakable:
+                    raise
+                _log.info("%s", exc)
+        return moved
+
+    def _recover(self, state: FederationState) -> FederationState:
+        """Make ledger and state agree after a start.
+
+        The checkpoint is the one that is ahead or equal, but where an attempt was being given up.
+        """
+        ledger = self._context.ledger
+        self._saved = None  # what is on disk may be of another process
+        verdict = finish_giving_up(self._context, state)
+        if verdict is not None:
+            self.commit(verdict)
+            state = verdict.state
+        own = () if state.deletion is None else state.deletion.request_ids
+        moves = [
+            Move(request_id=one.id, to=Status.SCHEDULED, reason="the server stopped before it had begun")
+            for one in ledger.list_requests(statuses=(Status.UNLEARNING,))
+            if one.id not in own
+        ]
+        if state.phase is not Phase.UNLEARNING:
+            for request_id in own:
+                moves += _ways_to(state.phase, request_id, ledger.get(request_id).status)
+        self.commit(Step(state=state, moves=tuple(moves), ledger_first=True))
+        return state
+
     def _next_state(self, state: FederationState) -> FederationState | None:
         context = self._context
         context.clients.register()
         if state.phase is Phase.TRAINING:
             self._file_scripted(state.training_rounds)
-            queue.schedule(context.writer)
+            moves = tuple(queue.to_schedule(context.ledger))
+            if moves:
+                self.commit(Step(state=state, moves=moves, overtakable=True))
         context.clients.restrict(state)
         match state.phase:
             case Phase.UNLEARNING:
-                return steps.unlearn(context, state)
+                return self._commit_each(steps.unlearn(context, state), state)
             case Phase.RECOVERING:
-                return steps.recover(context, state)
+                return self._commit_each(steps.recover(context, state), state)
             case Phase.VERIFYING:
-                return steps.verify(context, state)
+                return self._commit_each(steps.verify(context, state), state)
             case Phase.TRAINING:
                 return self._between_rounds(state)
 
+    def _commit_each(self, decided: Iterator[Step], state: FederationState) -> FederationState:
+        """Commit each step before the next one is computed; return the state after the last one."""
+        with closing(decided):  # type: ignore[type-var]  # they are generators
+            for step in decided:
+                self.commit(step)
+                state = step.state
+        return state
+
     def _between_rounds(self, state: FederationState) -> FederationState | None:
         context = self._context
-        claimed = [] if state.is_resting else self._claim()
+        claimed = [] if state.is_resting else self._claim(state)
         if claimed:
-            return steps.begin(context, state, claimed)
-        if context.shadows.is_due(state.training_rounds, self._shadow_turns):
-            self._shadow_turns += 1
-            context.shadows.train_round(state)
+            return self._commit_each(steps.begin(context, state, claimed), state)
+        shadows = context.shadows.between_rounds(state)
+        if shadows is not None:
+            self.commit(shadows)
             return state
         if context.settings.rounds and state.training_rounds >= context.settings.rounds:
             waiting = context.ledger.list_requests(statuses=(Status.RECEIVED, Status.SCHEDULED))
@@ -127,15 +210,11 @@ class LiveLoop:
         Raises:
             TrainingFailed: all clients failed, and every round counts.
         """
-        context = self._context
-        done = context.train_round(state)
+        done = self._context.train_round(state)
         if self._every_round_counts:
             _check_somebody(done)
         state = replace(done.state, training_rounds=state.training_rounds + 1, is_resting=False)
-        self._shadow_turns = 0
-        # Recorded first: a round that is done again is recorded again, so a crash leaves none unrecorded.
-        context.records.record(done, "training")
-        context.save(state)
+        self.commit(Step(state=state, round=RoundDone(result=done, kind="training")))
         return state
 
     def _announce(self, state: FederationState) -> None:
@@ -149,9 +228,14 @@ class LiveLoop:
             self._announced = federation
         announce_account(context, state)
 
-    def _claim(self) -> list[DeletionRequest]:
+    def _claim(self, state: FederationState) -> list[DeletionRequest]:
         context = self._context
-        return queue.claim(context.writer, context.settings, set(context.clients.online()), self._notes)
+        moves, notes = queue.to_claim(
+            context.ledger, context.settings, set(context.clients.online()), self._noted
+        )
+        if not (moves or notes):
+            return []
+        return self.commit(Step(state=state, moves=tuple(moves), notes=tuple(notes), overtakable=True))
 
     def _file_scripted(self, training_rounds: int) -> None:
         context = self._context
@@ -165,6 +249,15 @@ class LiveLoop:
             except RequestError as exc:
                 self._refused.add(key)
                 _log.error("The request of the run configuration, %s, is refused: %s", key, exc)
+
+
+def _ways_to(phase: Phase, request_id: str, status: Status) -> Iterator[Move]:
+    """Yield the moves that bring a request to where a checkpoint of this phase already is."""
+    order = [Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING]
+    wanted = Status.RECOVERING if phase is Phase.RECOVERING else Status.VERIFYING
+    if status in order:
+        for to in order[order.index(status) + 1 : order.index(wanted) + 1]:
+            yield Move(request_id=request_id, to=to)
 
 
 def _check_somebody(done: RoundResult) -> None:

@@ -10,6 +10,7 @@ from server.federation.context import FederationContext
 from server.federation.gate import check_unlearned
 from server.federation.roster_records import RoundResult
 from server.federation.state import ActiveDeletion, Before, FederationState, Phase
+from server.federation.step import Move, RoundDone, Step
 from server.state_directory.noise_secret import noise_key
 from strategies.exchange import Exchange
 from strategies.messages import model_record
@@ -25,8 +26,8 @@ from unlearning.verification.measurement import Stage
 _SHOWN = 5
 
 
-def carry_out(context: FederationContext, state: FederationState) -> FederationState:
-    """Carry out the method's next exchange, durably; after the last one the unlearned model is on trial.
+def carry_out(context: FederationContext, state: FederationState) -> Iterator[Step]:
+    """Carry out the method's next exchange; after the last one the unlearned model is on trial.
 
     The model as it was is measured with the first one, or before it where the method begins from another model.
 
@@ -34,7 +35,7 @@ def carry_out(context: FederationContext, state: FederationState) -> FederationS
         MethodFailed: the replies do not suffice; the message ends with why clients gave no usable one.
         ModelRefused: the method has made a model of them that is not finite, or has exploded.
     """
-    clients, number = context.clients, state.round + 1
+    clients, number, at_first = context.clients, state.round + 1, state
     if state.active_deletion().method_state is None:
         context.preparations.discard(state.active_deletion())
     strategy = _strategy_of(context, state)
@@ -42,8 +43,8 @@ def carry_out(context: FederationContext, state: FederationState) -> FederationS
     stage: Stage | None = None if state.active_deletion().measurements else "before"
     state, done = measure_beside(context, state, stage, work)
     if done is None:
-        context.save(state)
-        return state
+        yield Step(state=state)
+        return
     found = _take_in(done, strategy, number)
     clients.refused |= strategy.outcome.refused  # of this exchange: only the last one has a record
     check_unlearned(found.parameters, state.parameters)
@@ -55,18 +56,20 @@ def carry_out(context: FederationContext, state: FederationState) -> FederationS
         unlearning_cost=deletion.unlearning_cost.plus(done, memory),
     )
     if not found.finished:
-        state = replace(state, round=number, deletion=deletion)
-        context.save(state)
-        return state
-    findings = account_for(context, deletion, found, number, state.generation_of(deletion.method))
+        yield Step(state=replace(state, round=number, deletion=deletion))
+        return
+    findings, release = account_for(context, deletion, found, number, state.generation_of(deletion.method))
+    if release is not None:
+        yield Step(state=at_first, notes=(release,))  # counts from now on, whatever becomes of the attempt
     state = _put_on_trial(state, replace(deletion, findings=findings), found)
     state = replace(state, num_examples=dict(clients.fedavg.plan.num_examples))
     state = context.preparations.branch(state, deletion)
     result = RoundResult(state=state, exchange=done, outcome=strategy.outcome, memory=memory)
-    context.records.record(result, "unlearning", deletion.request_ids)
-    context.save(state)
-    context.writer.move_all(deletion.request_ids, Status.RECOVERING)
-    return state
+    yield Step(
+        state=state,
+        round=RoundDone(result=result, kind="unlearning", request_ids=deletion.request_ids),
+        moves=tuple(Move(request_id=request_id, to=Status.RECOVERING) for request_id in deletion.request_ids),
+    )
 
 
 def _strategy_of(context: FederationContext, state: FederationState) -> UnlearningStrategy:

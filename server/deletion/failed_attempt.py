@@ -1,31 +1,20 @@
-"""An unlearning attempt that failed, or whose model the gate holds: all is as it was before.
-
-The requests wait for another try or have failed.
-
-This goes to the ledger first and to the checkpoint second, the other way round than what succeeds: the ledger
-then holds the verdict, and after a crash in between `finish_giving_up` takes it from there. Were the checkpoint
-first, a request that has failed for good would be tried again after a crash.
-"""
+"""An unlearning attempt that failed, or whose model the gate rejects: all is as it was before."""
 
 from dataclasses import replace
+from functools import partial
 from logging import getLogger
 
 from server.federation.context import FederationContext
 from server.federation.state import FederationState, Phase
+from server.federation.step import Move, Step
 from unlearning.errors import MethodFailed, ModelRefused
 from unlearning.requests import Status
 
 _log = getLogger(__name__)
 
 
-def give_up(
-    context: FederationContext, state: FederationState, failure: MethodFailed | ModelRefused
-) -> FederationState:
-    """Go back to training with the model as it was; the requests wait for another try, or have failed.
-
-    Raises:
-        Fenced: a newer server process has taken over.
-    """
+def give_up(context: FederationContext, state: FederationState, failure: MethodFailed | ModelRefused) -> Step:
+    """Go back to training with the model as it was; the requests wait for another try, or have failed."""
     deletion = state.active_deletion()
     _log.warning("Unlearning attempt %d failed: %s", deletion.attempt, failure)
     status, reason, retryable = Status.SCHEDULED, str(failure), False
@@ -36,42 +25,48 @@ def give_up(
     elif deletion.attempt >= context.settings.max_attempts:
         reason = f"{deletion.attempt} attempts failed, the last one because: {failure}"
         status, retryable = Status.FAILED, True
-    for request_id in deletion.request_ids:
-        context.writer.move(request_id, status, reason=reason, retryable=retryable)
-    state = _go_back(state)
-    context.save(state)
-    context.preparations.discard(deletion)
-    return state
+    return Step(
+        state=_go_back(state),
+        moves=tuple(
+            Move(request_id=request_id, to=status, reason=reason, retryable=retryable)
+            for request_id in deletion.request_ids
+        ),
+        ledger_first=True,
+        cleanup=(partial(context.preparations.discard, deletion),),
+    )
 
 
-def finish_giving_up(context: FederationContext, state: FederationState) -> FederationState:
-    """Give up all of an attempt, after a start, if the ledger says that it was being given up.
+def finish_giving_up(context: FederationContext, state: FederationState) -> Step | None:
+    """Give up all of an attempt, after a start, if the ledger says that it was being given up; else None.
 
     A request may have been retried or cancelled since; one that failed tells the verdict for the others.
     """
     if state.deletion is None or state.phase not in (Phase.UNLEARNING, Phase.RECOVERING):
-        return state
+        return None
     under_way = {Status.UNLEARNING}
     if state.phase is Phase.RECOVERING:
         under_way |= {Status.RECOVERING, Status.VERIFYING, Status.COMPLETED}
     requests = [context.ledger.get(request_id) for request_id in state.deletion.request_ids]
     moved = [request for request in requests if request.status not in under_way]
     if not moved:
-        return state
+        return None
     failed = next((request for request in moved if request.status is Status.FAILED), None)
-    for request in requests:
-        if request.status in under_way:
-            goes_back = failed is None and state.phase is Phase.UNLEARNING
-            context.writer.move(
-                request.id,
-                Status.SCHEDULED if goes_back else Status.FAILED,
+    goes_back = failed is None and state.phase is Phase.UNLEARNING
+    return Step(
+        state=_go_back(state),
+        moves=tuple(
+            Move(
+                request_id=request.id,
+                to=Status.SCHEDULED if goes_back else Status.FAILED,
                 reason=moved[0].reason if failed is None else failed.reason,
-                retryable=(failed.retryable if failed is not None else not goes_back),
+                retryable=failed.retryable if failed is not None else not goes_back,
             )
-    deletion = state.deletion
-    state = _go_back(state)
-    context.preparations.discard(deletion)
-    return state
+            for request in requests
+            if request.status in under_way
+        ),
+        ledger_first=True,
+        cleanup=(partial(context.preparations.discard, state.deletion),),
+    )
 
 
 def _go_back(state: FederationState) -> FederationState:

@@ -1,7 +1,7 @@
 """How much of (ε, δ) the deletions served so far have used up, and which next one would be too much.
 
-A release is noted in the ledger, as an event of its request, before its model leaves this process. It counts from then
-on, whatever becomes of the attempt: the model may have been seen. The same deletion done again (the same request,
+A release is noted in the ledger, as an event of its request, before its model is saved or sent. It counts from then on,
+whatever becomes of the attempt: the model may have been seen. The same deletion done again (the same request,
 model and noise) is the same release. So the account is the same after a crash, a restart and from a backup. It is
 computed in three places:
 
@@ -19,6 +19,7 @@ from typing import Any
 
 from server.federation.context import FederationContext
 from server.federation.state import ActiveDeletion, FederationState, Phase
+from server.federation.step import Note
 from server.requests.privacy_budget import (
     FACT,
     RELEASE,
@@ -49,10 +50,9 @@ def account_for(
     found: UnlearningState,
     number: int,
     generation: str | None,
-) -> dict[str, Any]:
-    """Return the findings of a method that has finished in round `number`, with the account where it draws noise.
+) -> tuple[dict[str, Any], Note | None]:
+    """Return the findings of a method that has finished in round `number`, and a note of its release if there is noise.
 
-    The release is in the ledger when this returns, before anything of it is committed or sent.
     generation: of the method's store.
 
     Raises:
@@ -61,7 +61,7 @@ def account_for(
     findings = dict(found.findings)
     noise, budgeted = found.noise, budget_of(context.settings)
     if noise is None:
-        return findings
+        return findings, None
     after = content_hash(found.parameters)
     earlier = tuple(
         release
@@ -85,13 +85,13 @@ def account_for(
     )
     if budgeted is not None:
         refuse_if_spent(budgeted[1], earlier, release)
-    context.writer.note(release.name, RELEASED, to_plain(release))
     account = Account(
         releases=(*earlier, release),
         delta=noise.delta or _USUAL_DELTA,
         epsilon=None if budgeted is None else budgeted[1].epsilon,
     )
-    return {**findings, FINDING: account.values(), RELEASE: to_plain(release)}
+    note = Note(request_id=release.name, kind=RELEASED, detail=to_plain(release))
+    return {**findings, FINDING: account.values(), RELEASE: to_plain(release)}, note
 
 
 def result_of(deletion: ActiveDeletion) -> dict[str, Any]:

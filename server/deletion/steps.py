@@ -1,22 +1,22 @@
 """A deletion on the live federation, step by step: claim, unlearn, recover, verify, report.
 
-Each step takes a state and gives the next one, and leaves ledger and checkpoint so that doing the step
-again after a crash changes nothing:
+Each of these functions yields what it decides, one `Step` at a time; the live loop commits a step before the next one
+is computed. `server.live_loop` says in which order ledger and checkpoint are written, and why a crash costs at most the
+work of one step.
 
-    claim       ledger: scheduled → unlearning, then checkpoint. A crash in between leaves requests that
-                no checkpoint knows; `reconcile` puts them back into the queue.
-    unlearn     a checkpoint after every exchange of the method. With the first one the model is measured as it was,
-                and the shadow models are asked, if there are any. With the last one the model and the phase change
-                in one checkpoint, which keeps the model before; then the ledger follows. Nothing is committed yet.
-    recover     ordinary rounds without the forgotten data, each of which measures the model that it starts from, a
-                checkpoint after each; at last the last model is measured, then the gate. Where it lets
-                the model pass, the exclusions and the phase change in one checkpoint, the shadow models are erased,
-                and the ledger follows, with its exclusions. Where it does not, `give_up` goes back.
-    verify      report and certificate, ledger: completed, then checkpoint; older checkpoints are erased.
+    begin       the checkpoint "before" of the claimed requests.
+    unlearn     a step per exchange of the method. With the first one the model is measured as it was, and the shadow
+                models are asked, if there are any. With the last one the model and the phase change together, the
+                model before beside it. The unlearned model is on trial.
+    recover     an ordinary round without the forgotten data, which measures the model that it starts from; at last the
+                last model is measured, then the gate. Where it accepts the model, exclusions and phase change together
+                and the shadow models are erased. Where it does not, `give_up` goes back.
+    verify      report and certificate, then the requests are completed and older checkpoints are erased.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from server.deletion.report_facts import report_of
 from server.federation.context import FederationContext
 from server.federation.gate import judge, name_of_test_score, refusal
 from server.federation.state import ActiveDeletion, FederationState, Phase
+from server.federation.step import Move, RoundDone, Step
 from server.report import write_report
 from server.report.data import ReportData
 from server.requests.admission import SITE
@@ -52,8 +53,8 @@ _log = getLogger(__name__)
 
 def begin(
     context: FederationContext, state: FederationState, requests: Sequence[DeletionRequest]
-) -> FederationState:
-    """Write the checkpoint "before" of one deletion that serves all `requests`."""
+) -> Iterator[Step]:
+    """Begin one deletion that serves all `requests`."""
     first, ledger = requests[0], context.ledger
     accepted_loss, accepted_by = ledger.accepted_loss(first.id)
     deletion = ActiveDeletion(
@@ -73,47 +74,48 @@ def begin(
         deletion.method,
         ", ".join(deletion.request_ids),
     )
-    state = replace(state, deletion=deletion, phase=Phase.UNLEARNING)
-    context.save(state)
-    return state
+    yield Step(state=replace(state, deletion=deletion, phase=Phase.UNLEARNING))
 
 
-def unlearn(context: FederationContext, state: FederationState) -> FederationState:
+def unlearn(context: FederationContext, state: FederationState) -> Iterator[Step]:
     """Carry out the method's next exchange; over a session of its own all that are left, the measurement first."""
     failure: MethodFailed | ModelRefused
     try:
         deletion, grid = state.active_deletion(), context.clients.grid
         if not (method_named(deletion.method).info.is_iterative and isinstance(grid, SessionGrid)):
-            return carry_out(context, state)
+            yield from carry_out(context, state)
+            return
         if not deletion.measurements:
-            state = measure_model(context, state, "before")
-            context.save(state)
-            return state
+            yield Step(state=measure_model(context, state, "before"))
+            return
         with grid.session():
             while state.phase is Phase.UNLEARNING:
-                state = carry_out(context, state)
-        return state
+                for step in carry_out(context, state):
+                    yield step
+                    state = step.state
+        return
     except (MethodFailed, ModelRefused) as exc:
         failure = exc
     except SessionError as exc:
         failure = MethodFailed(str(exc), retryable=True)
     except RequestError as exc:  # admitted by a version that allowed these parameters
         failure = MethodFailed(str(exc), retryable=False)
-    return give_up(context, state, failure)
+    yield give_up(context, state, failure)
 
 
-def recover(context: FederationContext, state: FederationState) -> FederationState:
+def recover(context: FederationContext, state: FederationState) -> Iterator[Step]:
     """Carry out one recovery round, or decide that it is enough; the model that it starts from is measured with it."""
     stage = _stage_to_measure(state, every_round=context.settings.measure_every_recovery_round)
     if stage and context.test_set.examples is None and state.active_deletion().target_score is not None:
-        state = measure_model(context, state, stage)  # what clients say may end the recovery
-        context.save(state)
-        return state
+        yield Step(state=measure_model(context, state, stage))  # what clients report may end the recovery
+        return
     reason = _stop_reason(context, state)
     if reason:
         if stage or first_measurements(state.active_deletion())[-1].round != state.round:
             state = measure_model(context, state, stage or "recovery")
-        return _decide(context, state, reason)
+        yield _decide(context, state, reason)
+        return
+    round_done = None
     state, answers = measure_beside(context, state, stage, context.ask_round(state))
     if answers is not None and (answers.messages or answers.failures):
         done, deletion = context.take_round(state, answers), state.active_deletion()
@@ -123,11 +125,10 @@ def recover(context: FederationContext, state: FederationState) -> FederationSta
             recovery_cost=deletion.recovery_cost.plus(done.exchange, done.memory),
         )
         state = replace(done.state, deletion=deletion)
-        context.records.record(done, "recovery", deletion.request_ids)
+        round_done = RoundDone(result=done, kind="recovery", request_ids=deletion.request_ids)
     elif not stage:
-        return state  # nobody could be asked: that was no recovery round
-    context.save(state)
-    return state
+        return  # no client could be asked: that was no recovery round
+    yield Step(state=state, round=round_done)
 
 
 def _stage_to_measure(state: FederationState, *, every_round: bool) -> Stage | None:
@@ -138,13 +139,11 @@ def _stage_to_measure(state: FederationState, *, every_round: bool) -> Stage | N
     return "recovery" if every_round and last.round != state.round else None
 
 
-def _decide(context: FederationContext, state: FederationState, reason: str) -> FederationState:
+def _decide(context: FederationContext, state: FederationState, reason: str) -> Step:
     """Commit the recovered model, or go back to the model before."""
     deletion = state.active_deletion()
-    # An earlier version, or a checkpoint that was lost since, has committed it: then there is no way back.
-    is_committed = (
-        deletion.before is None or context.ledger.get(deletion.request_ids[0]).status is not Status.RECOVERING
-    )
+    # A checkpoint that was lost since has committed it: then there is no way back.
+    is_committed = context.ledger.get(deletion.request_ids[0]).status is not Status.RECOVERING
     verdict = judge(
         deletion, max_score_loss=context.settings.max_score_loss, score_name=context.task.score_name
     )
@@ -156,35 +155,47 @@ def _decide(context: FederationContext, state: FederationState, reason: str) -> 
         exclusions=state.exclusions.including(deletion.targets),
         deletion=replace(deletion, stop_reason=reason, before=None),
     )
-    context.save(state)
-    context.shadows.erase()
-    context.writer.move_all(deletion.request_ids, Status.VERIFYING, reason=f"{reason}; {verdict.text}")
-    return state
+    text = f"{reason}; {verdict.text}"
+    return Step(
+        state=state,
+        moves=tuple(
+            Move(request_id=request_id, to=Status.VERIFYING, reason=text)
+            for request_id in deletion.request_ids
+        ),
+        cleanup=(context.shadows.erase,),
+    )
 
 
-def verify(context: FederationContext, state: FederationState) -> FederationState:
+def verify(context: FederationContext, state: FederationState) -> Iterator[Step]:
     """Write reports and certificates, complete the requests, erase the checkpoints that still carry the data."""
     deletion = state.active_deletion()
     context.clients.notify(state.round, forget_sets(context.ledger, deletion.targets))
     for request_id in deletion.request_ids:
         # Before a crash: the ledger names the certificate that was written then.
         if context.ledger.get(request_id).status is not Status.COMPLETED:
-            context.writer.check_fence()  # an older process must not write over what is certified
-            _complete(context, deletion, report_of(context, state, request_id))
+            yield Step(
+                state=state
+            )  # checks the fence: an older process must not write over what is certified
+            yield Step(
+                state=state, moves=(_complete(context, deletion, report_of(context, state, request_id)),)
+            )
+            _log.info("Deletion request %s is completed.", request_id)
     if any(context.ledger.get(request_id).submitted_role == SITE for request_id in deletion.request_ids):
         # Who asked at its own site learns that it is done; a forgotten client would hear of it never.
         context.clients.restrict(state)
         context.clients.notify(state.round, forget_sets(context.ledger, deletion.targets))
     state = context.preparations.erase(state)
     state = replace(state, phase=Phase.TRAINING, deletion=None)
-    context.save(state)
+    yield Step(state=state, cleanup=(partial(_erase_older_checkpoints, context),))
+
+
+def _erase_older_checkpoints(context: FederationContext) -> None:
     erased = context.checkpoints.erase_older()
     _log.info("%d older checkpoint(s) erased: they still carried what was forgotten.", erased)
-    return state
 
 
-def _complete(context: FederationContext, deletion: ActiveDeletion, report: ReportData) -> None:
-    """Write a request's report and certificate, and complete it with both in its result."""
+def _complete(context: FederationContext, deletion: ActiveDeletion, report: ReportData) -> Move:
+    """Write a request's report and certificate; return the move that completes it with both in its result."""
     request_id = report.request.id
     directory = context.state_dir / REPORTS / request_id
     write_report(directory, report)
@@ -193,9 +204,10 @@ def _complete(context: FederationContext, deletion: ActiveDeletion, report: Repo
             context.ledger, report, directory, context.settings.certificate_key
         )
     }
-    context.writer.move(
-        request_id,
-        Status.COMPLETED,
+    _log.info("The report of %s is in %s.", request_id, directory)
+    return Move(
+        request_id=request_id,
+        to=Status.COMPLETED,
         detail=certificate,
         result={
             "report": str(Path(REPORTS) / request_id / "report.html"),
@@ -208,7 +220,6 @@ def _complete(context: FederationContext, deletion: ActiveDeletion, report: Repo
             **result_of(deletion),
         },
     )
-    _log.info("Deletion request %s is completed; report in %s", request_id, directory)
 
 
 def _stop_reason(context: FederationContext, state: FederationState) -> str:

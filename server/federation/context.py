@@ -51,16 +51,6 @@ class FederationContext:
         """The ledger, to read."""
         return self.writer.ledger
 
-    def save(self, state: FederationState) -> None:
-        """Make `state` durable.
-
-        Raises:
-            Fenced: a newer server process has taken over.
-        """
-        self.writer.check_fence()
-        state = replace(state, event_sequence=self.ledger.last_event_sequence())
-        self.checkpoints.save(state, token=self.writer.token)
-
     def train_round(self, state: FederationState) -> RoundResult:
         """Carry out one ordinary round among the eligible clients; without a usable update the model stays."""
         return self.take_round(state, self.clients.exchange(self.ask_round(state)))

@@ -14,8 +14,10 @@ judges the confidences that any measurement brings. So they are erased as soon a
 and begin anew without what was forgotten.
 """
 
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from logging import getLogger
 
 import numpy as np
@@ -24,6 +26,7 @@ from server.federation.clients import Clients
 from server.federation.observing import ServerTestSet
 from server.federation.shadow_store import ShadowState, ShadowStore
 from server.federation.state import FederationState
+from server.federation.step import Step
 from strategies.exchange import Exchange
 from strategies.run_config import RunSettings
 from strategies.shadows import (
@@ -73,6 +76,7 @@ class ShadowFederations:
     clients: Clients
     test_set: ServerTestSet
     store: ShadowStore
+    turns: Counter[int] = field(default_factory=Counter, init=False)  # by training rounds of the federation
 
     def resume(self, state: FederationState) -> None:
         """Erase, at a start, shadow models that are of other settings, or trained on what was forgotten since.
@@ -94,12 +98,12 @@ class ShadowFederations:
         is_over = 0 < settings.rounds <= training_rounds
         return behind == 1 or (behind > 1 and not is_over)
 
-    def train_round(self, state: FederationState) -> None:
-        """Carry out one round of all shadow federations, durable when this returns.
-
-        Raises:
-            Fenced: a newer server process has taken over.
-        """
+    def between_rounds(self, state: FederationState) -> Step | None:
+        """Carry out one round of all shadow federations where it is due; else None."""
+        if not self.is_due(state.training_rounds, self.turns[state.training_rounds]):
+            return None
+        self.turns[state.training_rounds] += 1
+        unchanged = Step(state=state)
         before = self.store.load() or self._fresh(state.exclusions)
         number = before.rounds + 1
         messages = train_messages(
@@ -111,13 +115,11 @@ class ShadowFederations:
         )
         if not messages:
             _log.warning("No client can train the shadow federations now.")
-            return
+            return unchanged
         done = self.clients.exchange(messages)
         following = self._average(before, done)
         if following is None:
-            return
-        self.clients.writer.check_fence()
-        self.store.save(following)
+            return unchanged
         _log.info(
             "Round %d of %d of the %d shadow federations: %d byte(s), %.1f s",
             number,
@@ -126,6 +128,7 @@ class ShadowFederations:
             done.bytes_sent + done.bytes_received,
             done.seconds,
         )
+        return replace(unchanged, cleanup=(partial(self.store.save, following),))
 
     def _average(self, before: ShadowState, done: Exchange) -> ShadowState | None:
         """Return the shadow federations after a round; None where no client's answer can enter."""

@@ -47,11 +47,6 @@ class LedgerWriter:
             result=result,
         )
 
-    def move_all(self, request_ids: Iterable[str], to: Status, reason: str = "") -> None:
-        """Move the requests of a deletion, one after the other."""
-        for request_id in request_ids:
-            self.move(request_id, to, reason=reason)
-
     def note(self, request_id: str, kind: str, detail: Mapping[str, Any]) -> None:
         """Write an event of a request that moves it nowhere."""
         self.ledger.note(request_id, kind, token=self.token, now=self.now(), detail=detail)

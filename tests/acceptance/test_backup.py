@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
@@ -214,6 +215,16 @@ def test_what_is_no_plain_file_of_a_backup_is_refused_without_a_wait(backup, tmp
     with pytest.raises(BackupError):
         brought_back(backup, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_backup_goes_into_no_directory_of_another_account(backup, tmp_path, monkeypatch):
+    """Its owner could exchange what is in it while it is written."""
+    (tmp_path / "theirs").mkdir()
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    with pytest.raises(BackupError, match="belongs to another account"):
+        saved(SimpleNamespace(directory=tmp_path / "saved"), tmp_path / "theirs")
+    assert list((tmp_path / "theirs").iterdir()) == []
 
 
 def test_a_manifest_without_a_bound_is_refused(backup, tmp_path):

@@ -1,4 +1,4 @@
-"""The wheel that the container image installs is built from what its Dockerfile copies, and nothing in it is missing."""
+"""The wheel of the container image is built from what its Dockerfile copies, and nothing in it is missing."""
 
 import re
 import shutil

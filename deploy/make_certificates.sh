@@ -131,7 +131,7 @@ sign)
     found=$(openssl req -in "$work/csr" -noout -subject -nameopt RFC2253 2>/dev/null) \
         || { echo "$3 is no certificate request." >&2; exit 1; }
     if [ "$found" != "subject=CN=$2" ]; then
-        echo "$3 is a request of another: $found, not CN=$2." >&2
+        printf '%s\n' "$3 is a request of another: $found, not CN=$2." >&2  # echo would read escapes in it
         exit 1
     fi
     printf '%s\n' "basicConstraints=critical,CA:FALSE" "keyUsage=critical,digitalSignature" \

@@ -8,8 +8,8 @@ not what was there before. A hard link is a plain file: callers check the conten
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
 
 MAX_BYTES = 2**26
 """Of a file that is read as a whole: the longest list of sample ids, and any report."""
@@ -18,7 +18,7 @@ _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def open_plain(path: Path) -> IO[bytes]:
+def open_plain(path: Path) -> BufferedReader:
     """Open a plain file, whose path has no link in any part; never waits.
 
     Where the folder is the caller's own choice, resolve that part first: `folder.resolve() / name`.

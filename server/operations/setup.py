@@ -119,7 +119,7 @@ def _read_of_site(path: Path) -> bytes:
     except FileNotFoundError:
         why = f"{path} is not there; `flower-unlearn-site setup` makes it."
     except OSError as exc:
-        why = f"{str(path)!r} was not read: {exc.strerror}. Take the folder as `flower-unlearn-site setup` made it."
+        why = f"{str(path)!r} was not read: {exc.strerror}. Give the real path of what its `setup` made."
     raise ConfigurationError([why])
 
 

@@ -7,6 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from client.setup import Data, setup_site, take_answer
 from server.operations.setup import TO_SITE, let_in
@@ -207,6 +212,17 @@ def test_a_folder_that_is_not_as_the_site_made_it_lets_nobody_in(
         hosts.let_in()
     assert hosts.files() == before
     assert hosts.control.keys == []
+
+
+def test_the_name_in_a_request_cannot_write_on_the_terminal(hosts: Hosts) -> None:
+    """As a control character and a digit that together are the escape of a shell's echo."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "\x033[2J\x1b[2J\nroot is yours")])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    request = builder.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
+    (hosts.folder / REQUEST).write_bytes(request.public_bytes(Encoding.PEM))
+    with pytest.raises(DeploymentError, match="is a request of another") as refused:
+        hosts.let_in()
+    assert str(refused.value).isprintable()
 
 
 @pytest.mark.parametrize("name", ["../hospital-0", "-x", "a/b", "two\nlines", "", ".", "..", "ca", "a\0b"])

@@ -13,7 +13,7 @@
 # and so a DIR, of their own: it decides who is a member.
 # ROLE is operator (any request), officer (reads everything, changes nothing) or client (requests about
 # itself). NAME becomes the certificate's common name and ROLE its organisational unit; by these the
-# deletion service knows its caller. The NAME of a client is the one that register_client.sh gives it.
+# deletion service knows its caller. A request that is signed has the subject CN=NAME alone. The NAME of a client is the one that register_client.sh gives it.
 # The authority is ca.crt (hand it to everybody) and ca.key (keep it off the server if you can).
 # An existing certificate is never overwritten: remove it first.
 set -eu
@@ -140,9 +140,9 @@ sign)
         -subj "/OU=$1/CN=$2" -extfile "$work/ext" -out "$work/pem" 2>/dev/null \
         || { echo "$3 cannot be signed with $directory/ca.key." >&2; exit 1; }
     chmod 644 "$work/pem"
-    mv -nT "$work/pem" "$4"
+    mv -nT "$work/pem" "$4" || true  # of what is there some versions say that they failed
     if [ -e "$work/pem" ]; then
-        echo "$4 exists already: remove it to make a new one." >&2
+        echo "$4 exists already, or cannot be written: remove it to make a new one." >&2
         exit 1
     fi
     ;;

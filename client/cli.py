@@ -113,7 +113,7 @@ def setup(
     data_dir: Annotated[Path | None, typer.Option(help="This site's own data (docs/tasks.md).")] = None,
     part_id: Annotated[int, typer.Option(help="Its part of a data set that is dealt out, from 0 on.")] = 0,
     num_parts: Annotated[int, typer.Option(help="How many parts there are; the same at all sites.")] = 0,
-    answer: Annotated[Path | None, typer.Option(help="The folder as it came back from the server.")] = None,
+    answer: Annotated[Path | None, typer.Option(help="The folder that came back from the server.")] = None,
     config_dir: Annotated[Path, typer.Option(help="Where keys, certificates and settings go.")] = CONFIG_DIR,
     state_root: Annotated[Path, typer.Option(help="Where the programs keep their state.")] = STATE_ROOT,
     units_dir: Annotated[
@@ -136,7 +136,7 @@ def setup(
     typer.echo(
         f"Next: carry {folder} to the server, by a way that you trust, and there:\n"
         f"  flower-unlearn setup client {name} {folder.name}\n"
-        f"It comes back with two files more: flower-unlearn-site setup {name} {server} --answer FOLDER"
+        f"A folder comes back: flower-unlearn-site setup {name} {server} --answer FOLDER"
     )
 
 

@@ -1,11 +1,16 @@
 """Setting a data owner's host up: keys that never leave it, settings and unit, and what goes to the server."""
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
 from strategies.installation import DEPLOY, Host
+from unlearning.durable_files import write_atomically
 from unlearning.errors import ConfigurationError
+from unlearning.foreign_files import read_plain
 
 PUBLIC_KEY, UNIT = "client-key.pub", "flower-supernode"
 
@@ -54,7 +59,7 @@ def setup_site(host: Host, name: str, server: str, data: Data) -> Path:
     host.unit(UNIT)
     folder = host.directory(config / "to-server" / name)
     for path in (config / PUBLIC_KEY, request):
-        shutil.copyfile(path, folder / path.name)
+        write_atomically(folder / path.name, path.read_bytes())
     return folder
 
 
@@ -62,18 +67,33 @@ def take_answer(host: Host, name: str, folder: Path) -> None:
     """Put what came back from the server where the site's programs look for it.
 
     Raises:
-        ConfigurationError: it is not all there.
+        ConfigurationError: it is not all there, or is not the answer to this site's request.
     """
-    files = [folder / "ca.crt", folder / f"{name}.pem"]
-    absent = [str(path) for path in files if not path.is_file()]
-    if absent:
+    names = ("ca.crt", f"{name}.pem")
+    try:
+        files = {file: read_plain(folder / file) for file in names}
+        authorities = x509.load_pem_x509_certificates(files["ca.crt"])
+        certificate = x509.load_pem_x509_certificate(files[f"{name}.pem"])
+        key = load_pem_private_key((host.config_dir / f"{name}.key").read_bytes(), None)
+    except (OSError, ValueError) as exc:
         raise ConfigurationError(
-            [
-                f"--answer {folder}: {', '.join(absent)} is not there; `flower-unlearn setup client` makes both."
-            ]
+            [f"--answer {folder}: {exc}. `flower-unlearn setup client` makes {' and '.join(names)}."]
+        ) from exc
+    is_issued = any(_is_issued_by(certificate, authority) for authority in authorities)
+    if not is_issued or certificate.public_key() != key.public_key():
+        raise ConfigurationError(
+            [f"--answer {folder}: {name}.pem is not for this site's key {name}.key, or not signed by ca.crt."]
         )
-    for path in files:
-        host.file(host.config_dir / path.name, path.read_bytes())
+    for file, content in files.items():
+        host.file(host.config_dir / file, content)
+
+
+def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def _environment(host: Host, name: str, server: str, told: str) -> str:

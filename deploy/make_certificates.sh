@@ -5,7 +5,7 @@
 #   make_certificates.sh DIR ROLE NAME                NAME.pem, NAME.key: who calls the deletion service
 #   make_certificates.sh DIR peer NAME HOST [HOST ...]  NAME.pem, NAME.key: a peer, without a server
 #   make_certificates.sh DIR request NAME          NAME.key, NAME.csr: at the caller's own site, without the authority
-#   make_certificates.sh DIR sign ROLE NAME CSR PEM  PEM: the certificate that such a request asks for
+#   make_certificates.sh DIR sign ROLE NAME CSR PEM  PEM, a new file: the certificate that such a request asks for
 #
 # HOST is a DNS name or an IPv4 address under which others reach the server or the peer; for the server
 # localhost and 127.0.0.1 are always added, because its own programs connect by loopback.
@@ -13,7 +13,7 @@
 # and so a DIR, of their own: it decides who is a member.
 # ROLE is operator (any request), officer (reads everything, changes nothing) or client (requests about
 # itself). NAME becomes the certificate's common name and ROLE its organisational unit; by these the
-# deletion service knows its caller. The NAME of a client is the one that register_client.sh gives it.
+# deletion service knows its caller. A request that is signed has the subject CN=NAME alone. The NAME of a client is the one that register_client.sh gives it.
 # The authority is ca.crt (hand it to everybody) and ca.key (keep it off the server if you can).
 # An existing certificate is never overwritten: remove it first.
 set -eu
@@ -24,11 +24,17 @@ usage() { sed -n '4,8s/^# *//p' "$0" >&2; exit 2; }
 directory=$1
 kind=$2
 shift 2
+case $directory in -*) directory=./$directory ;; esac
 authority_days=3650
 certificate_days=825
 
 mkdir -p "$directory"
 cd "$directory"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Also a link that leads nowhere is there: what writes to it makes its target.
+is_there() { [ -e "$1" ] || [ -L "$1" ]; }
 
 make_authority() {
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -sha256 \
@@ -40,7 +46,7 @@ make_authority() {
 
 # $1 file name without ending, $2 subject, $3 extended key usage, $4 subject alternative names or ""
 make_certificate() {
-    if [ -e "$1.pem" ] || [ -e "$1.key" ]; then
+    if is_there "$1.pem" || is_there "$1.key"; then
         echo "$directory/$1.pem or .key exists already: remove both to make new ones." >&2
         exit 1
     fi
@@ -49,12 +55,11 @@ make_certificate() {
         echo "keyUsage=critical,digitalSignature"
         echo "extendedKeyUsage=$3"
         [ -z "$4" ] || echo "subjectAltName=$4"
-    } > "$1.ext"
+    } > "$work/ext"
     openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -sha256 \
-        -keyout "$1.key" -out "$1.csr" -subj "$2" 2>/dev/null
-    openssl x509 -req -sha256 -days "$certificate_days" -in "$1.csr" -CA ca.crt -CAkey ca.key \
-        -CAcreateserial -extfile "$1.ext" -out "$1.pem" 2>/dev/null
-    rm -f "$1.csr" "$1.ext"
+        -keyout "$1.key" -out "$work/csr" -subj "$2" 2>/dev/null
+    openssl x509 -req -sha256 -days "$certificate_days" -in "$work/csr" -CA ca.crt -CAkey ca.key \
+        -CAcreateserial -extfile "$work/ext" -out "$1.pem" 2>/dev/null
     chmod 644 "$1.pem"
 }
 
@@ -77,7 +82,7 @@ name_hosts() {
 # The name becomes a file and a part of a distinguished name: neither may get a slash.
 check_name() {
     case $1 in
-    '' | *[!A-Za-z0-9._-]* | ca | server | .*)
+    '' | *[!A-Za-z0-9._-]* | ca | server | [.-]*)
         echo "A name is made of letters, digits, '.', '_' and '-', and is not ca or server; got '$1'." >&2
         exit 2
         ;;
@@ -106,9 +111,9 @@ peer)
     make_certificate "$peer" "/CN=$peer" serverAuth,clientAuth "$names"
     ;;
 request)
-    # The key never leaves the site. The name in the request does not count: who signs says the name and the role.
+    # The key never leaves the site.
     check_name "$1"
-    if [ -e "$1.key" ]; then
+    if is_there "$1.key" || is_there "$1.csr"; then
         echo "$directory/$1.key exists already: remove it and $1.csr to make new ones." >&2
         exit 1
     fi
@@ -120,17 +125,26 @@ sign)
     case $1 in operator | officer | client) ;; *) usage ;; esac
     check_name "$2"
     case $3$4 in /*/*) ;; *) echo "Give the whole paths of CSR and PEM." >&2; exit 2 ;; esac
-    if [ -e "$4" ]; then
-        echo "$4 exists already: remove it to make a new one." >&2
+    # The folder of the request is another party's. It is read once, without following a link or waiting for a pipe,
+    # and what is written there replaces nothing and follows no link.
+    dd if="$3" of="$work/csr" iflag=nofollow,nonblock,fullblock bs=65536 count=1 2>/dev/null || true
+    found=$(openssl req -in "$work/csr" -noout -subject -nameopt RFC2253 2>/dev/null) \
+        || { echo "$3 is no certificate request." >&2; exit 1; }
+    if [ "$found" != "subject=CN=$2" ]; then
+        printf '%s\n' "$3 is a request of another: $found, not CN=$2." >&2  # echo would read escapes in it
         exit 1
     fi
     printf '%s\n' "basicConstraints=critical,CA:FALSE" "keyUsage=critical,digitalSignature" \
-        "extendedKeyUsage=clientAuth" > "$2.ext"
-    openssl x509 -req -sha256 -days "$certificate_days" -in "$3" -CA ca.crt -CAkey ca.key -CAcreateserial \
-        -subj "/OU=$1/CN=$2" -extfile "$2.ext" -out "$4" 2>/dev/null \
-        || { rm -f "$2.ext" "$4"; echo "$3 is no certificate request." >&2; exit 1; }
-    rm -f "$2.ext"
-    chmod 644 "$4"
+        "extendedKeyUsage=clientAuth" > "$work/ext"
+    openssl x509 -req -sha256 -days "$certificate_days" -in "$work/csr" -CA ca.crt -CAkey ca.key -CAcreateserial \
+        -subj "/OU=$1/CN=$2" -extfile "$work/ext" -out "$work/pem" 2>/dev/null \
+        || { echo "$3 cannot be signed with $directory/ca.key." >&2; exit 1; }
+    chmod 644 "$work/pem"
+    mv -nT "$work/pem" "$4" || true  # of what is there some versions say that they failed
+    if [ -e "$work/pem" ]; then
+        echo "$4 exists already, or cannot be written: remove it to make a new one." >&2
+        exit 1
+    fi
     ;;
 *) usage ;;
 esac

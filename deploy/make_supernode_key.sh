@@ -5,7 +5,8 @@
 set -eu
 umask 077
 [ $# -eq 1 ] || { sed -n '4s/^# *//p' "$0" >&2; exit 2; }
-if [ -e "$1" ]; then
+case $1 in -*) echo "A file's name does not begin with '-'." >&2; exit 2 ;; esac
+if [ -e "$1" ] || [ -L "$1" ] || [ -L "$1.pub" ]; then
     echo "$1 exists already: a client that loses its key is a new client. Remove it only if you mean that." >&2
     exit 1
 fi

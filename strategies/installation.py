@@ -5,12 +5,13 @@ administrator can call by hand as well.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from grp import getgrnam
 from pathlib import Path
+from pwd import getpwnam
 
 from unlearning.durable_files import make_private, write_anew
 from unlearning.errors import DeploymentError
@@ -95,11 +96,12 @@ class Host:
         self.say(f"made   {path}")
 
     def give(self, path: Path) -> None:
-        """Give `path` to the user, as root can."""
+        """Give `path` to the user, as root can; of a link the link itself, not what it names."""
         if self.user and os.geteuid() == 0:
             try:
-                shutil.chown(path, self.user, self.user)
-            except LookupError:
+                owner, group = getpwnam(self.user).pw_uid, getgrnam(self.user).gr_gid
+                os.chown(path, owner, group, follow_symlinks=False)
+            except KeyError:
                 raise DeploymentError(
                     f"There is no user {self.user} on this host: useradd --system --home-dir {self.state_root} "
                     f"{self.user}, or give --user."

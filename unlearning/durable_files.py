@@ -13,6 +13,8 @@ from logging import getLogger
 from pathlib import Path
 from typing import IO
 
+from unlearning.foreign_files import open_plain
+
 _log = getLogger(__name__)
 
 OTHERS = 0o077
@@ -53,12 +55,12 @@ def write_anew(path: Path, content: bytes) -> None:
 
 
 def copy_private(source: Path, destination: Path) -> None:
-    """Copy a file durably; while it is not all there, `destination` is not there.
+    """Copy a plain file durably; while it is not all there, `destination` is not there.
 
     Raises:
-        OSError: it cannot be read or written.
+        OSError: `source` is, or lies behind, a link; it cannot be read or written.
     """
-    with source.open("rb") as content, _durable_file(destination) as file:
+    with open_plain(source) as content, _durable_file(destination) as file:
         shutil.copyfileobj(content, file)
 
 
@@ -67,8 +69,9 @@ def _durable_file(path: Path, *, is_new: bool = False) -> Iterator[IO[bytes]]:
     """Give a private file beside `path` to write to, and put it there when it is durable; or leave nothing."""
     make_private(path.parent)
     partial = partial_of(path)
+    partial.unlink(missing_ok=True)  # of a process that died, or put there: a pipe, or a link to another file
     try:
-        with open_private(partial) as file:
+        with open_private(partial, is_new=True) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -110,13 +113,14 @@ def make_private(directory: Path) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
 
 
-def open_private(path: Path, *, append: bool = False) -> IO[bytes]:
+def open_private(path: Path, *, append: bool = False, is_new: bool = False) -> IO[bytes]:
     """Open a file for writing that only its owner can read, also if it was there before.
 
     Raises:
-        OSError: it cannot be opened, or is a symbolic link.
+        OSError: it cannot be opened, is a symbolic link, or is there though it should be new.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else os.O_TRUNC)
+    flags |= os.O_EXCL if is_new else 0
     descriptor = os.open(path, flags, 0o600)
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "ab" if append else "wb")

@@ -14,6 +14,7 @@ from server.certificate.document import Certificate, CertificateFile
 from server.certificate.keys import key_id
 from server.state_directory.subject_key import read_client_keys
 from unlearning.errors import CertificateError, InvalidRequest
+from unlearning.foreign_files import open_plain, read_plain
 from unlearning.pseudonyms import commitment, keyed_ids
 from unlearning.requests import hash_of_ids, parse_sample_ids
 
@@ -177,7 +178,8 @@ def _model_hashes(path: Path) -> tuple[str, str]:
     from unlearning.parameters import content_hash, hash_of_tensors, travelling_names
 
     try:
-        values = torch.load(path, map_location="cpu", weights_only=True)
+        with open_plain(_in_chosen_folder(path)) as file:
+            values = torch.load(file, map_location="cpu", weights_only=True)
         goes = travelling_names(values)
         trained = [
             tensor
@@ -203,15 +205,20 @@ def _model_hashes(path: Path) -> tuple[str, str]:
 
 
 def read_file(path: Path) -> bytes:
-    """Return what a file holds.
+    """Return the content of a file that another party may have sent: a plain one, of a bounded size.
 
     Raises:
         CertificateError: it cannot be read.
     """
     try:
-        return path.read_bytes()
+        return read_plain(_in_chosen_folder(path))
     except OSError as exc:
         raise CertificateError(f"{path} cannot be read: {exc}") from exc
+
+
+def _in_chosen_folder(path: Path) -> Path:
+    """Return the path with its folder resolved, which the caller chose; the file in it may be a link of others."""
+    return path.parent.resolve() / path.name
 
 
 def _short(digest: str) -> str:

@@ -139,6 +139,6 @@ def read_authority(path: Path) -> list[x509.Certificate]:
         CertificateError: it cannot be read, or holds none.
     """
     try:
-        return x509.load_pem_x509_certificates(read_file(path))
+        return x509.load_pem_x509_certificates(read_file(path.resolve()))  # a system's own are links
     except ValueError as exc:
         raise CertificateError(f"{path} holds no certificates of an authority (PEM): {exc}") from exc

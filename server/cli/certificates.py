@@ -22,7 +22,7 @@ from server.certificate.json_ld import as_json_ld
 from server.certificate.keys import load_public_key, make_key_pair
 from server.certificate.ledger_check import LedgerView, check_ledger, open_ledger
 from server.certificate.timestamp import SUFFIX, TimestampAuthority, check_timestamp, stamp
-from server.cli.connection import connection_of
+from server.cli.connection import connection_of, refuse_password
 from unlearning.errors import ConfigurationError
 
 
@@ -51,7 +51,9 @@ def verify(
         Path | None,
         typer.Option(help="The key of sample ids: the server's subject-key, or the client's subject-keys."),
     ] = None,
-    ledger: Annotated[str, typer.Option(help="The ledger, or a copy of it, by its URL.")] = "",
+    ledger: Annotated[
+        str, typer.Option(help="The ledger, or a copy of it, by its URL.", callback=refuse_password)
+    ] = "",
     service: Annotated[bool, typer.Option("--service", help="Ask the deletion service of --server.")] = False,
     timestamp: Annotated[
         Path | None,

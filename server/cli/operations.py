@@ -6,19 +6,12 @@ from typing import Annotated
 
 import typer
 
+from server.cli.connection import LedgerUrl
 from server.state_directory.files import SUPERLINK_DATABASE
-from server.state_directory.ledger_address import VARIABLE, asked_ledger, ledger_of_environment
+from server.state_directory.ledger_address import asked_ledger, ledger_of_environment
 from strategies.installation import CONFIG_DIR, STATE_ROOT
 
 StateDir = Annotated[Path, typer.Option(help="The server's state directory.")]
-LedgerUrl = Annotated[
-    str,
-    typer.Option(
-        envvar=VARIABLE,
-        help="URL of the ledger; default: SQLite in the state directory.",
-        show_default=False,
-    ),
-]
 
 
 def check(

@@ -15,10 +15,10 @@ import typer
 
 from server.api.limits import Limits
 from server.api.tls import TlsFiles
-from server.cli.connection import DEFAULT_SERVER
+from server.cli.connection import DEFAULT_SERVER, LedgerUrl
 from server.operations.logs import log_to_stderr
 from server.state_directory.files import REPORTS, private_state
-from server.state_directory.ledger_address import VARIABLE, asked_ledger
+from server.state_directory.ledger_address import asked_ledger
 from unlearning.garbage import nothing_collected
 
 
@@ -52,15 +52,7 @@ def serve(
     state_dir: Annotated[
         Path, typer.Option(help="The server's state directory: ledger (SQLite) and reports/.")
     ],
-    ledger: Annotated[
-        str,
-        typer.Option(
-            envvar=VARIABLE,
-            help="URL of the ledger; default: SQLite in the state directory. A password belongs into the "
-            "variable, because everybody on the machine can read the command.",
-            show_default=False,
-        ),
-    ] = "",
+    ledger: LedgerUrl = "",
     address: Annotated[str, typer.Option(help="Where to listen, HOST:PORT.")] = DEFAULT_SERVER,
     tls_ca: Annotated[Path | None, typer.Option(help="Authority that certifies callers (PEM).")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="The service's certificate (PEM).")] = None,

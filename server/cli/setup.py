@@ -71,8 +71,8 @@ def client(
     host = Host(say=typer.echo, config_dir=config_dir, state_root=file.state_dir.parent, user=user)
     environment = flower_environment(host.state_root / "flower")
     control = FlowerControl(app_directory(file), file.superlink, environment=environment)
-    node = steps.let_in(host, control, name, folder)
+    node, answer = steps.let_in(host, control, name, folder)
     typer.echo(
-        f"{name} is registered as node {node}. Carry {folder} back to the site, and there:\n"
-        f"  flower-unlearn-site setup {name} SERVER --answer {folder.name}"
+        f"{name} is registered as node {node}. Carry {answer} to the site, and there:\n"
+        f"  flower-unlearn-site setup {name} SERVER --answer {answer.name}"
     )

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from server.api.errors import AccessDenied, NotAuthenticated
 from server.console import actions, filing_pages, pages, register
 from server.console.console import Console, stylesheet
-from server.console.door import Guard, enter, has_token
+from server.console.door import ENTRANCE, Guard, enter, has_token
 from server.console.filing import TOO_LONG
 from server.console.forms import BodyTooLong, read_form
 from unlearning.errors import FlowerUnlearningError, InvalidRequest, RequestError, RequestNotFound
@@ -57,7 +57,7 @@ def make_app(console: Console, *, poll_s: float = POLL_S, stream_s: float = STRE
     """Return the console as an ASGI application that lets nobody in but by its door."""
 
     async def entrance(request: Request) -> Response:
-        return enter(console.door, request)
+        return await enter(console.door, request)
 
     async def changes(request: Request) -> Response:
         told = _changes(console, request.query_params.get("page", ""), poll_s, stream_s)
@@ -65,7 +65,7 @@ def make_app(console: Console, *, poll_s: float = POLL_S, stream_s: float = STRE
 
     routes = [
         Route("/", _home),
-        Route("/enter", entrance),
+        Route(ENTRANCE, entrance, methods=["GET", "POST"]),
         Route("/changes", changes),
         *(Route(f"/static/{name}", _static(name, kind)) for name, kind in STATIC.items()),
         *(Route(path, _page(console, page)) for path, page in PAGES),

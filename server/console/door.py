@@ -1,17 +1,19 @@
-"""Who may use the console: one browser, by a link that works once, from this machine and from no other page.
+"""Who may use the console: one browser, by a token that works once, from this machine and from no other page.
 
-link with a token ──► a session cookie (HttpOnly, SameSite=Strict)
+a private file that posts the token, or a link with it ──► a session cookie (HttpOnly, SameSite=Strict)
 every request         the Host is this console's own (a name that a stranger's DNS points here is not)
 every form            the session's CSRF token, and an Origin that is this console's own if the browser says one
 """
 
 import hmac
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from urllib.parse import parse_qsl
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ENTRANCE = "/enter"
@@ -29,6 +31,20 @@ HEADERS = {
 """What every answer carries, unless it has a header of its own by that name."""
 
 
+_LONGEST_FORM = 1000
+_POSTING = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>flower-unlearning</title>
+<form method="post" action="{address}"><input type="hidden" name="token" value="{token}">
+<button>Open the console</button></form>
+<script>document.forms[0].submit()</script></html>
+"""
+# Not a redirect: that would count as the step of the page before, and such a one carries no cookie of SameSite=Strict.
+_ENTERED = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=/requests">
+<title>flower-unlearning</title><a href="/requests">Requests</a></html>
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """One browser that came by the link: its cookie's value, and the token that its forms carry."""
@@ -38,26 +54,43 @@ class Session:
 
 
 class Door:
-    """The one-time link, and the session of who came by it."""
+    """The one-time link, and the session of the browser that came by it. say: prints a line in the terminal."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, say: Callable[[str], None]) -> None:
         self.hosts = frozenset({f"127.0.0.1:{port}", f"localhost:{port}"})
         # Cookies know no ports: each console has a name of its own for its cookie.
         self.cookie_name = f"flower-unlearn-console-{port}"
         self._address = f"http://127.0.0.1:{port}"
-        self._token: str | None = secrets.token_urlsafe(32)
+        self._token = secrets.token_urlsafe(32)
         self._session: Session | None = None
+        self._say = say
 
     @property
     def link(self) -> str:
         """The address with which a browser comes in, once."""
         return f"{self._address}{ENTRANCE}?token={self._token}"
 
+    @property
+    def page(self) -> str:
+        """A page for a private file, with which a browser comes in, once.
+
+        A browser that is started has its address as an argument, which every account of the machine can read.
+        """
+        return _POSTING.format(address=f"{self._address}{ENTRANCE}", token=self._token)
+
     def enter(self, token: str) -> Session | None:
-        """Return a session for the token, which is used up by this; None for a wrong one."""
-        if self._token is None or not _equal(token, self._token):
+        """Return a session for the token, which is used up by this; None for a wrong or used one."""
+        if not _equal(token, self._token):
             return None
-        self._token, self._session = None, Session()
+        if self._session is not None:
+            self._say(
+                "The link was used a second time, and refused. If the browser that came in before is not yours, "
+                "another account of this machine has your rights: end the console now (Ctrl-C). "
+                "Started again, it has another link."
+            )
+            return None
+        self._session = Session()
+        self._say("A browser has come in by the link. If it is not yours, end the console now (Ctrl-C).")
         return self._session
 
     def session_of(self, cookie: str) -> Session | None:
@@ -115,18 +148,29 @@ class Guard:
         return None
 
 
-def enter(door: Door, request: Request) -> Response:
-    """Answer the one-time link: a cookie and the first page."""
-    session = door.enter(request.query_params.get("token", ""))
+async def enter(door: Door, request: Request) -> Response:
+    """Answer a browser that brings the token, in a form or by the link: a cookie and the first page."""
+    is_form = request.method == "POST"
+    session = door.enter(await _posted_token(request) if is_form else request.query_params.get("token", ""))
     if session is None:
         return _refuse(
             403,
             "This link was used already, or is another console's. End the console (Ctrl-C) and start it again for a "
             "new one.",
         )
-    answer = RedirectResponse("/requests", status_code=303)
+    answer = HTMLResponse(_ENTERED) if is_form else RedirectResponse("/requests", status_code=303)
     answer.set_cookie(door.cookie_name, session.cookie, httponly=True, samesite="strict", path="/")
     return answer
+
+
+async def _posted_token(request: Request) -> str:
+    """Return the token of a form; of a longer one, which any account can send, nothing is kept."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LONGEST_FORM:
+            return ""
+    return dict(parse_qsl(body.decode(errors="replace"))).get("token", "")
 
 
 def has_token(session: Session, token: object) -> bool:

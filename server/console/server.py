@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
 
 import uvicorn
 from cryptography import x509
@@ -17,6 +19,7 @@ from server.certificate.keys import load_public_key
 from server.console.app import make_app
 from server.console.console import Console
 from server.console.door import Door
+from unlearning.durable_files import write_anew
 from unlearning.errors import ConfigurationError
 
 HOST = "127.0.0.1"
@@ -45,8 +48,12 @@ def run_console(settings: Settings, say: Callable[[str], None]) -> None:
     """
     caller, not_after = who_calls(settings)
     key = None if settings.public_key is None else load_public_key(settings.public_key)
-    with _listen(settings.port) as listening, DeletionClient(settings.address, settings.tls) as service:
-        door = Door(listening.getsockname()[1])
+    with (
+        _listen(settings.port) as listening,
+        DeletionClient(settings.address, settings.tls) as service,
+        TemporaryDirectory(prefix="flower-unlearn-console-") as private,
+    ):
+        door = Door(listening.getsockname()[1], say)
         console = Console(
             service=service,
             caller=caller,
@@ -58,11 +65,12 @@ def run_console(settings: Settings, say: Callable[[str], None]) -> None:
         say(f"The console of {caller.name} ({caller.role}) for the deletion service at {settings.address}.")
         if problem := console.mirror.now().problem:
             say(f"{problem} The console goes on by itself when the service answers.")
-        say("Open this link in a browser of this machine; it works once:")
+        opening = "A browser opens. If it does not, paste" if settings.opens_browser else "Paste"
+        say(f"{opening} this link into a browser of this machine; it works once:")
         say(f"  {door.link}")
         say("Ctrl-C ends the console.")
-        if settings.opens_browser:
-            webbrowser.open(door.link)
+        entrance = Path(private) / "open.html"
+        write_anew(entrance, door.page.encode())
         config = uvicorn.Config(
             make_app(console),
             log_level="warning",
@@ -72,7 +80,20 @@ def run_console(settings: Settings, say: Callable[[str], None]) -> None:
             lifespan="off",
             timeout_graceful_shutdown=1,
         )
-        uvicorn.Server(config).run(sockets=[listening])
+        _Server(config, entrance.as_uri() if settings.opens_browser else "").run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """Opens a browser with `address`, if there is one, once a request would be answered."""
+
+    def __init__(self, config: uvicorn.Config, address: str) -> None:
+        super().__init__(config)
+        self._address = address
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._address:  # in a thread: a browser of the terminal returns when it is closed
+            Thread(target=webbrowser.open, args=(self._address,), daemon=True).start()
 
 
 def who_calls(settings: Settings) -> tuple[Caller, datetime | None]:

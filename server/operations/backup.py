@@ -8,6 +8,7 @@ hold what it has forgotten. So it is refused where the present ledger has gone o
 """
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -55,13 +56,15 @@ def back_up(directory: Path, *, state_dir: Path, ledger_url: str, now: datetime)
     """Write a backup of the federation in `state_dir` into the new directory `directory`.
 
     Raises:
-        BackupError: the directory is not empty, there is nothing to back up, or a program is missing.
+        BackupError: the directory is not empty or another account's; there is nothing to back up; a program is missing.
         LedgerUnavailable: the ledger cannot be read.
     """
     directory, state_dir, url = _absolute(directory, state_dir, ledger_url)
     refuse_half_restored(state_dir)
-    if directory.exists() and any(directory.iterdir()):
-        raise BackupError(f"{directory} is not empty. Give each backup a directory of its own.")
+    if directory.exists() and (any(directory.iterdir()) or directory.stat().st_uid != os.geteuid()):
+        raise BackupError(
+            f"{directory} is not empty, or belongs to another account. Give each backup a new directory."
+        )
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
         raise BackupError(f"There is no ledger {url.database}; check --state-dir and --ledger.")
     make_private(directory)

@@ -11,8 +11,10 @@ from server.ledger import Event, Ledger
 from server.state_directory.files import REPLACED, RESTORING
 from server.state_directory.ledger_address import LEDGER_FILE
 from unlearning.durable_files import write_atomically
-from unlearning.errors import BackupError
+from unlearning.errors import BackupError, UpdateRefused
+from unlearning.foreign_files import open_plain, read_plain
 from unlearning.plain import from_plain
+from unlearning.untrusted import MAX_JSON_BYTES, json_object
 
 FILE = "manifest.json"
 FORMAT = 1
@@ -50,7 +52,7 @@ def read_verified(directory: Path) -> Manifest:
         BackupError: it is no backup, or damaged.
     """
     try:
-        values = json.loads((directory / FILE).read_text())
+        values = json_object(read_plain(directory / FILE, MAX_JSON_BYTES))
         if values.pop("format") != FORMAT:
             raise BackupError(
                 f"The backup {directory} has a format that this program does not know. Upgrade it."
@@ -60,7 +62,7 @@ def read_verified(directory: Path) -> Manifest:
         raise BackupError(
             f"{directory} is no backup: it has no {FILE}. A backup that broke off has none."
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+    except (OSError, UpdateRefused, ValueError, KeyError, TypeError, AttributeError) as exc:
         raise BackupError(f"{directory / FILE} is damaged: {exc}. Use another backup.") from exc
     _check_values(manifest, directory)
     for name, digest in manifest.sha256.items():
@@ -75,14 +77,14 @@ def check_file(directory: Path, name: str, digest: str) -> None:
         BackupError: says which file.
     """
     path = directory / name
-    steps = [
-        path,
-        *(parent for parent in path.parents if parent.is_relative_to(directory) and parent != directory),
-    ]
-    if any(step.is_symlink() for step in steps):
-        raise BackupError(f"{path} is, or lies behind, a link; a backup has none. It was tampered with.")
-    if not path.is_file() or sha256_of(path) != digest:
-        raise BackupError(f"{path} is missing or not what it was when the backup was made. Use another one.")
+    try:
+        is_whole = sha256_of(path) == digest
+    except OSError as exc:
+        raise BackupError(
+            f"{str(path)!r} is missing or no file of a backup: {exc.strerror}. Use another one."
+        ) from exc
+    if not is_whole:
+        raise BackupError(f"{str(path)!r} is not what it was when the backup was made. Use another one.")
 
 
 def _check_values(manifest: Manifest, directory: Path) -> None:
@@ -122,8 +124,12 @@ def event_at(ledger: Ledger, sequence: int) -> dict[str, Any]:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the hex digest of a file."""
-    with path.open("rb") as file:
+    """Return the hex digest of a plain file, as `open_plain` opens it.
+
+    Raises:
+        OSError: it is none, or cannot be read.
+    """
+    with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

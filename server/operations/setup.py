@@ -2,9 +2,14 @@
 
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from server.certificate.keys import SIGNING_KEY, make_key_pair
 from server.operations.checklist.files import check_certificates, check_secrets, check_state
@@ -13,12 +18,14 @@ from server.operations.starting import APP
 from server.processes.flower_control import FlowerControl
 from server.processes.layout import flower_config
 from strategies.installation import CONFIG_DIR, DEPLOY, Host, run_script
-from unlearning.errors import ConfigurationError
+from unlearning.errors import ConfigurationError, DeploymentError
+from unlearning.foreign_files import read_plain
 
 FEDERATION_FILE = "federation.toml"
 SERVICES = ("flower-superlink", "flower-superexec", "flower-unlearning")
 SUPERVISOR = "flower-unlearning-supervisor"
 PUBLIC_KEY = "client-key.pub"
+TO_SITE = "to-site"
 SESSION_PORT = 9101
 
 
@@ -51,39 +58,35 @@ def setup_server(host: Host, name: str, addresses: Sequence[str]) -> None:
         host.unit(service)
 
 
-def let_in(host: Host, control: FlowerControl, client: str, folder: Path) -> int:
-    """Register a client's key, sign its request, and put into its folder what it takes back; return its node's id.
+def let_in(host: Host, control: FlowerControl, client: str, folder: Path) -> tuple[int, Path]:
+    """Register a client's key and sign its request; return its node's id and the new folder that goes to the site.
+
+    folder: the site's, and so only read. What is checked and used is this process's own copy.
 
     Raises:
-        ConfigurationError: the folder is not one that `flower-unlearn-site setup` made for this client.
+        ConfigurationError: the folder is not one that `flower-unlearn-site setup` made for this client, or the
+            client has a folder to take back already.
         DeploymentError: the SuperLink refuses the key, or the certificate cannot be made.
     """
-    request = folder / f"{client}.csr"
-    absent = [str(path) for path in (folder / PUBLIC_KEY, request) if not path.is_file()]
-    if absent:
-        raise ConfigurationError(
-            [f"{folder}: {', '.join(absent)} is not there; `flower-unlearn-site setup` makes it."]
-        )
     certificates = host.config_dir / "certificates"
-    certificate = folder / f"{client}.pem"
-    if not certificate.exists():
-        run_script(
-            "make_certificates.sh",
-            str(certificates),
-            "sign",
-            "client",
-            client,
-            str(request),
-            str(certificate),
-        )
-    shutil.copyfile(certificates / "ca.crt", folder / "ca.crt")
-    host.say(f"made   {certificate} and {folder / 'ca.crt'}: they go back to the site")
-    try:
-        return control.register_supernode(folder / PUBLIC_KEY, client)
-    finally:  # what `flwr` wrote, perhaps as root, is for the services to write too
-        for written in (host.state_root / "flower", host.state_root / APP):
-            for path in (written, *written.rglob("*")):
-                host.give(path)
+    answer = host.state_root / TO_SITE / client
+    with TemporaryDirectory() as name:
+        key, request, signed = (Path(name) / file for file in (PUBLIC_KEY, "request.csr", "certificate.pem"))
+        key.write_bytes(_read_of_site(folder / PUBLIC_KEY))
+        request.write_bytes(_read_of_site(folder / f"{client}.csr"))
+        _check_public_key(folder / PUBLIC_KEY, key.read_bytes())
+        sign = ("sign", "client", client, str(request), str(signed))
+        run_script("make_certificates.sh", str(certificates), *sign)
+        _new_folder(host, answer, {f"{client}.pem": signed, "ca.crt": certificates / "ca.crt"})
+        try:
+            return control.register_supernode(key, client), answer
+        except DeploymentError:
+            shutil.rmtree(answer)
+            raise
+        finally:  # what `flwr` wrote, perhaps as root, is for the services to write too
+            for written in (host.state_root / "flower", host.state_root / APP):
+                for path in (written, *written.rglob("*")):
+                    host.give(path)
 
 
 def problems(host: Host, *, now: datetime) -> list[str]:
@@ -95,6 +98,40 @@ def problems(host: Host, *, now: datetime) -> list[str]:
         *check_state(installation, mounts=()),
     ]
     return [f"{finding.what} {finding.mend}" for finding in found if finding.level is Level.PROBLEM]
+
+
+def _new_folder(host: Host, folder: Path, files: Mapping[str, Path]) -> None:
+    host.directory(folder.parent)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        raise ConfigurationError(
+            [f"{folder} is there already: carry it to the site, or remove it to let the client in again."]
+        ) from None
+    for name, source in files.items():
+        host.file(folder / name, source.read_bytes())
+    host.give(folder)
+
+
+def _read_of_site(path: Path) -> bytes:
+    try:
+        return read_plain(path)
+    except FileNotFoundError:
+        why = f"{path} is not there; `flower-unlearn-site setup` makes it."
+    except OSError as exc:
+        why = f"{str(path)!r} was not read: {exc.strerror}. Give the real path of what its `setup` made."
+    raise ConfigurationError([why])
+
+
+def _check_public_key(path: Path, content: bytes) -> None:
+    try:
+        if isinstance(load_ssh_public_key(content), EllipticCurvePublicKey):
+            return
+    except (ValueError, UnsupportedAlgorithm):
+        pass
+    raise ConfigurationError(
+        [f"{str(path)!r} is no public key of a SuperNode; make_supernode_key.sh makes them."]
+    )
 
 
 def _make_signing_key(host: Host, directory: Path) -> None:

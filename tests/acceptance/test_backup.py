@@ -2,11 +2,13 @@
 
 import errno
 import json
+import os
 import shutil
 import sqlite3
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
@@ -15,6 +17,7 @@ from typer.testing import CliRunner
 from server.cli import app
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
+from server.operations import backup as backup_module
 from server.operations.backup import back_up, restore
 from server.operations.backup_manifest import FILE, read_verified
 from tests.federation import client
@@ -130,7 +133,7 @@ def test_a_damaged_backup_is_refused_before_anything_is_touched(backup, tmp_path
     """One bit in one file."""
     path = backup / "state" / "settings.json"
     path.write_text("{ }")
-    with pytest.raises(BackupError, match=r"settings\.json is missing or not what it was"):
+    with pytest.raises(BackupError, match=r"settings\.json' is not what it was"):
         brought_back(backup, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -194,8 +197,58 @@ def test_a_link_in_a_backup_is_refused(backup, tmp_path, name):
     """Also one to a file with the right content, at which another could be tomorrow."""
     shutil.move(backup / name, tmp_path / "elsewhere")
     (backup / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(BackupError, match="a link; a backup has none"):
+    with pytest.raises(BackupError, match="is, or lies behind, a link"):
         brought_back(backup, tmp_path / "new")
+
+
+@pytest.mark.parametrize("name", [FILE, "ledger.db", "state/settings.json"])
+@pytest.mark.parametrize("what", ["pipe", "endless", "directory"])
+def test_what_is_no_plain_file_of_a_backup_is_refused_without_a_wait(backup, tmp_path, name, what):
+    """Also where the manifest itself should be: a backup can lie where others write."""
+    (backup / name).unlink()
+    make = {
+        "pipe": lambda: os.mkfifo(backup / name),
+        "endless": lambda: (backup / name).symlink_to("/dev/zero"),
+        "directory": (backup / name).mkdir,
+    }
+    make[what]()
+    with pytest.raises(BackupError):
+        brought_back(backup, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_backup_goes_into_no_directory_of_another_account(backup, tmp_path, monkeypatch):
+    """Its owner could exchange what is in it while it is written."""
+    (tmp_path / "theirs").mkdir()
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    with pytest.raises(BackupError, match="belongs to another account"):
+        saved(SimpleNamespace(directory=tmp_path / "saved"), tmp_path / "theirs")
+    assert list((tmp_path / "theirs").iterdir()) == []
+
+
+def test_a_manifest_without_a_bound_is_refused(backup, tmp_path):
+    """By its size, and by its depth."""
+    for content in (b"[" * 100_000, b" " * 2**24 + b"{}"):
+        (backup / FILE).write_bytes(content)
+        with pytest.raises(BackupError, match="is damaged"):
+            brought_back(backup, tmp_path / "new")
+
+
+def test_a_file_that_is_exchanged_after_the_check_is_not_followed(backup, tmp_path, monkeypatch):
+    """It is opened again to be copied: what is a link by then is not read."""
+    (tmp_path / "secret").write_text("secret")
+    real = backup_module.stage
+
+    def exchanged(directory, *arguments):
+        (backup / "state" / "settings.json").unlink()
+        (backup / "state" / "settings.json").symlink_to(tmp_path / "secret")
+        real(directory, *arguments)
+
+    monkeypatch.setattr(backup_module, "stage", exchanged)
+    with pytest.raises(BackupError, match=r"lies behind, a link.*not touched"):
+        brought_back(backup, tmp_path / "new")
+    assert list((tmp_path / "new").rglob("settings.json")) == []
 
 
 def change_hashes(backup: Path, change) -> None:

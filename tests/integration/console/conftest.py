@@ -69,6 +69,7 @@ class Desk:
         self.ledger = Ledger.open(f"sqlite:///{directory / 'ledger.db'}")
         self.loop = LiveLoop(self.ledger)
         self.loop.announce()
+        self.said: list[str] = []
         self.service = self.start("127.0.0.1:0")
         self._stack = ExitStack()
 
@@ -81,9 +82,8 @@ class Desk:
     def console(self, tls: TlsFiles | None = None) -> Console:
         settings = Settings(address=self.service.address, tls=tls, name="ada")
         caller, _ = who_calls(settings)
-        return Console(
-            service=self.calling(tls), caller=caller, address=self.service.address, door=Door(PORT)
-        )
+        door = Door(PORT, self.said.append)
+        return Console(service=self.calling(tls), caller=caller, address=self.service.address, door=door)
 
     def browser(self, tls: TlsFiles | None = None) -> Browser:
         return Browser(self.console(tls))

@@ -12,14 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from PIL import Image
 from selenium import webdriver
 from selenium.common import exceptions
+from selenium.webdriver.support.wait import WebDriverWait
 
 from server.api.tls import TlsFiles
 
@@ -191,17 +193,31 @@ def browser(downloads: Path) -> Iterator[Any]:
 
 @contextmanager
 def console(driver: Any, service: str, tls: TlsFiles | None = None) -> Iterator[Screen]:
-    """Start `flower-unlearn console`, come in by its link, and end it as Ctrl-C does."""
+    """Start `flower-unlearn console`, come in as the browser that it starts, and end it as Ctrl-C does.
+
+    No process of the machine has the link's token among its arguments at that moment.
+    """
     command = [str(Path(sys.executable).parent / "flower-unlearn"), "--server", service]
     if tls is not None:
         command += ["--tls-ca", str(tls.ca), "--tls-cert", str(tls.certificate), "--tls-key", str(tls.key)]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    command += ["console", "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as started:
+    with TemporaryDirectory() as name, ExitStack() as stack:
+        stand_in, told = Path(name) / "browser", Path(name) / "told"
+        os.mkfifo(told)
+        stand_in.write_text(f'#!/bin/sh\n(echo "$1"; cat /proc/[0-9]*/cmdline 2>/dev/null) > {told}\n')
+        stand_in.chmod(0o700)
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "BROWSER": str(stand_in)}
+        started = stack.enter_context(
+            subprocess.Popen([*command, "console"], stdout=subprocess.PIPE, text=True, env=environment)
+        )
         try:
             assert started.stdout is not None
             link = next(line.strip() for line in started.stdout if "/enter?token=" in line)
-            driver.get(link)
+            address, _, arguments = told.read_text(errors="replace").partition("\n")
+            assert link.partition("token=")[2] not in address + arguments
+            driver.get(address)
+            WebDriverWait(driver, WAIT_S).until(
+                lambda shown: shown.find_elements("css selector", "nav[aria-label=Pages]")
+            )
             yield Screen(driver, link, started.pid)
         finally:
             started.send_signal(signal.SIGINT)

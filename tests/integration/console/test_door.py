@@ -1,8 +1,14 @@
 """Who gets into the console: by the link, once, from this machine and from no other page."""
 
+import os
 import re
+import signal
 import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
 
@@ -25,6 +31,71 @@ def test_the_link_works_once_and_sets_a_cookie_that_scripts_cannot_read(desk: De
     second = TestClient(make_app(console), base_url=BASE, follow_redirects=False)
     assert second.get(link).status_code == 403
     assert second.get("/requests").status_code == 403
+
+
+def test_a_form_with_the_token_opens_as_the_link_does_and_only_once(desk: Desk) -> None:
+    """The page that answers goes on by itself: after a redirect a browser would send no cookie of SameSite=Strict."""
+    console = desk.console()
+    [token] = re.findall(r'name="token" value="([^"]+)"', console.door.page)
+    first = TestClient(make_app(console), base_url=BASE, follow_redirects=False)
+    for wrong in (
+        {},
+        {"token": ""},
+        {"token": "x"},
+        {"token": token + "x"},
+        {"token": token, "more": "x" * 2_000},
+    ):
+        assert first.post("/enter", data=wrong).status_code == 403
+    answer = first.post("/enter", data={"token": token}, headers={"origin": "null"})
+    assert answer.status_code == 200
+    assert 'http-equiv="refresh" content="0; url=/requests"' in answer.text
+    assert {"HttpOnly", "SameSite=strict"} <= set(answer.headers["set-cookie"].split("; "))
+    assert first.get("/requests").status_code == 200
+    assert first.post("/enter", data={"token": token}).status_code == 403
+
+
+def test_the_terminal_says_that_the_link_was_used_and_used_again(desk: Desk) -> None:
+    """Somebody else may have been first; a guess is not worth a line."""
+    console = desk.console()
+    client = TestClient(make_app(console), base_url=BASE, follow_redirects=False)
+    client.get("/enter?token=guessed")
+    assert desk.said == []
+    client.get(console.door.link)
+    assert "A browser has come in by the link" in desk.said[0]
+    client.get(console.door.link)
+    assert "another account of this machine has your rights" in desk.said[1]
+    assert "Started again, it has another link" in desk.said[1]
+
+
+def test_the_browser_is_started_with_a_private_file_once_the_console_answers(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it is started with has no token; the file does, and only its owner reads it."""
+    said: list[str] = []
+    seen: dict[str, Any] = {}
+
+    def opened(address: str) -> bool:
+        try:
+            page = Path(unquote(urlsplit(address).path))
+            seen["address"], seen["modes"] = (
+                address,
+                [one.stat().st_mode & 0o777 for one in (page, page.parent)],
+            )
+            url, token = re.findall(r'action="([^"]+)".*name="token" value="([^"]+)"', page.read_text())[0]
+            seen["token"], seen["file"] = token, page
+            seen["status"] = httpx.post(url, data={"token": token}).status_code
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", opened)
+    with pytest.raises(KeyboardInterrupt):
+        run_console(Settings(address=desk.service.address, tls=None, name="ada"), said.append)
+    assert seen["status"] == 200
+    assert seen["modes"] == [0o600, 0o700]
+    assert seen["token"] not in seen["address"]
+    assert not seen["file"].exists()
+    assert any("has come in by the link" in line for line in said)
 
 
 def test_whoever_reads_the_link_finds_the_console_listening(desk: Desk) -> None:

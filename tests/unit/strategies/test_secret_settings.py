@@ -9,6 +9,7 @@ from server.operations.starting import Submission
 from server.processes.flower_control import FlowerControl, flower_environment
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE, ledger_of_run, ledger_url
 from strategies.run_config import RunSettings, secrets_in
+from tests.programs import run_program
 from unlearning.errors import ConfigurationError
 
 CANARY = "canary-4711"
@@ -151,3 +152,30 @@ def test_flowers_programs_do_not_learn_the_ledger(no_ledger_named):
     no_ledger_named.setenv(VARIABLE, "sqlite:////a.db")
     no_ledger_named.setenv(FILE_VARIABLE, "/file")
     assert {VARIABLE, FILE_VARIABLE} & set(flower_environment()) == set()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("backup", "DIRECTORY", "--state-dir", "DIRECTORY"),
+        ("restore", "DIRECTORY", "--state-dir", "DIRECTORY"),
+        ("erase-residue", "--state-dir", "DIRECTORY"),
+        ("check", "--state-dir", "DIRECTORY"),
+        ("serve", "--state-dir", "DIRECTORY"),
+        ("verify", "DIRECTORY/certificate.json"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_ledgers_password_on_the_command_line_is_refused_and_not_repeated(
+    no_ledger_named, tmp_path, command
+):
+    """Every account of the machine reads it there; from the environment the same URL goes on."""
+    url = "postgresql+psycopg://ada:hunter2@127.0.0.1:1/ledger"
+    words = [word.replace("DIRECTORY", str(tmp_path / "here")) for word in command]
+    status, said = run_program("flower-unlearn", *words, "--ledger", url)
+    assert (status, "every account of this machine" in said, "hunter2" in said) == (2, True, False), said
+    if command[0] == "backup":
+        no_ledger_named.setenv(VARIABLE, url)
+        _, said = run_program("flower-unlearn", *words)
+        assert "every account" not in said
+        assert "hunter2" not in said

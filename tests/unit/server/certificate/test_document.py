@@ -1,6 +1,7 @@
 """A certificate's file: its one form, its signature, and the keys."""
 
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.certificate.checks import Outcome, check_samples
+from server.certificate.checks import Outcome, check_model, check_report, check_samples, read_file
 from server.certificate.document import Certificate, canonical, decode, encode
 from server.certificate.keys import (
     check_certificate_key,
@@ -320,3 +321,21 @@ def test_only_who_has_the_key_can_test_which_samples_a_certificate_means(tmp_pat
     assert check_samples(made, ids, tmp_path / "other").outcome is Outcome.REFUSED
     assert check_samples(made, ids, None).outcome is Outcome.SKIPPED
     assert hash_of_ids(["a", "b"]) not in encode(made, None).decode()
+
+
+@pytest.mark.parametrize("what", ["pipe", "link", "endless"])
+def test_a_file_that_another_party_sent_is_a_plain_one_with_a_bound(tmp_path: Path, what: str) -> None:
+    """Certificate, report, timestamp and model: no wait for a pipe, no link followed, no size without a bound."""
+    path = tmp_path / "sent"
+    (tmp_path / "mine").write_text("mine")
+    {
+        "pipe": lambda: os.mkfifo(path),
+        "link": lambda: path.symlink_to(tmp_path / "mine"),
+        "endless": lambda: (path.touch(), os.truncate(path, 2**40)),
+    }[what]()
+    with pytest.raises(CertificateError, match="cannot be read"):
+        read_file(path)
+    with pytest.raises(CertificateError, match="cannot be read"):
+        check_report(certificate(), path)
+    with pytest.raises(CertificateError, match="cannot be read"):
+        check_model(certificate(), path)

@@ -18,6 +18,7 @@
 # An existing certificate is never overwritten: remove it first.
 set -eu
 umask 077
+. "$(dirname "$0")/ownership.sh"
 
 usage() { sed -n '4,8s/^# *//p' "$0" >&2; exit 2; }
 [ $# -ge 3 ] || usage
@@ -27,7 +28,7 @@ shift 2
 authority_days=3650
 certificate_days=825
 
-mkdir -p "$directory"
+make_directory "$directory"
 cd "$directory"
 
 make_authority() {
@@ -36,6 +37,7 @@ make_authority() {
         -addext "basicConstraints=critical,CA:TRUE,pathlen:0" \
         -addext "keyUsage=critical,keyCertSign,cRLSign" 2>/dev/null
     chmod 644 ca.crt
+    own ca.crt
 }
 
 # $1 file name without ending, $2 subject, $3 extended key usage, $4 subject alternative names or ""
@@ -56,6 +58,8 @@ make_certificate() {
         -CAcreateserial -extfile "$1.ext" -out "$1.pem" 2>/dev/null
     rm -f "$1.csr" "$1.ext"
     chmod 644 "$1.pem"
+    own "$1.pem"
+    own "$1.key"
 }
 
 # Sets `names` to the subject alternative names $1, if any, and those of the hosts that follow.
@@ -114,6 +118,8 @@ request)
     fi
     openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -sha256 \
         -keyout "$1.key" -out "$1.csr" -subj "/CN=$1" 2>/dev/null
+    own "$1.key"
+    own "$1.csr"
     ;;
 sign)
     [ $# -eq 4 ] || usage

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE
+from unlearning.durable_files import give_all_to_owner
 from unlearning.errors import ConfigurationError, DeploymentError
 
 ConfigValue = bool | int | float | str
@@ -235,15 +236,19 @@ class FlowerControl:
         return answer
 
     def _run_in_a_process(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            list(command),
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_COMMAND_TIMEOUT_S,
-            check=False,
-        )
+        try:
+            return subprocess.run(
+                list(command),
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_COMMAND_TIMEOUT_S,
+                check=False,
+            )
+        finally:
+            if home := self._environment.get("FLWR_HOME"):
+                give_all_to_owner(Path(home))
 
 
 def _app_name(app_dir: Path) -> str:

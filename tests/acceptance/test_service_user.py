@@ -17,6 +17,8 @@ from server.cli import app
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
 from server.ledger.database import Database
+from server.operations.checklist import Installation, Level
+from server.operations.checklist.service_user import check_service_user
 from server.processes.app_directory import write_app
 from server.processes.flower_control import FlowerControl
 from server.state_directory.ledger_address import ledger_url
@@ -114,6 +116,35 @@ def test_a_ledger_that_root_looks_at_stays_the_services(place):
         assert ledger.verify() == ""
         assert (state / "ledger.db-wal").exists()
         assert owners(place) == {}
+
+
+def test_check_says_what_the_service_cannot_use(place):
+    """Also what lies in directories that it can read, and what keeps it from entering one; by the unit's user."""
+    state, config, units = place / "home" / "state", place / "etc", place / "units"
+    federation_in(state)
+    run("certificate-key", config / "certificate-key")
+    units.mkdir()
+    (units / "flower-superlink.service").write_text("[Service]\nUser=nobody\n")
+    installation = Installation(config_dir=config, state_dir=state, units_dir=units)
+
+    def problems() -> list[str]:
+        return [one.what for one in check_service_user(installation) if one.level is not Level.OK]
+
+    assert problems() == []
+    key = config / "certificate-key" / "certificate-signing.key"
+    for path, words in (
+        (key, "read"),
+        (state / "ledger.db", "read and written"),
+        (state, "read and written"),
+    ):
+        os.chown(path, 0, 0)
+        [found] = problems()
+        assert found.startswith(f"{path} cannot be {words} by the user nobody")
+        os.chown(path, SERVICE.pw_uid, SERVICE.pw_gid)
+    place.chmod(0o700)
+    os.chown(place, 0, 0)
+    [found] = problems()
+    assert found.startswith(f"{place} cannot be entered by the user nobody")
 
 
 def test_what_flwr_writes_for_root_is_the_services(place):

@@ -18,6 +18,7 @@ from server.operations.checklist.running import (
     check_server_address,
     check_versions,
 )
+from server.operations.checklist.service_user import check_service_user
 from server.operations.checklist.supernodes import check_supernodes, supernodes_here
 from server.processes.layout import can_connect
 
@@ -30,6 +31,7 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
     yield from check_secrets(installation)
     yield from check_certificates(installation, now=now)
     yield from check_state(installation, mounts=mounted_file_systems())
+    yield from check_service_user(installation)
     own = own_processes(installation)
     yield from check_processes((" ".join(process.info["cmdline"]) for process in own), installation)
     yield from check_ports(listening_sockets(), installation)

@@ -12,6 +12,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -27,7 +28,15 @@ from server.operations.checklist.running import (
     check_server_address,
     check_versions,
 )
-from server.operations.checklist.supernodes import GIVEN_UP, SuperNode, check_supernodes, supernodes_here
+from server.operations.checklist.supernodes import (
+    GIVEN_UP,
+    Node,
+    SuperNode,
+    check_let_in,
+    check_supernodes,
+    nodes_here,
+    supernodes_here,
+)
 from server.processes.layout import can_connect
 from server.state_directory.ledger_address import ledger_url
 from strategies.installation import run_script
@@ -214,10 +223,47 @@ def test_a_client_host_needs_a_supernode_and_no_superlink():
     assert faults(check_processes(["python /x/flower-supernode --superlink fed:9092"], client)) == []
     assert faults(check_ports([("127.0.0.1", 9094)], client)) == []
     assert "--insecure" in faults(check_processes(["flower-supernode --insecure"], client))[0]
-    # A SuperNode that was killed waits for its lease: it is started again until the server takes it.
     node = "python /x/flower-unlearn-site node --worker-dir /w -- --superlink s"
-    [fault] = faults(check_processes([node], client))
-    assert fault.startswith("warning: No flower-supernode is running")
+    assert faults(check_processes([node], client)) == []  # `check_let_in` looks at it
+
+
+@pytest.mark.parametrize(
+    ("age_s", "supernode_age_s", "expected"),
+    [
+        (20, 3, "warning: `flower-unlearn-site node` was just started"),  # perhaps a lease that has not ended
+        (300, 3, "problem: The server has not let this site's SuperNode in for 300 s."),
+        (300, None, "problem: The server has not let this site's SuperNode in for 300 s."),
+        (300, 299, ""),
+    ],
+)
+def test_a_supernode_that_the_server_does_not_let_in_is_a_problem(age_s, supernode_age_s, expected):
+    """Revoked, or never registered: it is started again, and so runs at most of the times that one looks."""
+    supernode = None if supernode_age_s is None else timedelta(seconds=supernode_age_s)
+    found = faults(check_let_in([Node(age=timedelta(seconds=age_s), supernode_age=supernode)]))
+    assert len(found) == bool(expected)
+    assert all(fault.startswith(expected) for fault in found)
+
+
+def test_a_supernode_is_found_below_the_node_that_starts_it(tmp_path):
+    """With its age; one that was refused and is started anew does not count as taking messages."""
+    for name, text in (
+        ("flower-unlearn-site", "./flower-supernode & wait"),
+        ("flower-supernode", "sleep 60"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o700)
+    process = subprocess.Popen(["./flower-unlearn-site", "node"], cwd=tmp_path, start_new_session=True)
+    try:
+        here = psutil.Process(process.pid)
+        here.info = {"cmdline": ["sh", "./flower-unlearn-site", "node"]}
+        deadline = time.monotonic() + 20.0
+        while [node.supernode_age is None for node in nodes_here([here])] != [False]:
+            assert time.monotonic() < deadline
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    refused = f"{CONNECTED}\nERROR: [code: 2004] Failed to activate SuperNode.\n"
+    assert list(check_supernodes([SuperNode(pid=1, works=False, log=refused, written_at=NOW)], now=NOW)) == []
 
 
 def test_another_federation_of_this_machine_is_not_looked_at(good):

@@ -19,7 +19,12 @@ from server.operations.checklist.running import (
     check_versions,
 )
 from server.operations.checklist.service_user import check_service_user
-from server.operations.checklist.supernodes import check_supernodes, supernodes_here
+from server.operations.checklist.supernodes import (
+    check_let_in,
+    check_supernodes,
+    nodes_here,
+    supernodes_here,
+)
 from server.processes.layout import can_connect
 
 PLACES = ("FLOWER_UNLEARNING_FILE", "FLWR_HOME")
@@ -42,6 +47,7 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
         yield from check_superlink_database(installation)
         yield from check_ledger(installation, now=now)
     else:
+        yield from check_let_in(nodes_here(own))
         yield from check_supernodes(supernodes_here(own), now=now)
 
 

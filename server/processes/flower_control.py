@@ -163,7 +163,7 @@ class FlowerControl:
         # Imported here because it needs PyTorch, which takes seconds; most commands do not.
         from strategies.run_config import secrets_in
 
-        wrong = secrets_in({**_app_settings(self.app_dir), **run_config})
+        wrong = secrets_in({**app_settings(self.app_dir), **run_config})
         if wrong:
             raise ConfigurationError(wrong)
 
@@ -263,7 +263,8 @@ def _app_name(app_dir: Path) -> str:
         ) from exc
 
 
-def _app_settings(app_dir: Path) -> dict[str, Any]:
+def app_settings(app_dir: Path) -> dict[str, Any]:
+    """Return the table of settings in an app's pyproject.toml."""
     text = (app_dir / "pyproject.toml").read_text(encoding="utf-8")
     settings: dict[str, Any] = tomllib.loads(text)["tool"]["flwr"]["app"].get("config", {})
     return settings

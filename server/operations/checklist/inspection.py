@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 
+from server.operations.checklist.applied import check_applied, services_here
 from server.operations.checklist.files import check_certificates, check_secrets, check_state
 from server.operations.checklist.finding import Finding, Installation
 from server.operations.checklist.residue import check_superlink_database
@@ -44,6 +45,8 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
     if installation.server_address:
         yield from check_server_address(installation.server_address, can_connect=can_connect)
     if installation.is_server:
+        file = installation.federation_file or installation.config_dir / "federation.toml"
+        yield from check_applied(file, services_here(own))
         yield from check_superlink_database(installation)
         yield from check_ledger(installation, now=now)
     else:

@@ -91,6 +91,7 @@ class FederationFile:
             "console": {"public_key": str(public)} if public is not None and public.is_file() else {},
             "serve": {**of_state, **{name.replace("-", "_"): value for name, value in self.service.items()}},
             "check": {**of_state, "config_dir": str(self.config_dir), "superlink_database": database},
+            "renew": {"authority": str(self.config_dir / "certificates")},
             "backup": of_state,
             "restore": of_state,
             "erase-residue": {**of_state, "superlink_database": database},

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -37,9 +38,10 @@ from server.operations.checklist.supernodes import (
     nodes_here,
     supernodes_here,
 )
+from server.operations.checklist.units import check_units
 from server.processes.layout import can_connect
 from server.state_directory.ledger_address import ledger_url
-from strategies.installation import run_script
+from strategies.installation import Host, run_script
 from tests.deletion_service import free_port
 from tests.ledgers import submit
 from unlearning.durable_files import write_atomically
@@ -264,6 +266,39 @@ def test_a_supernode_is_found_below_the_node_that_starts_it(tmp_path):
         process.wait()
     refused = f"{CONNECTED}\nERROR: [code: 2004] Failed to activate SuperNode.\n"
     assert list(check_supernodes([SuperNode(pid=1, works=False, log=refused, written_at=NOW)], now=NOW)) == []
+
+
+def units_of_a_host(installation: Installation, names: Iterable[str]) -> None:
+    """As `setup` writes them, for a user of another name."""
+    installation.units_dir.mkdir()
+    root = installation.state_dir.parent
+    host = Host(
+        say=lambda _: None,
+        config_dir=installation.config_dir,
+        state_root=root,
+        units_dir=installation.units_dir,
+        user="fl",
+    )
+    for name in names:
+        host.unit(name)
+
+
+SERVER_UNITS = ("flower-superexec", "flower-superlink", "flower-unlearning", "flower-unlearning-supervisor")
+
+
+def test_a_unit_that_is_missing_or_of_another_version_is_named(good, tmp_path):
+    """As after an upgrade that brought one, or changed one; a host without units is one with containers."""
+    here = replace(good, units_dir=tmp_path / "units")
+    assert list(check_units(here)) == []
+    units_of_a_host(here, SERVER_UNITS)
+    assert faults(check_units(here)) == []
+    supervisor, service = here.unit("flower-unlearning-supervisor"), here.unit("flower-unlearning")
+    supervisor.unlink()
+    service.write_text(service.read_text().replace("UMask=0077\n", ""))
+    assert faults(check_units(here)) == [
+        f"warning: {service} is not this version's: an earlier one's, or changed by hand.",
+        f"problem: There is no unit {supervisor}, which this version has.",
+    ]
 
 
 def test_another_federation_of_this_machine_is_not_looked_at(good):

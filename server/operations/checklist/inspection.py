@@ -26,6 +26,7 @@ from server.operations.checklist.supernodes import (
     nodes_here,
     supernodes_here,
 )
+from server.operations.checklist.units import check_units
 from server.processes.layout import can_connect
 
 PLACES = ("FLOWER_UNLEARNING_FILE", "FLWR_HOME")
@@ -38,6 +39,7 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
     yield from check_certificates(installation, now=now)
     yield from check_state(installation, mounts=mounted_file_systems())
     yield from check_service_user(installation)
+    yield from check_units(installation)
     own = own_processes(installation)
     yield from check_processes((" ".join(process.info["cmdline"]) for process in own), installation)
     yield from check_ports(listening_sockets(), installation)

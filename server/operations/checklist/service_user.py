@@ -5,7 +5,6 @@ same, and nothing is started as somebody else. Access lists beyond modes are not
 """
 
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,11 +12,11 @@ from pathlib import Path
 from pwd import getpwnam, getpwuid
 
 from server.operations.checklist.finding import Finding, Installation, ok, problem
+from server.operations.checklist.units import USER
 from server.operations.starting import APP
 from server.state_directory.files import REPLACED
 
 READ, WRITE, ENTER = 4, 2, 1
-_USER = re.compile(r"^User=(\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class User:
 def service_user(installation: Installation) -> User:
     """Return the user of the systemd unit; where there is none, the owner of the state directory."""
     unit = installation.unit("flower-superlink" if installation.is_server else "flower-supernode")
-    named = _USER.search(unit.read_text(encoding="utf-8")) if unit.is_file() else None
+    named = USER.search(unit.read_text(encoding="utf-8")) if unit.is_file() else None
     uid = installation.state_dir.stat().st_uid
     try:
         entry = getpwnam(named[1]) if named else getpwuid(uid)

@@ -9,7 +9,6 @@ import typer
 
 from server.cli.connection import AsJson, connection_of
 from server.cli.tables import show_table
-from unlearning.durable_files import open_private
 from unlearning.errors import InvalidRequest
 from unlearning.plain import to_plain
 
@@ -77,8 +76,8 @@ def verify_ledger(
         typer.echo("To notice later that events were cut off, keep this line outside the server:")
         typer.echo(f"--kept {line}")
     else:
-        with open_private(file, append=True) as kept_heads:
-            kept_heads.write(f"{line}\n".encode())
+        with file.open("a", encoding="ascii") as kept_heads:
+            kept_heads.write(f"{line}\n")
         typer.echo(f"Added to {file}, for the next check: {line}")
 
 

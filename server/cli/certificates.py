@@ -23,7 +23,6 @@ from server.certificate.keys import load_public_key, make_key_pair
 from server.certificate.ledger_check import LedgerView, check_ledger, open_ledger
 from server.certificate.timestamp import SUFFIX, TimestampAuthority, check_timestamp, stamp
 from server.cli.connection import connection_of
-from unlearning.durable_files import write_atomically
 from unlearning.errors import ConfigurationError
 
 
@@ -91,8 +90,9 @@ def verify(
     with _view(ctx, ledger, service) as view:
         checks.append(check_ledger(file.certificate, content, view))
     if json_ld is not None:
-        text = json.dumps(as_json_ld(file), indent=2, ensure_ascii=False) + "\n"
-        write_atomically(json_ld, text.encode())
+        json_ld.write_text(
+            json.dumps(as_json_ld(file), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
     _conclude(checks)
 
 

@@ -28,7 +28,6 @@ def model_command(
     from server.federation.checkpoints import CheckpointStore
     from server.state_directory.files import SETTINGS_FILE
     from strategies.run_config import RunSettings, secrets_in
-    from unlearning.durable_files import open_private
     from unlearning.parameters import content_hash, state_to_save
     from unlearning.training import model_with
 
@@ -53,8 +52,7 @@ def model_command(
     before = state.deletion.before if state.deletion is not None else None
     parameters = state.parameters if before is None else before.parameters
     model = model_with(task, parameters)
-    with open_private(output) as file:
-        torch.save(state_to_save(model), file)
+    torch.save(state_to_save(model), output)
     note = (
         "" if before is None else " (a deletion is recovering and not committed: this is the model before it)"
     )

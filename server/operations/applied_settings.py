@@ -5,8 +5,9 @@ from typing import Any
 
 from server.operations.federation_file import FederationFile, flat
 from server.operations.starting import NUM_CLIENTS, START_CLIENTS
-from server.processes.flower_control import app_settings
+from server.processes.flower_control import ConfigValue, app_settings
 from server.state_directory.files import SETTINGS_FILE
+from unlearning.errors import ConfigurationError
 
 APPLY = (
     "flwr stop RUN_ID federation; systemctl restart flower-unlearning-supervisor; flower-unlearn start. The run goes "
@@ -29,7 +30,7 @@ def unapplied(file: FederationFile) -> list[str]:
         kept: dict[str, Any] = dict(json.loads((file.state_dir / SETTINGS_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return []  # `check_state` and `model` say what is wrong with it
-    given = {**(flat(app_settings(file.app)) if file.app is not None else {}), **file.run_settings()}
+    given = {**_app_settings(file), **file.run_settings()}
     known = {name: value for name, value in given.items() if "." not in name}
     wanted = {**given, **RunSettings.from_run_config(known).to_run_config()}
     if not {START_CLIENTS, NUM_CLIENTS} & given.keys():
@@ -39,3 +40,12 @@ def unapplied(file: FederationFile) -> list[str]:
         for name, value in sorted(wanted.items())
         if (name in kept or name in given) and kept.get(name) != value
     ]
+
+
+def _app_settings(file: FederationFile) -> dict[str, ConfigValue]:
+    if file.app is None:
+        return {}
+    try:
+        return flat(app_settings(file.app))
+    except (OSError, ValueError, KeyError) as exc:
+        raise ConfigurationError([f"app: {file.app} is no Flower app: {exc!r}."]) from exc

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from client.memory import DirectoryMemory
 from server.cli import app
 from server.federation.checkpoints import CheckpointStore
 from server.ledger import Ledger
@@ -23,7 +24,7 @@ from server.processes.app_directory import write_app
 from server.processes.flower_control import FlowerControl
 from server.state_directory.ledger_address import ledger_url
 from server.state_directory.subject_key import subject_keys
-from strategies.installation import run_script
+from strategies.installation import DEPLOY, run_script
 from tests.ledgers import NOW, submit
 from unlearning.durable_files import open_private, write_atomically, write_program
 from unlearning.requests import Granularity, Target
@@ -96,6 +97,16 @@ def test_what_commands_of_root_make_is_the_services(place):
     run("http-token", place / "etc" / "tokens.json", "tool")
     run("erase-residue", "--state-dir", state, "--superlink-database", database)
     write_app(place / "app")
+    DirectoryMemory(place / "site").file_request(Target(Granularity.CLIENT, "1"), "not", {})
+    (place / "home").mkdir()
+    os.chown(place / "home", SERVICE.pw_uid, SERVICE.pw_gid)
+    (place / "bin").mkdir()
+    flwr = place / "bin" / "flwr"
+    flwr.write_text('#!/bin/sh\n: > "$FLWR_HOME/source"; echo \'"success": true\'\n')
+    flwr.chmod(0o700)
+    environment = {"FLWR_HOME": str(place / "home"), "PATH": f"{flwr.parent}:{os.environ['PATH']}"}
+    subprocess.run(["sh", DEPLOY / "register_client.sh", "key.pub", "1"], env=environment, check=True)
+    shutil.rmtree(flwr.parent)
     write_program(place / "worker" / "bin" / "program", "#!/bin/sh\n")
     run_script("make_certificates.sh", str(place / "etc" / "certificates"), "server", "localhost")
     run_script("make_certificates.sh", str(place / "etc" / "certificates"), "operator", "ada")

@@ -20,6 +20,8 @@ ELSEWHERE = {
     "strategies/installation.py": "systemd's units are root's",
     "strategies/settings_page.py": "writes the docs",
     "server/cli/new.py": "an app's source, in its author's directory",
+    "server/cli/audit.py": "where the caller says, which may be a device or a pipe",
+    "server/cli/certificates.py": "where the caller says, which may be a device or a pipe",
     "server/cli/bench.py": "results, in a directory of who asks for them",
 }
 

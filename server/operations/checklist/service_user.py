@@ -39,10 +39,14 @@ def service_user(installation: Installation) -> User:
     unit = installation.unit("flower-superlink" if installation.is_server else "flower-supernode")
     named = USER.search(unit.read_text(encoding="utf-8")) if unit.is_file() else None
     uid = installation.state_dir.stat().st_uid
+    if named and named[1].isdigit():
+        uid, named = int(named[1]), None
     try:
         entry = getpwnam(named[1]) if named else getpwuid(uid)
-    except KeyError:
-        return User(named[1] if named else f"number {uid}", -1 if named else uid, frozenset())
+    except (
+        KeyError
+    ):  # a number without a name, as in containers; or a name that there is not, who may nothing
+        return User(named[1] if named else str(uid), -1 if named else uid, frozenset())
     return User(entry.pw_name, entry.pw_uid, frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid)))
 
 

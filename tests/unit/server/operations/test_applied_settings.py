@@ -96,6 +96,6 @@ def test_check_names_what_differs_and_what_to_do(tmp_path):
     assert different.level is Level.PROBLEM
     assert "rounds is 0 in the run and 5 in the file" in different.what
     assert "flwr stop RUN_ID" in different.mend
-    for text in ("rounds = ", "rounds = -1"):
-        [wrong] = check_applied(write(tmp_path, text), [])
+    for run, above in (("rounds = ", ""), ("rounds = -1", ""), ("", 'app = "/nowhere"')):
+        [wrong] = check_applied(write(tmp_path, run, above=above), [])
         assert wrong.level is Level.PROBLEM

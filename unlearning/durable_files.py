@@ -43,6 +43,18 @@ def write_program(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
+def write_public(path: Path, content: bytes, *, is_new: bool = False) -> None:
+    """Write a file that everybody may read, such as a certificate; where `is_new`, only if there is none.
+
+    Raises:
+        FileExistsError: there is one already.
+        OSError: the directory cannot be written to.
+    """
+    with _durable_file(path, is_new=is_new) as file:
+        os.fchmod(file.fileno(), 0o644)
+        file.write(content)
+
+
 def write_anew(path: Path, content: bytes) -> None:
     """Write a file that must not be there yet, all of it or nothing; of two processes at once, one wins.
 

@@ -14,9 +14,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from unlearning.durable_files import write_atomically
+from unlearning.durable_files import write_public
 from unlearning.errors import ConfigurationError
 
 VALID = timedelta(days=825)
@@ -28,11 +28,12 @@ _BEFORE = timedelta(minutes=5)
 def renew(path: Path, authority: Path, *, addresses: Sequence[str] = (), now: datetime) -> x509.Certificate:
     """Put a certificate that is valid from now on in the place of the one at `path`; return it.
 
-    authority: the directory with ca.crt and ca.key. addresses: names and addresses of the host, in place of those that
-        the certificate has.
+    authority: the directory with ca.crt and ca.key. addresses: names and addresses of a server or a peer, in place of
+        those that the certificate has.
 
     Raises:
-        ConfigurationError: it was not made by this authority, or files are missing.
+        ConfigurationError: it was not made by this authority, is the authority's own, or is a caller's and is to have
+            addresses; or files are missing.
     """
     try:
         old = x509.load_pem_x509_certificate(path.read_bytes())
@@ -45,15 +46,17 @@ def renew(path: Path, authority: Path, *, addresses: Sequence[str] = (), now: da
     own = [issuer for issuer in issuers if issuer.public_key() == key.public_key()]
     if not own or not isinstance(key, EllipticCurvePrivateKey):
         raise ConfigurationError([f"{authority / 'ca.key'} is not the key of {authority / 'ca.crt'}."])
-    if not any(
-        _is_issued_by(old, issuer) for issuer in issuers
-    ):  # anybody can write any name into a certificate
+    if old in issuers:
         raise ConfigurationError(
-            [f"{path} was not made by the authority {authority / 'ca.crt'}: not renewed."]
+            [f"{path} is the authority's own: docs/operations.md says how it is exchanged."]
         )
+    # Else anybody could have any name and role, which everybody can write into a certificate.
+    if not any(_is_issued_by(old, issuer) for issuer in issuers):
+        raise ConfigurationError([f"{path} was not made by the authority of {authority}: not renewed."])
+    if addresses and not _hosts(old):
+        raise ConfigurationError([f"{path} is of a caller, who has no address: leave --address out."])
     new = _again(old, own[0], key, addresses, now)
-    write_atomically(path, new.public_bytes(Encoding.PEM))
-    path.chmod(0o644)
+    write_public(path, new.public_bytes(Encoding.PEM))
     return new
 
 
@@ -79,12 +82,9 @@ def _again(
     addresses: Sequence[str],
     now: datetime,
 ) -> x509.Certificate:
-    subject = old.subject
-    if addresses:
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, addresses[0])])
     builder = x509.CertificateBuilder(
         issuer_name=issuer.subject,
-        subject_name=subject,
+        subject_name=old.subject,
         public_key=old.public_key(),
         serial_number=x509.random_serial_number(),
         not_valid_before=now - _BEFORE,
@@ -92,12 +92,19 @@ def _again(
     )
     for extension in old.extensions:
         if isinstance(extension.value, x509.SubjectAlternativeName) and addresses:
-            names = x509.SubjectAlternativeName(_names(["localhost", "127.0.0.1", *addresses]))
-            builder = builder.add_extension(names, critical=False)
+            loopback = [name for name in ("localhost", "127.0.0.1") if name in _hosts(old)]
+            names = x509.SubjectAlternativeName(_names([*loopback, *addresses]))
+            builder = builder.add_extension(names, critical=extension.critical)
         elif not isinstance(extension.value, x509.AuthorityKeyIdentifier):
             builder = builder.add_extension(extension.value, critical=extension.critical)
     own_issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
     return builder.add_extension(own_issuer, critical=False).sign(key, SHA256())
+
+
+def _hosts(certificate: x509.Certificate) -> list[str]:
+    """Return the names and addresses that a certificate is for."""
+    found = (one.value for one in certificate.extensions)
+    return [str(name.value) for one in found if isinstance(one, x509.SubjectAlternativeName) for name in one]
 
 
 def _names(addresses: Sequence[str]) -> Iterator[x509.GeneralName]:

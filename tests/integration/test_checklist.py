@@ -1,5 +1,6 @@
 """`flower-unlearn check` finds nothing in a good installation, and each fault in a bad one, with its remedy."""
 
+import json
 import os
 import shutil
 import signal
@@ -474,6 +475,21 @@ def test_a_ledger_that_is_missing_or_no_ledger_is_a_problem(good):
     path.unlink()
     assert "no ledger" in faults(check_ledger(good, now=NOW))[0]
     assert not path.exists()
+
+
+def test_the_command_compares_the_newest_run_with_the_file(good):
+    """That of the configuration's directory, or the one that is named."""
+    (good.state_dir / "settings.json").write_text(json.dumps({"rounds": 3, "state-dir": str(good.state_dir)}))
+    named = good.config_dir.parent / "named.toml"
+    for path, options in (
+        (good.config_dir / "federation.toml", []),
+        (named, ["--federation-file", str(named)]),
+    ):
+        path.write_text(f'state-dir = "{good.state_dir}"\n[run]\nrounds = 5\n')
+        given = ["--config-dir", str(good.config_dir), "--state-dir", str(good.state_dir)]
+        ran = CliRunner().invoke(app, [*options, "check", *given])
+        assert f"{path} is not what the newest run was started with" in ran.output
+        assert "rounds is 3 in the run and 5 in the file" in ran.output
 
 
 def test_the_command_ends_with_1_where_something_is_wrong(good):

@@ -34,7 +34,7 @@ def check_applied(path: Path, services: Iterable[tuple[str, datetime]]) -> Itera
             f"Where you have just started one, check again in a minute. Else: {APPLY}",
         )
     else:
-        yield ok(f"The newest run has the settings of {path}.")
+        yield ok(f"{path} is what the newest run was started with, if there was one.")
     changed = datetime.fromtimestamp(path.stat().st_mtime).astimezone()
     for name, started in services:
         if started < changed:

@@ -43,9 +43,8 @@ def service_user(installation: Installation) -> User:
         uid, named = int(named[1]), None
     try:
         entry = getpwnam(named[1]) if named else getpwuid(uid)
-    except (
-        KeyError
-    ):  # a number without a name, as in containers; or a name that there is not, who may nothing
+    except KeyError:
+        # A number without a name, as in containers; or a name of no user, who may do nothing.
         return User(named[1] if named else str(uid), -1 if named else uid, frozenset())
     return User(entry.pw_name, entry.pw_uid, frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid)))
 

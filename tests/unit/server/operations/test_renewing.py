@@ -104,6 +104,20 @@ def test_a_new_authority_renews_what_the_old_one_has_made(certificates, tmp_path
     assert read(certificates / "ada.pem").not_valid_after_utc == authority.not_valid_after_utc
 
 
+def test_neither_a_role_nor_the_authority_is_changed(certificates):
+    """A caller has no address, and a peer's name is not one; the authority's own certificate is exchanged otherwise."""
+    with pytest.raises(ConfigurationError, match="is of a caller"):
+        renew(certificates / "ada.pem", certificates, addresses=["new.example.org"], now=NOW)
+    with pytest.raises(ConfigurationError, match="is the authority's own"):
+        renew(certificates / "ca.crt", certificates, now=NOW)
+    run_script("make_certificates.sh", str(certificates), "peer", "berlin", "192.0.2.1")
+    path = certificates / "berlin.pem"
+    subject = read(path).subject
+    renew(path, certificates, addresses=["192.0.2.7"], now=NOW)
+    names = read(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert (read(path).subject, [str(name.value) for name in names]) == (subject, ["192.0.2.7"])
+
+
 def test_a_certificate_that_is_not_there_is_a_sentence(certificates):
     """With the option that names the authority."""
     with pytest.raises(ConfigurationError, match="--authority names the directory"):

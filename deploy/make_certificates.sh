@@ -18,6 +18,7 @@
 # An existing certificate is never overwritten: remove it first.
 set -eu
 umask 077
+. "$(dirname "$0")/ownership.sh"
 
 usage() { sed -n '4,8s/^# *//p' "$0" >&2; exit 2; }
 [ $# -ge 3 ] || usage
@@ -28,7 +29,7 @@ case $directory in -*) directory=./$directory ;; esac
 authority_days=3650
 certificate_days=825
 
-mkdir -p "$directory"
+make_directory "$directory"
 cd "$directory"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -42,6 +43,7 @@ make_authority() {
         -addext "basicConstraints=critical,CA:TRUE,pathlen:0" \
         -addext "keyUsage=critical,keyCertSign,cRLSign" 2>/dev/null
     chmod 644 ca.crt
+    own ca.crt
 }
 
 # $1 file name without ending, $2 subject, $3 extended key usage, $4 subject alternative names or ""
@@ -61,6 +63,8 @@ make_certificate() {
     openssl x509 -req -sha256 -days "$certificate_days" -in "$work/csr" -CA ca.crt -CAkey ca.key \
         -CAcreateserial -extfile "$work/ext" -out "$1.pem" 2>/dev/null
     chmod 644 "$1.pem"
+    own "$1.pem"
+    own "$1.key"
 }
 
 # Sets `names` to the subject alternative names $1, if any, and those of the hosts that follow.
@@ -119,6 +123,8 @@ request)
     fi
     openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -sha256 \
         -keyout "$1.key" -out "$1.csr" -subj "/CN=$1" 2>/dev/null
+    own "$1.key"
+    own "$1.csr"
     ;;
 sign)
     [ $# -eq 4 ] || usage

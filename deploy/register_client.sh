@@ -16,6 +16,10 @@ if [ -L "$1" ] || [ ! -f "$1" ]; then
 fi
 answer=$(flwr supernode register "$1" "${3:-federation}" --name "$2" --format json)
 echo "$answer"
+. "$(dirname "$0")/ownership.sh"
+for written in "${FLWR_HOME:-/nonexistent}"/*; do
+    [ ! -O "$written" ] || own "$written"
+done
 # flwr exits with 0 also when it was refused; its JSON tells.
 case $answer in
 *'"success": true'*) ;;

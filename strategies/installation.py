@@ -85,15 +85,18 @@ class Host:
         if not self.units_dir.is_dir():
             self.say(f"no {self.units_dir} here: start {name} by other means (deploy/README.md)")
             return
-        text = self.localised((DEPLOY / "systemd" / f"{name}.service").read_text())
-        if self.user != "flower":
-            text = text.replace("User=flower\n", f"User={self.user}\n" if self.user else "")
+        text = self.unit_text(name)
         path = self.units_dir / f"{name}.service"
         if path.exists() and path.read_text() == text:
             self.say(f"kept   {path}")
             return
         path.write_text(text)
         self.say(f"made   {path}")
+
+    def unit_text(self, name: str) -> str:
+        """Return this version's unit, with this host's directories and user."""
+        text = self.localised((DEPLOY / "systemd" / f"{name}.service").read_text())
+        return text.replace("User=flower\n", f"User={self.user}\n" if self.user else "")
 
     def give(self, path: Path) -> None:
         """Give `path` to the user, as root can; of a link the link itself, not what it names."""

@@ -1,14 +1,16 @@
 """Files that survive a crash and that nobody else reads.
 
 After a crash they are the old ones or the new ones, never half of it. Whatever the umask says, files are made
-with mode 600 and directories with mode 700: they hold models, names and what was forgotten.
+with mode 600 and directories with mode 700: they hold models, names and what was forgotten. What root makes belongs to
+the owner of the directory that it is in, so that a command that root runs leaves nothing that a service cannot read.
 """
 
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from logging import getLogger
 from pathlib import Path
 from typing import IO
@@ -43,6 +45,18 @@ def write_program(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
+def write_public(path: Path, content: bytes, *, is_new: bool = False) -> None:
+    """Write a file that everybody may read, such as a certificate; where `is_new`, only if there is none.
+
+    Raises:
+        FileExistsError: there is one already.
+        OSError: the directory cannot be written to.
+    """
+    with _durable_file(path, is_new=is_new) as file:
+        os.fchmod(file.fileno(), 0o644)
+        file.write(content)
+
+
 def write_anew(path: Path, content: bytes) -> None:
     """Write a file that must not be there yet, all of it or nothing; of two processes at once, one wins.
 
@@ -72,6 +86,7 @@ def _durable_file(path: Path, *, is_new: bool = False) -> Iterator[IO[bytes]]:
     partial.unlink(missing_ok=True)  # of a process that died, or put there: a pipe, or a link to another file
     try:
         with open_private(partial, is_new=True) as file:
+            give_to_owner(file.fileno(), path)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -108,9 +123,47 @@ def make_private(directory: Path) -> None:
     Raises:
         OSError: it cannot be made.
     """
-    if not directory.is_dir():
-        make_private(directory.parent)
-        directory.mkdir(mode=0o700, exist_ok=True)
+    if directory.is_dir():
+        return
+    make_private(directory.parent)
+    try:
+        directory.mkdir(mode=0o700)
+    except FileExistsError:
+        if not directory.is_dir():  # else another process has made it at this very moment
+            raise
+        return
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        give_to_owner(descriptor, directory)
+    finally:
+        os.close(descriptor)
+
+
+def give_to_owner(descriptor: int, path: Path) -> None:
+    """As root, give the new file or directory at `path` to the owner of the directory that it is in.
+
+    Where that is root, a file keeps the owner of the one that it replaces. A file with a second name is left: a
+    service can link any file into a directory of its own.
+    """
+    if os.geteuid() == 0 and _is_roots(os.fstat(descriptor)):
+        owner = path.parent.stat()
+        if owner.st_uid == 0:
+            owner = path.lstat() if path.is_file() else owner
+        with suppress(OSError):  # root of a container may not be able to; `check` names what it leaves
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+def give_all_to_owner(directory: Path) -> None:
+    """As root, give what another program has made as root below `directory` to the owner of `directory`."""
+    owner = directory.stat() if os.geteuid() == 0 and directory.is_dir() else None
+    if owner is not None and owner.st_uid != 0:
+        for path in directory.rglob("*"):
+            if _is_roots(path.lstat()):
+                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
+def _is_roots(found: os.stat_result) -> bool:
+    return found.st_uid == 0 and (stat.S_ISDIR(found.st_mode) or found.st_nlink == 1)
 
 
 def open_private(path: Path, *, append: bool = False, is_new: bool = False) -> IO[bytes]:
@@ -123,6 +176,7 @@ def open_private(path: Path, *, append: bool = False, is_new: bool = False) -> I
     flags |= os.O_EXCL if is_new else 0
     descriptor = os.open(path, flags, 0o600)
     os.fchmod(descriptor, 0o600)
+    give_to_owner(descriptor, path)
     return os.fdopen(descriptor, "ab" if append else "wb")
 
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Protocol
 
 from client.peer.items import Item
 from unlearning.archive import Arrays, pack, unpack
-from unlearning.durable_files import sync_directory, write_atomically
+from unlearning.durable_files import make_private, sync_directory, write_atomically
 from unlearning.errors import CheckpointError
 from unlearning.parameters import Vector
 from unlearning.plain import Sorted, from_plain, to_plain
@@ -130,7 +130,7 @@ class DirectoryJournal:
 
     def _aside(self, path: Path) -> Path:
         directory = self._directory / "quarantine"
-        directory.mkdir(mode=0o700, exist_ok=True)
+        make_private(directory)
         kept = directory / path.name
         attempts = itertools.count(1)
         while kept.exists():

@@ -10,6 +10,7 @@ from logging import getLogger
 
 from client.worker.places import SUPERNODE, WorkerPlaces
 from unlearning.errors import ConfigurationError
+from unlearning.growing_pause import GrowingPause
 
 _log = getLogger(__name__)
 
@@ -19,13 +20,14 @@ LEASE_S = 60.0
 LET_IN_S = 30.0
 """A SuperNode that has run so long was let in."""
 _AGAIN_S = 5.0
+_REFUSED = GrowingPause(first_s=10.0, longest_s=300.0)
 
 
 def run_node(arguments: Sequence[str], places: WorkerPlaces | None, *, short_waits: bool = False) -> int:
     """Run `flower-supernode` with `arguments`; returns its exit status.
 
-    One that was killed is refused until its lease ends, with a sentence that does not say so; it is started again until
-    then.
+    One that was killed is refused until its lease ends, and one whose key is not registered always, both with the same
+    sentence; it is started again, after a lease's time at growing pauses.
 
     places: where the worker is, which SuperNodes of one host may share; None for Flower's own cold processes.
     short_waits: with the waits of `short_waits.py` in place of Flower's; takes `places`.
@@ -59,21 +61,37 @@ def _until_let_in(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Run the SuperNode, again while it may be its own lease that keeps it out; return its last exit status."""
-    began = clock()
+    """Run the SuperNode, again until it is let in; return its last exit status.
+
+    What Flower answers is the same for a lease that has not ended and for a key that is not registered, so time tells.
+    """
+    began, num_refusals = clock(), 0
     while True:
         started = clock()
         status = run_once()
-        over = clock() - began >= LEASE_S + _AGAIN_S
-        if status != 1 or over or clock() - started >= LET_IN_S:  # Flower ends with 1 whatever went wrong
+        if status != 1 or clock() - started >= LET_IN_S:  # Flower ends with 1 whatever went wrong
             return status
-        _log.warning(
-            "The SuperNode was not let in. If it says 'Failed to activate SuperNode': it was killed less than a minute "
-            "ago, and the server counts it as online for %.0f s after its last heartbeat. Tried again in %.0f s.",
-            LEASE_S,
-            _AGAIN_S,
-        )
-        sleep(_AGAIN_S)
+        if clock() - began < LEASE_S + _AGAIN_S:
+            pause_s = _AGAIN_S
+            _log.warning(
+                "The SuperNode was not let in. If it says 'Failed to activate SuperNode', the server refuses its key: "
+                "it counts a SuperNode that was killed as online for %.0f s after its last heartbeat, or the key is "
+                "not registered. Tried again in %.0f s.",
+                LEASE_S,
+                pause_s,
+            )
+        else:
+            num_refusals += 1
+            pause_s = _REFUSED.after(num_refusals)
+            _log.error(
+                "The SuperNode has not been let in for %.0f s; no lease lasts so long. If it says 'Failed to activate "
+                "SuperNode', its key is not registered at the server (it was revoked, or never let in), or another "
+                "SuperNode is online with it: ask the server's operator. Else what it says is the reason. Tried again "
+                "in %.0f s; at once: systemctl restart flower-supernode.",
+                clock() - began,
+                pause_s,
+            )
+        sleep(pause_s)
 
 
 def _keep_worker(places: WorkerPlaces, ended: threading.Event) -> None:

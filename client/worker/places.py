@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client.worker import launcher
-from unlearning.durable_files import write_program
+from unlearning.durable_files import make_private, open_private, write_program
 from unlearning.errors import ConfigurationError
 
 PROGRAM = "flwr-clientapp"
@@ -58,7 +58,7 @@ class WorkerPlaces:
             raise ConfigurationError(
                 [f"worker directory: {self.socket} is too long for a Unix socket; choose a shorter one."]
             )
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self.directory)
         found = self.directory.stat()
         if found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise ConfigurationError(
@@ -66,7 +66,6 @@ class WorkerPlaces:
                     f"worker directory: {self.directory} must belong to this user alone (mode 700); choose another."
                 ]
             )
-        self.launchers.mkdir(exist_ok=True, mode=0o700)
         source = Path(launcher.__file__).read_text(encoding="utf-8")
         call = f"main({str(self.socket)!r}, {program or flower_program()!r}, {str(self.record)!r})"
         target = self.launchers / PROGRAM
@@ -82,7 +81,6 @@ class WorkerPlaces:
     def short_waits_program(self) -> str:
         """Write the SuperNode with short waits, by Flower's name for the program; returns its path."""
         target = self.directory / "short" / SUPERNODE
-        target.parent.mkdir(exist_ok=True, mode=0o700)
         write_program(target, f"#!{sys.executable}\nfrom client.worker.short_waits import main\n\nmain()\n")
         return str(target)
 
@@ -93,7 +91,7 @@ class WorkerPlaces:
         Raises:
             ConfigurationError: another worker has it.
         """
-        with (self.directory / "lock").open("wb") as lock:
+        with open_private(self.directory / "lock") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as exc:

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from unlearning.durable_files import write_anew
+from unlearning.durable_files import write_anew, write_public
 from unlearning.errors import CertificateError, ConfigurationError
 
 SIGNING_KEY, PUBLIC_KEY = "certificate-signing.key", "certificate-signing.pub"
@@ -41,8 +41,7 @@ def make_key_pair(directory: Path) -> tuple[Path, Path, str]:
     key = Ed25519PrivateKey.generate()
     write_anew(private, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    write_anew(public, pem)
-    public.chmod(0o644)
+    write_public(public, pem, is_new=True)
     return private, public, key_id(key.public_key())
 
 

@@ -33,6 +33,7 @@ from server.cli.http_token import http_token
 from server.cli.model import model_command
 from server.cli.new import new_command
 from server.cli.plan import plan_command
+from server.cli.renew import renew_command
 from server.operations.federation_file import VARIABLE as FILE_VARIABLE
 from unlearning.durable_files import keep_private
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, RequestError
@@ -129,6 +130,7 @@ app.command("start")(cli_start.start)
 app.command("supervise")(cli_start.supervise)
 app.command("check")(cli_operations.check)
 app.command("erase-residue")(cli_operations.erase_residue)
+app.command("renew")(renew_command)
 app.command("backup")(cli_operations.backup)
 app.command("restore")(cli_operations.restore)
 for point in entry_points(group=ENTRY_POINTS):

@@ -13,7 +13,7 @@ from server.operations.federation_file import (
 )
 from unlearning.errors import ConfigurationError
 
-READ_THE_FILE = frozenset({"console", "serve", "check", "backup", "restore", "erase-residue"})
+READ_THE_FILE = frozenset({"console", "serve", "check", "renew", "backup", "restore", "erase-residue"})
 """The commands whose options have defaults in the file; `start` and `supervise` are all about it."""
 
 

@@ -15,6 +15,7 @@ StateDir = Annotated[Path, typer.Option(help="The server's state directory.")]
 
 
 def check(
+    ctx: typer.Context,
     config_dir: Annotated[Path, typer.Option(help="Where certificates, keys and secrets are.")] = CONFIG_DIR,
     state_dir: Annotated[Path, typer.Option(help="The host's state directory.")] = STATE_ROOT / "state",
     ledger: LedgerUrl = "",
@@ -40,6 +41,7 @@ def check(
         superlink_database=superlink_database,
         is_server=not client,
         server_address=server_address if client else "",
+        federation_file=ctx.obj.federation_file,
     )
     found = list(
         inspect_from_outside(from_outside)

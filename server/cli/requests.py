@@ -14,6 +14,7 @@ from server.cli.deadlines import deadline_lines, due_cell
 from server.cli.tables import show_table
 from server.cli.watch import follow
 from unlearning.deadlines import Particulars, today
+from unlearning.durable_files import write_atomically
 from unlearning.errors import InvalidRequest, RequestError
 from unlearning.methods import DEFAULT_METHOD
 from unlearning.plain import to_plain
@@ -165,7 +166,6 @@ def report(
     """Fetch the report and the certificate of a completed request, and its timestamp where it has one."""
     with connection_of(ctx).client() as service:
         found = service.report(request_id)
-    output.mkdir(parents=True, exist_ok=True)
     files = {
         "report.json": found.json,
         "report.html": found.html,
@@ -176,7 +176,7 @@ def report(
         if content:
             stem, suffix = name.split(".")
             path = output / f"{stem}-{request_id}.{suffix}"
-            path.write_bytes(content)
+            write_atomically(path, content)
             typer.echo(str(path))
 
 

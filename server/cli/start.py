@@ -6,6 +6,7 @@ import typer
 
 from server.cli.federation_file import federation_file_of
 from server.cli.tables import show_table
+from server.operations.federation_file import DEFAULT_PLACE
 from server.operations.starting import Submission, app_directory
 from server.operations.supervisor import DEFAULT_PAUSE, DEFAULT_POLL_S
 from server.operations.supervisor import supervise as keep_alive
@@ -40,8 +41,8 @@ def supervise(
     poll_s: Annotated[float, typer.Option(min=0.1, help="Time between looks, seconds.")] = DEFAULT_POLL_S,
 ) -> None:
     """Submit the run of federation.toml, and again whenever it ends in failure; runs until SIGTERM or Ctrl-C."""
-    file = federation_file_of(ctx)
-    keep_alive(file, pause=GrowingPause(first_s=delay_s, longest_s=longest_delay_s), poll_s=poll_s)
+    path = ctx.obj.federation_file or DEFAULT_PLACE
+    keep_alive(path, pause=GrowingPause(first_s=delay_s, longest_s=longest_delay_s), poll_s=poll_s)
 
 
 def _show(submission: Submission) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
-from unlearning.durable_files import close_to_others, make_private
+from unlearning.durable_files import close_to_others, make_private, open_private
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, IllegalMove
 
 # Imported where a ledger is opened: a seventh of what a command's start takes, and most commands open none.
@@ -215,7 +215,7 @@ def _make_private_file(path: Path) -> None:
         # Only a new file is opened: closing one that this process has open already would end SQLite's locks on it.
         if not path.exists():
             with contextlib.suppress(FileExistsError):
-                path.touch(mode=0o600, exist_ok=False)
+                open_private(path, is_new=True).close()
         opened = close_to_others(path.with_name(f"{path.name}{end}") for end in ("", "-wal", "-shm"))
     except OSError as exc:
         raise LedgerUnavailable(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from unlearning.durable_files import open_private
 from unlearning.errors import BackupError
 
 _TIMEOUT_S = 3600.0
@@ -22,7 +23,7 @@ def dump_sqlite(url: sa.URL, destination: Path) -> None:
     """
     destination.unlink(missing_ok=True)
     try:
-        destination.touch(mode=0o600)
+        open_private(destination, is_new=True).close()
         with (
             closing(sqlite3.connect(url.database or "")) as source,
             closing(sqlite3.connect(destination)) as copy,
@@ -41,7 +42,7 @@ def dump_postgresql(url: sa.URL, destination: Path) -> None:
         BackupError: pg_dump is missing or fails.
     """
     destination.unlink(missing_ok=True)
-    destination.touch(mode=0o600)
+    open_private(destination, is_new=True).close()
     _run("pg_dump", url, "--format=custom", "--no-owner", f"--file={destination}")
     destination.chmod(0o600)
 

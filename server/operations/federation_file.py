@@ -79,7 +79,7 @@ class FederationFile:
         settings: dict[str, ConfigValue] = {"federation": self.name, "state-dir": str(self.state_dir)}
         if self.certificate_key is not None:
             settings["certificate-key"] = str(self.certificate_key)
-        return {**settings, **_flat(self.run)}
+        return {**settings, **flat(self.run)}
 
     def options(self) -> dict[str, dict[str, Any]]:
         """Return, by command, the options that the file gives in place of their defaults."""
@@ -91,6 +91,7 @@ class FederationFile:
             "console": {"public_key": str(public)} if public is not None and public.is_file() else {},
             "serve": {**of_state, **{name.replace("-", "_"): value for name, value in self.service.items()}},
             "check": {**of_state, "config_dir": str(self.config_dir), "superlink_database": database},
+            "renew": {"authority": str(self.config_dir / "certificates")},
             "backup": of_state,
             "restore": of_state,
             "erase-residue": {**of_state, "superlink_database": database},
@@ -129,7 +130,7 @@ def unknown_key(name: str, known: Iterable[str]) -> str:
     return f"{name}: there is no such key{f'; {near[0]} is one' if near else ''}."
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, ConfigValue]:
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, ConfigValue]:
     """Return a table without tables in it.
 
     Raises:
@@ -138,7 +139,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, ConfigValue]:
     found: dict[str, ConfigValue] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
+            found |= flat(value, f"{prefix}{name}.")
         elif isinstance(value, bool | int | float | str):
             found[f"{prefix}{name}"] = value
         else:

@@ -15,16 +15,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import takewhile
+from pathlib import Path
 from typing import Protocol
 
 from server.ledger import Ledger, LedgerUnavailable
-from server.operations.federation_file import FederationFile
+from server.operations.applied_settings import APPLY, unapplied
+from server.operations.federation_file import read_federation_file
 from server.operations.logs import log_to_stderr
 from server.operations.starting import Submission, app_directory
 from server.operations.superlink_residue import ResidueEraser
 from server.processes.flower_control import FlowerControl, Run
 from server.state_directory.ledger_address import asked_ledger
-from unlearning.errors import DeploymentError
+from unlearning.errors import ConfigurationError, DeploymentError
 from unlearning.growing_pause import GrowingPause
 
 _log = logging.getLogger(__name__)
@@ -33,6 +35,8 @@ _log = logging.getLogger(__name__)
 _CLOCK_JUMP_S = 60.0
 # A run that lived so long before it failed starts the count of failures in a row anew.
 _HEALTHY_S = 300.0
+# A ServerApp that has run so long has written down what it was started with.
+_BEGUN_S = 60.0
 DEFAULT_PAUSE = GrowingPause(first_s=5.0, longest_s=300.0)
 DEFAULT_POLL_S = 20.0
 """Each look starts a `flwr` command, a second of processor time; Flower itself gives a run up after a minute."""
@@ -89,7 +93,8 @@ class Supervisor:
     """A watch over the runs of one app on one SuperLink; see `decide`.
 
     A SuperLink that does not answer is not a failure of the run: the supervisor waits for it.
-    `residue` erases what the SuperLink keeps of messages when a deletion is completed.
+    `residue` erases what the SuperLink keeps of messages when a deletion is completed. `unapplied` says which settings
+    differ from those of a run that has begun; a run is never restarted for them.
     `now` gives the time in UTC; it must agree with the SuperLink's to a few seconds.
     """
 
@@ -100,24 +105,29 @@ class Supervisor:
         pause: GrowingPause = DEFAULT_PAUSE,
         poll_s: float = DEFAULT_POLL_S,
         residue: ResidueEraser | None = None,
+        unapplied: Callable[[], Sequence[str]] = tuple,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._submission = submission
         self._pause = pause
         self._poll_s = poll_s
         self._residue = residue
+        self._unapplied = unapplied
         self._now = now
-        self._said = ""
+        self._said = self._said_unapplied = ""
 
     def step(self) -> float:
         """Look once and do what is to be done; return the seconds until the next look."""
         try:
-            decision = decide(self._submission.runs(), now=self._now(), pause=self._pause)
+            runs = self._submission.runs()
+            decision = decide(runs, now=self._now(), pause=self._pause)
         except DeploymentError as exc:
             self._say(logging.WARNING, f"The SuperLink cannot be asked; waiting for it: {exc}")
             return self._poll_s
         if decision.after_s is None:
             self._say(logging.INFO, f"Nothing to do: {decision.reason}.")
+            if any(run.status == "running" and run.lived_s >= _BEGUN_S for run in runs):
+                self._say_unapplied()
             return self._poll_s
         if decision.after_s > 0:
             self._say(logging.WARNING, f"Will submit the run: {decision.reason}.")
@@ -143,6 +153,18 @@ class Supervisor:
                 wait_s = self._poll_s
             stop.wait(wait_s)
 
+    def _say_unapplied(self) -> None:
+        """Log once, after each change, that a file's settings are not those of the run."""
+        try:
+            text = "; ".join(self._unapplied())
+        except ConfigurationError as exc:
+            text = f"the file cannot be used: {exc}"
+        if text and text != self._said_unapplied:
+            _log.warning(
+                "federation.toml is not what the run was started with: %s. To apply it: %s", text, APPLY
+            )
+        self._said_unapplied = text
+
     def _erase_residue(self) -> None:
         """Erase residue now or at a later look; `flower-unlearn check` names it until then."""
         try:
@@ -158,8 +180,13 @@ class Supervisor:
             self._said = text
 
 
-def supervise(file: FederationFile, *, pause: GrowingPause, poll_s: float) -> None:
-    """Submit the file's run and again whenever it ends in failure, until SIGTERM or Ctrl-C."""
+def supervise(path: Path, *, pause: GrowingPause, poll_s: float) -> None:
+    """Submit the run of the file at `path` and again whenever it ends in failure, until SIGTERM or Ctrl-C.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    file = read_federation_file(path)
     log_to_stderr()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -167,4 +194,11 @@ def supervise(file: FederationFile, *, pause: GrowingPause, poll_s: float) -> No
     submission = Submission(file, FlowerControl(app_directory(file), file.superlink))
     with closing(Ledger.open(asked_ledger(str(file.run.get("ledger", "")), file.state_dir))) as ledger:
         residue = ResidueEraser(database=file.superlink_database, state_dir=file.state_dir, ledger=ledger)
-        Supervisor(submission, pause=pause, poll_s=poll_s, residue=residue).run(stop)
+        supervisor = Supervisor(
+            submission,
+            pause=pause,
+            poll_s=poll_s,
+            residue=residue,
+            unapplied=lambda: unapplied(read_federation_file(path)),
+        )
+        supervisor.run(stop)

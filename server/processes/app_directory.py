@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from server.processes.flower_control import config_argument
+from unlearning.durable_files import write_atomically
 
 
 def write_app(directory: Path) -> Path:
@@ -13,10 +14,8 @@ def write_app(directory: Path) -> Path:
     # Imported here because it needs PyTorch, which takes seconds; most commands do not.
     from strategies.run_config import RunSettings
 
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "README.md").write_text(
-        "The app of flower-unlearning; the code is installed on every machine.\n"
-    )
+    about = b"The app of flower-unlearning; the code is installed on every machine.\n"
+    write_atomically(directory / "README.md", about)
     lines = [
         "[project]",
         'name = "flower-unlearning"',
@@ -33,5 +32,5 @@ def write_app(directory: Path) -> Path:
         "[tool.flwr.app.config]",
         *(config_argument({name: value}) for name, value in RunSettings().to_run_config().items()),
     ]
-    (directory / "pyproject.toml").write_text("\n".join(lines) + "\n")
+    write_atomically(directory / "pyproject.toml", ("\n".join(lines) + "\n").encode())
     return directory

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from server.state_directory.ledger_address import FILE_VARIABLE, VARIABLE
+from unlearning.durable_files import give_all_to_owner
 from unlearning.errors import ConfigurationError, DeploymentError
 
 ConfigValue = bool | int | float | str
@@ -162,7 +163,7 @@ class FlowerControl:
         # Imported here because it needs PyTorch, which takes seconds; most commands do not.
         from strategies.run_config import secrets_in
 
-        wrong = secrets_in({**_app_settings(self.app_dir), **run_config})
+        wrong = secrets_in({**app_settings(self.app_dir), **run_config})
         if wrong:
             raise ConfigurationError(wrong)
 
@@ -235,15 +236,19 @@ class FlowerControl:
         return answer
 
     def _run_in_a_process(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            list(command),
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_COMMAND_TIMEOUT_S,
-            check=False,
-        )
+        try:
+            return subprocess.run(
+                list(command),
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_COMMAND_TIMEOUT_S,
+                check=False,
+            )
+        finally:
+            if home := self._environment.get("FLWR_HOME"):
+                give_all_to_owner(Path(home))
 
 
 def _app_name(app_dir: Path) -> str:
@@ -258,7 +263,8 @@ def _app_name(app_dir: Path) -> str:
         ) from exc
 
 
-def _app_settings(app_dir: Path) -> dict[str, Any]:
+def app_settings(app_dir: Path) -> dict[str, Any]:
+    """Return the table of settings in an app's pyproject.toml."""
     text = (app_dir / "pyproject.toml").read_text(encoding="utf-8")
     settings: dict[str, Any] = tomllib.loads(text)["tool"]["flwr"]["app"].get("config", {})
     return settings

@@ -1,5 +1,6 @@
 """`flower-unlearn check` finds nothing in a good installation, and each fault in a bad one, with its remedy."""
 
+import json
 import os
 import shutil
 import signal
@@ -9,9 +10,11 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -27,10 +30,19 @@ from server.operations.checklist.running import (
     check_server_address,
     check_versions,
 )
-from server.operations.checklist.supernodes import GIVEN_UP, SuperNode, check_supernodes, supernodes_here
+from server.operations.checklist.supernodes import (
+    GIVEN_UP,
+    Node,
+    SuperNode,
+    check_let_in,
+    check_supernodes,
+    nodes_here,
+    supernodes_here,
+)
+from server.operations.checklist.units import check_units
 from server.processes.layout import can_connect
 from server.state_directory.ledger_address import ledger_url
-from strategies.installation import run_script
+from strategies.installation import Host, run_script
 from tests.deletion_service import free_port
 from tests.ledgers import submit
 from unlearning.durable_files import write_atomically
@@ -214,10 +226,80 @@ def test_a_client_host_needs_a_supernode_and_no_superlink():
     assert faults(check_processes(["python /x/flower-supernode --superlink fed:9092"], client)) == []
     assert faults(check_ports([("127.0.0.1", 9094)], client)) == []
     assert "--insecure" in faults(check_processes(["flower-supernode --insecure"], client))[0]
-    # A SuperNode that was killed waits for its lease: it is started again until the server takes it.
     node = "python /x/flower-unlearn-site node --worker-dir /w -- --superlink s"
-    [fault] = faults(check_processes([node], client))
-    assert fault.startswith("warning: No flower-supernode is running")
+    assert faults(check_processes([node], client)) == []  # `check_let_in` looks at it
+
+
+@pytest.mark.parametrize(
+    ("age_s", "supernode_age_s", "expected"),
+    [
+        (20, 3, "warning: `flower-unlearn-site node` was just started"),  # perhaps a lease that has not ended
+        (300, 3, "problem: The server has not let this site's SuperNode in for 300 s."),
+        (300, None, "problem: The server has not let this site's SuperNode in for 300 s."),
+        (300, 299, ""),
+    ],
+)
+def test_a_supernode_that_the_server_does_not_let_in_is_a_problem(age_s, supernode_age_s, expected):
+    """Revoked, or never registered: it is started again, and so runs at most of the times that one looks."""
+    supernode = None if supernode_age_s is None else timedelta(seconds=supernode_age_s)
+    found = faults(check_let_in([Node(age=timedelta(seconds=age_s), supernode_age=supernode)]))
+    assert len(found) == bool(expected)
+    assert all(fault.startswith(expected) for fault in found)
+
+
+def test_a_supernode_is_found_below_the_node_that_starts_it(tmp_path):
+    """With its age; one that was refused and is started anew does not count as taking messages."""
+    for name, text in (
+        ("flower-unlearn-site", "./flower-supernode & wait"),
+        ("flower-supernode", "sleep 60"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o700)
+    process = subprocess.Popen(["./flower-unlearn-site", "node"], cwd=tmp_path, start_new_session=True)
+    try:
+        here = psutil.Process(process.pid)
+        here.info = {"cmdline": ["sh", "./flower-unlearn-site", "node"]}
+        deadline = time.monotonic() + 20.0
+        while [node.supernode_age is None for node in nodes_here([here])] != [False]:
+            assert time.monotonic() < deadline
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    refused = f"{CONNECTED}\nERROR: [code: 2004] Failed to activate SuperNode.\n"
+    assert list(check_supernodes([SuperNode(pid=1, works=False, log=refused, written_at=NOW)], now=NOW)) == []
+
+
+def units_of_a_host(installation: Installation, names: Iterable[str]) -> None:
+    """As `setup` writes them, for a user of another name."""
+    installation.units_dir.mkdir()
+    root = installation.state_dir.parent
+    host = Host(
+        say=lambda _: None,
+        config_dir=installation.config_dir,
+        state_root=root,
+        units_dir=installation.units_dir,
+        user="fl",
+    )
+    for name in names:
+        host.unit(name)
+
+
+SERVER_UNITS = ("flower-superexec", "flower-superlink", "flower-unlearning", "flower-unlearning-supervisor")
+
+
+def test_a_unit_that_is_missing_or_of_another_version_is_named(good, tmp_path):
+    """As after an upgrade that brought one, or changed one; a host without units is one with containers."""
+    here = replace(good, units_dir=tmp_path / "units")
+    assert list(check_units(here)) == []
+    units_of_a_host(here, SERVER_UNITS)
+    assert faults(check_units(here)) == []
+    supervisor, service = here.unit("flower-unlearning-supervisor"), here.unit("flower-unlearning")
+    supervisor.unlink()
+    service.write_text(service.read_text().replace("UMask=0077\n", ""))
+    assert faults(check_units(here)) == [
+        f"warning: {service} is not this version's: an earlier one's, or changed by hand.",
+        f"problem: There is no unit {supervisor}, which this version has.",
+    ]
 
 
 def test_another_federation_of_this_machine_is_not_looked_at(good):
@@ -393,6 +475,21 @@ def test_a_ledger_that_is_missing_or_no_ledger_is_a_problem(good):
     path.unlink()
     assert "no ledger" in faults(check_ledger(good, now=NOW))[0]
     assert not path.exists()
+
+
+def test_the_command_compares_the_newest_run_with_the_file(good):
+    """That of the configuration's directory, or the one that is named."""
+    (good.state_dir / "settings.json").write_text(json.dumps({"rounds": 3, "state-dir": str(good.state_dir)}))
+    named = good.config_dir.parent / "named.toml"
+    for path, options in (
+        (good.config_dir / "federation.toml", []),
+        (named, ["--federation-file", str(named)]),
+    ):
+        path.write_text(f'state-dir = "{good.state_dir}"\n[run]\nrounds = 5\n')
+        given = ["--config-dir", str(good.config_dir), "--state-dir", str(good.state_dir)]
+        ran = CliRunner().invoke(app, [*options, "check", *given])
+        assert f"{path} is not what the newest run was started with" in ran.output
+        assert "rounds is 3 in the run and 5 in the file" in ran.output
 
 
 def test_the_command_ends_with_1_where_something_is_wrong(good):

@@ -1,16 +1,21 @@
 """SuperNodes with registered keys are killed: what `clients` says of one, and when another is let in again."""
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.deployment import LocalDeployment, supernode
 from client.worker.node import LEASE_S
 from server.ledger import SITE_PROBLEMS, ClientRecord, Ledger
 from server.ledger.silence import presence
+from server.operations.checklist import Level
+from server.operations.checklist.supernodes import REFUSED_AFTER, check_let_in, nodes_here
 from server.processes.flower_control import flower_environment, program
+from server.processes.layout import FEDERATION
 from server.processes.process_group import ProcessGroup
 from tests.integration.conftest import REPOSITORY
 from tests.integration.live_federation import SETTINGS, WAIT_S
@@ -18,10 +23,31 @@ from tests.integration.live_federation import SETTINGS, WAIT_S
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(400)]
 
 
+NODES = ["supernode", "list", FEDERATION]
+
+
+def started_node(directory: Path, command: list[str]) -> ProcessGroup:
+    """`flower-unlearn-site node` of one site."""
+    group = ProcessGroup(
+        "node",
+        [program("flower-unlearn-site"), "node", "--no-worker", "--", *command],
+        environment=flower_environment(directory / "flower"),
+        directory=directory,
+    )
+    group.start()
+    return group
+
+
+def process_of(pid: int) -> psutil.Process:
+    [found] = [one for one in psutil.process_iter(["cmdline"]) if one.pid == pid]
+    return found
+
+
 def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_path: Path) -> None:
     """Client 1 stays away, client 0 is started again at once, by `flower-unlearn-site node`.
 
-    It comes back with another num-partitions, and the two are named as not fitting each other.
+    It comes back with another num-partitions, and the two are named as not fitting each other. Client 1 is revoked, and
+    is told that its key is not registered when no lease can last so long.
     """
     with LocalDeployment(
         tmp_path / "federation",
@@ -47,13 +73,7 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
         command = [
             word.replace("num-partitions=2", "num-partitions=3") for word in layout.supernode_command(0)[1:]
         ]
-        node = ProcessGroup(
-            "node",
-            [program("flower-unlearn-site"), "node", "--no-worker", "--", *command],
-            environment=flower_environment(layout.client_dir(0) / "flower"),
-            directory=layout.client_dir(0),
-        )
-        node.start()
+        node = started_node(layout.client_dir(0), command)
         said: list[tuple[float, str]] = []
         let_in_s = 0.0
         try:
@@ -73,9 +93,21 @@ def test_a_killed_supernode_is_missed_and_comes_back_when_its_lease_ends(tmp_pat
         finally:
             node.kill()
             ledger.close()
+        [gone] = [one for one in deployment.control._ask(NODES)["nodes"] if one["status"] == "offline"]
+        deployment.control._ask(["supernode", "unregister", str(gone["node-id"]), FEDERATION])
+        revoked = started_node(layout.client_dir(1), layout.supernode_command(1)[1:])
+        try:
+            said_so = "its key is not registered at the server"
+            deployment.wait_until(lambda: said_so in revoked.log_text(), 2 * LEASE_S, "it is said")
+            assert "Failed to activate SuperNode" in revoked.log_text()
+            [seen] = nodes_here([process_of(revoked.pid)])
+            [finding] = check_let_in([replace(seen, age=REFUSED_AFTER)])
+            assert finding.level is Level.PROBLEM
+        finally:
+            revoked.kill()
         print(f"let in again after {let_in_s:.0f} s; of the one that stays away: {said}")
         assert [words.split()[0] for _, words in said] == ["yes", "not", "no"]
         assert last_seen is not None
         assert last_seen <= killed_at + timedelta(seconds=1)
         assert 0 < let_in_s < 2 * LEASE_S
-        assert "it was killed less than a minute ago" in node.log_text()
+        assert "counts a SuperNode that was killed as online" in node.log_text()

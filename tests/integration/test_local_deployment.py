@@ -5,13 +5,16 @@ last two leave the clients of the federation that they share running.
 """
 
 import os
+import shutil
 import socket
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from benchmarks.deployment import SUPEREXEC, SUPERLINK, LocalDeployment, supernode
+from server.operations.renewing import renew
 from server.processes.flower_control import ConfigValue
 from tests.integration.conftest import REPOSITORY, TRIVIAL_APP, Trivial
 from tests.integration.deployments import connected_clients, living_pids, restart
@@ -132,6 +135,42 @@ def test_an_interruption_ends_everything(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_and_interrupt()
     assert [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()] == []
+
+
+def test_a_server_moves_to_another_host_with_its_files_and_a_renewed_certificate(
+    trivial: Trivial, tmp_path: Path
+) -> None:
+    """As docs/operations.md says: all is stopped and copied. The same keys are let in at the other address, the run of
+    before is over, and a new one reaches every client.
+    """
+    old = trivial.deployment
+    before = [run.run_id for run in old.control.runs()]
+    for name in (*map(supernode, (0, 1)), SUPEREXEC, SUPERLINK):
+        old._expected.discard(name)
+        old.group(name).ask_to_end()
+        assert old.group(name).wait_until_gone(20.0)
+    for site in ("server", "client-0", "client-1"):
+        shutil.copytree(old.layout.directory / site, tmp_path / site)
+    certificates = tmp_path / "server" / "certificates"
+    renew(certificates / "server.pem", certificates, addresses=["new.example.org"], now=datetime.now(UTC))
+    with LocalDeployment(
+        tmp_path,
+        num_clients=2,
+        app_dir=TRIVIAL_APP,
+        run_config=old.run_config,
+        secure=True,
+        with_worker=False,
+        environment=old._added_environment,
+    ) as moved:
+        assert moved.layout.fleet_address != old.layout.fleet_address
+        there = Trivial(moved, trivial.progress)
+        run_id = there.submit(rounds=1)
+        assert moved.wait_until_finished(run_id, WAIT_S) == "finished:completed", moved.control.log(run_id)
+        assert sorted(there.answers()) == [(1, "0"), (1, "1")]
+        assert [run.run_id for run in moved.control.runs()] == [run_id, *before]
+    for name in old.names:
+        old.start(name)
+    old.wait_until(old.superlink_answers, WAIT_S, "the old SuperLink is back")
 
 
 def test_killing_a_supernode_ends_its_superexec(trivial: Trivial) -> None:

@@ -5,6 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from server.state_directory.files import SUPERLINK_DATABASE
+from strategies.installation import UNITS_DIR
 
 
 class Level(StrEnum):
@@ -46,6 +47,7 @@ class Installation:
     config_dir: certificates, keys, secrets. ledger_url: empty for SQLite in the state directory; on a client
         host there is none. superlink_database: Flower's own, on a server host.
     server_address: on a client's host, where it finds the server; empty: not looked at.
+    federation_file: on a server host; None: the one in config_dir. units_dir: of systemd.
     """
 
     config_dir: Path = Path("/etc/flower-unlearning")
@@ -54,3 +56,9 @@ class Installation:
     superlink_database: Path = SUPERLINK_DATABASE
     is_server: bool = True
     server_address: str = ""
+    federation_file: Path | None = None
+    units_dir: Path = UNITS_DIR
+
+    def unit(self, name: str) -> Path:
+        """Return where a service's unit is, if there is one."""
+        return self.units_dir / f"{name}.service"

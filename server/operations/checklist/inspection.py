@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 
+from server.operations.checklist.applied import check_applied, services_here
 from server.operations.checklist.files import check_certificates, check_secrets, check_state
 from server.operations.checklist.finding import Finding, Installation
 from server.operations.checklist.residue import check_superlink_database
@@ -18,7 +19,14 @@ from server.operations.checklist.running import (
     check_server_address,
     check_versions,
 )
-from server.operations.checklist.supernodes import check_supernodes, supernodes_here
+from server.operations.checklist.service_user import check_service_user
+from server.operations.checklist.supernodes import (
+    check_let_in,
+    check_supernodes,
+    nodes_here,
+    supernodes_here,
+)
+from server.operations.checklist.units import check_units
 from server.processes.layout import can_connect
 
 PLACES = ("FLOWER_UNLEARNING_FILE", "FLWR_HOME")
@@ -30,6 +38,8 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
     yield from check_secrets(installation)
     yield from check_certificates(installation, now=now)
     yield from check_state(installation, mounts=mounted_file_systems())
+    yield from check_service_user(installation)
+    yield from check_units(installation)
     own = own_processes(installation)
     yield from check_processes((" ".join(process.info["cmdline"]) for process in own), installation)
     yield from check_ports(listening_sockets(), installation)
@@ -37,9 +47,12 @@ def inspect_installation(installation: Installation, *, now: datetime) -> Iterat
     if installation.server_address:
         yield from check_server_address(installation.server_address, can_connect=can_connect)
     if installation.is_server:
+        file = installation.federation_file or installation.config_dir / "federation.toml"
+        yield from check_applied(file, services_here(own))
         yield from check_superlink_database(installation)
         yield from check_ledger(installation, now=now)
     else:
+        yield from check_let_in(nodes_here(own))
         yield from check_supernodes(supernodes_here(own), now=now)
 
 

@@ -1,4 +1,4 @@
-"""A SuperNode that is refused because its own lease has not ended is started again, and only that."""
+"""A SuperNode that the server refuses is started again, with what is known of the reason."""
 
 import logging
 
@@ -31,14 +31,21 @@ def test_it_is_tried_again_until_it_is_let_in(caplog):
         assert runs.until_let_in() == 0
     assert runs.ends == []
     assert len(caplog.messages) == 2
-    assert "it was killed less than a minute ago" in caplog.messages[0]
+    assert "or the key is not registered" in caplog.messages[0]
 
 
-def test_who_is_refused_for_longer_than_a_lease_ends():
-    """It has another reason, and the service manager is told."""
-    runs = Runs(*[(4.0, 1)] * 100)
-    assert runs.until_let_in() == 1
-    assert LEASE_S < runs.now < 2 * LEASE_S
+def test_a_key_that_is_refused_for_longer_than_a_lease_is_said_to_be_not_registered(caplog):
+    """At growing pauses, five minutes at most; until the operator registers it again."""
+    runs = Runs(*[(4.0, 1)] * 50, (500.0, 0))
+    with caplog.at_level(logging.WARNING):
+        assert runs.until_let_in() == 0
+    leases = [text for text in caplog.messages if "counts a SuperNode that was killed as online" in text]
+    others = caplog.messages[len(leases) :]
+    assert LEASE_S / 9 - 1 < len(leases) < LEASE_S / 9 + 2
+    assert all("its key is not registered at the server" in text for text in others)
+    pauses = [float(text.split("again in ")[1].split(" s")[0]) for text in others]
+    assert pauses[:6] == [10, 20, 40, 80, 160, 300]
+    assert set(pauses[6:]) == {300}
 
 
 def test_what_ends_after_it_was_let_in_is_not_started_again():

@@ -1,0 +1,51 @@
+"""Which settings of federation.toml the newest run was not started with: a run reads them at its start only."""
+
+import json
+from typing import Any
+
+from server.operations.federation_file import FederationFile, flat
+from server.operations.starting import NUM_CLIENTS, START_CLIENTS
+from server.processes.flower_control import ConfigValue, app_settings
+from server.state_directory.files import SETTINGS_FILE
+from unlearning.errors import ConfigurationError
+
+APPLY = (
+    "flwr stop RUN_ID federation; systemctl restart flower-unlearning-supervisor; flower-unlearn start. The run goes "
+    "on from its newest checkpoint."
+)
+
+
+def unapplied(file: FederationFile) -> list[str]:
+    """Say in a few words each which settings differ between the file and the newest run; nothing if there was none.
+
+    What the file leaves out is the app's, and else this version's default.
+
+    Raises:
+        ConfigurationError: the file's settings are none that a run accepts.
+    """
+    # Imported here because it needs PyTorch, which takes seconds.
+    from strategies.run_config import RunSettings
+
+    try:
+        kept: dict[str, Any] = dict(json.loads((file.state_dir / SETTINGS_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return []  # `check_state` and `model` say what is wrong with it
+    given = {**_app_settings(file), **file.run_settings()}
+    known = {name: value for name, value in given.items() if "." not in name}
+    wanted = {**given, **RunSettings.from_run_config(known).to_run_config()}
+    if not {START_CLIENTS, NUM_CLIENTS} & given.keys():
+        wanted.pop(START_CLIENTS)  # it was the number of registered clients then
+    return [
+        f"{name} is {kept.get(name)!r} in the run and {value!r} in the file"
+        for name, value in sorted(wanted.items())
+        if (name in kept or name in given) and kept.get(name) != value
+    ]
+
+
+def _app_settings(file: FederationFile) -> dict[str, ConfigValue]:
+    if file.app is None:
+        return {}
+    try:
+        return flat(app_settings(file.app))
+    except (OSError, ValueError, KeyError) as exc:
+        raise ConfigurationError([f"app: {file.app} is no Flower app: {exc!r}."]) from exc

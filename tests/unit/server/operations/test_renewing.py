@@ -1,0 +1,142 @@
+"""A certificate is renewed by its own authority only, with its name, role and key, by one rename."""
+
+import os
+import ssl
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from typer.testing import CliRunner
+
+from server.api.access import Role, caller_of_certificate
+from server.cli import app
+from server.operations.renewing import VALID, renew
+from strategies.installation import run_script
+from unlearning.errors import ConfigurationError
+
+NOW = datetime(2028, 5, 4, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("certificates")
+    run_script("make_certificates.sh", str(directory), "server", "fed.example.org", "192.0.2.1")
+    run_script("make_certificates.sh", str(directory), "officer", "ada")
+    return directory
+
+
+@pytest.fixture
+def certificates(made, tmp_path) -> Path:
+    for path in made.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+        (tmp_path / path.name).chmod(path.stat().st_mode & 0o777)
+    return tmp_path
+
+
+def read(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+@pytest.mark.parametrize("name", ["server", "ada"])
+def test_only_the_time_and_the_number_are_new(certificates, name):
+    """Subject, key and extensions are what they were, and the authority has signed it."""
+    path = certificates / f"{name}.pem"
+    old, mode = read(path), path.stat().st_mode
+    key = (certificates / f"{name}.key").read_bytes()
+    renew(path, certificates, now=NOW)
+    new = read(path)
+    assert (new.subject, new.public_key()) == (old.subject, old.public_key())
+    assert {one.oid: one.value for one in new.extensions} == {one.oid: one.value for one in old.extensions}
+    assert new.not_valid_before_utc <= NOW
+    assert new.not_valid_after_utc == NOW + VALID
+    assert new.serial_number != old.serial_number
+    new.verify_directly_issued_by(read(certificates / "ca.crt"))
+    assert (path.stat().st_mode, (certificates / f"{name}.key").read_bytes()) == (mode, key)
+    ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(path, certificates / f"{name}.key")
+
+
+def test_the_name_and_the_role_of_a_caller_stay(certificates):
+    """By these the deletion service knows it."""
+    renew(certificates / "ada.pem", certificates, now=NOW)
+    caller = caller_of_certificate((certificates / "ada.pem").read_bytes())
+    assert (caller.name, caller.role) == ("ada", Role.OFFICER)
+
+
+def test_a_host_gets_other_addresses(certificates):
+    """As when the server moves; its own programs go on calling it by loopback."""
+    renew(certificates / "server.pem", certificates, addresses=["new.example.org", "192.0.2.9"], now=NOW)
+    names = (
+        read(certificates / "server.pem")
+        .extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        .value
+    )
+    assert names.get_values_for_type(x509.DNSName) == ["localhost", "new.example.org"]
+    addresses = [ip_address("127.0.0.1"), ip_address("192.0.2.9")]
+    assert names.get_values_for_type(x509.IPAddress) == addresses
+
+
+def test_what_another_authority_has_made_is_not_renewed(certificates, tmp_path_factory):
+    """Else anybody could have any role; neither is one of a ca.key that does not belong to ca.crt."""
+    other = tmp_path_factory.mktemp("other")
+    run_script("make_certificates.sh", str(other), "operator", "eve")
+    before = (other / "eve.pem").read_bytes()
+    with pytest.raises(ConfigurationError, match="was not made by the authority"):
+        renew(other / "eve.pem", certificates, now=NOW)
+    assert (other / "eve.pem").read_bytes() == before
+    (certificates / "ca.key").write_bytes((other / "ca.key").read_bytes())
+    with pytest.raises(ConfigurationError, match="is not the key of"):
+        renew(certificates / "ada.pem", certificates, now=NOW)
+
+
+def test_a_new_authority_renews_what_the_old_one_has_made(certificates, tmp_path_factory):
+    """While ca.crt holds both; never for longer than it lives itself."""
+    other = tmp_path_factory.mktemp("other")
+    run_script("make_certificates.sh", str(other), "operator", "eve")
+    both = (certificates / "ca.crt").read_bytes() + (other / "ca.crt").read_bytes()
+    (other / "ca.crt").write_bytes(both)
+    renew(certificates / "ada.pem", other, now=NOW)
+    new, authority = read(certificates / "ada.pem"), x509.load_pem_x509_certificates(both)[1]
+    new.verify_directly_issued_by(authority)
+    late = authority.not_valid_after_utc - timedelta(days=3)
+    renew(certificates / "ada.pem", other, now=late)
+    assert read(certificates / "ada.pem").not_valid_after_utc == authority.not_valid_after_utc
+
+
+def test_neither_a_role_nor_the_authority_is_changed(certificates):
+    """A caller has no address, and a peer's name is not one; the authority's own certificate is exchanged otherwise."""
+    with pytest.raises(ConfigurationError, match="is of a caller"):
+        renew(certificates / "ada.pem", certificates, addresses=["new.example.org"], now=NOW)
+    with pytest.raises(ConfigurationError, match="is the authority's own"):
+        renew(certificates / "ca.crt", certificates, now=NOW)
+    run_script("make_certificates.sh", str(certificates), "peer", "berlin", "192.0.2.1")
+    path = certificates / "berlin.pem"
+    subject = read(path).subject
+    renew(path, certificates, addresses=["192.0.2.7"], now=NOW)
+    names = read(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert (read(path).subject, [str(name.value) for name in names]) == (subject, ["192.0.2.7"])
+
+
+def test_a_certificate_that_is_not_there_is_a_sentence(certificates):
+    """With the option that names the authority."""
+    with pytest.raises(ConfigurationError, match="--authority names the directory"):
+        renew(certificates / "nobody.pem", certificates, now=NOW)
+
+
+def test_the_command_says_what_to_restart(certificates):
+    """The server's services for the server's, which is renewed where none is named; its holder for another."""
+    said = CliRunner().invoke(app, ["renew", "--authority", str(certificates)])
+    assert said.exit_code == 0, said.output
+    assert "systemctl restart flower-superlink flower-unlearning" in said.output
+    assert "flower-superexec where session-address is set" in said.output
+    said = CliRunner().invoke(app, ["renew", str(certificates / "ada.pem"), "--authority", str(certificates)])
+    assert "It goes to its holder" in said.output
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files that a service cannot read")
+def test_what_root_renews_is_the_services(certificates):
+    """The owner of the directory can read it at the next start."""
+    os.chown(certificates, 65534, 65534)
+    renew(certificates / "server.pem", certificates, now=NOW)
+    assert (certificates / "server.pem").stat().st_uid == 65534

@@ -44,8 +44,8 @@ def test_a_submitted_request_is_read_back_as_it_was_filed(ledger: Ledger) -> Non
         received_on=NOW.date(),
         due_on=date(2026, 4, 1),
     )
-    assert ledger.get("r-000001") == ledger.find("key") == filed
-    assert ledger.find("other") is None
+    assert ledger.get("r-000001") == ledger.find("key", "ada", "client") == filed
+    assert ledger.find("other", "ada", "client") is None
 
 
 def test_a_time_in_another_zone_comes_back_as_the_same_instant_in_utc(ledger: Ledger) -> None:

@@ -118,13 +118,14 @@ def test_opening_a_ledger_again_changes_nothing(of_second_schema: str) -> None:
 
 
 def test_a_ledger_taken_over_goes_on(opened: Ledger) -> None:
-    """Its requests move, and the same request with its old key is the one that it was."""
+    """Its requests move; the old key is the same request for its submitter, and another one for others."""
     target = Target(Granularity.SAMPLE, "hospital-0", frozenset({"patient-0001", "patient-0002"}))
     parameters = {"unlearning_rate": 2.0}
-    same = submit(
-        opened, target, key="k7", method="puf-special", parameters=parameters, submitted_by="somebody"
-    )
+    by = "site of client hospital-0"
+    same = submit(opened, target, key="k7", method="puf-special", parameters=parameters, submitted_by=by)
     assert same.id == "r-000007"
+    other = submit(opened, Target(Granularity.CLIENT, "9"), key="k7", submitted_by=by, submitted_role="site")
+    assert other.id == "r-000008"
     token = opened.acquire_fence("loop", now=datetime.now(UTC))
     for status in (Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING):
         opened.move("r-000007", status, token=token, now=datetime.now(UTC))

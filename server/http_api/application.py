@@ -87,12 +87,12 @@ class HttpApi:
 
         def step() -> bytes:
             asked = opendsr.read_request(raw)
-            for url in asked.status_callback_urls:
-                if self.callbacks is None:
-                    raise InvalidRequest(
-                        "status_callback_urls: this service calls nobody back; ask for the status."
-                    )
-                self.callbacks.allowed.check(url)
+            if self.callbacks is not None:
+                self.callbacks.check(caller, asked.status_callback_urls)
+            elif asked.status_callback_urls:
+                raise InvalidRequest(
+                    "status_callback_urls: this service calls nobody back; ask for the status."
+                )
             admitted = convert.request_of(self.core.service.SubmitRequest(asked.message(caller), caller))
             if self.callbacks is not None:
                 self.callbacks.expect(admitted, asked.status_callback_urls)

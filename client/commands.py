@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from unlearning.command_output import outlive_readers
 from unlearning.durable_files import keep_private
 from unlearning.errors import FlowerUnlearningError
 from unlearning.garbage import end_without_collecting
@@ -12,6 +13,7 @@ from unlearning.garbage import end_without_collecting
 def run_command(app: typer.Typer) -> None:
     """Run the command; errors are one sentence, not a stack trace."""
     keep_private()
+    outlive_readers()
     end_without_collecting()
     try:
         app()

@@ -240,8 +240,12 @@ class LiveLoop:
     def _file_scripted(self, training_rounds: int) -> None:
         context = self._context
         for scripted in self._scripted:
-            key = scripted.new.idempotency_key
-            if scripted.at > training_rounds or key in self._refused or context.ledger.find(key) is not None:
+            key, by = scripted.new.idempotency_key, scripted.new.submitted_by
+            if (
+                scripted.at > training_rounds
+                or key in self._refused
+                or context.ledger.find(key, by) is not None
+            ):
                 continue
             try:
                 request = admit(context.ledger, scripted.new, now=context.writer.now(), by_operator=True)

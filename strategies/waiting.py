@@ -20,8 +20,8 @@ def wait_for(
 ) -> None:
     """Wait until `look` finds as many clients as are wanted, `timeout_s` at most.
 
-    setting: which says how many. tell: is given the sentence that says who is waited for, whenever it has changed,
-        and "" when that is over.
+    setting: which says how many. tell: is given the sentence that says who is waited for, at each look, and "" when
+        that is over.
     """
     began = time.monotonic()
     said, said_at, times = "", began, 0
@@ -32,8 +32,7 @@ def wait_for(
             break
         names = f": {', '.join(here)}" if here else ""
         sentence = f"Waiting for {wanted} client(s) ({setting}), {count} here{names}."
-        if sentence != said:
-            tell(sentence)
+        tell(sentence)
         if sentence != said or time.monotonic() - said_at >= _SAY_AGAIN.after(times):
             _log.info("%s At most %.0f s more (wait-timeout-s).", sentence, timeout_s - waited_s)
             said, said_at, times = sentence, time.monotonic(), times + 1

@@ -5,6 +5,7 @@ with mode 600 and directories with mode 700: they hold models, names and what wa
 the owner of the directory that it is in, so that a command that root runs leaves nothing that a service cannot read.
 """
 
+import fcntl
 import os
 import re
 import shutil
@@ -115,6 +116,19 @@ def erase_partials(directory: Path) -> list[Path]:
         overwrite(path)
         path.unlink()
     return found
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold the lock that this file is, waiting for other processes and threads; the file stays, for its owner alone.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    make_private(path.parent)
+    with open_private(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def make_private(directory: Path) -> None:

@@ -14,7 +14,6 @@ from uuid import uuid4
 from flwr.app import Message
 from flwr.supercore.object_ref import load_app
 
-from benchmarks.bench.alone import alone
 from benchmarks.bench.cases import Case, Contender, Setting
 from benchmarks.bench.client_data import ClientData, Shared
 from benchmarks.bench.columns import ORIGINAL, RETRAIN
@@ -31,7 +30,7 @@ from strategies import built_in
 from strategies.in_process_grid import InProcessGrid
 from strategies.messages import told_values
 from strategies.run_config import RunSettings
-from unlearning.durable_files import write_atomically
+from unlearning.durable_files import file_lock, write_atomically
 from unlearning.errors import ConfigurationError, TrainingFailed
 from unlearning.methods.registry import preparations
 from unlearning.requests import DeletionRequest, Exclusions
@@ -90,7 +89,7 @@ class SeedFederations:
 
     def alone(self, name: str) -> AbstractContextManager[None]:
         """Return the lock of what has this name."""
-        return alone(self.directory / "locks" / name)
+        return file_lock(self.directory / "locks" / name)
 
     def grid(self, settings: RunSettings) -> InProcessGrid:
         """Return new clients of a federation; they load their data once."""

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.bench.alone import alone
 from strategies import built_in
 from strategies.run_config import RunSettings
 from unlearning.archive import pack_arrays
 from unlearning.batched_training import train_federations
-from unlearning.durable_files import write_atomically
+from unlearning.durable_files import file_lock, write_atomically
 from unlearning.evaluation import predict
 from unlearning.tasks.task import Examples
 from unlearning.verification.margins import Values, margins
@@ -49,7 +48,7 @@ class FirstPass:
         clients: what everybody trains on, by client id.
         """
         path = self.directory / f"first-pass-{client}.npz"
-        with alone(self.directory / "locks" / path.stem):
+        with file_lock(self.directory / "locks" / path.stem):
             if not path.exists():
                 write_atomically(path, pack_arrays({"vulnerability": self._computed(clients, client)}))
         with np.load(path) as archive:

@@ -26,6 +26,7 @@ from unlearning.plain import to_plain
 from unlearning.requests import DeletionRequest, Status, Target
 
 _PAGE = 1000
+_WITHOUT_RESULT = (Status.FAILED, Status.CANCELLED, Status.REFUSED)
 
 
 def utc_now() -> datetime:
@@ -54,7 +55,11 @@ class DeletionService:
         return convert.request_message(self.submit(convert.target_of(request.target), request, caller))
 
     def submit(self, target: Target, request: pb.SubmitRequestRequest, caller: Caller) -> DeletionRequest:
-        """Admit a request whose target has been read already."""
+        """Admit a request whose target has been read already; one sent again is answered as long as it can succeed.
+
+        Raises:
+            ConflictingRequest: the key belongs to a request of this caller that failed or was withdrawn, too.
+        """
         access.check_may_file(caller, target)
         try:
             new = NewRequest(
@@ -66,16 +71,26 @@ class DeletionService:
                 idempotency_key=request.idempotency_key,
                 particulars=convert.particulars_of(request),
             )
-            return admit(
+            filed = admit(
                 self._ledger,
                 new,
                 now=self._clock(),
                 by_operator=caller.is_operator,
                 allowance=self._limits.allowance(caller),
             )
-        except (ConflictingRequest, UnknownClient) as exc:
-            self._refuse_discreetly(caller, request.idempotency_key, exc)
-            raise
+        except UnknownClient as exc:
+            if not caller.is_client:
+                raise
+            # Without the list of the others.
+            raise UnknownClient(
+                f"Your certificate is for {caller.name!r}, which is not a client of this federation. "
+                "Ask the operator under which name your site is registered."
+            ) from exc
+        if filed.status in _WITHOUT_RESULT:
+            raise ConflictingRequest(
+                f"You filed request {filed.id} under this key; it is {filed.status}. To file it again, use a new key."
+            )
+        return filed
 
     def GetRequest(self, request: pb.GetRequestRequest, caller: Caller) -> pb.DeletionRequest:
         """Return one request as it stands."""
@@ -251,19 +266,6 @@ class DeletionService:
         access.check_may_see(caller, self._ledger, request_id)
         return self._ledger.get(request_id)
 
-    def _refuse_discreetly(self, caller: Caller, key: str, error: Exception) -> None:
-        """Tell a client why its request is refused without telling it of others."""
-        if not caller.is_client:
-            return
-        if isinstance(error, UnknownClient):
-            raise UnknownClient(
-                f"Your certificate is for {caller.name!r}, which is not a client of this federation. "
-                "Ask the operator under which name your site is registered."
-            ) from error
-        known = self._ledger.find(key) if key else None
-        if known is not None and known.target.client_id != caller.name:
-            raise ConflictingRequest("This idempotency key is taken. Use a new key.") from error
-
 
 def _statuses(names: Iterable[str]) -> list[Status]:
     try:
@@ -273,7 +275,7 @@ def _statuses(names: Iterable[str]) -> list[Status]:
 
 
 def _why_no_report(request: DeletionRequest) -> str:
-    if request.status in (Status.FAILED, Status.CANCELLED, Status.REFUSED):
+    if request.status in _WITHOUT_RESULT:
         return f"Request {request.id} is {request.status}; only a completed request has a report."
     if request.status is Status.COMPLETED:
         return f"Request {request.id} is completed, but its report is not in the service's state directory."

@@ -35,6 +35,7 @@ from server.cli.new import new_command
 from server.cli.plan import plan_command
 from server.cli.renew import renew_command
 from server.operations.federation_file import VARIABLE as FILE_VARIABLE
+from unlearning.command_output import outlive_readers
 from unlearning.durable_files import keep_private
 from unlearning.errors import ConfigurationError, FlowerUnlearningError, RequestError
 from unlearning.garbage import end_without_collecting
@@ -140,6 +141,7 @@ for point in entry_points(group=ENTRY_POINTS):
 def main() -> None:
     """Run the command of the arguments, and explain what went wrong."""
     keep_private()
+    outlive_readers()
     end_without_collecting()
     try:
         app()

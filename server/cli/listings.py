@@ -12,6 +12,8 @@ from server.cli.connection import AsJson, connection_of
 from server.cli.tables import measured_text, show_table
 from server.ledger.silence import presence
 
+NO_CLIENT = "No run has seen a client online yet. Those that are registered are listed from then on."
+
 
 def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the clients of the federation."""
@@ -23,7 +25,7 @@ def clients(ctx: typer.Context, as_json: AsJson = False) -> None:
     show_table(
         ("client", "node", "online", "last seen (UTC)", "forgotten"),
         [_client_row(item, datetime.now(UTC)) for item in found],
-        "No client has joined yet.",
+        NO_CLIENT,
     )
     if waiting:
         typer.echo(waiting)

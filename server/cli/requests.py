@@ -233,7 +233,8 @@ def _request_lines(request: DeletionRequest) -> Iterator[tuple[str, str]]:
     yield from deadline_lines(request)
     yield "method", request.method
     yield "parameters", ", ".join(f"{name}={value}" for name, value in request.parameters.items()) or "–"
-    yield "attempts", str(request.attempts)
+    if request.attempts:
+        yield "attempts", str(request.attempts)
     yield "filed by", request.submitted_by
     yield "filed at", f"{request.created_at:%Y-%m-%d %H:%M:%S} UTC"
     yield "changed at", f"{request.updated_at:%Y-%m-%d %H:%M:%S} UTC"

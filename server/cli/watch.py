@@ -7,6 +7,7 @@ from server.api.client import DeletionClient
 from server.api.narrator import GOING_ON, Narrator
 from server.cli.connection import RequestId, connection_of
 from server.ledger import Event
+from unlearning.command_output import is_read
 from unlearning.requests import DeletionRequest, Status
 
 
@@ -19,7 +20,7 @@ def watch(ctx: typer.Context, request_id: RequestId) -> None:
 
 
 def follow(service: DeletionClient, request_id: str, console: Console | None = None) -> DeletionRequest:
-    """Tell what becomes of a request until it is over, and return it as it then stands."""
+    """Tell what becomes of a request until it is over, and return it as it then stands; end where it has no reader."""
     console = console or Console(highlight=False)
     narrator = Narrator(console)
     request: DeletionRequest | None = None
@@ -33,6 +34,8 @@ def follow(service: DeletionClient, request_id: str, console: Console | None = N
             else:
                 narrator.tell(item)
                 status = (item.to_status if isinstance(item, Event) else None) or status
+            if not is_read():
+                raise typer.Exit(1)
             if console.is_terminal and request is not None:
                 going_on = GOING_ON.get(status, "in the queue, while training goes on")
                 narrator.now(

@@ -62,7 +62,7 @@ def begin(
         targets=tuple(ledger.target_of(request) for request in requests),
         method=first.method,
         parameters=dict(first.parameters),
-        attempt=1 + max(request.attempts for request in requests),
+        attempt=max(request.attempts for request in requests),
         accepted_loss=accepted_loss,
         accepted_by=accepted_by,
         started_round=state.round,

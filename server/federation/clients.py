@@ -58,8 +58,17 @@ class Clients:
         register_clients(self.writer, self.fedavg.roster.online(self.grid, may_ask=may_ask))
 
     def await_clients(self) -> None:
-        """Wait for the clients that a round needs; `clients` and `watch` say meanwhile who is waited for."""
-        self.fedavg.await_clients(self.grid, tell=lambda text: self.writer.set_facts({WAITING: text}))
+        """Wait for the clients that a round needs; `clients` and `watch` say meanwhile who is there and who is not."""
+        said = ""
+
+        def tell(text: str) -> None:
+            nonlocal said
+            if text != said:
+                self.writer.set_facts({WAITING: text})
+                said = text
+            self._look()
+
+        self.fedavg.await_clients(self.grid, tell=tell)
 
     def sample(self, number: int, without: Iterable[str]) -> list[str]:
         """Return the sample of the eligible clients that the round `number` draws, `without` some."""
@@ -104,7 +113,7 @@ class Clients:
         return done
 
     def _look(self) -> None:
-        """Look who is online, now and then: a round can take minutes, and others want to know who has gone."""
+        """Look who is online, now and then: waiting can take minutes, and others want to know who has come or gone."""
         if time.monotonic() - self._looked_at >= LOOK_S:
             with suppress(LedgerUnavailable):  # the next write says so, when the answers are there
                 self.register(may_ask=False)

@@ -4,8 +4,8 @@ Data that is dealt out has as many parts as `num-partitions` says, and each site
 number trains on data of others, and nothing else would say so. A site whose data cannot be loaded says that itself.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Any
@@ -19,6 +19,7 @@ from unlearning.errors import UpdateRefused
 
 _log = getLogger(__name__)
 Part = tuple[int, int]
+_SHOWN = 5
 
 
 @dataclass(slots=True)
@@ -57,28 +58,39 @@ class SiteProblems:
 
 
 def misfits(parts: Mapping[str, Part]) -> dict[str, str]:
-    """Say by client what is wrong with its part of the dealt-out data beside those of the others."""
-    if not parts:
-        return {}
+    """Say by client what is wrong with its part of the dealt-out data beside those of the others.
+
+    The number of parts that more than half of the clients have counts as right; where there is none, all are named.
+    """
     found: dict[str, str] = {}
-    usual, _ = max(Counter(count for _, count in parts.values()).items(), key=lambda one: (one[1], one[0]))
     owners: dict[Part, list[str]] = defaultdict(list)
+    by_count: dict[int, list[str]] = defaultdict(list)
     for client, (number, count) in sorted(parts.items()):
         owners[number, count].append(client)
-        if count != usual:
-            others = ", ".join(name for name, (_, one) in sorted(parts.items()) if one == usual)
-            found[client] = (
-                f"It has part {number} of {count} of the data, which is dealt out in {usual} parts among the others "
-                f"({others}): give all sites the same num-partitions, or it trains on data of theirs."
-            )
+        by_count[count].append(client)
+    right = next((count for count, clients in by_count.items() if 2 * len(clients) > len(parts)), None)
+    for client, (number, count) in parts.items():
+        if count == right or len(by_count) == 1:
+            continue
+        compared = sorted(by_count.keys() - {count}) if right is None else [right]
+        elsewhere = " and ".join(f"{other} at {_names(by_count[other])}" for other in compared)
+        found[client] = (
+            f"It has part {number} of {count} of the data; the number of parts is {elsewhere}. Give all sites the same "
+            "num-partitions, or they train on data of each other."
+        )
     for (number, count), clients in owners.items():
         for client in clients if len(clients) > 1 else ():
-            others = ", ".join(name for name in clients if name != client)
+            others = _names([name for name in clients if name != client])
             found.setdefault(
                 client,
                 f"It has part {number} of {count} of the data, as has {others}: give each site its own partition-id.",
             )
     return found
+
+
+def _names(clients: Sequence[str]) -> str:
+    more = len(clients) - _SHOWN
+    return ", ".join(clients[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _part(_client: str, values: Json) -> Part:

@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from server.api import access, convert
+from server.api import convert
 from server.api import deletion_pb2 as pb
 from server.api.access import Caller
 from server.api.errors import STATUS_OF, name_on_the_wire, refer_to_log, shorten, status_of
@@ -87,17 +87,17 @@ class HttpApi:
 
         def step() -> bytes:
             asked = opendsr.read_request(raw)
-            for url in asked.status_callback_urls:
-                if self.callbacks is None:
-                    raise InvalidRequest(
-                        "status_callback_urls: this service calls nobody back; ask for the status."
-                    )
-                self.callbacks.allowed.check(url)
+            if self.callbacks is not None:
+                self.callbacks.check(caller, asked.status_callback_urls)
+            elif asked.status_callback_urls:
+                raise InvalidRequest(
+                    "status_callback_urls: this service calls nobody back; ask for the status."
+                )
             admitted = convert.request_of(self.core.service.SubmitRequest(asked.message(caller), caller))
             if self.callbacks is not None:
                 self.callbacks.expect(admitted, asked.status_callback_urls)
             encoded = base64.b64encode(raw).decode()
-            return _json(opendsr.receipt(admitted, encoded, utc_now()))
+            return _json(opendsr.receipt(admitted, caller, encoded, utc_now()))
 
         return self._signed(await self.core.workers.run(caller, step), 201)
 
@@ -106,7 +106,8 @@ class HttpApi:
 
         def step() -> bytes:
             asked = pb.GetRequestRequest(id=self._id_of(request, caller))
-            return _json(opendsr.status(convert.request_of(self.core.service.GetRequest(asked, caller))))
+            found = convert.request_of(self.core.service.GetRequest(asked, caller))
+            return _json(opendsr.status(found, opendsr.name_for(caller, found)))
 
         return self._signed(await self.core.workers.run(caller, step), 200)
 
@@ -116,7 +117,7 @@ class HttpApi:
         def step() -> bytes:
             asked = pb.CancelRequestRequest(id=self._id_of(request, caller))
             cancelled = convert.request_of(self.core.service.CancelRequest(asked, caller))
-            return _json(opendsr.cancellation(cancelled, utc_now()))
+            return _json(opendsr.cancellation(cancelled, caller, utc_now()))
 
         return self._signed(await self.core.workers.run(caller, step), 202)
 
@@ -150,27 +151,22 @@ class HttpApi:
         return await self.core.workers.run(caller, step)
 
     def _id_of(self, request: Request, caller: Caller) -> str:
-        """Return this service's id of the request that the path names, by that or by its filer's own id.
+        """Return this service's id of the request that the path names, by that or by the caller's own id.
 
         Raises:
-            RequestNotFound: there is none, or none that the caller may see; the ids of others are not told.
+            RequestNotFound: the caller has filed none under this id.
         """
         asked: str = request.path_params["id"]
         if opendsr.is_own_id(asked):
             return asked
-        unknown = RequestNotFound("There is no deletion request of this subject_request_id.")
-        known = (
-            self.core.ledger.find(opendsr.key_of(asked))
-            if len(asked) <= 100 and asked.isprintable()
-            else None
+        if len(asked) <= 100 and asked.isprintable():
+            known = self.core.ledger.find(opendsr.key_of(asked), caller.name, caller.role)
+            if known is not None:
+                return known.id
+        raise RequestNotFound(
+            "You have filed no deletion request under this subject_request_id. Those that others filed are found by "
+            "this service's own ids, such as r-000007."
         )
-        if known is None:
-            raise unknown
-        try:
-            access.check_may_see(caller, self.core.ledger, known.id)
-        except RequestNotFound as exc:
-            raise unknown from exc.__cause__
-        return known.id
 
     async def _body(self, request: Request) -> bytes:
         """Read the body.

@@ -1,6 +1,7 @@
 """Which URLs may be called back: only those that the operator allowed, so nobody makes this machine call others."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from strategies.tls_files import is_loopback
@@ -54,6 +55,7 @@ class AllowedUrls:
         return False
 
 
+@lru_cache(maxsize=10_000)
 def origin_of(url: str) -> tuple[str, str, int | None]:
     """Return scheme, host and port of a well-formed URL."""
     parts = urlsplit(url)

@@ -10,18 +10,21 @@ import asyncio
 import base64
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import count
 from logging import getLogger
 from pathlib import Path
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from server.api.access import Caller
 from server.http_api import opendsr
-from server.http_api.callback_urls import AllowedUrls, origin_of
-from server.ledger import Ledger, LedgerUnavailable
+from server.http_api.callback_turns import Callback, Lane, Outcome, Turns
+from server.http_api.callback_urls import AllowedUrls
+from server.ledger import Ledger, LedgerUnavailable, LimitExceeded
 from unlearning.durable_files import make_private, write_atomically
 from unlearning.errors import RequestNotFound
 from unlearning.growing_pause import GrowingPause
@@ -33,6 +36,8 @@ _log = getLogger(__name__)
 TIMEOUT_S = 10.0
 GIVE_UP_AFTER = timedelta(days=3)
 PAUSE = GrowingPause(first_s=1.0, longest_s=3600.0)
+MAX_WAITING = 5_000
+"""URLs of one submitter that have not heard the end of a request."""
 _POLL_S = 0.5
 
 
@@ -50,14 +55,6 @@ class Listeners:
 
     request_id: str
     by_url: Mapping[str, Listener]
-
-
-@dataclass(slots=True)
-class _Origin:
-    """A server that is called. num_failures: in a row; not_before: of the event loop's clock."""
-
-    num_failures: int = 0
-    not_before: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ class Signer:
 class Callbacks:
     """The callbacks of one service, sent by a thread of its own.
 
-    Everything but `expect` belongs to that thread. `pause` and `clock` are parameters for tests.
+    Everything but `check` and `expect` belongs to that thread. `turns` and `clock` are parameters for tests.
     """
 
     ledger: Ledger
@@ -86,9 +83,9 @@ class Callbacks:
     allowed: AllowedUrls
     signer: Signer
     clock: Callable[[], datetime]
-    pause: GrowingPause = PAUSE
+    turns: Turns = field(default_factory=lambda: Turns(PAUSE))
     _open: dict[str, Listeners] = field(default_factory=dict, init=False)
-    _origins: dict[tuple[str, str, int | None], _Origin] = field(default_factory=dict, init=False)
+    _serving: set[Lane] = field(default_factory=set, init=False)
     _requests: dict[str, DeletionRequest] = field(default_factory=dict, init=False)
     _to_read: set[str] = field(default_factory=set, init=False)
     _new: list[Listeners] = field(default_factory=list, init=False)
@@ -120,6 +117,29 @@ class Callbacks:
         if self._thread is not None:
             self._thread.join()
 
+    def check(self, caller: Caller, urls: Sequence[str]) -> None:
+        """Refuse URLs that a caller may not have called, before it files a request with them.
+
+        Raises:
+            InvalidRequest: the operator did not allow one.
+            LimitExceeded: too many of the caller's wait already.
+        """
+        for url in urls:
+            self.allowed.check(url)
+        with self._lock:
+            waiting = [*self._new, *self._open.values()]
+        own = sum(
+            len(item.by_url)
+            for item in waiting
+            if (request := self._requests.get(item.request_id)) is not None
+            and (request.submitted_by, request.submitted_role) == (caller.name, caller.role)
+        )
+        if urls and own + len(urls) > MAX_WAITING:
+            raise LimitExceeded(
+                f"status_callback_urls: {own:,} of yours wait for the end of a request; at most {MAX_WAITING:,} may. "
+                "Leave them out and ask for the status."
+            )
+
     def expect(self, request: DeletionRequest, urls: Iterable[str]) -> None:
         """Call these URLs whenever the request's status changes; durable when this returns.
 
@@ -131,21 +151,30 @@ class Callbacks:
         if listeners.by_url and not opendsr.is_final(request) and not self._path(request.id).exists():
             self._write(listeners)
             with self._lock:
+                self._requests[request.id] = request
                 self._new.append(listeners)
 
     # --- in the thread
 
     async def _run(self) -> None:
         # Proxies of the environment could reach what the operator did not mean to allow.
-        async with httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False, trust_env=False) as client:
+        client = httpx.AsyncClient(
+            timeout=httpx.Timeout(TIMEOUT_S, connect=TIMEOUT_S / 2),
+            limits=httpx.Limits(),  # none that lanes share: each has one connection at a time
+            follow_redirects=False,
+            trust_env=False,
+        )
+        async with client, asyncio.TaskGroup() as running:
             while not self._stopping.is_set():
                 try:
                     self._look()
-                    await self._send_due(client)
+                    for lane in {callback.lane for callback in self._due()} - self._serving:
+                        self._serving.add(lane)
+                        running.create_task(self._serve(client, lane))
                 except LedgerUnavailable as exc:
                     _log.warning("Callbacks wait for the ledger: %s", exc)
-                except Exception:  # noqa: BLE001  whatever it is, the others' callbacks go on
-                    _log.exception("Callbacks could not be sent or noted in %s", self.directory)
+                except Exception:  # noqa: BLE001  whatever it is, it is tried again
+                    _log.exception("Callbacks in %s could not be read", self.directory)
                 await asyncio.sleep(_POLL_S)
 
     def _look(self) -> None:
@@ -170,48 +199,61 @@ class Callbacks:
                 self._forget(request_id)
             self._to_read.discard(request_id)
 
-    async def _send_due(self, client: httpx.AsyncClient) -> None:
-        """Send one callback to each server that has one to hear and is not left alone for a while."""
-        now = asyncio.get_running_loop().time()
-        first: dict[tuple[str, str, int | None], tuple[DeletionRequest, str]] = {}
+    def _due(self, of: Lane | None = None) -> list[Callback]:
+        """Return what there is to tell now, in one lane or in all."""
+        now, due = asyncio.get_running_loop().time(), list[Callback]()
         for request_id, listeners in self._open.items():
-            request = self._requests[request_id]
-            for url, listener in listeners.by_url.items():
-                origin = self._origins.setdefault(origin_of(url), _Origin())
-                if listener.told != condition(request) and origin.not_before <= now:
-                    first.setdefault(origin_of(url), (request, url))
-        told = (self._tell(client, request, url) for request, url in first.values())
-        for outcome in await asyncio.gather(*told, return_exceptions=True):
-            if outcome is not None:
-                raise outcome
+            request = self._requests.get(request_id)
+            if request is None:  # the ledger could not be read yet
+                continue
+            if of is not None and (request.submitted_by, request.submitted_role) != (of.name, of.role):
+                continue
+            state = condition(request)
+            unheard = (Callback(request, url) for url, one in listeners.by_url.items() if one.told != state)
+            due += [item for item in unheard if of in (None, item.lane) and self.turns.is_due(item, now)]
+        return due
 
-    async def _tell(self, client: httpx.AsyncClient, request: DeletionRequest, url: str) -> None:
-        why = (
-            await self._send(client, request, url)
-            if self.allowed.includes(url)
-            else "it is no longer allowed"
-        )
-        origin = self._origins[origin_of(url)]
-        listener = self._open[request.id].by_url[url]
-        if not why:
-            origin.num_failures = 0
+    async def _serve(self, client: httpx.AsyncClient, lane: Lane) -> None:
+        """Send what is due in a lane, one after the other, until nothing is."""
+        last_turns: dict[str, int] = {}
+        try:
+            for turn in count(1):
+                due = self._due(lane)
+                if not due or self._stopping.is_set():
+                    return
+                callback = self.turns.first(due, last_turns)
+                last_turns[callback.url] = turn
+                await self._tell(client, callback)
+        except Exception:  # noqa: BLE001  whatever it is, the others' callbacks go on
+            _log.exception("A callback could not be sent or noted in %s", self.directory)
+        finally:
+            self._serving.discard(lane)
+
+    async def _tell(self, client: httpx.AsyncClient, callback: Callback) -> None:
+        clock = asyncio.get_running_loop().time
+        request, url = callback
+        is_allowed, began = self.allowed.includes(url), clock()
+        outcome = await self._send(client, callback) if is_allowed else Outcome("it is no longer allowed")
+        if request.id not in self._open:  # the ledger was restored from before it
+            return
+        self.turns.note(callback, outcome, began, clock())
+        if not outcome.why:
             heard = condition(request)
-            self._note(request, url, None if opendsr.is_final(request) else Listener(told=heard))
+            self._note(callback, None if opendsr.is_final(request) else Listener(told=heard))
             return
-        origin.num_failures += 1
-        origin.not_before = asyncio.get_running_loop().time() + self.pause.after(origin.num_failures)
-        now = self.clock()
+        listener, now = self._open[request.id].by_url[url], self.clock()
         since = listener.failing_since or now
-        if now - since >= GIVE_UP_AFTER or not self.allowed.includes(url):
-            _log.error("%s was not told of %s, and is not called again: %s", url, request.id, why)
-            self._note(request, url, None)
+        if now - since >= GIVE_UP_AFTER or not is_allowed:
+            _log.error("%s was not told of %s, and is not called again: %s", url, request.id, outcome.why)
+            self._note(callback, None)
             return
-        _log.warning("%s was not told of %s: %s; it is called again later.", url, request.id, why)
+        _log.warning("%s was not told of %s: %s; it is called again later.", url, request.id, outcome.why)
         if listener.failing_since is None:
-            self._note(request, url, replace(listener, failing_since=since))
+            self._note(callback, replace(listener, failing_since=since))
 
-    async def _send(self, client: httpx.AsyncClient, request: DeletionRequest, url: str) -> str:
-        """Send one callback; return why it was not taken, empty where it was. Nothing is read of the answer's body."""
+    async def _send(self, client: httpx.AsyncClient, callback: Callback) -> Outcome:
+        """Send one callback. Nothing is read of the answer's body."""
+        request, url = callback
         content = json.dumps(opendsr.callback(request, url, self.clock())).encode()
         headers = {"Content-Type": "application/json", **self.signer.headers(content)}
         try:
@@ -219,17 +261,21 @@ class Callbacks:
                 asyncio.timeout(TIMEOUT_S),
                 client.stream("POST", url, content=content, headers=headers) as answer,
             ):
-                return "" if answer.is_success else f"it answered {answer.status_code}"
+                return Outcome("" if answer.is_success else f"it answered {answer.status_code}")
         except TimeoutError:
-            return f"no answer within {TIMEOUT_S:g} s"
+            return Outcome(f"no answer within {TIMEOUT_S:g} s")
+        except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
+            return Outcome(f"no connection: {type(exc).__name__}: {exc}", connected=False)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as exc:
-            return f"{type(exc).__name__}: {exc}"
+            return Outcome(f"{type(exc).__name__}: {exc}")
 
-    def _note(self, request: DeletionRequest, url: str, listener: Listener | None) -> None:
+    def _note(self, callback: Callback, listener: Listener | None) -> None:
         """Write down what a URL has heard; None: it need not hear more."""
+        request, url = callback
         by_url = dict(self._open[request.id].by_url)
         if listener is None:
             del by_url[url]
+            self.turns.forget(callback)
         else:
             by_url[url] = listener
         if not by_url:

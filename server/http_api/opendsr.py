@@ -152,10 +152,16 @@ def is_own_id(text: str) -> bool:
     return _OWN_ID.fullmatch(text) is not None
 
 
-def subject_request_id_of(request: DeletionRequest) -> str:
-    """Return the id by which whoever filed a request knows it; this service's own where it came another way."""
+def name_for_submitter(request: DeletionRequest) -> str:
+    """Return the id by which its submitter knows a request; this service's own where it came another way."""
     key = request.idempotency_key
     return key.removeprefix(_KEY_PREFIX) if key.startswith(_KEY_PREFIX) else request.id
+
+
+def name_for(caller: Caller, request: DeletionRequest) -> str:
+    """Return the id by which a caller knows a request; this service's own where another submitter filed it."""
+    is_own = (request.submitted_by, request.submitted_role) == (caller.name, caller.role)
+    return name_for_submitter(request) if is_own else request.id
 
 
 def request_status(request: DeletionRequest) -> str:
@@ -170,16 +176,14 @@ def is_final(request: DeletionRequest) -> bool:
     return request_status(request) in ("completed", "cancelled")
 
 
-def receipt(request: DeletionRequest, encoded_request: str, now: datetime) -> dict[str, Any]:
-    """Return the answer to a request that was taken in. encoded_request: as it came, in Base64."""
-    document = status(request)
-    del document["request_status"]
+def receipt(request: DeletionRequest, caller: Caller, encoded_request: str, now: datetime) -> dict[str, Any]:
+    """Return the answer to a request that was taken in, with its present status. encoded_request: it, in Base64."""
+    document = status(request, name_for(caller, request))
     return {**document, "received_time": _time(now), "encoded_request": encoded_request}
 
 
-def status(request: DeletionRequest) -> dict[str, Any]:
-    """Return where a request stands."""
-    name = subject_request_id_of(request)
+def status(request: DeletionRequest, name: str) -> dict[str, Any]:
+    """Return the state of a request. name: its id for the reader."""
     document = {
         "controller_id": request.submitted_by,
         "expected_completion_time": f"{request.due_on}T23:59:59Z",
@@ -205,11 +209,11 @@ def status(request: DeletionRequest) -> dict[str, Any]:
     return document
 
 
-def cancellation(request: DeletionRequest, now: datetime) -> dict[str, Any]:
+def cancellation(request: DeletionRequest, caller: Caller, now: datetime) -> dict[str, Any]:
     """Return the answer to a request that was withdrawn."""
     return {
         "controller_id": request.submitted_by,
-        "subject_request_id": subject_request_id_of(request),
+        "subject_request_id": name_for(caller, request),
         "received_time": _time(now),
         "api_version": API_VERSION,
     }
@@ -217,7 +221,11 @@ def cancellation(request: DeletionRequest, now: datetime) -> dict[str, Any]:
 
 def callback(request: DeletionRequest, url: str, now: datetime) -> dict[str, Any]:
     """Return what is sent to a callback URL. sent_time tells one that is sent once more by somebody else."""
-    return {**status(request), "status_callback_url": url, "sent_time": _time(now)}
+    return {
+        **status(request, name_for_submitter(request)),
+        "status_callback_url": url,
+        "sent_time": _time(now),
+    }
 
 
 def discovery() -> dict[str, Any]:

@@ -3,7 +3,7 @@
     {"tokens": [{"name": "hospital-0", "role": "client", "sha256": HEX, "made_at": TIME}]}
 
 The file is the operator's, mode 600. It has the tokens' hashes only; they are 256 random bits, so a plain SHA-256 hides
-them. A change of the file counts from the next call on.
+them. A change of the file counts from the next call on. Each change is made under a lock, `.FILE.lock` beside it.
 """
 
 import hashlib
@@ -11,19 +11,22 @@ import json
 import re
 import secrets
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from logging import getLogger
 from pathlib import Path
 
 from server.api.access import Caller, Role, is_name
-from unlearning.durable_files import OTHERS, write_atomically
+from unlearning.durable_files import OTHERS, file_lock, write_atomically
 from unlearning.errors import ConfigurationError
 from unlearning.plain import from_plain
 from unlearning.untrusted import as_line
 
 _log = getLogger(__name__)
 
+MAX_TOKENS = 2
+"""Of one caller: one is in use while the other takes its place."""
 _PREFIX = "fu_"  # by which scanners for secrets find one that was published
 
 
@@ -48,29 +51,49 @@ def make_token(path: Path, name: str, role: Role, now: datetime) -> str:
     """Add a new token for this caller to the file, which is made where there is none; return the token.
 
     Raises:
-        ConfigurationError: the name is malformed, or the file holds something else.
+        ConfigurationError: the name is malformed, the caller has two tokens, or the file holds something else.
         OSError: it cannot be written.
     """
     if not is_name(name):
         raise ConfigurationError([f"name: {name[:40]!r} is no name: 1 to 200 printable characters."])
     token = _PREFIX + secrets.token_urlsafe(32)
     made = Token(name=name, role=str(role), sha256=_digest(token), made_at=now.isoformat(timespec="seconds"))
-    before = read_tokens(path) if path.exists() else ()
-    _write(path, (*before, made))
+    with _lock(path):
+        before = read_tokens(path) if path.exists() else ()
+        if len(_tokens_of(before, name, role)) >= MAX_TOKENS:
+            raise ConfigurationError(
+                [
+                    f"http-token: {name} has {MAX_TOKENS} tokens as {role} already. `--remove-older` removes all "
+                    "but the newest, `--remove` all."
+                ]
+            )
+        _write(path, (*before, made))
     return token
 
 
-def remove_tokens(path: Path, name: str, role: Role) -> int:
-    """Remove all tokens of this caller from the file; return how many there were.
+def remove_tokens(path: Path, name: str, role: Role, *, keep: int = 0) -> int:
+    """Remove all tokens of this caller from the file but the `keep` newest; return how many were removed.
 
     Raises:
         ConfigurationError: the file cannot be read or holds something else.
         OSError: it cannot be written.
     """
-    before = read_tokens(path)
-    left = tuple(item for item in before if (item.name, item.role) != (name, str(role)))
-    _write(path, left)
-    return len(before) - len(left)
+    if not path.exists():
+        read_tokens(path)  # which says so; a lock would make its directory
+    with _lock(path):
+        before = read_tokens(path)
+        own = _tokens_of(before, name, role)
+        removed = own[: max(len(own) - keep, 0)]
+        _write(path, tuple(item for item in before if item not in removed))
+    return len(removed)
+
+
+def _tokens_of(tokens: tuple[Token, ...], name: str, role: Role) -> tuple[Token, ...]:
+    return tuple(item for item in tokens if (item.name, item.role) == (name, str(role)))
+
+
+def _lock(path: Path) -> AbstractContextManager[None]:
+    return file_lock(path.with_name(f".{path.name}.lock"))
 
 
 def read_tokens(path: Path) -> tuple[Token, ...]:

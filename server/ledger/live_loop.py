@@ -53,7 +53,7 @@ class LiveLoopPart(Part):
         """Move a request to its next state; where it is already there, nothing changes.
 
         recovering → verifying also excludes the target for good, in the same transaction;
-        unlearning → scheduled counts an attempt. `retryable` goes with failed, `result` with completed.
+        the move to unlearning counts an attempt. `retryable` goes with failed, `result` with completed.
 
         Raises:
             Fenced: the token is not the newest; nothing was changed.
@@ -70,7 +70,7 @@ class LiveLoopPart(Part):
             if to in (Status.SCHEDULED, Status.UNLEARNING):
                 statements.refuse_if_held(request)
             changes: dict[str, Any] = {"retryable": retryable and to is Status.FAILED}
-            if (request.status, to) == (Status.UNLEARNING, Status.SCHEDULED):
+            if to is Status.UNLEARNING:
                 changes["attempts"] = request.attempts + 1
             if (request.status, to) == (Status.RECOVERING, Status.VERIFYING):
                 statements.exclude(connection, request, now)

@@ -68,7 +68,8 @@ class NewRequest:
     """A request as it is filed.
 
     submitted_role: in which role the submitter files; people of one name in two roles are two submitters.
-    idempotency_key: whoever files the same under it again gets the request that it made.
+    idempotency_key: its submitter, who files the same under it again, gets the request that it made. Those of others
+        are other keys.
     """
 
     target: Target

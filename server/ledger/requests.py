@@ -38,10 +38,10 @@ class RequestsPart(Part):
     """The requests: what was asked, by whom, and what is forgotten for good."""
 
     def submit(self, new: NewRequest, *, now: datetime, allowance: Allowance = UNBOUNDED) -> DeletionRequest:
-        """Write a new request down, or return the one that its key has already made.
+        """Write a new request down, or return the one that its submitter has already filed under its key.
 
         Raises:
-            ConflictingRequest: the key made another request, or one for this target is open.
+            ConflictingRequest: the submitter's key made another request, or one for this target is open.
             LimitExceeded: the submitter has too many open requests, or is over its quota.
             InvalidRequest: the days that were given cannot be.
         """
@@ -49,7 +49,7 @@ class RequestsPart(Part):
         new = replace(new, target=self.key_target(new.target), parameters=as_json(new.parameters))
         listed = samples.values_of(new.target.sample_ids)
         with self._database.writing() as connection:
-            known = statements.find(connection, new.idempotency_key)
+            known = statements.find(connection, new.idempotency_key, new.submitted_by, new.submitted_role)
             if known is not None:
                 _refuse_another(connection, known, new, listed)
                 return known
@@ -92,10 +92,10 @@ class RequestsPart(Part):
         client_id: str | None = row.client_id
         return client_id
 
-    def find(self, idempotency_key: str) -> DeletionRequest | None:
-        """Return the request that this idempotency key made, if any."""
+    def find(self, idempotency_key: str, by: str, role: str | None = None) -> DeletionRequest | None:
+        """Return the request that the submitter of this name and role filed under this key, if any."""
         with self._database.reading() as connection:
-            return statements.find(connection, idempotency_key)
+            return statements.find(connection, idempotency_key, by, role)
 
     def target_of(self, request: DeletionRequest) -> Target:
         """Return what a request asks to forget, with the ids of its samples; requests as such are read without them.

@@ -48,7 +48,7 @@ requests = sa.Table(
     "requests",
     metadata,
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("idempotency_key", sa.String(200), nullable=False, unique=True),
+    sa.Column("idempotency_key", sa.String(200), nullable=False),
     sa.Column("target_key", sa.String(250), nullable=False),
     sa.Column("target", sa.JSON, nullable=False),
     sa.Column("client_id", sa.String(200), nullable=True, index=True),
@@ -79,6 +79,18 @@ sa.Index(
     unique=True,
     sqlite_where=_IS_OPEN,
     postgresql_where=_IS_OPEN,
+)
+
+# A key belongs to its submitter. NULL never equals NULL in a unique index.
+_BY_KEY = (requests.c.submitted_by, requests.c.idempotency_key)
+_WITHOUT_ROLE = requests.c.submitted_role.is_(None)
+sa.Index("one_request_per_key", *_BY_KEY, requests.c.submitted_role, unique=True)
+sa.Index(
+    "one_request_per_key_without_role",
+    *_BY_KEY,
+    unique=True,
+    sqlite_where=_WITHOUT_ROLE,
+    postgresql_where=_WITHOUT_ROLE,
 )
 
 # What is due next is asked at each scrape of the metrics.

@@ -42,11 +42,16 @@ def request_in(connection: sa.Connection, row: sa.Row[Any]) -> DeletionRequest:
     return texts.requests_of(connection, [row])[0]
 
 
-def find(connection: sa.Connection, idempotency_key: str) -> DeletionRequest | None:
-    """Return the request that this idempotency key made, if any."""
-    query = sa.select(_requests).where(_requests.c.idempotency_key == idempotency_key)
+def find(connection: sa.Connection, key: str, by: str, role: str | None) -> DeletionRequest | None:
+    """Return the request that this submitter filed under this idempotency key, if any."""
+    query = sa.select(_requests).where(_requests.c.idempotency_key == key, *_filed_by(by, role))
     row = connection.execute(query).one_or_none()
     return None if row is None else request_in(connection, row)
+
+
+def _filed_by(name: str, role: str | None) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions that a request is of this submitter: one name in two roles is two submitters."""
+    return _requests.c.submitted_by == name, _requests.c.submitted_role.is_not_distinct_from(role)
 
 
 def refuse_if_open(connection: sa.Connection, target_key: str) -> None:
@@ -96,10 +101,7 @@ def refuse_if_over(connection: sa.Connection, new: NewRequest, allowance: Allowa
     Raises:
         LimitExceeded: it does.
     """
-    by_submitter = (
-        _requests.c.submitted_by == new.submitted_by,
-        _requests.c.submitted_role.is_not_distinct_from(new.submitted_role),
-    )
+    by_submitter = _filed_by(new.submitted_by, new.submitted_role)
     if allowance.max_open is not None:
         is_open = _requests.c.status.in_([str(status) for status in OPEN_STATUSES])
         num_open = connection.scalar(

@@ -43,7 +43,7 @@ def admit(
     """Check a new request and write it down; it is durable when this returns.
 
     The method's default parameters are written down too, so that a request says everything about
-    itself. Without an idempotency key it gets one; a key seen before returns the request it made.
+    itself. Without an idempotency key it gets one; one that its submitter has used before returns the request it made.
     by_operator: whether an operator files it, who may choose parameters beyond the method's safe ranges.
 
     Raises:
@@ -52,7 +52,7 @@ def admit(
         UnsupportedRequest: the method does not work at this granularity, or not in this federation.
         UnknownClient: the federation has no such client.
         AlreadyForgotten: nothing is left of the target.
-        ConflictingRequest: a request for the same target is open, or the key made another one.
+        ConflictingRequest: a request for the same target is open, or the submitter's key made another one.
         LimitExceeded: the submitter has too many open requests, or is over its quota.
         LedgerUnavailable: the ledger cannot be written.
     """
@@ -63,7 +63,7 @@ def admit(
     target = ledger.key_target(new.target)
     complete = _complete_parameters(target, new.method, new.parameters, by_operator=by_operator)
     # A request sent twice gets its first answer, also when its client has been forgotten since.
-    if ledger.find(new.idempotency_key) is None:
+    if ledger.find(new.idempotency_key, new.submitted_by, new.submitted_role) is None:
         _check_target(ledger, target)
         _check_eligible(ledger, target, new.method, complete)
     return ledger.submit(replace(new, target=target, parameters=complete), now=now, allowance=allowance)

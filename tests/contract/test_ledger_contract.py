@@ -44,8 +44,8 @@ def test_a_submitted_request_is_read_back_as_it_was_filed(ledger: Ledger) -> Non
         received_on=NOW.date(),
         due_on=date(2026, 4, 1),
     )
-    assert ledger.get("r-000001") == ledger.find("key") == filed
-    assert ledger.find("other") is None
+    assert ledger.get("r-000001") == ledger.find("key", "ada", "client") == filed
+    assert ledger.find("other", "ada", "client") is None
 
 
 def test_a_time_in_another_zone_comes_back_as_the_same_instant_in_utc(ledger: Ledger) -> None:
@@ -165,12 +165,15 @@ def test_exclusions_add_up(ledger: Ledger, token: int) -> None:
     assert ledger.exclusions(concerning=targets[1]) == Exclusions({}, frozenset({7}))
 
 
-def test_going_back_in_the_queue_counts_an_attempt(ledger: Ledger, token: int) -> None:
-    """unlearning → scheduled adds one attempt and keeps the reason; the way forward adds none."""
-    request = advance(ledger, submit(ledger).id, Status.UNLEARNING, token)
-    assert request.attempts == 0
-    back = ledger.move(request.id, Status.SCHEDULED, token=token, now=LATER, reason="client 3 went away")
+def test_an_attempt_counts_from_its_beginning(ledger: Ledger, token: int) -> None:
+    """A request that is completed, or failed, at its second attempt has two; back in the queue the reason is kept."""
+    scheduled = advance(ledger, submit(ledger).id, Status.SCHEDULED, token)
+    assert scheduled.attempts == 0
+    assert ledger.move(scheduled.id, Status.UNLEARNING, token=token, now=LATER).attempts == 1
+    back = ledger.move(scheduled.id, Status.SCHEDULED, token=token, now=LATER, reason="client 3 went away")
     assert (back.attempts, back.reason) == (1, "client 3 went away")
+    for status in (Status.UNLEARNING, Status.RECOVERING, Status.VERIFYING, Status.COMPLETED):
+        assert ledger.move(scheduled.id, status, token=token, now=LATER).attempts == 2
 
 
 def test_the_result_is_kept_and_nan_becomes_null(ledger: Ledger, token: int) -> None:

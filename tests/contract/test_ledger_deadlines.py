@@ -39,7 +39,7 @@ def test_particulars_are_read_back_as_they_were_given(ledger: Ledger) -> None:
     (found,) = ledger.list_requests()
     assert (found.received_on, found.due_on, found.extended_days) == (date(2026, 2, 20), date(2026, 3, 20), 0)
     assert (found.ground, found.reference, found.note) == (Ground.B, GIVEN.reference, GIVEN.note)
-    assert ledger.get(found.id) == ledger.find("key") == found
+    assert ledger.get(found.id) == ledger.find("key", "ada") == found
     assert ledger.verify() == ""
 
 

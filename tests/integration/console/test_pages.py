@@ -121,6 +121,7 @@ def test_a_requests_page_tells_its_story(desk: Desk) -> None:
     assert "unlearning → scheduled" in text
     assert text.count("client 9 went away") >= 2  # in the timeline and among the attempts
     assert "waits for client 9" in text
+    assert '<th scope="row">Attempts</th><td>1</td>' in text
     assert "Round 7 (unlearning): 2 of 3 clients answered" in text
 
 

@@ -117,6 +117,14 @@ def test_status_shows_why_a_request_failed_and_how_to_go_on(command: Command, lo
     assert "retry:       flower-unlearn retry r-000001" in shown
 
 
+def test_status_counts_the_attempts_that_have_begun(command: Command, loop: LiveLoop) -> None:
+    """None before the first; a request that is completed at once took one."""
+    command("request", "--client", "3")
+    assert "attempts:" not in command("status", "r-000001").stdout
+    loop.move("r-000001", *FORGETTING)
+    assert "attempts:    1" in command("status", "r-000001").stdout
+
+
 def test_list_filters_by_status_and_client(command: Command, loop: LiveLoop) -> None:
     """In order of arrival; a sentence where there is none."""
     command("request", "--client", "3", "--client", "4")

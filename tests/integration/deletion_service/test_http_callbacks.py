@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from server.api.access import Caller, Role
 from server.api.service import utc_now
+from server.http_api.callback_turns import Turns
 from server.http_api.callback_urls import AllowedUrls
 from server.http_api.callbacks import GIVE_UP_AFTER, Callbacks, Signer
-from server.ledger import Ledger
+from server.ledger import Ledger, LimitExceeded
 from server.operations.backup import back_up, restore
 from server.state_directory.files import CALLBACKS
 from server.state_directory.ledger_address import LEDGER_FILE
@@ -30,11 +32,16 @@ SOON = GrowingPause(first_s=0.01, longest_s=0.01)
 
 
 class Receiver:
-    """A tool's HTTP server on this machine: what it was sent, and what it answers next (200 if nothing is set)."""
+    """A tool's HTTP server on this machine: what it was sent, and what it answers next (200 if nothing is set).
+
+    always: what it answers at paths that begin so. held: how paths begin where it answers once `released` is set.
+    """
 
     def __init__(self) -> None:
         self.received: list[tuple[str, Mapping[str, str], bytes]] = []
         self.answers: list[int] = []
+        self.always: dict[str, int] = {}
+        self.held, self.released = "nothing", threading.Event()
         self._came = threading.Condition()
         receiver = self
 
@@ -42,6 +49,10 @@ class Receiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 status = receiver.answers.pop(0) if receiver.answers else 200
+                for beginning, other in receiver.always.items():
+                    status = other if self.path.startswith(beginning) else status
+                if self.path.startswith(receiver.held):
+                    receiver.released.wait(WAIT_S)
                 self.send_response(status)
                 if status == 307:
                     self.send_header("Location", f"{receiver.url}/elsewhere")
@@ -65,7 +76,16 @@ class Receiver:
             assert self._came.wait_for(lambda: len(self.received) >= count, timeout_s), self.received
         return [json.loads(body) for _, _, body in self.received[:count]]
 
+    def wait_for_path(self, path: str) -> list[str]:
+        """The paths that were called until this one was, with it."""
+        with self._came:
+            found = self._came.wait_for(lambda: path in [one[0] for one in self.received], WAIT_S)
+            called = [one[0] for one in self.received]
+            assert found, called
+            return called[: called.index(path) + 1]
+
     def close(self) -> None:
+        self.released.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -90,9 +110,10 @@ def start(ledger: Ledger, tmp_path: Path, receiver: Receiver) -> Iterator[Start]
             of: Ledger = ledger,
             directory: Path = tmp_path / "callbacks",
             clock: Callable[[], datetime] = utc_now,
+            pause: GrowingPause = SOON,
         ) -> Callbacks:
             urls = AllowedUrls(allowed or (receiver.hook,))
-            made = Callbacks(of, directory, urls, Signer(KEY), clock, pause=SOON)
+            made = Callbacks(of, directory, urls, Signer(KEY), clock, turns=Turns(pause))
             made.start()
             running.callback(made.stop)
             return made
@@ -228,3 +249,86 @@ def test_what_is_no_longer_allowed_is_not_called(
     start(f"{receiver.url}/other")
     wait_until(lambda: not list((tmp_path / "callbacks").iterdir()))
     assert receiver.received == []
+
+
+# What one submitter's URLs do to those of others
+
+LONG = GrowingPause(first_s=60.0, longest_s=3600.0)
+TOOL, ATTACKER = "tool", "3"
+
+
+def file_and_cancel(callbacks: Callbacks, *filed: tuple[str, str]) -> None:
+    """File requests, each of a submitter who is to be told at a URL, and cancel them."""
+    for number, (name, url) in enumerate(filed):
+        target = Target(Granularity.CLIENT, f"{number}")
+        request = ledgers.submit(callbacks.ledger, target, key=f"opendsr:{number}", submitted_by=name)
+        callbacks.ledger.cancel(request.id, by=name, now=NOW)
+        callbacks.expect(request, [url])
+
+
+@pytest.mark.parametrize(
+    ("bad", "whose"),
+    [("404", TOOL), ("404", ATTACKER), ("307", ATTACKER), ("query", TOOL), ("slow", ATTACKER)],
+)
+def test_bad_urls_of_an_origin_do_not_keep_a_good_one_waiting(
+    start: Start, receiver: Receiver, bad: str, whose: str
+) -> None:
+    """Twenty that came before it: it is told after one try of each at most, and beside slow ones of others."""
+    receiver.always = {"/bad": 307 if bad == "307" else 404}
+    receiver.held = "/bad" if bad == "slow" else "nothing"
+    callbacks = start(f"{receiver.url}/", pause=LONG)
+    urls = [f"{receiver.url}/bad{'?' if bad == 'query' else ''}{number}" for number in range(20)]
+    file_and_cancel(callbacks, *((whose, url) for url in urls), (TOOL, receiver.hook))
+    called = receiver.wait_for_path("/hook")
+    assert len(called) == len(set(called)) <= 21
+    receiver.released.set()
+
+
+def test_a_request_that_a_server_refuses_does_not_stop_others_at_the_same_url(
+    start: Start, receiver: Receiver, loop: LiveLoop
+) -> None:
+    """An attacker files under the tool's own URL, which refuses ids that it does not know."""
+    receiver.answers = [404] * 5
+    callbacks = start(pause=LONG)
+    file_and_cancel(callbacks, *[(ATTACKER, receiver.hook)] * 5)
+    receiver.wait_for(5)
+    request = file(callbacks, receiver.hook)
+    loop.move(request.id, Status.CANCELLED)
+    assert receiver.wait_for(6)[-1]["subject_request_id"] == "mine"
+
+
+def test_a_submitters_urls_have_turns(start: Start, receiver: Receiver) -> None:
+    """One of many requests does not keep the submitter's other URL waiting until all of them are told."""
+    receiver.held = "/many"
+    callbacks = start(f"{receiver.url}/")
+    file_and_cancel(callbacks, *[(TOOL, f"{receiver.url}/many")] * 10, (TOOL, receiver.hook))
+    wait_until(lambda: len(callbacks._open) == 11)
+    receiver.released.set()
+    assert len(receiver.wait_for_path("/hook")) <= 2
+
+
+def test_without_a_connection_one_call_is_made_for_all_of_an_origin(
+    start: Start, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is away is not called once more for each request; another origin is told meanwhile."""
+    dead = "http://127.0.0.2:1/"
+    callbacks = start(dead, receiver.hook, pause=LONG)
+    file_and_cancel(callbacks, *((TOOL, f"{dead}{number}") for number in range(20)), (TOOL, receiver.hook))
+    receiver.wait_for(1)
+    callbacks.stop()
+    assert sum("no connection" in record.message for record in caplog.records) == 1
+
+
+def test_a_submitter_has_a_limited_number_of_urls_that_wait(
+    start: Start, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the request is filed; those of another submitter do not count."""
+    monkeypatch.setattr("server.http_api.callbacks.MAX_WAITING", 3)
+    callbacks = start(f"{receiver.url}/")
+    urls = [f"{receiver.url}/{number}" for number in range(2)]
+    callbacks.expect(ledgers.submit(callbacks.ledger, submitted_by="tool", submitted_role="client"), urls)
+    for name, role in (("tool", Role.OPERATOR), ("3", Role.CLIENT)):
+        callbacks.check(Caller(name, role), urls)
+    with pytest.raises(LimitExceeded, match="2 of yours wait"):
+        callbacks.check(Caller("tool", Role.CLIENT), urls)
+    callbacks.check(Caller("tool", Role.CLIENT), urls[:1])

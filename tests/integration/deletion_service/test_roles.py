@@ -19,7 +19,7 @@ from tests import ledgers
 from tests.certificates import Authority
 from tests.deletion_service import SERVICE, LiveLoop, answer, submit
 from tests.integration.deletion_service.conftest import As
-from unlearning.errors import ConflictingRequest, IllegalMove, InvalidRequest, RequestNotFound, UnknownClient
+from unlearning.errors import IllegalMove, InvalidRequest, RequestNotFound, UnknownClient
 from unlearning.requests import Granularity, Status, Target
 
 CLIENT_4 = Target(Granularity.CLIENT, "4")
@@ -276,14 +276,6 @@ def _filed(ledger: Ledger, submitted_by: str, role: str | None) -> str:
         submitted_by=submitted_by,
         submitted_role=role,
     ).id
-
-
-def test_an_idempotency_key_tells_a_client_nothing_of_others(as_: As) -> None:
-    """A key that somebody else used is taken; whose it is, is not said."""
-    submit(as_("operator"), CLIENT_4, idempotency_key="shared")
-    with pytest.raises(ConflictingRequest) as caught:
-        submit(as_("client"), idempotency_key="shared")
-    assert str(caught.value) == "This idempotency key is taken. Use a new key."
 
 
 def test_a_certificate_of_an_unknown_client_learns_no_names(as_: As) -> None:

@@ -89,7 +89,7 @@ def _create_requests() -> None:
     op.create_table(
         "requests",
         sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-        sa.Column("idempotency_key", sa.String(200), nullable=False, unique=True),
+        sa.Column("idempotency_key", sa.String(200), nullable=False),
         sa.Column("target_key", sa.String(250), nullable=False),
         sa.Column("target", sa.JSON, nullable=False),
         sa.Column("client_id", sa.String(200), nullable=True),
@@ -114,6 +114,17 @@ def _create_requests() -> None:
     )
     op.execute(
         f"CREATE UNIQUE INDEX one_open_request_per_target ON requests (target_key) WHERE status IN {OPEN}"
+    )
+    # A key belongs to its submitter, who is a role and a name. NULL never equals NULL in a unique index.
+    by_key, without_role = ["submitted_by", "idempotency_key"], sa.text("submitted_role IS NULL")
+    op.create_index("one_request_per_key", "requests", [*by_key, "submitted_role"], unique=True)
+    op.create_index(
+        "one_request_per_key_without_role",
+        "requests",
+        by_key,
+        unique=True,
+        sqlite_where=without_role,
+        postgresql_where=without_role,
     )
     for columns in (
         ("client_id",),
@@ -243,7 +254,8 @@ def _sqlite_rules_of_requests() -> None:
         "INSERT ON requests",
         _is_there(
             "requests",
-            "number = NEW.number OR idempotency_key = NEW.idempotency_key "
+            "number = NEW.number OR (idempotency_key = NEW.idempotency_key AND submitted_by = NEW.submitted_by "
+            "AND submitted_role IS NEW.submitted_role) "
             f"OR (target_key = NEW.target_key AND status IN {OPEN})",
         ),
         "this request exists, or one for the same target is open",

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
+from server.federation.clients import Clients
 from server.federation.presence import register_clients
-from server.ledger import ClientRecord, Ledger, LedgerWriter
+from server.ledger import WAITING, ClientRecord, Ledger, LedgerWriter
 from server.ledger.silence import presence
 from strategies.roster import Member
 
@@ -55,3 +57,21 @@ def test_a_killed_client_is_not_said_to_be_online():
     assert presence(record, after(22)) == "yes"
     assert presence(record, after(40)) == "not heard of for 40 s"
     assert presence(replace(record, online=False), after(40)) == "no"
+
+
+def test_clients_that_are_there_are_listed_while_others_are_waited_for(writer):
+    """Before the first round, too: a run that waits for a fourth client has seen the three that are online."""
+    listed: list[str] = []
+
+    class WaitsForTwo:
+        roster = SimpleNamespace(online=lambda _grid, **_: {CLIENT.client_id: CLIENT})
+
+        def await_clients(self, _grid, tell):
+            tell("Waiting for 2 client(s).")
+            listed.extend(record.client_id for record in writer.ledger.clients())
+            tell("")
+
+    clients = Clients(grid=None, fedavg=WaitsForTwo(), writer=writer)
+    clients.await_clients()
+    assert listed == ["hospital-0"]
+    assert writer.ledger.facts()[WAITING] == ""

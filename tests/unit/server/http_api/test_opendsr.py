@@ -61,7 +61,7 @@ def test_every_state_has_a_status(status: Status) -> None:
 )
 def test_each_state_is_told_in_opendsrs_words(status: Status, changes: dict[str, Any], expected: str) -> None:
     """And stands in the extension as it is, with its reason."""
-    told = opendsr.status(filed(status=status, **changes))
+    told = opendsr.status(filed(status=status, **changes), "mine")
     own = told["extensions"]["flower-unlearning"]
     assert told["request_status"] == expected
     assert (own["status"], own["reason"]) == (
@@ -73,7 +73,7 @@ def test_each_state_is_told_in_opendsrs_words(status: Status, changes: dict[str,
 
 def test_it_is_answered_by_the_end_of_the_day_on_which_it_is_due() -> None:
     """The ledger's deadline, which an extension moves."""
-    assert opendsr.status(filed())["expected_completion_time"] == "2026-02-28T23:59:59Z"
+    assert opendsr.status(filed(), "mine")["expected_completion_time"] == "2026-02-28T23:59:59Z"
 
 
 def test_what_an_officer_keeps_goes_to_the_ledger() -> None:

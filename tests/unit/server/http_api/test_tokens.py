@@ -1,13 +1,16 @@
 """The file of tokens: hashes only, for its owner alone, and nobody is let in by what is damaged."""
 
+import fcntl
+import threading
 from pathlib import Path
+from typing import IO
 
 import pytest
 from typer.testing import CliRunner
 
 from server.api.access import Role
 from server.cli import app
-from server.http_api.tokens import Tokens, make_token, read_tokens
+from server.http_api.tokens import Token, Tokens, make_token, read_tokens, remove_tokens
 from tests.deletion_service import NOW
 from unlearning.errors import ConfigurationError
 
@@ -37,6 +40,55 @@ def test_two_callers_have_two_tokens(tmp_path: Path) -> None:
     made = [make_token(path, name, Role.CLIENT, NOW) for name in ("3", "3", "4")]
     known = Tokens(path)
     assert [known.caller_of(f"Bearer {token}").name for token in made] == ["3", "3", "4"]
+
+
+def test_a_third_token_of_a_caller_is_refused_until_the_older_ones_are_removed(tmp_path: Path) -> None:
+    """In another role the name is another caller; the newest is the one that stays."""
+    path = tmp_path / "tokens.json"
+    first, second = (make_token(path, "3", Role.CLIENT, NOW) for _ in range(2))
+    make_token(path, "3", Role.OPERATOR, NOW)
+    with pytest.raises(ConfigurationError, match="3 has 2 tokens as client already"):
+        make_token(path, "3", Role.CLIENT, NOW)
+    command = CliRunner().invoke(app, ["http-token", str(path), "3", "--remove-older"])
+    assert "1 token(s) of 3 as client removed" in command.stdout
+    known = Tokens(path)
+    assert [known.caller_of(f"Bearer {token}").role for token in (first, second)] == [None, Role.CLIENT]
+    assert len(read_tokens(path)) == 2
+
+
+@pytest.mark.parametrize("first", ["make", "remove"])
+def test_two_changes_at_the_same_time_both_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """While one is between reading and writing, the other waits: no removed token comes back, no new one is lost."""
+    path, meets = tmp_path / "tokens.json", threading.Event()
+    make_token(path, "old", Role.CLIENT, NOW)
+    changes = {
+        "make": lambda: make_token(path, "new", Role.CLIENT, NOW),
+        "remove": lambda: remove_tokens(path, "old", Role.CLIENT),
+    }
+    (second,) = changes.keys() - {first}
+    other = threading.Thread(target=lambda: (changes[second](), meets.set()))
+    flock = fcntl.flock
+
+    def lock_and_say(file: IO[bytes], operation: int) -> None:
+        if threading.current_thread() is other:
+            meets.set()
+        flock(file, operation)
+
+    def read_and_let_the_other_begin(file: Path) -> tuple[Token, ...]:
+        found = read_tokens(file)
+        if threading.current_thread() is not other and not meets.is_set():
+            other.start()
+            assert meets.wait(10)  # it waits for the lock now, or has changed the file
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", lock_and_say)
+        patch.setattr("server.http_api.tokens.read_tokens", read_and_let_the_other_begin)
+        changes[first]()
+        other.join()
+    assert [token.name for token in read_tokens(path)] == ["new"]
 
 
 def test_a_file_that_is_damaged_later_lets_nobody_in(tmp_path: Path) -> None:

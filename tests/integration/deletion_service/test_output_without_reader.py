@@ -1,0 +1,52 @@
+"""The reader of a command's output goes away, as in `… | head -1`: the command does all that it was called for."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from server.api.server import RunningServer
+from server.ledger import Ledger
+from tests.deletion_service import WAIT_S, LiveLoop
+
+
+def run(name: str, *arguments: str, messages_too: bool = False) -> tuple[int, str]:
+    """A program's exit status and messages, where its output has no reader; nor its messages, if so wanted."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name(name)), *arguments],
+        stdout=writer,
+        stderr=writer if messages_too else subprocess.PIPE,
+        text=True,
+        timeout=WAIT_S * 3,
+        check=False,
+    )
+    os.close(writer)
+    return done.returncode, done.stderr or ""
+
+
+def test_every_target_is_filed_although_nobody_reads_of_the_first(
+    service: RunningServer, loop: LiveLoop, ledger: Ledger
+) -> None:
+    """Neither a traceback nor half of the work; the exit code is the command's own."""
+    request = ("--server", service.address, "request", "--client", "3", "--client", "4")
+    assert run("flower-unlearn", *request) == (0, "")
+    assert [item.target.client_id for item in ledger.list_requests()] == ["3", "4"]
+    assert run("flower-unlearn", *request, messages_too=True)[0] == 2  # both are refused now
+
+
+def test_who_follows_a_request_ends_with_the_reader(
+    service: RunningServer, loop: LiveLoop, ledger: Ledger
+) -> None:
+    """It would show for days what nobody sees."""
+    assert run("flower-unlearn", "--server", service.address, "request", "--client", "3", "--wait") == (1, "")
+    assert [item.target.client_id for item in ledger.list_requests()] == ["3"]
+
+
+@pytest.mark.parametrize("name", ["flower-unlearn", "flower-unlearn-site", "flower-unlearn-peer"])
+def test_every_program_ends_in_silence(name: str) -> None:
+    """With the status that it has with a reader."""
+    assert run(name, "--help") == (0, "")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
 from unlearning.devices import computing_device, inputs_for, targets_for
-from unlearning.errors import AppError, DataError
+from unlearning.errors import AppError, DataError, UpdateRefused
 from unlearning.own_training import run_own_training
 from unlearning.parameters import (
     Vector,
@@ -23,6 +23,7 @@ from unlearning.parameters import (
     hold_statistics,
     load,
     refuse_shared_memory,
+    size_of_vector,
 )
 from unlearning.recorded_step import RecordedStep, where_steps_can_be_recorded
 from unlearning.tasks import losses
@@ -149,6 +150,12 @@ def model_with(task: Task, parameters: Vector) -> nn.Module:
         UpdateRefused: `parameters` does not have the model's length.
     """
     model = _frozen_base(task)
+    shards, rest = divmod(parameters.size, size_of_vector(model) + 1)
+    if parameters.ndim == 1 and shards and not rest and task.shard is None:
+        raise UpdateRefused(
+            f"It has the length of {shards} shard(s) of {task.name}, which SISA trains, and not of one model. Give the "
+            "task that they learn together: in the library `learnt.learns(task)`."
+        )
     load(model, parameters)
     return model
 

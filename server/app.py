@@ -30,6 +30,7 @@ from server.certificate.keys import check_certificate_key
 from server.federation.checkpoints import CheckpointStore
 from server.federation.clients import Clients
 from server.federation.context import FederationContext
+from server.federation.earlier_settings import SettingsSince, going_on
 from server.federation.observing import ServerTestSet
 from server.federation.outages import run_through_outages
 from server.federation.preparations import Preparations
@@ -63,10 +64,10 @@ from unlearning.durable_files import keep_private, write_atomically
 from unlearning.errors import AppError, ConfigurationError, Fenced
 from unlearning.methods.costs import training_flops
 from unlearning.methods.eligibility import FederationProfile
-from unlearning.parameters import content_hash, flatten
+from unlearning.parameters import content_hash, size_of_vector
 from unlearning.tasks.own_code import load_own_test
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import build, initial_parameters
+from unlearning.training import initial_parameters, structure
 
 _log = getLogger(__name__)
 
@@ -141,8 +142,8 @@ def run_federation(
 
     Raises:
         TrainingFailed: every client failed in a training round, and every round counts.
-        ConfigurationError: the scripted requests are malformed, the certificate key cannot sign, or the
-            checkpoint is of another model.
+        ConfigurationError: the scripted requests are malformed, the certificate key cannot sign, the checkpoint is of
+            another model, or a setting was changed on which what is kept for methods depends.
         Fenced: a newer server process has taken over.
     """
     settings = run.settings
@@ -156,6 +157,9 @@ def run_federation(
         else:
             _check_same_model(context.task, state.parameters.size, context.state_dir)
             _log.info("Going on in %s from round %d (%s)", context.state_dir, state.round, state.phase)
+        now = SettingsSince.of(settings, run.written, state.round + 1)
+        state = replace(state, settings=going_on(state.settings, now, state.prepared_since))
+        write_atomically(context.state_dir / SETTINGS_FILE, json.dumps(dict(run.written), indent=1).encode())
         try:
             state = run_through_outages(
                 LiveLoop(context, scripted, every_round_counts=every_round_counts).run,
@@ -171,7 +175,7 @@ def run_federation(
 
 
 def _check_same_model(task: Task, size: int, state_dir: Path) -> None:
-    expected = flatten(build(task, seed=0)).size
+    expected = size_of_vector(structure(task))
     if size != expected:
         raise ConfigurationError(
             [
@@ -222,11 +226,10 @@ def open_federation(grid: Grid, run: AppRun, *, run_id: int) -> Iterator[Federat
 
 
 def _prepare_directory(run: AppRun, run_id: int) -> Path:
-    """Return the state directory, private and with the run's settings and noise secret in it."""
+    """Return the state directory, private and with the run's noise secret in it."""
     state_dir = state_directory(run.settings, run_id)
     refuse_half_restored(state_dir)
     private_state(state_dir)
-    write_atomically(state_dir / SETTINGS_FILE, json.dumps(dict(run.written), indent=1).encode())
     make_noise_secret(state_dir)
     return state_dir
 

@@ -4,7 +4,7 @@ Under Flower's stock `start()`, round 1 is the method's first exchange and the r
 are recovery. The live loop drives the same four functions and keeps `state` in its checkpoints.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from logging import getLogger
@@ -41,6 +41,7 @@ from unlearning.methods.registry import checked, method_named
 from unlearning.methods.updates import NUM_RETAINED, num_retained
 from unlearning.pseudonyms import names_of, reveal
 from unlearning.requests import NOTHING, Forget, Target
+from unlearning.training import TrainingSettings
 from unlearning.untrusted import reason_of
 
 _log = getLogger(__name__)
@@ -68,6 +69,7 @@ class UnlearningStrategy(Strategy):
         parameters: MethodParameters | None = None,
         state: UnlearningState | None = None,
         rounds_trained: int | None = None,
+        schedule: Callable[[int], TrainingSettings] | None = None,
         kept: PreparedStore | None = None,
         noise_key: bytes | None = None,
     ) -> None:
@@ -79,6 +81,7 @@ class UnlearningStrategy(Strategy):
         self.outcome = RoundOutcome()
         self._rounds_trained = fedavg.rounds_trained if rounds_trained is None else rounds_trained
         rules = fedavg.plan.rules
+        self._schedule = schedule or fedavg.settings.training
         self._kept = kept or (rules.kept_for(method.info.name) if isinstance(rules, KeptInMemory) else None)
         self._noise_key = noise_key
         self._asked: AskedExchange | None = None
@@ -178,8 +181,8 @@ class UnlearningStrategy(Strategy):
             targets=targets,
             retained=tuple(sorted(eligible) if everyone else self.fedavg.sample(eligible, server_round)),
             num_examples=self.fedavg.plan.num_examples,
-            schedule=settings.training,
-            training=self.fedavg.settings.training(server_round, augment=False),
+            schedule=self._schedule,
+            training=settings.training(server_round, augment=False),
             parameters=self.parameters,
             round=server_round,
             kept=self._kept,

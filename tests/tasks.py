@@ -11,6 +11,7 @@ from torch import nn
 from unlearning.tasks.loading import DATA_VARIABLE
 from unlearning.tasks.losses import classification_measures, cross_entropy
 from unlearning.tasks.task import Examples, Task, numbered
+from unlearning.training import initial_parameters, model_with
 
 
 def tiny_classification(build_model: Callable[[], nn.Module], num_classes: int = 2) -> Task:
@@ -24,6 +25,11 @@ def tiny_classification(build_model: Callable[[], nn.Module], num_classes: int =
         per_example=classification_measures,
         dtype=torch.float64,
     )
+
+
+def initial_model(task: Task, seed: int) -> nn.Module:
+    """The model that training starts from."""
+    return model_with(task, initial_parameters(task, seed))
 
 
 def noise(count: int, num_inputs: int = 3, num_classes: int = 2) -> Examples:

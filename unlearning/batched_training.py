@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from unlearning.errors import DataError
-from unlearning.parameters import layout
+from unlearning.parameters import layout, outputs_with
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import TrainingSettings, build, initial_parameters, local_seed
+from unlearning.training import TrainingSettings, initial_parameters, local_seed, model_with, structure
 
 Vectors = NDArray[np.floating]
 """Models, one a row (m, d)."""
@@ -30,7 +30,7 @@ def suits(task: Task, training: TrainingSettings) -> bool:
     changed = training.augment or training.maximize or training.clip_norm
     if training.optimizer != "sgd" or changed or task.shard is not None or task.train is not None:
         return False
-    return all(type(module) in _LAYERS for module in build(task, 0).modules())
+    return all(type(module) in _LAYERS for module in structure(task).modules())
 
 
 def train_many(
@@ -45,7 +45,7 @@ def train_many(
     """
     if len(examples) == 0:
         raise DataError("There is no example left to train on.")
-    network = build(task, 0)
+    network = model_with(task, models[0])
     slots = layout(network)
     stacked = torch.from_numpy(np.array(models)).to(task.dtype)
     weights = {slot.name: stacked[:, slot.start : slot.stop].reshape(-1, *slot.shape) for slot in slots}
@@ -53,7 +53,7 @@ def train_many(
     inputs, targets = examples.inputs.to(task.dtype), examples.targets
 
     def loss(own: dict[str, Tensor], batch: Tensor, labels: Tensor) -> Tensor:
-        return task.loss(functional_call(network, own, (batch,)), labels)
+        return task.loss(outputs_with(network, own, batch), labels)
 
     gradients = vmap(grad(loss))
     shared = settings[0]

@@ -1,7 +1,8 @@
 """A model as one flat vector, and back.
 
 The vector holds every floating-point tensor of `state_dict()` in its order: parameters, and buffers
-such as a running mean. Integer buffers (a batch counter) are not part of it and stay as they are.
+such as a running mean. Integer buffers (a batch counter) are not part of it and stay as they are. A parameter that the
+model has under several names (tied weights) is in the vector once, under the first of them.
 
 Of a model with frozen parameters (`requires_grad` is false) it holds the others only. The frozen ones, and all buffers,
 stay at home: the task makes them, the same on every machine. So running statistics are the task's too and no training
@@ -12,14 +13,16 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from unlearning.errors import UpdateRefused
+from unlearning.errors import AppError, UpdateRefused
 
 Vector: TypeAlias = NDArray[np.floating[Any]]
 
@@ -48,7 +51,8 @@ def has_frozen(model: nn.Module) -> bool:
 def travelling(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors that the flat vector holds, by name and in its order."""
     state = model.state_dict(keep_vars=True)
-    found = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
+    repeated = _repeated_names(model)
+    found = {n: tensor for n, tensor in state.items() if tensor.is_floating_point() and n not in repeated}
     if not has_frozen(model):
         return found
     also = getattr(model, TRAVELLING_BUFFERS, ())
@@ -63,8 +67,45 @@ def at_home(model: nn.Module) -> dict[str, Tensor]:
     """Return by name the tensors that the task makes on every machine; none where no parameter is frozen."""
     if not has_frozen(model):
         return {}
-    goes = travelling(model)
-    return {name: tensor for name, tensor in model.state_dict().items() if name not in goes}
+    goes = {id(tensor) for tensor in travelling(model).values()}
+    state = model.state_dict(keep_vars=True)
+    return {name: tensor.detach() for name, tensor in state.items() if id(tensor) not in goes}
+
+
+def _repeated_names(model: nn.Module) -> frozenset[str]:
+    """Return the names under which a parameter, or a buffer of a module that is used twice, comes once more.
+
+    A buffer that two modules share is not among them: moving the model to a device makes two of it.
+    """
+    first = {name for name, _ in model.named_parameters()}
+    for prefix, module in model.named_modules():
+        buffers = module.named_buffers(prefix, recurse=False, remove_duplicate=False)
+        first.update(name for name, _ in buffers)
+    every = (model.named_parameters, model.named_buffers)
+    return frozenset(name for named in every for name, _ in named(remove_duplicate=False)) - first
+
+
+def refuse_shared_memory(model: nn.Module) -> None:
+    """Refuse parameters that lie in the same memory and are not the same parameter: a device would part them.
+
+    Raises:
+        AppError: there are two such; names them.
+    """
+    spans: list[tuple[int, int, str]] = []
+    for name, parameter in model.named_parameters():
+        last = sum(
+            (size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride(), strict=True)
+        )
+        if parameter.numel() and parameter.data_ptr():
+            start = parameter.data_ptr()
+            spans.append((start, start + (last + 1) * parameter.element_size(), name))
+    spans.sort()
+    for (_, stop, one), (start, _, other) in pairwise(spans):
+        if start < stop:
+            raise AppError(
+                f"The parameters {one} and {other} of the model lie in the same memory and are two parameters. Tie "
+                "weights by giving both modules the same torch.nn.Parameter."
+            )
 
 
 def hold_statistics(model: nn.Module) -> None:
@@ -100,18 +141,34 @@ def hash_of_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 
 def state_to_save(model: nn.Module) -> dict[str, Any]:
-    """Return the whole `state_dict()`, frozen part and all, marked with which tensors the flat vector holds."""
+    """Return the whole `state_dict()`, marked with which of its tensors the flat vector holds, and what is tied."""
     state = model.state_dict()
-    if has_frozen(model):
+    goes = travelling(model)
+    names = slots_by_name(model)
+    mark: dict[str, Any] = {"travelling": list(goes)} if has_frozen(model) else {}
+    if len(names) > len(goes):
+        mark["tied"] = {name: slot.name for name, slot in names.items() if name not in goes}
+    if mark:
         metadata: dict[str, Any] = getattr(state, "_metadata")  # noqa: B009 - torch's, which its types do not name
-        metadata[_MARK] = {"travelling": list(travelling(model))}
+        metadata[_MARK] = mark
     return state
 
 
-def travelling_names(state: Mapping[str, Tensor]) -> frozenset[str] | None:
-    """Return which tensors of a saved state the flat vector holds; None for all that are floating-point."""
-    found = getattr(state, "_metadata", {}).get(_MARK)
-    return None if found is None else frozenset(map(str, found["travelling"]))
+def parts_of(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the tensors of a saved state that the flat vector holds, and all others where parameters are frozen.
+
+    A tied tensor comes once where its copies are alike; a copy that is not is one of the others.
+    """
+    mark = getattr(state, "_metadata", {}).get(_MARK, {})
+    tied: Mapping[str, str] = mark.get("tied", {})
+    once = {n: tensor for n, tensor in state.items() if n not in tied or not tensor.equal(state[tied[n]])}
+    if "travelling" not in mark:
+        return {name: tensor for name, tensor in once.items() if tensor.is_floating_point()}, {}
+    goes = frozenset(map(str, mark["travelling"]))
+    return (
+        {name: tensor for name, tensor in once.items() if name in goes},
+        {name: tensor for name, tensor in once.items() if name not in goes},
+    )
 
 
 def layout(model: nn.Module) -> tuple[Slot, ...]:
@@ -124,10 +181,39 @@ def layout(model: nn.Module) -> tuple[Slot, ...]:
     return tuple(slots)
 
 
+def slots_by_name(model: nn.Module) -> dict[str, Slot]:
+    """Return the slot of each name in the model: tied weights have one slot, and each of their names leads to it."""
+    slots = {slot.name: slot for slot in layout(model)}
+    by_tensor = {id(tensor): slots[name] for name, tensor in travelling(model).items()}
+    state = model.state_dict(keep_vars=True)
+    return {name: by_tensor[id(tensor)] for name, tensor in state.items() if id(tensor) in by_tensor}
+
+
+def size_of_vector(model: nn.Module) -> int:
+    """Return d, the length of the flat vector."""
+    return sum(tensor.numel() for tensor in travelling(model).values())
+
+
 def flatten(model: nn.Module) -> Vector:
     """Return the tensors that travel as one array of shape (d,), in the model's dtype."""
     tensors = travelling(model).values()
     return torch.cat([tensor.detach().reshape(-1).cpu() for tensor in tensors]).numpy()
+
+
+def outputs_with(model: nn.Module, weights: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    """Return the model's outputs with `weights` in the place of its own, by the names of `named_parameters`.
+
+    torch's `functional_call` alone leaves its weights in a module that the model has under two names.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    given = {
+        place: weights[names[id(parameter)]]
+        for prefix, module in model.named_modules()  # each module once
+        for place, parameter in module.named_parameters(prefix, recurse=False, remove_duplicate=False)
+        if names[id(parameter)] in weights
+    }
+    outputs: Tensor = functional_call(model, given, (inputs,), tie_weights=False)
+    return outputs
 
 
 def load(model: nn.Module, vector: Vector) -> None:
@@ -137,7 +223,7 @@ def load(model: nn.Module, vector: Vector) -> None:
         UpdateRefused: the vector has another length than the model.
     """
     slots = layout(model)
-    check_length(vector, slots[-1].stop if slots else 0)
+    check_length(vector, size_of_vector(model))
     state = model.state_dict()
     source = torch.from_numpy(np.array(vector))  # a copy: what comes from a message is read-only
     with torch.no_grad():

@@ -2,19 +2,29 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Literal, TypeAlias
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
 from unlearning.devices import computing_device, inputs_for, targets_for
-from unlearning.errors import AppError, DataError
+from unlearning.errors import AppError, DataError, UpdateRefused
 from unlearning.own_training import run_own_training
-from unlearning.parameters import Vector, at_home, flatten, has_frozen, hash_of_tensors, hold_statistics, load
+from unlearning.parameters import (
+    Vector,
+    at_home,
+    flatten,
+    has_frozen,
+    hash_of_tensors,
+    hold_statistics,
+    load,
+    refuse_shared_memory,
+    size_of_vector,
+)
 from unlearning.recorded_step import RecordedStep, where_steps_can_be_recorded
 from unlearning.tasks import losses
 from unlearning.tasks.batches import Shuffled, data_loader
@@ -79,28 +89,56 @@ def initial_parameters(task: Task, seed: int) -> Vector:
     Raises:
         DataError: the pre-trained weights cannot be loaded.
     """
-    model = build(task, seed)
-    if task.load_pretrained is not None:
-        with torch.random.fork_rng(devices=[]):
-            task.load_pretrained(model)
+    model = _untrained(task, seed)
+    _load_pretrained(task, model)
     return flatten(model)
 
 
-def build(task: Task, seed: int) -> nn.Module:
-    """Return a fresh model of the task's dtype; torch's global random state is left as it was.
+def untrained_parameters(task: Task, seed: int) -> Vector:
+    """Return random weights (d,), not pre-trained ones: a fresh head, or a point to measure distances from."""
+    return flatten(_untrained(task, seed))
+
+
+def structure(task: Task) -> nn.Module:
+    """Return the model's modules with the names, shapes and ties of their tensors, and no weights.
+
+    All tensors are on torch's meta device, so what this model computes cannot be read. One that computes is made by
+    `model_with`.
+    """
+    model = _untrained(task, seed=0)
+    bare: dict[Tensor, Tensor] = {}
+    for module in list(model.modules()):
+        for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            empty = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
+            setattr(module, name, bare.setdefault(parameter, empty))
+        for name, buffer in list(module.named_buffers(recurse=False, remove_duplicate=False)):
+            setattr(module, name, bare.setdefault(buffer, torch.empty_like(buffer, device="meta")))
+    return model
+
+
+def _untrained(task: Task, seed: int) -> nn.Module:
+    """Return the model as its builder makes it, with random weights; torch's global random state is left as it was.
 
     Raises:
-        AppError: nothing of it would be trained.
+        AppError: nothing of it would be trained, or two of its parameters share memory.
     """
     with torch.random.fork_rng(devices=[]):
         _seed_torch(seed)
-        model = task.build_model().to(task.dtype)
+        model = task.build_model()
+    refuse_shared_memory(model)
+    model = model.to(task.dtype)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise AppError(
             f"No parameter of the model of {task.name} has requires_grad; nothing would be trained."
         )
     hold_statistics(model)
     return model
+
+
+def _load_pretrained(task: Task, model: nn.Module) -> None:
+    if task.load_pretrained is not None:
+        with torch.random.fork_rng(devices=[]):
+            task.load_pretrained(model)
 
 
 def model_with(task: Task, parameters: Vector) -> nn.Module:
@@ -112,8 +150,19 @@ def model_with(task: Task, parameters: Vector) -> nn.Module:
         UpdateRefused: `parameters` does not have the model's length.
     """
     model = _frozen_base(task)
+    shards, rest = divmod(parameters.size, size_of_vector(model) + 1)
+    if parameters.ndim == 1 and shards and not rest and task.shard is None:
+        raise UpdateRefused(
+            f"It has the length of {shards} shard(s) of {task.name}, which SISA trains, and not of one model. Give the "
+            "task that they learn together: in the library `learnt.learns(task)`."
+        )
     load(model, parameters)
     return model
+
+
+def task_of(task: Task, model: nn.Module) -> Task:
+    """Return `task` with this very model, whose frozen weights stay as they are, in the place of the one it builds."""
+    return replace(task, build_model=lambda: model, load_pretrained=None)
 
 
 @lru_cache(maxsize=4)
@@ -139,10 +188,9 @@ def check_frozen_part(task: Task, expected: str) -> None:
 
 
 def _frozen_base(task: Task) -> nn.Module:
-    model = build(task, seed=0)
-    if task.load_pretrained is not None and has_frozen(model):
-        with torch.random.fork_rng(devices=[]):
-            task.load_pretrained(model)
+    model = _untrained(task, seed=0)
+    if has_frozen(model):
+        _load_pretrained(task, model)
     return model
 
 

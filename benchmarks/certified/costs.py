@@ -27,7 +27,7 @@ from unlearning.certified import BlockProducts, UnitVectors, forgotten_by_additi
 from unlearning.certified.tangents import TangentBlock, Weights
 from unlearning.tasks.models import MODELS, Shape
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import TrainingSettings, build, initial_parameters, train
+from unlearning.training import TrainingSettings, initial_parameters, model_with, train
 
 Tensors = Mapping[str, Tensor]
 
@@ -132,7 +132,7 @@ def product_times() -> list[Row]:
     for model, counts in (("logistic", (8, 64, 512)), ("lenet", (8, 64)), ("cnn", (8, 32))):
         shape = (1, 28, 28)
         task, examples = task_named(model, shape), random_examples(32, shape)
-        network = build(task, 0)
+        network = model_with(task, initial_parameters(task, 0))
         weights = Weights(network)
 
         loss = partial(loss_at, network, task, examples)

@@ -41,7 +41,7 @@ from unlearning.errors import NumericalError
 from unlearning.parameters import Vector
 from unlearning.solvers import conjugate_gradient
 from unlearning.tasks.models import MODELS, Kind, Shape
-from unlearning.training import build, initial_parameters
+from unlearning.training import initial_parameters, model_with
 
 UNLIMITED = 2**40
 REPETITIONS = 5
@@ -96,7 +96,7 @@ class Ways:
         self.examples = random_examples(case.num_examples, case.shape, segmentation=segmentation)
         self.theta = initial_parameters(self.task, 0)
         self.vector = np.random.default_rng(0).standard_normal(self.theta.size).astype(np.float32)
-        self.model = build(self.task, 0).to(DEVICE).eval()
+        self.model = model_with(self.task, initial_parameters(self.task, 0)).to(DEVICE).eval()
         self.inputs, self.targets = self.examples.inputs.to(DEVICE), self.examples.targets.to(DEVICE)
         self.parameters = list(self.model.parameters())
 

@@ -21,7 +21,7 @@ from benchmarks.data import random_examples
 from benchmarks.tables import table, write
 from benchmarks.timing import DEVICE, device_clock, median_seconds
 from unlearning.tasks import Examples, Task, TaskSettings, make_task
-from unlearning.training import TrainingSettings, build, initial_parameters, train
+from unlearning.training import TrainingSettings, initial_parameters, model_with, train
 
 CASES = {
     "LeNet, FashionMNIST": TaskSettings(dataset="fashion-mnist", model="lenet"),
@@ -37,7 +37,7 @@ def plain_loop(
     task: Task, examples: Examples, settings: TrainingSettings, layout: torch.memory_format
 ) -> None:
     """Train one epoch as anybody would write it."""
-    model = build(task, 0).to(DEVICE).to(memory_format=layout).train()
+    model = model_with(task, initial_parameters(task, 0)).to(DEVICE).to(memory_format=layout).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate, momentum=settings.momentum)
     inputs = examples.inputs.contiguous(memory_format=layout).to(DEVICE)
     targets = examples.targets.to(DEVICE)

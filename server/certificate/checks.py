@@ -175,21 +175,14 @@ def _model_hashes(path: Path) -> tuple[str, str]:
 
     import torch
 
-    from unlearning.parameters import content_hash, hash_of_tensors, travelling_names
+    from unlearning.parameters import content_hash, hash_of_tensors, parts_of
 
     try:
         with open_plain(_in_chosen_folder(path)) as file:
             values = torch.load(file, map_location="cpu", weights_only=True)
-        goes = travelling_names(values)
-        trained = [
-            tensor
-            for name, tensor in values.items()
-            if tensor.is_floating_point() and (goes is None or name in goes)
-        ]
-        frozen = {} if goes is None else {name: values[name] for name in values if name not in goes}
-        return content_hash(torch.cat([tensor.reshape(-1) for tensor in trained]).numpy()), hash_of_tensors(
-            frozen
-        )
+        trained, frozen = parts_of(values)
+        vector = torch.cat([tensor.reshape(-1) for tensor in trained.values()]).numpy()
+        return content_hash(vector), hash_of_tensors(frozen)
     except (
         OSError,
         RuntimeError,

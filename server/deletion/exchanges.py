@@ -7,6 +7,7 @@ from dataclasses import replace
 from server.deletion.measuring import measure_beside
 from server.deletion.privacy_account import account_for
 from server.federation.context import FederationContext
+from server.federation.earlier_settings import schedule_of
 from server.federation.gate import check_unlearned
 from server.federation.roster_records import RoundResult
 from server.federation.state import ActiveDeletion, Before, FederationState, Phase
@@ -83,6 +84,7 @@ def _strategy_of(context: FederationContext, state: FederationState) -> Unlearni
         parameters=validated_parameters(method, deletion.parameters),
         state=deletion.method_state,
         rounds_trained=state.training_rounds,
+        schedule=schedule_of(context.settings, state.settings),
         kept=context.preparations.store_for(deletion, state.generation_of(deletion.method)),
         noise_key=noise_key(context.state_dir, deletion.request_ids) if method.info.draws_noise else None,
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from server.federation.earlier_settings import SettingsSince
 from strategies.exchange import Exchange
 from unlearning.methods.costs import WorkDone
 from unlearning.methods.method import UnlearningState
@@ -121,6 +122,7 @@ class FederationState:
     num_examples: how many examples each client trained on when it last did, without the forgotten ones.
     prepared_since: by method, how many training rounds there had been when its preparation was switched on.
     generations: by method, what of its store counts (`server.federation.preparations`); not named: the first one.
+    settings: what the rounds were trained with, from the first on (`server.federation.earlier_settings`).
     is_resting: an unlearning attempt has just failed; a training round comes before the next one.
 
     round: counts every exchange that moves the model (training, unlearning, recovery); it decides the
@@ -138,6 +140,7 @@ class FederationState:
     num_examples: Mapping[str, int] = field(default_factory=dict)
     prepared_since: Mapping[str, int] = field(default_factory=dict)
     generations: Mapping[str, str] = field(default_factory=dict)
+    settings: tuple[SettingsSince, ...] = ()
     event_sequence: int = 0
 
     def active_deletion(self) -> ActiveDeletion:

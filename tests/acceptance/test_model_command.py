@@ -6,9 +6,9 @@ import torch
 from typer.testing import CliRunner
 
 from server.cli import app
+from tests.tasks import initial_model
 from unlearning.parameters import content_hash, flatten
 from unlearning.tasks import make_task
-from unlearning.training import build
 
 
 def test_the_model_comes_out_as_a_state_dictionary(federation, tmp_path):
@@ -20,7 +20,7 @@ def test_the_model_comes_out_as_a_state_dictionary(federation, tmp_path):
     output = tmp_path / "model.pt"
     done = CliRunner().invoke(app, ["model", "--state-dir", str(one.directory), "--output", str(output)])
     assert done.exit_code == 0, done.output
-    model = build(make_task(one.settings.task()), seed=99)
+    model = initial_model(make_task(one.settings.task()), seed=99)
     model.load_state_dict(torch.load(output))
     assert content_hash(flatten(model)) == content_hash(state.parameters)
     assert content_hash(state.parameters) in done.output.replace("\n", "")

@@ -17,7 +17,7 @@ from unlearning.evaluation import EVALUATION_BATCH
 from unlearning.parameters import is_held, layout
 from unlearning.tasks.batches import InOrder
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import build, initial_parameters, model_with
+from unlearning.training import initial_parameters, model_with, structure
 
 _WITHOUT_EFFECT = (nn.Flatten, nn.Identity)
 _INPUTS_AT_ONCE = 1024
@@ -44,7 +44,7 @@ def linear_head(task: Task) -> LinearHead:
     Raises:
         NumericalError: the model is something else; says what.
     """
-    return _head_of(build(task, seed=0).train(), task)
+    return _head_of(structure(task).train(), task)
 
 
 def linear_layer(task: Task) -> nn.Linear | None:
@@ -135,6 +135,8 @@ def _why_not(model: nn.Module, chain: list[nn.Module]) -> str:
     if parameters.keys() != own or not all(one.requires_grad for one in parameters.values()):
         return "its last layer has other parameters than weight and bias, or a part of it is not trained"
     ids = {id(one) for one in parameters.values()}
+    if any(id(one) in ids for module in below for one in module.parameters()):
+        return "its last layer's weights are also below it"
     state = model.state_dict(keep_vars=True)
     others = [slot.name for slot in layout(model) if id(state[slot.name]) not in ids]
     if others:

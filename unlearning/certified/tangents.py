@@ -26,7 +26,7 @@ from unlearning.curvature.local_loss import trainable_places
 from unlearning.errors import ConfigurationError, NumericalError
 from unlearning.parameters import Vector, check_length, is_held
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import Trained, TrainingSettings, train
+from unlearning.training import Trained, TrainingSettings, model_with, task_of, train
 
 _BLOCK_BYTES = 64 * 2**20
 _SMALL_DIMENSION = 20_000
@@ -206,30 +206,31 @@ def train_with_tangents(
                 "has a derivative of its own, which is not followed. Set clip_norm to 0."
             ]
         )
-    carrier = _Carrier(task, settings, tangents, how)
-    watched = replace(task, build_model=carrier.build_model, loss=carrier.loss)
+    model = model_with(task, parameters)
+    carrier = _Carrier(task, model, settings, tangents, how)
+    watched = replace(task_of(task, model), loss=carrier.loss)
     trained = train(watched, parameters, examples, settings)
     return trained, carrier.carry_tangents()
 
 
 class _Carrier:
-    """Watches `train` through its task: the model as it is built, and each batch's loss before its step.
+    """Watches `train` through its task: its model, and each batch's loss before its step.
 
     `train` calls the loss once a step, at the weights that the step starts from, so the products are those of
     exactly the step that follows, and training itself stays one function.
     """
 
     def __init__(
-        self, task: Task, settings: TrainingSettings, tangents: NDArray[np.floating], how: BlockProducts
+        self,
+        task: Task,
+        model: nn.Module,
+        settings: TrainingSettings,
+        tangents: NDArray[np.floating],
+        how: BlockProducts,
     ) -> None:
-        self._task, self._settings, self._how = task, settings, how
+        self._task, self._model, self._settings, self._how = task, model, settings, how
         self._given = tangents
-        self._model: nn.Module | None = None
         self._block: TangentBlock | None = None
-
-    def build_model(self) -> nn.Module:
-        self._model = self._task.build_model()
-        return self._model
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         loss = self._task.loss(outputs, targets)
@@ -263,7 +264,6 @@ class _Carrier:
         return carry_tangents
 
     def _initial(self) -> TangentBlock:
-        assert self._model is not None  # train builds the model before its first step
         weights = Weights(self._model)
         for tangent in self._given:
             check_length(tangent, weights.dimension)

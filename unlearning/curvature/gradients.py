@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from unlearning.curvature.local_loss import LocalLoss, exact_kernels
 from unlearning.parameters import Vector
@@ -105,7 +105,7 @@ def _batched_gradients(local: LocalLoss, batch: slice) -> list[Tensor]:
     (slopes,) = torch.autograd.grad(loss, (outputs,))
 
     def along_slope(weights: dict[str, Tensor], one_input: Tensor, slope: Tensor) -> Tensor:
-        output: Tensor = functional_call(local.model, weights, (one_input.unsqueeze(0),))
+        output = local.outputs(one_input.unsqueeze(0), weights)
         return (output.squeeze(0) * slope).sum()
 
     gradients: dict[str, Tensor] = vmap(grad(along_slope), in_dims=(None, 0, 0))(weights, inputs, slopes)

@@ -10,12 +10,11 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unlearning.devices import computing_device, inputs_for, targets_for
 from unlearning.errors import DataError, NumericalError
-from unlearning.parameters import Vector, check_length, layout
+from unlearning.parameters import Vector, check_length, outputs_with, size_of_vector, slots_by_name
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import model_with
 
@@ -25,8 +24,6 @@ class LocalLoss:
 
     The trainable parameters are those with `requires_grad`. Every other entry of the flat vector (a
     running mean, a frozen weight) is a constant here: zero gradient, zero row and column of curvature.
-    A parameter that the model uses under two names has its row at the last one, which is the one that
-    `parameters.load` lets win.
 
     Raises:
         DataError: there is no example.
@@ -66,9 +63,7 @@ class LocalLoss:
 
     def outputs(self, inputs: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
         """Return the model's outputs, with `weights` by `names` instead of its own."""
-        outputs: Tensor = (
-            self.model(inputs) if weights is None else functional_call(self.model, dict(weights), inputs)
-        )
+        outputs: Tensor = self.model(inputs) if weights is None else outputs_with(self.model, weights, inputs)
         return outputs
 
     def weight(self, batch: slice) -> float:
@@ -99,15 +94,14 @@ class LocalLoss:
 
 
 def trainable_places(model: nn.Module) -> tuple[int, dict[nn.Parameter, slice]]:
-    """Return d, and where in the flat vector (d,) each trainable parameter is; of two names of one, at the last."""
-    slots = layout(model)
-    tensors = model.state_dict(keep_vars=True)
+    """Return d, and where in the flat vector (d,) each trainable parameter is."""
+    slots = slots_by_name(model)
     places = {
-        tensors[slot.name]: slice(slot.start, slot.stop)
-        for slot in slots
-        if isinstance(tensors[slot.name], nn.Parameter) and tensors[slot.name].requires_grad
+        parameter: slice(slots[name].start, slots[name].stop)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
     }
-    return slots[-1].stop if slots else 0, places
+    return size_of_vector(model), places
 
 
 @contextmanager

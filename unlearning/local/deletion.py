@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from unlearning.errors import DataError, UnknownClient
-from unlearning.local.learning import Learnt, Sites, forget_sets
+from unlearning.local.learning import Learnt, Sites, forget_sets, without
 from unlearning.methods.eligibility import FederationProfile, check_eligible
 from unlearning.methods.method import ClientSite, Instruction, Method, Problem, Reply, UnlearningState
 from unlearning.methods.registry import check_supports, method_named, validated_parameters
+from unlearning.methods.updates import NUM_RETAINED, num_retained
 from unlearning.parameters import Vector
-from unlearning.requests import Target
+from unlearning.requests import Exclusions, Target
 from unlearning.stores import MemoryStore, Store
 from unlearning.tasks.task import Task, forgotten_mask, unknown_ids
 from unlearning.training import TrainingSettings, local_seed
@@ -43,6 +44,8 @@ def unlearn(
 ) -> Unlearned:
     """Forget `targets`, and what methods kept of them; `learnt` stays as it is.
 
+    What was forgotten earlier takes no part and counts nowhere, also where `sites` still has it.
+
     method: one of the registry by its name, or any. parameters: the method's own.
 
     Raises:
@@ -53,7 +56,7 @@ def unlearn(
         MethodFailed: the method cannot go on, or the clients' answers do not suffice.
     """
     chosen = method_named(method) if isinstance(method, str) else method
-    wanted = tuple(targets)
+    wanted, sites = tuple(targets), without(sites, learnt.forgotten)
     _check(chosen, task, learnt, sites, wanted)
     given = problem_of(chosen, learnt.learns(task), wanted, sites, learnt.training, **parameters)
     rewritten = MemoryStore()
@@ -61,12 +64,21 @@ def unlearn(
         given,
         rounds_trained=learnt.rounds,
         round=learnt.next_round,
-        num_examples={**learnt.num_examples, **given.num_examples},
+        num_examples=learnt.num_examples or given.num_examples,
+        schedule=learnt.schedule,
         kept=learnt.kept_for(chosen.info.name, rewritten),
     )
-    state = carry_out(chosen, given, learnt.parameters, sites, learnt.kept_at_sites(chosen.info.name))
-    after = replace(learnt, parameters=state.parameters, exchanges=learnt.exchanges + state.exchanges)
-    return Unlearned(state=state, learnt=_without_traces(after, chosen, wanted, sites, rewritten))
+    stores = learnt.kept_at_sites(chosen.info.name)
+    state, counts = _carry_out(chosen, given, learnt.parameters, sites, stores)
+    after = replace(
+        _without_traces(learnt, chosen, wanted, sites, rewritten),
+        parameters=state.parameters,
+        exchanges=learnt.exchanges
+        + max(1, state.exchanges),  # a federation counts one where no client is asked
+    )
+    counts = {**given.num_examples, **counts}
+    left = {client: count for client, count in counts.items() if not after.forgotten.is_forgotten(client)}
+    return Unlearned(state=state, learnt=replace(after, num_examples=left))
 
 
 def problem_of(
@@ -116,10 +128,18 @@ def carry_out(
     Raises:
         MethodFailed: the method cannot go on, or the clients' answers do not suffice.
     """
-    state = method.begin(problem, model)
+    return _carry_out(method, problem, model, sites, stores)[0]
+
+
+def _carry_out(
+    method: Method, problem: Problem, model: Vector, sites: Sites, stores: Mapping[str, Store] | None
+) -> tuple[UnlearningState, dict[str, int]]:
+    """Return the last state, and how many examples targets say that they keep."""
+    state, replies = method.begin(problem, model), {}
     while not state.finished:
-        state = exchange(method, problem, state, sites, stores)
-    return state
+        state, replies = _exchange(method, problem, state, sites, stores)
+    kept = {client: num_retained(reply) for client, reply in replies.items() if NUM_RETAINED in reply.values}
+    return state, kept
 
 
 def exchange(
@@ -134,9 +154,20 @@ def exchange(
     Raises:
         MethodFailed: the method cannot go on, or the clients' answers do not suffice.
     """
+    return _exchange(method, problem, state, sites, stores)[0]
+
+
+def _exchange(
+    method: Method,
+    problem: Problem,
+    state: UnlearningState,
+    sites: Sites,
+    stores: Mapping[str, Store] | None,
+) -> tuple[UnlearningState, dict[str, Reply]]:
     problem = replace(problem, round=(problem.round or problem.rounds_trained + 1) + state.exchanges)
     instructions = method.configure(problem, state)
-    return method.aggregate(problem, state, answer(method, problem, instructions, sites, stores))
+    replies = answer(method, problem, instructions, sites, stores)
+    return method.aggregate(problem, state, replies), replies
 
 
 def answer(
@@ -187,11 +218,11 @@ def _check(method: Method, task: Task, learnt: Learnt, sites: Sites, targets: It
 def _without_traces(
     learnt: Learnt, method: Method, targets: tuple[Target, ...], sites: Sites, rewritten: MemoryStore
 ) -> Learnt:
-    """Return an unlearned model with what is kept from now on, nothing of what is forgotten.
+    """Return `learnt` with what is kept from now on, nothing of what is forgotten.
 
     rewritten: what the method has written in the place of what was kept for it, if anything.
     """
-    forgotten, stores = learnt.forgotten.including(targets), dict(learnt.stores)
+    gone, stores = Exclusions().including(targets), dict(learnt.stores)
     concerned = forget_sets(targets, [*sites, *learnt.site_stores])
     site_stores = {client: kept for client, kept in learnt.site_stores.items() if client not in concerned}
     prepared = {}
@@ -201,9 +232,15 @@ def _without_traces(
         stores[name] = rewritten if is_rewritten else stores[name].copy()
         survives = one.preparation.survives(is_own=is_own, moves_model=method.info.moves_model)
         if survives and one.preparation.erase(
-            one.options, stores[name], forgotten, until=learnt.next_round - 1, rewritten=is_rewritten
+            one.options, stores[name], gone, until=learnt.next_round - 1, rewritten=is_rewritten
         ):
             prepared[name] = one
         else:
             del stores[name]
-    return replace(learnt, prepared=prepared, stores=stores, site_stores=site_stores, forgotten=forgotten)
+    return replace(
+        learnt,
+        prepared=prepared,
+        stores=stores,
+        site_stores=site_stores,
+        forgotten=learnt.forgotten.including(targets),
+    )

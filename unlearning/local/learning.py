@@ -34,7 +34,8 @@ class Learnt:
 
     parameters: the model (d,). training: how the sites train; its seed is the one of the whole.
     rounds: how many the model has learnt in. exchanges: how many there were in deletions since.
-    num_examples: how many each client had when it last took part.
+    trained: by the number of each round, how the sites trained in it; `training` may be replaced between two rounds.
+    num_examples: how many each client had when it last took part; without clients that are forgotten.
     prepared: the methods that are prepared for, by name. stores: what the server keeps for them; site_stores: what each
     client keeps. forgotten: what has been.
     """
@@ -43,6 +44,7 @@ class Learnt:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     rounds: int = 0
     exchanges: int = 0
+    trained: Mapping[int, TrainingSettings] = field(default_factory=dict)
     num_examples: Mapping[str, int] = field(default_factory=dict)
     prepared: Mapping[str, Prepared] = field(default_factory=dict)
     stores: Stores = field(default_factory=dict)
@@ -53,6 +55,10 @@ class Learnt:
     def next_round(self) -> int:
         """The number of the next round or exchange; seeds and what is kept go by it."""
         return self.rounds + self.exchanges + 1
+
+    def schedule(self, number: int) -> TrainingSettings:
+        """Return how the sites train in the round of a number, or trained in it."""
+        return self.trained.get(number, self.training)
 
     def kept_for(self, method: str, next_store: MemoryStore) -> PreparedStore | None:
         """Return what the server keeps for a method, and where it may write what takes its place; None if nothing."""
@@ -94,10 +100,13 @@ def begin(task: Task, training: TrainingSettings, prepare: str | Mapping[str, Pr
 def learn(task: Task, sites: Sites, learnt: Learnt, *, rounds: int = 1) -> Learnt:
     """Train on, so many rounds of federated averaging among all sites; `learnt` stays as it is.
 
+    What is forgotten is left out, as a federation's clients leave it out.
+
     Raises:
         ConfigurationError: a method cannot be prepared for with such a task, or so many sites.
         DataError: no site has an example.
     """
+    sites = without(sites, learnt.forgotten)
     if not any(len(examples) for examples in sites.values()):
         raise DataError("There is nothing to learn from: no site has an example.")
     problems = [
@@ -124,12 +133,18 @@ def forget_sets(targets: Iterable[Target], clients: Collection[str]) -> dict[str
 
 def retained(sites: Sites, targets: Iterable[Target]) -> dict[str, Examples]:
     """Return what the sites hold once the targets are forgotten; who has nothing left is left out."""
-    forgets = forget_sets(targets, sites)
-    left = {
-        client: examples.select(~forgotten_mask(examples, forgets.get(client, NOTHING)))
-        for client, examples in sites.items()
-    }
+    left = without(sites, Exclusions().including(targets))
     return {client: examples for client, examples in left.items() if len(examples)}
+
+
+def without(sites: Sites, forgotten: Exclusions) -> dict[str, Examples]:
+    """Return the clients that are not forgotten, each with the examples that are not; some may have none left."""
+    masks = {client: forgotten_mask(examples, forgotten.of(client)) for client, examples in sites.items()}
+    return {
+        client: examples.select(~masks[client]) if masks[client].any() else examples
+        for client, examples in sites.items()
+        if not forgotten.is_forgotten(client)
+    }
 
 
 def _train_round(task: Task, sites: Sites, learnt: Learnt) -> Learnt:
@@ -179,6 +194,7 @@ def _train_round(task: Task, sites: Sites, learnt: Learnt) -> Learnt:
         learnt,
         parameters=after,
         rounds=learnt.rounds + 1,
+        trained={**learnt.trained, number: learnt.training},
         num_examples=counts,
         stores=stores,
         site_stores=site_stores,

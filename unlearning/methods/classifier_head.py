@@ -6,9 +6,9 @@ import numpy as np
 from torch import nn
 
 from unlearning.errors import MethodFailed
-from unlearning.parameters import Slot, Vector, layout
+from unlearning.parameters import Slot, Vector, slots_by_name
 from unlearning.tasks.task import Task
-from unlearning.training import build
+from unlearning.training import structure
 
 
 def head_slots(task: Task) -> tuple[Slot, ...]:
@@ -17,7 +17,7 @@ def head_slots(task: Task) -> tuple[Slot, ...]:
     Raises:
         MethodFailed: the task is no classification, or the model's last layer is not linear.
     """
-    model = build(task, seed=0)
+    model = structure(task)
     name, head = classifier_head(model)
     if (
         task.shard is not None
@@ -25,14 +25,22 @@ def head_slots(task: Task) -> tuple[Slot, ...]:
         or task.score_name != "accuracy"
         or head.out_features != task.num_classes
         or not all(parameter.requires_grad for parameter in head.parameters())
+        or _is_tied(model, head)
     ):
         raise MethodFailed(
-            "FedAU needs a classifier whose last layer is linear with one output a class, and trained; this model has "
-            "none. Choose another method.",
+            "FedAU needs a classifier whose last layer is linear with one output a class, trained, and shares no "
+            "weights with another layer; this model has none. Choose another method.",
             retryable=False,
         )
-    prefix = f"{name}." if name else ""
-    return tuple(slot for slot in layout(model) if slot.name in (f"{prefix}weight", f"{prefix}bias"))
+    slots, prefix = slots_by_name(model), f"{name}." if name else ""
+    return tuple(slots[f"{prefix}{part}"] for part in ("weight", "bias") if f"{prefix}{part}" in slots)
+
+
+def _is_tied(model: nn.Module, head: nn.Linear) -> bool:
+    """Return whether another module has one of the head's parameters too."""
+    others = (module for module in model.modules() if module is not head)
+    elsewhere = {id(one) for module in others for one in module.parameters(recurse=False)}
+    return any(id(one) in elsewhere for one in head.parameters())
 
 
 def size_of(slots: Sequence[Slot]) -> int:

@@ -18,7 +18,7 @@ import torch
 from unlearning.devices import inputs_for, targets_for
 from unlearning.errors import DataError
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import build
+from unlearning.training import initial_parameters, model_with
 
 GRADIENTS_PER_PRODUCT = 2.0
 """A product with the curvature costs so many gradients."""
@@ -124,7 +124,7 @@ def training_flops(task: Task, examples: Examples) -> float:
     # Here, because it imports Triton, a seventh of a second in each message's process that nobody counts in.
     from unlearning.methods.flop_counter import FlopCounter
 
-    model = build(task, seed=0)
+    model = model_with(task, initial_parameters(task, seed=0))
     inputs, targets = examples.batch(slice(None))
     here = torch.device("cpu")
     with torch.enable_grad(), FlopCounter() as counter:

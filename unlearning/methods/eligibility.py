@@ -94,8 +94,8 @@ def check_eligible(
         )
     if Need.CLASSIFIER_HEAD in info.needs and not federation.has_classifier_head:
         raise UnsupportedRequest(
-            f"{info.title} needs a classifier whose last layer is linear with one output a class, and is trained; "
-            f"the model of {federation.task} has none. Choose another method."
+            f"{info.title} needs a classifier whose last layer is linear with one output a class, is trained, and "
+            f"shares no weights with another layer; the model of {federation.task} has none. Choose another method."
         )
     if reason := unfit_training(info, federation.own_training, watches_steps=federation.watches_steps):
         raise UnsupportedRequest(f"{reason} Choose another method.")

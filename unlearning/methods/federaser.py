@@ -52,7 +52,7 @@ from unlearning.methods.updates import mean_vector, trained_update
 from unlearning.parameters import Vector, layout
 from unlearning.requests import Granularity
 from unlearning.stores import Arrays, Store
-from unlearning.training import build, initial_parameters
+from unlearning.training import initial_parameters, structure
 
 EPSILON = 1e-12
 GIB = 2**30
@@ -141,7 +141,8 @@ class FedEraser(Method[FedEraserParameters, HistoryOptions]):
                 weight = 1 if own.per_layer_mean else int(entry["num_examples"])
                 step += weight * entry["update"].astype(np.float64)
                 weights += weight
-        model = initial_parameters(problem.task, problem.seed).astype(np.float64) + step / weights
+        start = initial_parameters(problem.task, problem.schedule(rounds[0]).seed)
+        model = start.astype(np.float64) + step / weights
         state = UnlearningState(
             parameters=model.astype(parameters.dtype),
             finished=len(rounds) == 1,
@@ -239,7 +240,7 @@ def _factors(problem: Problem, store: Store, number: int, fresh: Mapping[str, Ve
     stored_mean = mean_vector(cast(Vector, store.load(client, number)["update"]) for client in sorted(fresh))
     fresh_mean = mean_vector(fresh[client] for client in sorted(fresh))
     factors = np.ones_like(stored_mean)
-    for slot in layout(build(problem.task, problem.seed)):
+    for slot in layout(structure(problem.task)):
         part = slice(slot.start, slot.stop)
         length = np.linalg.norm(stored_mean[part])
         factors[part] = length / (np.linalg.norm(fresh_mean[part]) + EPSILON)

@@ -47,9 +47,9 @@ from unlearning.methods.updates import (
     relative_change,
     trained_update,
 )
-from unlearning.parameters import Slot, Vector, layout
+from unlearning.parameters import Slot, Vector, layout, size_of_vector
 from unlearning.requests import Granularity
-from unlearning.training import build
+from unlearning.training import structure
 
 FLAT_RANGE = 0.1
 """How far from zero a bias or scale is drawn."""
@@ -107,7 +107,7 @@ class FedMemPrune(Method[FedMemPruneParameters]):
         answered = {client: reply for client, reply in replies.items() if reply.num_examples}
         if not answered:
             raise MethodFailed("No client that stays answered; FedMemPrune cannot go on.", retryable=True)
-        model = build(problem.task, problem.seed)
+        model = structure(problem.task)
         own = trainable(model)
         mean = mean_vector(reply.vector for reply in answered.values())
         redundant = least_moved(mean, own, problem.parameters.share)
@@ -130,9 +130,8 @@ class FedMemPrune(Method[FedMemPruneParameters]):
 def trainable(model: nn.Module) -> NDArray[np.bool_]:
     """Return which numbers of the flat vector are trained: no buffers; shape (d,)."""
     names = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    slots = layout(model)
-    mask = np.zeros(slots[-1].stop if slots else 0, dtype=np.bool_)
-    for slot in slots:
+    mask = np.zeros(size_of_vector(model), dtype=np.bool_)
+    for slot in layout(model):
         mask[slot.start : slot.stop] = slot.name in names
     return mask
 

@@ -126,7 +126,8 @@ class Problem(Generic[ParametersT, OptionsT]):
         clients that were forgotten earlier do not.
     retained: the retained clients that take part (chosen as for an ordinary round, unless the method
         asks everyone), sorted. A client that forgets only some of its examples is a target and not in here.
-    schedule: how clients train in the training round of a number (from 1), augmentation included.
+    schedule: how clients train in the training round of a number (from 1), augmentation included; of a round that
+        was, how they did, with the run's seed of then.
     training: how clients train in this round (learning rate of the round, no augmentation); its
         seed is replaced by one that the client and the round determine.
     parameters: the method's own parameters, an instance of its `Parameters`.

@@ -93,7 +93,7 @@ class MoDe(Method[MoDeParameters]):
         if not problem.retained:
             raise MethodFailed("MoDe needs at least one client that stays; there is none.", retryable=False)
         check_classification(self.info.title, problem.task)
-        fresh = initial_parameters(problem.task, problem.seed).astype(parameters.dtype)
+        fresh = initial_parameters(problem.task, problem.schedule(1).seed).astype(parameters.dtype)
         return UnlearningState(parameters=parameters, arrays={DEGRADATION: fresh})
 
     def configure(

@@ -44,7 +44,7 @@ from unlearning.methods.updates import ask_targets, relative_change, replies_of_
 from unlearning.parameters import Vector, add_weighted, flatten, load
 from unlearning.requests import Granularity
 from unlearning.stores import keep_newest, newest
-from unlearning.training import Trained, build, train
+from unlearning.training import Trained, train, untrained_parameters
 
 LAST_MODEL = "last-model"
 RANDOM_MODELS = 10
@@ -147,7 +147,7 @@ class Pga(Method[PgaParameters]):
         last = cast(Vector, arrays["parameters"])
         reference = reference_model(instruction.model, last, float(instruction.values["share"]))
         seed = int(instruction.values["seed"])
-        inits = (flatten(build(site.task, seed + number)) for number in range(RANDOM_MODELS))
+        inits = (untrained_parameters(site.task, seed + number) for number in range(RANDOM_MODELS))
         radius = np.sqrt(np.mean([squared_distance(reference, init) / 3 for init in inits]))
         walk = _Walk(reference, last, float(radius), float(instruction.values["max_distance"]))
         trained = train(site.task, reference, site.own, instruction.training, after_step=walk.after_step)

@@ -136,6 +136,7 @@ class Preparation(Generic[OptionsT]):
     replaces_training: whether `train` does local training itself; at most one such can be switched on.
     keeps_the_model: whether the model is, bit for bit, that of ordinary training though this replaces training.
     stands_alone: whether no other can be switched on beside it.
+    fixed: the options that decide what is kept of a round means; a federation that goes on cannot change them.
     keeps: what is kept where, in plain words, for `methods` and the documentation.
     """
 
@@ -144,6 +145,7 @@ class Preparation(Generic[OptionsT]):
     replaces_training: bool = False
     keeps_the_model: bool = False
     stands_alone: bool = False
+    fixed: frozenset[str] = frozenset()
     keeps: str = ""
 
     def send(self, options: OptionsT, number: int, store: Store, forgotten: Exclusions) -> Arrays:

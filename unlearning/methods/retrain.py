@@ -84,7 +84,7 @@ class Retrain(Method[RetrainParameters]):
     def begin(self, problem: Problem[RetrainParameters], parameters: Vector) -> UnlearningState:
         """Begin with fresh weights, the same as the run started from."""
         rounds = problem.parameters.rounds or max(problem.rounds_trained, 1)
-        fresh = initial_parameters(problem.task, problem.seed).astype(parameters.dtype)
+        fresh = initial_parameters(problem.task, problem.schedule(1).seed).astype(parameters.dtype)
         return UnlearningState(parameters=fresh, values={"rounds": rounds})
 
     def configure(self, problem: Problem, state: UnlearningState) -> Mapping[str, Instruction]:

@@ -23,9 +23,9 @@ from unlearning.methods.method import (
     UnlearningState,
 )
 from unlearning.methods.safe_range import OperatorsOnly
-from unlearning.parameters import Vector, layout
+from unlearning.parameters import Vector, slots_by_name
 from unlearning.requests import Granularity
-from unlearning.training import build
+from unlearning.training import structure
 
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
@@ -63,8 +63,8 @@ class WeightNegation(AsksNobody[WeightNegationParameters]):
         Raises:
             MethodFailed: a named tensor is not in the model, or it has no layer to negate.
         """
-        model = build(problem.task, problem.seed)
-        slots = {slot.name: slot for slot in layout(model)}
+        model = structure(problem.task)
+        slots = slots_by_name(model)
         names = problem.parameters.layers or first_layer(model)
         unknown = [name for name in names if name not in slots]
         if unknown or not names:
@@ -74,8 +74,8 @@ class WeightNegation(AsksNobody[WeightNegationParameters]):
                 retryable=False,
             )
         negated = parameters.copy()
-        for name in names:  # W_l ← −W_l
-            negated[slots[name].start : slots[name].stop] *= -1
+        for slot in {slots[name] for name in names}:  # W_l ← −W_l, once where two names are of one tensor
+            negated[slot.start : slot.stop] *= -1
         state = UnlearningState(parameters=negated, finished=True)
         return replace(state, findings={"negated tensors": list(names)})
 

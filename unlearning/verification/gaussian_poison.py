@@ -24,9 +24,9 @@ from torch import Tensor
 
 from unlearning.errors import DataError
 from unlearning.evaluation import EVALUATION_BATCH
-from unlearning.parameters import Vector, load
+from unlearning.parameters import Vector
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import build
+from unlearning.training import model_with
 from unlearning.verification.discrimination import LOW_FPR
 
 Values = NDArray[np.float64]
@@ -85,9 +85,7 @@ def scores(task: Task, model: Vector, planted: Planted) -> Values:
     Raises:
         DataError: a gradient is not a finite number.
     """
-    network = build(task, 0)
-    load(network, model)
-    network.eval()
+    network = model_with(task, model).eval()
     found = []
     for start in range(0, len(planted.clean), EVALUATION_BATCH):
         stop = start + EVALUATION_BATCH

@@ -12,6 +12,9 @@ over 20 equal bins from the smallest to the largest of both, margins bounded to 
 Two sets of oracles are not at 0 either: their distance is the floor, which falls with the number of models, and only
 what lies above it says something.
 
+In one thing this is not the code that is named below: its last bin leaves out the largest margin of all, so one model
+drops out of one of the histograms. Here the last bin has it, and the shares of each side add up to 1.
+
 Source: Georgiev et al., Attribute-to-Delete: Machine Unlearning via Datamodel Matching (ICLR 2025), and the code of the
 data-unlearning benchmark (RoyRin/data-unlearning-bench) for bins, bounds and the direction of the divergence.
 """

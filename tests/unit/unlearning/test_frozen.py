@@ -7,19 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from tests.tasks import noise, tiny_classification
+from tests.tasks import initial_model, noise, tiny_classification
 from unlearning.certified.tangents import train_with_tangents
 from unlearning.curvature import CurvatureKind, CurvatureProduct
 from unlearning.errors import AppError, MethodFailed
 from unlearning.evaluation import evaluate
 from unlearning.methods.classifier_head import head_slots
 from unlearning.methods.weight_negation import first_layer
-from unlearning.parameters import at_home, flatten, layout, load, state_to_save, travelling_names
+from unlearning.parameters import at_home, flatten, layout, load, parts_of, state_to_save
 from unlearning.tasks.ensemble import part, shard_task
 from unlearning.tasks.task import Examples
 from unlearning.training import (
     TrainingSettings,
-    build,
     check_frozen_part,
     frozen_part,
     initial_parameters,
@@ -43,7 +42,7 @@ TASK = tiny_classification(frozen_backbone)
 def features() -> Examples:
     """What the backbone makes of the data, by torch alone."""
     with torch.no_grad():
-        made = build(TASK, seed=0)[0].eval()(DATA.inputs)
+        made = initial_model(TASK, seed=0)[0].eval()(DATA.inputs)
     return Examples(made, DATA.targets, DATA.ids)
 
 
@@ -52,7 +51,7 @@ HEAD = tiny_classification(lambda: nn.Linear(5, 2))
 
 def test_only_what_is_trained_travels():
     """The head's weight and bias, whatever is below it."""
-    model = build(TASK, seed=3)
+    model = initial_model(TASK, seed=3)
     assert [slot.name for slot in layout(model)] == ["1.weight", "1.bias"]
     assert flatten(model).tolist() == [*model[1].weight.reshape(-1).tolist(), *model[1].bias.tolist()]
     load(model, np.arange(12.0))
@@ -136,7 +135,7 @@ def test_an_ensemble_of_frozen_backbones_has_one():
     assert vector.size == 3 + 3 * 12
     model = model_with(ensemble, vector)
     assert len({member[0][0].weight.data_ptr() for member in model.shards}) == 1
-    assert torch.equal(model.shards[2][0][0].weight, build(TASK, seed=0)[0][0].weight)
+    assert torch.equal(model.shards[2][0][0].weight, initial_model(TASK, seed=0)[0][0].weight)
     vector[:3] = [0, 1, 0]
     alone = evaluate(TASK, vector[part(vector, 1, 3)], DATA).loss
     mean = shard_task(TASK, 3, vote="mean")
@@ -147,14 +146,16 @@ def test_a_saved_model_is_whole_and_says_what_travels():
     """Somebody else loads it as it is; a certificate's check knows which part was hashed."""
     model = model_with(TASK, initial_parameters(TASK, 0))
     state = state_to_save(model)
-    assert travelling_names(state) == {"1.weight", "1.bias"}
-    build(TASK, seed=1).load_state_dict(state)
-    assert travelling_names(state_to_save(build(HEAD, seed=0))) is None
+    goes, stays = parts_of(state)
+    assert list(goes) == ["1.weight", "1.bias"]
+    assert stays.keys() == at_home(model).keys()
+    initial_model(TASK, seed=1).load_state_dict(state)
+    assert list(parts_of(state_to_save(initial_model(HEAD, seed=0)))[0]) == ["weight", "bias"]
 
 
 def test_methods_look_for_layers_among_what_is_trained():
     """NoT negates a layer that recovery can mend; FedAU has no use for a head that is frozen."""
-    assert first_layer(build(TASK, seed=0)) == ("1.weight",)
+    assert first_layer(initial_model(TASK, seed=0)) == ("1.weight",)
     assert [slot.name for slot in head_slots(TASK)] == ["1.weight", "1.bias"]
 
     def frozen_head() -> nn.Module:
@@ -162,7 +163,9 @@ def test_methods_look_for_layers_among_what_is_trained():
         model[1].requires_grad_(False)
         return model
 
-    with pytest.raises(MethodFailed, match="and trained; this model has none"):
+    with pytest.raises(
+        MethodFailed, match="trained, and shares no weights with another layer; this model has none"
+    ):
         head_slots(tiny_classification(frozen_head))
 
 

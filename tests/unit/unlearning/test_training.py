@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tests.tasks import noise
+from tests.tasks import initial_model, noise
 from unlearning.errors import DataError
 from unlearning.evaluation import evaluate, evaluate_and_predict, predict
 from unlearning.parameters import flatten
 from unlearning.tasks import Examples, TaskSettings, load_site, make_task
-from unlearning.training import OptimizerName, TrainingSettings, build, initial_parameters, train
+from unlearning.training import OptimizerName, TrainingSettings, initial_parameters, train
 
 DIGITS = TaskSettings(num_clients=5, model="mlp")
 TASK = make_task(DIGITS)
@@ -86,7 +86,7 @@ def test_sgd_is_torch_s_own_to_the_bit(build_model: Callable[[], nn.Module], cha
     task, examples = replace(EXACT, build_model=build_model), BLOBS
     settings = TrainingSettings(learning_rate=0.3, batch_size=12, epochs=4, **changes)
     start = initial_parameters(task, 1)
-    model = build(task, 1)
+    model = initial_model(task, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, **changes)
     generator = torch.Generator().manual_seed(0)
     for _ in range(4):
@@ -225,7 +225,7 @@ def test_measuring_nothing_gives_nothing() -> None:
 def test_building_a_model_leaves_the_global_random_state_alone() -> None:
     """The same seed gives the same model, and what is drawn afterwards is as if none was built."""
     before = torch.get_rng_state()
-    build(TASK, 1)
+    initial_model(TASK, 1)
     assert torch.equal(torch.get_rng_state(), before)
     assert np.array_equal(initial_parameters(TASK, 1), initial_parameters(TASK, 1))
     assert not np.array_equal(initial_parameters(TASK, 1), initial_parameters(TASK, 2))

@@ -20,7 +20,6 @@ and head are sent; the auxiliary head stays with the client. A deletion costs on
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import cast
 
 import numpy as np
@@ -44,11 +43,11 @@ from unlearning.methods.method import (
 )
 from unlearning.methods.preparation import ClientOptions, Listed, LocalRound, Preparation
 from unlearning.methods.updates import ask_targets, mean_vector, relative_change, replies_of_targets
-from unlearning.parameters import Vector, check_length, flatten
+from unlearning.parameters import Vector, check_length
 from unlearning.requests import Granularity, Target
 from unlearning.stores import keep_newest, newest
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import Trained, build, train
+from unlearning.training import Trained, model_with, task_of, train, untrained_parameters
 
 
 class FedAuLearningParameters(MethodParameters):
@@ -110,14 +109,14 @@ class AuxiliaryHead(Preparation[AuxiliaryHeadOptions]):
         head = (
             cast(Vector, saved[1]["head"])
             if saved is not None
-            else head_in(flatten(build(work.task, work.training.seed)), slots)
+            else head_in(untrained_parameters(work.task, work.training.seed), slots)
         )
         if options.class_label is None:
             head = ((1 - options.gamma) * own + options.gamma * head).astype(own.dtype)
         labels = auxiliary_labels(work.examples, work.task.num_classes, options)
         examples = work.examples.with_targets(torch.stack([work.examples.targets, labels], dim=1))
         loss = _BothLosses(work.task)
-        task = replace(work.task, build_model=partial(_TwoHeads, work.task.build_model), loss=loss)
+        task = replace(task_of(work.task, _TwoHeads(model_with(work.task, work.model))), loss=loss)
         trained = train(task, np.concatenate([work.model, head]), examples, work.training)
         keep_newest(work.store, options.key, work.number, {"head": trained.parameters[work.model.size :]})
         return Trained(trained.parameters[: work.model.size], trained.num_examples, loss.mean_of_head)
@@ -278,12 +277,15 @@ def _shift(seed: int, example_id: str, num_classes: int) -> int:
 class _TwoHeads(nn.Module):
     """A model and a second head on the same features; outputs (n, 2C), the model's own first."""
 
-    def __init__(self, build_model: Callable[[], nn.Module]) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model = build_model()
+        self.model = model
         _, head = classifier_head(self.model)
         assert head is not None, "the caller has looked"
-        self.auxiliary = nn.Linear(head.in_features, head.out_features, bias=head.bias is not None)
+        # without weights, which are loaded: drawing some would move torch's global random state
+        self.auxiliary = nn.utils.skip_init(
+            nn.Linear, head.in_features, head.out_features, bias=head.bias is not None
+        )
         self._features: Tensor | None = None
         head.register_forward_pre_hook(self._note_features)
 

@@ -18,7 +18,6 @@ from typing import Annotated
 import numpy as np
 import torch
 from pydantic import Field
-from torch import nn
 
 from unlearning.methods.classifier_head import classifier_head, head_in, head_slots, size_of, with_head
 from unlearning.methods.costs import Cost, CostSymbols
@@ -35,10 +34,10 @@ from unlearning.methods.method import (
 )
 from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import ask_targets, mean_vector, relative_change, replies_of_targets
-from unlearning.parameters import Vector, check_length, flatten
+from unlearning.parameters import Vector, check_length
 from unlearning.requests import Granularity
 from unlearning.tasks.task import Task
-from unlearning.training import build, model_with, train
+from unlearning.training import model_with, task_of, train, untrained_parameters
 
 
 class FedAuParameters(MethodParameters):
@@ -130,14 +129,10 @@ class FedAu(Method[FedAuParameters]):
 
 def _frozen_trunk(task: Task, parameters: Vector, seed: int) -> tuple[Task, Vector]:
     """Return the task with everything but the head frozen at `parameters` (d,), and a fresh head, flat."""
-
-    def build_frozen() -> nn.Module:
-        model = model_with(task, parameters)
-        model.requires_grad_(False)
-        _, head = classifier_head(model)
-        assert head is not None
-        head.requires_grad_(True)
-        return model
-
-    start = head_in(flatten(build(task, seed)), head_slots(task))
-    return replace(task, build_model=build_frozen, augment=None, load_pretrained=None), start
+    model = model_with(task, parameters)
+    model.requires_grad_(False)
+    _, head = classifier_head(model)
+    assert head is not None
+    head.requires_grad_(True)
+    start = head_in(untrained_parameters(task, seed), head_slots(task))
+    return replace(task_of(task, model), augment=None), start

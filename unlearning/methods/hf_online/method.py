@@ -136,11 +136,12 @@ class HfOnline(AsksNobody[HfOnlineParameters, CarriedVectorOptions]):
         elif own.epsilon is None or own.delta is None or own.sensitivity is None:
             findings["noise"] = "none, and no (ε, δ) is claimed"
         else:
+            decays = (problem.schedule(number).weight_decay for number in range(1, max(problem.round, 2)))
             made = certificate(
                 epsilon=own.epsilon,
                 delta=own.delta,
                 sensitivity=measured_sensitivity(own.sensitivity, "given with the request"),
-                unmet=unmet_assumptions(problem.task, problem.training.weight_decay),
+                unmet=unmet_assumptions(problem.task, min(decays)),
             )
             moved = add_noise(moved, made.sigma, _noise_of(problem, moved, made.sigma))
             noise = replace(noise, sigma=made.sigma)

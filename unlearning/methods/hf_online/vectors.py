@@ -48,7 +48,7 @@ from unlearning.parameters import Vector
 from unlearning.requests import Exclusions, Target
 from unlearning.stores import Arrays, Store, keep_newest, newest
 from unlearning.tasks.task import Task
-from unlearning.training import Trained, TrainingSettings, build
+from unlearning.training import Trained, TrainingSettings, structure
 
 VECTORS = "vectors"
 LARGEST_GROWTH = 1e6
@@ -68,6 +68,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
     from_the_start = True
     replaces_training = True
     keeps_the_model = True
+    fixed = frozenset({"weighting"})
     keeps = "the server the last two vectors of each forgettable client, each as large as the model"
 
     def send(self, options: CarriedVectorOptions, number: int, store: Store, forgotten: Exclusions) -> Arrays:
@@ -172,7 +173,7 @@ class CarryVectors(Preparation[CarriedVectorOptions]):
         """Say where the vectors have no room, or the model no derivative."""
         units = len(options.clients) or num_clients
         try:
-            dimension = Weights(build(task, seed=0)).dimension
+            dimension = Weights(structure(task)).dimension
             needed = vector_bytes(dimension=dimension, num_units=units, dtype=task.dtype)
             check_memory(needed, int(options.max_gib * GIB), units)
         except NumericalError as exc:

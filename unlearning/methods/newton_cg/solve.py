@@ -19,7 +19,7 @@ from unlearning.methods.safe_range import Safe
 from unlearning.methods.updates import relative_change
 from unlearning.solvers import Awaits, CgSettings, CgState, cg_solution
 from unlearning.tasks.task import Task
-from unlearning.training import build
+from unlearning.training import structure
 
 GRADIENT, FORGET_GRADIENT, PRODUCT, PRECONDITION = "gradient", "forget-gradient", "product", "precondition"
 
@@ -77,7 +77,7 @@ def _default_radius(task: Task) -> float:
     """
     with_weights = [
         module
-        for module in build(task, seed=0).modules()
+        for module in structure(task).modules()
         if any(parameter.requires_grad for parameter in module.parameters(recurse=False))
     ]
     return 0.5 if len(with_weights) == 1 and isinstance(with_weights[0], nn.Linear) else 0.05

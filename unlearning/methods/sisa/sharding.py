@@ -49,6 +49,7 @@ class Sharding(Preparation[ShardingOptions]):
     from_the_start = True
     replaces_training = True
     stands_alone = True
+    fixed = frozenset({"shards", "slices", "slice_rounds"})
     keeps = "the server each shard's model as it was before each slice"
 
     def train(self, options: ShardingOptions, work: LocalRound, ordinary: Callable[[], Trained]) -> Trained:

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from tests.tasks import initial_model
 from unlearning.parameters import Vector, at_home, flatten, travelling
 from unlearning.tasks import losses
 from unlearning.tasks.resnet import BasicBlock
 from unlearning.tasks.task import Examples, Task
 from unlearning.tasks.unet import ResUNet
 from unlearning.tasks.vit import Block
-from unlearning.training import build
 
 CLASSES = 3
 
@@ -177,7 +177,7 @@ def tiny_problem(family: str, dtype: torch.dtype = torch.float64, num_examples: 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         model = FAMILIES[family]().to(dtype).eval()
-        model.load_state_dict(at_home(build(task, seed=0)), strict=False)
+        model.load_state_dict(at_home(initial_model(task, seed=0)), strict=False)
         for tensor in travelling(model).values():  # biases and norms start at 0 and 1, which hide terms
             tensor.data.add_(0.3 * torch.rand_like(tensor))
         inputs = torch.randn(num_examples, 1, 8, 8, dtype=torch.float64)
@@ -188,14 +188,9 @@ def tiny_problem(family: str, dtype: torch.dtype = torch.float64, num_examples: 
 
 
 def trainable_mask(problem: TinyProblem) -> NDArray[np.bool_]:
-    """Which entries of the flat vector are trained, (d,); of two names of one weight, the last."""
-    mask = []
-    floats = travelling(problem.model)
-    last = {id(tensor): name for name, tensor in floats.items()}
-    for name, tensor in floats.items():
-        trained = tensor.requires_grad and last[id(tensor)] == name
-        mask.append(np.full(tensor.numel(), trained))
-    return np.concatenate(mask)
+    """Which entries of the flat vector are trained, (d,)."""
+    tensors = travelling(problem.model).values()
+    return np.concatenate([np.full(tensor.numel(), tensor.requires_grad) for tensor in tensors])
 
 
 def _outputs_of(problem: TinyProblem) -> tuple[Callable[[Tensor], Tensor], Tensor, NDArray[np.bool_]]:
@@ -213,13 +208,8 @@ def _outputs_of(problem: TinyProblem) -> tuple[Callable[[Tensor], Tensor], Tenso
             piece = whole[start : start + size].reshape(tensors[name].shape)
             pieces[name] = piece if mask[start] else piece.detach()  # batch norm refuses means with a graph
             start += size
-        # of a tied weight only the last piece carries the trained entries: let it win under both names
-        last = {id(tensors[name]): name for name in names}
-        pieces = {name: pieces[last[id(tensors[name])]] for name in names}
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            return functional_call(
-                problem.model, pieces, (problem.examples.inputs.to(theta.dtype),), tie_weights=False
-            )
+            return functional_call(problem.model, pieces, (problem.examples.inputs.to(theta.dtype),))
 
     return outputs, theta[torch.from_numpy(mask)], mask
 

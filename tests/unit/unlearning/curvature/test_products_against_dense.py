@@ -141,11 +141,11 @@ def test_kept_and_rebuilt_graphs_give_the_same_product(family: str, kind: Curvat
 
 
 def test_constants_of_the_model_have_zero_rows_and_are_damped() -> None:
-    """Buffers and a tied weight's first name: no curvature, no L2, but damping."""
+    """Buffers: no curvature, no L2, but damping."""
     problem = problem_of("tied-buffers")
     constant = ~trainable_mask(problem)
     product = product_of("tied-buffers", CurvatureKind.HESSIAN, l2=0.5, damping=0.25)
     vector = random_vectors(product.dimension, 1)[0]
-    assert constant.sum() == 9 + 6  # tied inner weight, running mean and variance
+    assert constant.sum() == 6  # running mean and variance
     np.testing.assert_array_equal(product(vector)[constant], 0.25 * vector[constant])
     assert not gradient(problem.task, problem.theta, problem.examples, l2=0.5)[constant].any()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.tasks import tiny_classification
+from tests.tasks import initial_model, tiny_classification
 from unlearning.certified import Sensitivity, feature_norm, unmet_assumptions
 from unlearning.errors import DataError
 from unlearning.local.learning import Learnt, begin, learn
@@ -21,7 +21,6 @@ from unlearning.parameters import Vector, content_hash
 from unlearning.tasks.task import Examples, Task
 from unlearning.training import (
     TrainingSettings,
-    build,
     frozen_part,
     initial_parameters,
 )
@@ -51,7 +50,7 @@ def data(scale: float = 1.0) -> dict[str, Examples]:
 
 def features() -> dict[str, Examples]:
     """What the backbone makes of the data, by torch alone."""
-    network = build(TASK, seed=0)[1].eval()
+    network = initial_model(TASK, seed=0)[1].eval()
     with torch.no_grad():
         return {name: Examples(network(one.inputs), one.targets, one.ids) for name, one in data().items()}
 

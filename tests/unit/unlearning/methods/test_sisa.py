@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from strategies import built_in
+from tests.tasks import initial_model
 from unlearning.errors import DataError, MethodFailed, UpdateRefused
 from unlearning.evaluation import evaluate
 from unlearning.local import begin, carry_out, exchange, learn, retained
@@ -29,7 +30,7 @@ from unlearning.tasks import TaskSettings, load_site, make_task
 from unlearning.tasks.ensemble import part
 from unlearning.tasks.task import Examples, join
 from unlearning.testing.deletions import Recorder
-from unlearning.training import TrainingSettings, build
+from unlearning.training import TrainingSettings
 
 METHOD: Method = METHODS["sisa"]
 OPTIONS = ShardingOptions(shards=2, slices=2, slice_rounds=2)
@@ -279,7 +280,7 @@ def test_the_setting_makes_the_federations_model_an_ensemble():
     task = built_in.SOURCE.prepared({"prepare": "sisa shards=3 vote=mean"})
     assert task.shard is not None
     assert task.shard.name == "digits/logistic"
-    assert build(task, 0).votes.shape == (3,)
+    assert initial_model(task, 0).votes.shape == (3,)
 
 
 def test_the_ensemble_learns():

@@ -5,10 +5,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.tasks import initial_model
 from unlearning.parameters import flatten
 from unlearning.tasks import TaskSettings, make_task
 from unlearning.tasks.ensemble import Ensemble, part, shard_task
-from unlearning.training import build, initial_parameters
+from unlearning.training import initial_parameters
 
 INPUT = torch.zeros(1, 2, dtype=torch.float64)
 
@@ -91,7 +92,7 @@ def test_masks_are_voted_on_pixel_by_pixel():
     """A segmenter's outputs (n, classes, h, w) sum to probabilities in every pixel."""
     settings = TaskSettings(dataset="npz", model="res-unet", num_classes=2, input_shape="3x16x16")
     task = shard_task(make_task(settings), 2)
-    outputs = build(task, 0).eval()(torch.rand(2, 3, 16, 16))
+    outputs = initial_model(task, 0).eval()(torch.rand(2, 3, 16, 16))
     assert outputs.shape == (2, 2, 16, 16)
     assert torch.allclose(outputs.exp().sum(dim=1), torch.ones(2, 16, 16), atol=1e-5)
 
@@ -99,7 +100,7 @@ def test_masks_are_voted_on_pixel_by_pixel():
 def test_the_flat_vector_has_the_votes_and_then_the_shards():
     """2 + 2 · 650 numbers; `part` gives the shards' places without gap or overlap."""
     task = shard_task(make_task(TaskSettings()), 2)
-    vector = flatten(build(task, 0))
+    vector = flatten(initial_model(task, 0))
     places = [part(vector, shard, 2) for shard in range(2)]
     assert [(where.start, where.stop) for where in places] == [(2, 652), (652, 1302)]
     assert vector.size == 1302

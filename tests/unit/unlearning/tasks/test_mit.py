@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.federation import InProcessFederation, client
+from tests.tasks import initial_model
 from unlearning.curvature import CurvatureKind, CurvatureProduct
 from unlearning.errors import DataError
 from unlearning.methods.classifier_head import head_slots, size_of
@@ -17,7 +18,7 @@ from unlearning.tasks import TaskSettings, make_task, problems
 from unlearning.tasks.ensemble import shard_task
 from unlearning.tasks.models import MODELS
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import build, initial_parameters
+from unlearning.training import initial_parameters, structure
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None,
@@ -95,7 +96,7 @@ def test_an_example_has_the_same_loss_in_training():
     """Nothing is dropped at random, and no example depends on the rest of its batch."""
     task = make_task(COLOUR)
     examples = two_pictures()
-    model = build(task, seed=0).train()
+    model = initial_model(task, seed=0).train()
     with torch.no_grad():
         together, alone = model(examples.inputs), model(examples.inputs[:1])
     torch.testing.assert_close(together[:1], alone, rtol=1e-10, atol=1e-12)
@@ -158,7 +159,7 @@ def from_checkpoint(directory: Path) -> Task:
 
 def difference(one: Task, other: Task) -> dict[str, float]:
     """How far the initial weights of two tasks are apart, of encoder and head."""
-    slots = layout(build(one, 0))
+    slots = layout(initial_model(one, 0))
     gap = np.abs(initial_parameters(one, 0) - initial_parameters(other, 0))
     parts = {"encoder": 0.0, "head": 0.0}
     for slot in slots:
@@ -177,7 +178,9 @@ def test_a_checkpoint_gives_the_encoder_and_leaves_the_head(checkpoint: Path):
 
     theirs = SegformerModel.from_pretrained(checkpoint).state_dict()["stages.3.layer_norm.weight"]
     (slot,) = [
-        slot for slot in layout(build(task, 0)) if slot.name.endswith("segformer.stages.3.layer_norm.weight")
+        slot
+        for slot in layout(initial_model(task, 0))
+        if slot.name.endswith("segformer.stages.3.layer_norm.weight")
     ]
     assert np.array_equal(initial_parameters(task, 0)[slot.start : slot.stop], theirs.numpy().ravel())
 
@@ -186,7 +189,7 @@ def test_every_shard_of_an_ensemble_starts_from_the_checkpoint(checkpoint: Path)
     """Encoders are equal, heads are not."""
     task = shard_task(from_checkpoint(checkpoint), 2)
     vector = initial_parameters(task, 0)
-    values = {slot.name: vector[slot.start : slot.stop] for slot in layout(build(task, 0))}
+    values = {slot.name: vector[slot.start : slot.stop] for slot in layout(initial_model(task, 0))}
     encoder, head = "network.segformer.stages.0.patch_embeddings.proj.weight", "network.classifier.weight"
     assert np.array_equal(values[f"shards.0.{encoder}"], values[f"shards.1.{encoder}"])
     assert not np.array_equal(values[f"shards.0.{head}"], values[f"shards.1.{head}"])
@@ -195,7 +198,7 @@ def test_every_shard_of_an_ensemble_starts_from_the_checkpoint(checkpoint: Path)
 def test_a_checkpoint_that_is_not_there_is_refused_where_training_starts(tmp_path: Path):
     """The message names it and says what to give. A client needs none: it takes the weights from the server."""
     task = from_checkpoint(tmp_path / "none")
-    assert build(task, 0) is not None
+    assert len(layout(structure(task))) > 100
     with pytest.raises(DataError, match=r"none' cannot be loaded.*config\.json"):
         initial_parameters(task, 0)
 

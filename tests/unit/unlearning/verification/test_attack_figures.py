@@ -8,10 +8,11 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
+from tests.tasks import initial_model
 from unlearning.parameters import flatten
 from unlearning.tasks.losses import classification_measures, cross_entropy
 from unlearning.tasks.task import Examples, Task
-from unlearning.training import TrainingSettings, build, train
+from unlearning.training import TrainingSettings, train
 from unlearning.verification.observations import Details, Observations, Outputs, merge, observe_model
 from unlearning.verification.standard_attacks import ATTACKS, MIA_U, attack_figures
 from unlearning.verification.verdict import Finding, verdict
@@ -133,7 +134,7 @@ def memorised():
         per_example=classification_measures,
     )
     settings = TrainingSettings(epochs=40, batch_size=50, optimizer="adam", learning_rate=0.01, seed=0)
-    start = flatten(build(task, seed=0))
+    start = flatten(initial_model(task, seed=0))
     with_target = train(task, start, every.select(np.arange(300)), settings).parameters
     without = train(task, start, retained, settings).parameters
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from tests.tasks import initial_model
 from unlearning.errors import DataError
 from unlearning.parameters import flatten
 from unlearning.tasks import TaskSettings, load_site, make_task
 from unlearning.tasks.task import Examples
-from unlearning.training import TrainingSettings, build, initial_parameters, train
+from unlearning.training import TrainingSettings, initial_parameters, train
 from unlearning.verification.gaussian_poison import Planted, judge, plant, scores
 
 TASK = make_task(TaskSettings(model="mlp"))
@@ -17,7 +18,7 @@ TASK = make_task(TaskSettings(model="mlp"))
 def test_the_score_is_minus_the_cosine_times_the_noises_length_in_deviations():
     """By hand: of a linear model the gradient at x is Wᵀ(p − e_y)."""
     task = make_task(TaskSettings(model="logistic", dtype="float64"))
-    model = build(task, 3)
+    model = initial_model(task, 3)
     generator = torch.Generator().manual_seed(0)
     inputs = torch.rand(1, 1, 8, 8, generator=generator)
     noise = torch.randn(1, 1, 8, 8, generator=generator) * 0.5

@@ -1,0 +1,64 @@
+"""The library between deletions: what is forgotten stays out, rounds keep their settings, shards are not one model."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from torch import nn
+
+from tests.contract.test_task_kinds import BUILT_IN, TRAINING, data_of
+from unlearning.errors import DataError, UnknownClient, UpdateRefused
+from unlearning.evaluation import evaluate, predict
+from unlearning.local import begin, learn, retained, unlearn
+from unlearning.requests import Granularity, Target
+
+DATA = data_of("built-in training")
+GONE = [Target(Granularity.CLIENT, "b")]
+SOME = [Target(Granularity.SAMPLE, "a", frozenset({"a-1", "a-2"}))]
+OF_CLASS = [Target(Granularity.CLASS, class_label=1)]
+
+
+@pytest.mark.parametrize("targets", [GONE, SOME, OF_CLASS], ids=["client", "samples", "class"])
+def test_what_is_forgotten_is_left_out_of_later_rounds(targets: list[Target]) -> None:
+    """Also where the data are given as they were, as a client's computer still has them."""
+    learnt = unlearn(
+        "natural", BUILT_IN, learn(BUILT_IN, DATA, begin(BUILT_IN, TRAINING)), DATA, targets
+    ).learnt
+    found, expected = (learn(BUILT_IN, sites, learnt) for sites in (DATA, retained(DATA, targets)))
+    np.testing.assert_array_equal(found.parameters, expected.parameters)
+    assert found.num_examples == {
+        client: len(examples) for client, examples in retained(DATA, targets).items()
+    }
+
+
+def test_what_is_forgotten_cannot_be_forgotten_again() -> None:
+    """A client is gone, and so is a sample."""
+    learnt = learn(BUILT_IN, DATA, begin(BUILT_IN, TRAINING))
+    once = unlearn("natural", BUILT_IN, learnt, DATA, [*GONE, *SOME]).learnt
+    with pytest.raises(UnknownClient, match="no client 'b'; there are a, c"):
+        unlearn("natural", BUILT_IN, once, DATA, GONE)
+    with pytest.raises(DataError, match="2 of the 2 sample ids"):
+        unlearn("natural", BUILT_IN, once, DATA, SOME)
+
+
+@pytest.mark.parametrize("method", ["sisa", "federaser"])
+def test_rounds_are_repeated_with_the_training_that_they_had(method: str) -> None:
+    """Other settings from now on change nothing of a deletion."""
+    learnt = learn(BUILT_IN, DATA, begin(BUILT_IN, TRAINING, method), rounds=2)
+    expected = unlearn(method, BUILT_IN, learnt, DATA, GONE).parameters
+    changed = replace(learnt, training=replace(TRAINING, learning_rate=0.02, epochs=3, momentum=0.5))
+    np.testing.assert_array_equal(unlearn(method, BUILT_IN, changed, DATA, GONE).parameters, expected)
+
+
+def test_the_shards_of_sisa_are_measured_as_what_they_learn_together() -> None:
+    """With the single model's task it is refused in a sentence that says which task to give."""
+    learnt = learn(BUILT_IN, DATA, begin(BUILT_IN, TRAINING, "sisa shards=3"), rounds=2)
+    for measure in (evaluate, predict):
+        with pytest.raises(
+            UpdateRefused, match=r"3 shard\(s\) of tiny, which SISA trains.*learnt.learns\(task\)"
+        ):
+            measure(BUILT_IN, learnt.parameters, DATA["c"])
+    assert len(evaluate(learnt.learns(BUILT_IN), learnt.parameters, DATA["c"])) == 12
+    other = replace(BUILT_IN, build_model=lambda: nn.Linear(2, 3, bias=False))
+    with pytest.raises(UpdateRefused, match="The model has 6 parameters"):
+        evaluate(other, learnt.parameters[:-1], DATA["c"])

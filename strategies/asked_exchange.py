@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
 from strategies.update_checks import check_norm, check_vector, over_the_median
+from unlearning.buffers import buffer_positions, check_variances, without_buffers
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import MethodInfo, Need, Problem, Reply
-from unlearning.methods.updates import RETAINED_UPDATE, num_retained
+from unlearning.methods.updates import RETAINED_UPDATE, num_retained, split_buffers
 from unlearning.parameters import Vector
+from unlearning.requests import NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +52,32 @@ class AskedExchange:
         beside = reply.arrays.get(RETAINED_UPDATE)
         if beside is not None:
             check_vector(beside, like=like)
-        for update in (self._change(client, reply), beside):
+        reply = self._split(client, reply)
+        for update in (self._change(client, reply), reply.arrays.get(RETAINED_UPDATE)):
             if update is not None:
                 check_norm(update, fedavg.settings.max_update_norm)
+        return reply
+
+    def _split(self, client: str, reply: Reply) -> Reply:
+        """Return an answer whose buffers are no direction, and are sound where the method may use them.
+
+        Raises:
+            UpdateRefused: they are not.
+        """
+        task = self.problem.task
+        if self.info.replies_are_models:
+            check_variances(task, reply.vector)
+        reply = split_buffers(task, self.info, reply)
+        if reply.buffers is not None and not self.problem.targets.get(client, NOTHING).everything:
+            model = self.starts[client].copy()
+            model[buffer_positions(task)] += reply.buffers
+            check_variances(task, model)
         return reply
 
     def _change(self, client: str, reply: Reply) -> Vector | None:
         """Compute by what the answer's training has changed the model (d,); None where it is no such thing."""
         if self.info.replies_are_models:
-            return reply.vector - self.starts[client]
+            return without_buffers(self.problem.task, reply.vector - self.starts[client])
         return reply.vector if self.info.replies_are_updates else None
 
     def _over_the_median(self, sound: Mapping[str, Reply], factor: float) -> dict[str, str]:

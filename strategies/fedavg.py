@@ -41,6 +41,7 @@ from strategies.run_config import RunSettings
 from strategies.task_source import MakeTask, TaskSource
 from strategies.update_checks import over_the_median
 from strategies.waiting import wait_for
+from unlearning.buffers import without_buffers
 from unlearning.methods.method import Reply
 from unlearning.methods.preparation import FederatedRound
 from unlearning.parameters import Vector
@@ -174,6 +175,7 @@ class FedAvg(Strategy):
     ) -> dict[str, Message]:
         """Return the round's messages by client id, to the sample or to the clients `among` that are online."""
         asked = AskedRound(
+            task=self.task,
             model=vector_of(arrays),
             sent=beside_the_model(arrays),
             clients={},
@@ -264,7 +266,7 @@ class FedAvg(Strategy):
         accepted, refused = self._asked.read(server_round, replies, self.roster)
         too_many = self._too_many(accepted)
         changes = {
-            client: reply.vector - self._asked.model
+            client: without_buffers(self.task, reply.vector - self._asked.model)
             for client, reply in accepted.items()
             if client not in too_many
         }

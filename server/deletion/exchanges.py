@@ -32,7 +32,7 @@ def carry_out(context: FederationContext, state: FederationState) -> FederationS
 
     Raises:
         MethodFailed: the replies do not suffice; the message ends with why clients gave no usable one.
-        ModelRefused: the method has made a model of them that is not finite, or has exploded.
+        ModelRefused: the method has made a model of them that is not finite, has exploded or has a negative variance.
     """
     clients, number = context.clients, state.round + 1
     if state.active_deletion().method_state is None:
@@ -46,7 +46,7 @@ def carry_out(context: FederationContext, state: FederationState) -> FederationS
         return state
     found = _take_in(done, strategy, number)
     clients.refused |= strategy.outcome.refused  # of this exchange: only the last one has a record
-    check_unlearned(found.parameters, state.parameters)
+    check_unlearned(context.task, found.parameters, state.parameters)
     deletion, memory = state.active_deletion(), clients.peak_memory(done)
     deletion = replace(
         deletion,

@@ -64,7 +64,7 @@ class WeightNegation(AsksNobody[WeightNegationParameters]):
             MethodFailed: a named tensor is not in the model, or it has no layer to negate.
         """
         model = build(problem.task, problem.seed)
-        slots = {slot.name: slot for slot in layout(model)}
+        slots = {slot.name: slot for slot in layout(model) if not slot.is_buffer}
         names = problem.parameters.layers or first_layer(model)
         unknown = [name for name in names if name not in slots]
         if unknown or not names:

@@ -298,7 +298,7 @@ def _solved(
         "clients asked": len(asked),
         "λ": kept.options.l2,
         "size of the kept sums in bytes": kept.store.num_bytes(),
-        "relative change of the model ‖Δθ‖/‖θ‖": relative_change(state.parameters, parameters),
+        "relative change of the model ‖Δθ‖/‖θ‖": relative_change(problem.task, state.parameters, parameters),
     }
     return replace(state, parameters=parameters, findings=findings)
 

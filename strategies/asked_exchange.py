@@ -67,9 +67,10 @@ class AskedExchange:
         task = self.problem.task
         if self.info.replies_are_models:
             check_variances(task, reply.vector)
-        reply = split_buffers(task, self.info, reply)
-        if reply.buffers is not None and not self.problem.targets.get(client, NOTHING).everything:
-            model = self.starts[client].copy()
+        reply, start = split_buffers(task, self.info, reply), self.starts[client]
+        keeps = not self.problem.targets.get(client, NOTHING).everything
+        if reply.buffers is not None and keeps and start.size == reply.vector.size:
+            model = start.copy()
             model[buffer_positions(task)] += reply.buffers
             check_variances(task, model)
         return reply

@@ -189,6 +189,14 @@ def test_pga_keeps_to_a_ball_of_parameters(learnt: Learnt):
     np.testing.assert_array_equal(found[0], found[1])
 
 
+def test_hf_kcus_cap_is_a_share_of_parameters(learnt: Learnt):
+    """Eq. 21 with θ the weights: spread statistics allow no longer step."""
+    found = unlearn("hf-kcu", EXACT, learnt, SITES, [LEAVES], cap=1e-6)
+    share = len(SITES["u"]) / sum(map(len, SITES.values()))
+    moved = float(np.linalg.norm(found.parameters - learnt.parameters))
+    assert moved == pytest.approx(share * 1e-6 * np.linalg.norm(learnt.parameters[WEIGHTS]), rel=1e-6)
+
+
 def test_not_negates_no_buffer():
     """An operator may name tensors; one that is no weight is refused."""
     with pytest.raises(MethodFailed, match=r"no weight tensor 0\.running_var"):

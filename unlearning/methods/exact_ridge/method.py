@@ -72,6 +72,7 @@ class SendSums(Preparation[RidgeOptions]):
 
     Options = RidgeOptions
     replaces_training = True
+    has_own_retraining = True
     stands_alone = True
     keeps = "the server each client's sums of products of inputs and labels, of the last two rounds"
 

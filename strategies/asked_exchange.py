@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from strategies.exchange import read_each
 from strategies.fedavg import FedAvg
-from strategies.update_checks import check_norm, check_vector, over_the_median
-from unlearning.buffers import buffer_positions, check_variances, without_buffers
+from strategies.update_checks import STATISTICS, check_norm, check_vector, over_the_median
+from unlearning.buffers import buffer_positions, check_variances, deviations, without_buffers
 from unlearning.errors import UpdateRefused
 from unlearning.methods.method import MethodInfo, Need, Problem, Reply
 from unlearning.methods.updates import RETAINED_UPDATE, num_retained, split_buffers
@@ -52,28 +52,24 @@ class AskedExchange:
         beside = reply.arrays.get(RETAINED_UPDATE)
         if beside is not None:
             check_vector(beside, like=like)
-        reply = self._split(client, reply)
+        reply = split_buffers(self.problem.task, self.info, reply)
+        if (model := self._buffers_of(client, reply)) is not None:
+            check_variances(self.problem.task, model)
         for update in (self._change(client, reply), reply.arrays.get(RETAINED_UPDATE)):
             if update is not None:
                 check_norm(update, fedavg.settings.max_update_norm)
         return reply
 
-    def _split(self, client: str, reply: Reply) -> Reply:
-        """Return an answer whose buffers are no direction, and are sound where the method may use them.
-
-        Raises:
-            UpdateRefused: they are not.
-        """
-        task = self.problem.task
+    def _buffers_of(self, client: str, reply: Reply) -> Vector | None:
+        """Return a model (d,) with the buffers that an answer reports; None where the method may use none of it."""
         if self.info.replies_are_models:
-            check_variances(task, reply.vector)
-        reply, start = split_buffers(task, self.info, reply), self.starts[client]
-        keeps = not self.problem.targets.get(client, NOTHING).everything
-        if reply.buffers is not None and keeps and start.size == reply.vector.size:
-            model = start.copy()
-            model[buffer_positions(task)] += reply.buffers
-            check_variances(task, model)
-        return reply
+            return reply.vector
+        start, leaves = self.starts[client], self.problem.targets.get(client, NOTHING).everything
+        if reply.buffers is None or leaves or start.size != reply.vector.size:
+            return None
+        model = start.copy()
+        model[buffer_positions(self.problem.task)] += reply.buffers
+        return model
 
     def _change(self, client: str, reply: Reply) -> Vector | None:
         """Compute by what the answer's training has changed the model (d,); None where it is no such thing."""
@@ -89,11 +85,20 @@ class AskedExchange:
         is their mean, and nobody can say which of two is wrong. Then the gate and `max-update-norm` are what is left.
         """
         does_without = not {Need.REQUESTER_ONLINE, Need.EVERY_CLIENT_ONLINE} & self.info.needs
-        changes = {
-            client: change
+        compared = {
+            client: reply
             for client, reply in sound.items()
             if (does_without or client not in self.problem.targets)
             and reply.num_examples  # one without weight would pull the median down
-            and (change := self._change(client, reply)) is not None
         }
-        return over_the_median(changes, factor)
+        changes = {
+            client: change
+            for client, reply in compared.items()
+            if (change := self._change(client, reply)) is not None
+        }
+        spread = {
+            client: deviations(self.problem.task, model)
+            for client, reply in compared.items()
+            if (model := self._buffers_of(client, reply)) is not None
+        }
+        return over_the_median(spread, factor, what=STATISTICS) | over_the_median(changes, factor)

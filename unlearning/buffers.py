@@ -56,6 +56,16 @@ def with_buffers_of(task: Task, vector: Vector, source: Vector) -> Vector:
     return found
 
 
+def deviations(task: Task, model: Vector) -> Vector:
+    """Compute √|b| of each buffer b of a model, or of one shard's: of a variance it is the standard deviation.
+
+    So inputs that are ten times as spread count ten times, not a hundred times.
+    """
+    places = _places_in(task, model)
+    found: Vector = np.sqrt(np.abs(model[[] if places is None else places.buffers]))
+    return found
+
+
 def check_variances(task: Task, model: Vector) -> None:
     """Refuse a model, or one shard's, with a running variance below zero: what it normalises would not be a number.
 

@@ -225,19 +225,29 @@ def test_a_users_own_method_gets_directions_without_buffers(learnt: Learnt):
 
 
 def test_a_site_with_spread_inputs_is_accepted_in_rounds():
-    """Its variances are a hundred times the others'; its weights moved as much as theirs."""
+    """Its inputs are nine times as spread as the others'; its weights moved as much as theirs."""
 
     def answer(variance: float) -> tuple[int, Vector]:
         model = START + np.float32(0.01)
         model[BUFFERS] = variance
         return 1, model
 
-    answers = {"a": answer(1), "b": answer(1), "c": answer(1.1), "spread": answer(100)}
-    one = OneRound(answers, task=TASK, start=START, max_norm_factor=3.0, max_update_norm=1.0)
+    answers = {"a": answer(1), "b": answer(1), "c": answer(1.1), "spread": answer(81)}
+    one = OneRound(answers, task=TASK, start=START, max_update_norm=1.0)
     after = one.run()
     assert one.refused == {}
     assert after is not None
     np.testing.assert_array_equal(after, weighted_mean(answers))
+
+
+def test_statistics_far_over_the_others_are_refused():
+    """Averaged, such variances would make all that a layer normalises nothing; ten times as spread is let in."""
+    wild = START.copy()
+    wild[BUFFERS] = 1e6
+    one = OneRound({"a": 0.5, "b": 0.5, "c": 0.5, "bad": (1, wild)}, task=TASK, start=START)
+    one.run()
+    assert list(one.refused) == ["bad"]
+    assert "The norm of its running statistics' deviations is 4.9e+03" in one.refused["bad"]
 
 
 def test_a_negative_running_variance_is_refused():
@@ -245,6 +255,23 @@ def test_a_negative_running_variance_is_refused():
     one = OneRound({"a": 0.5, "b": 0.5, "bad": (1, negative(START))}, task=TASK, start=START)
     one.run()
     assert one.refused == {"bad": "1 of its running variances are negative, which training never gives."}
+
+
+def test_in_an_exchange_statistics_far_over_the_others_are_refused():
+    """Of those that train on what they keep, for theirs become the model's."""
+    method = METHODS["retrain"]
+    problem = problem_of(method, TASK, [LEAVES], SITES, TRAINING)
+    asked = AskedExchange(
+        problem=problem,
+        info=method.info,
+        model=START,
+        nodes={"r": 1, "s": 2, "t": 3},
+        starts=dict.fromkeys("rst", START),
+    )
+    replies = {name: Reply(vector=START + 0.1 - START, num_examples=1) for name in "rst"}
+    replies["t"].vector[BUFFERS] = 1e6
+    _, reasons = asked.check_all(replies, FedAvg(TASK))
+    assert list(reasons) == ["t"]
 
 
 @pytest.mark.parametrize(("client", "refused"), [("r", True), ("u", False)])
